@@ -1,0 +1,209 @@
+"""Train a small GPT on the bytes of real text, and let it write.
+
+python examples/train_gpt.py                      # on Python's own standard library
+python examples/train_gpt.py --data shakespeare.txt --layers 6 --dim 256
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
+
+from tinyml import Device, Tensor, TinyJit, nn
+
+Tokens = npt.NDArray[np.int32]
+
+
+class Attention:
+    """Causal self-attention with several heads."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        batch, context, dim = x.shape
+        qkv = self.qkv(x).reshape(batch, context, 3, self.heads, dim // self.heads)
+        q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))  # (batch, heads, context, -1)
+        y = q.scaled_dot_product_attention(k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(batch, context, dim))
+
+
+class Block:
+    """Attention, then a two-layer network at each position; both added to what came in."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        self.norm1, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
+        self.norm2 = nn.LayerNorm(dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(self.up(self.norm2(x)).gelu())
+
+
+class GPT:
+    """Tokens (batch, context) to logits of each next token (batch, context, vocabulary)."""
+
+    def __init__(self, vocabulary: int, context: int, dim: int, heads: int, layers: int) -> None:
+        self.token = nn.Embedding(vocabulary, dim)
+        self.position = nn.Embedding(context, dim)
+        self.blocks = [Block(dim, heads) for _ in range(layers)]
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, vocabulary, bias=False)
+        for embedding in (self.token, self.position):  # small, as in GPT-2
+            embedding.weight.assign(embedding.weight.detach() * 0.02)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def read_text(data: Path | None, most: int = 4_000_000) -> bytes:
+    """The file, or as many of the standard library's modules as fit into `most` bytes."""
+    if data is not None:
+        if not data.is_file():
+            sys.exit(f"--data {data}: there is no such file")
+        return data.read_bytes()
+    folder = Path(sysconfig.get_path("stdlib"))
+    text = b"\n\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    if not text:
+        sys.exit(f"no sources of the standard library in {folder}: pass a text with --data FILE")
+    return text[:most]
+
+
+def batches(tokens: Tokens, batch: int, context: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Random windows, and the same windows one token later, without end."""
+    draw = np.random.default_rng(seed).integers
+    while True:
+        starts = draw(0, len(tokens) - context, batch)
+        windows = np.stack([tokens[s : s + context + 1] for s in starts])
+        yield Tensor(windows[:, :-1].copy()), Tensor(windows[:, 1:].copy())
+
+
+def loss_of(model: GPT, x: Tensor, y: Tensor) -> Tensor:
+    """Mean cross-entropy of the next token, in nats."""
+    return model(x).flatten(0, 1).sparse_categorical_crossentropy(y.flatten())
+
+
+def learning_rate(step: int, args: argparse.Namespace) -> float:
+    """A short linear rise, then half a cosine down to a tenth."""
+    rise = max(1, args.steps // 20)
+    if step < rise:
+        return float(args.lr * (step + 1) / rise)
+    done = (step - rise) / max(1, args.steps - rise)
+    return float(args.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done))))
+
+
+def train(model: GPT, tokens: Tokens, held_out: Tokens, args: argparse.Namespace) -> None:
+    """Train for `args.steps` steps; print losses and tokens per second on the way."""
+    optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=args.lr, b2=0.99)
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    evaluate = TinyJit(lambda x, y: loss_of(model, x, y))
+
+    def validation() -> float:
+        with Tensor.train(False):
+            source = batches(held_out, args.batch, args.context, seed=2)
+            losses = [float(evaluate(*next(source)).item()) for _ in range(args.eval_batches)]
+        return sum(losses) / len(losses)
+
+    source = batches(tokens, args.batch, args.context, seed=1)
+    clock, since = time.perf_counter(), 0
+    for i in range(args.steps):
+        optimizer.lr = learning_rate(i, args)
+        with Tensor.train():
+            loss = step(*next(source))
+        if i == 0 or (i + 1) % args.report == 0 or i + 1 == args.steps:
+            value = loss.item()  # waits for the device
+            speed = (i + 1 - since) * args.batch * args.context / (time.perf_counter() - clock)
+            print(f"step {i + 1:5}  loss {value:.4f}  validation loss {validation():.4f}  ", end="")
+            print(f"{speed:,.0f} tokens/s", flush=True)
+            clock, since = time.perf_counter(), i + 1
+
+
+def write(model: GPT, prompt: Tokens, count: int, context: int, warmth: float) -> Tokens:
+    """Continue the prompt by `count` tokens, each drawn from what the model expects."""
+    logits_of = TinyJit(lambda window: model(window))
+    random = np.random.default_rng(3)
+    text = prompt
+    for _ in range(count):
+        # Always a whole window, so that one captured program serves every length. What stands
+        # behind the text is never looked at: attention is causal.
+        seen = text[-context:]
+        window = np.zeros((1, context), np.int32)
+        window[0, : len(seen)] = seen
+        logits: npt.NDArray[Any] = logits_of(Tensor(window)).numpy()[0, len(seen) - 1]
+        chances = np.exp((logits - logits.max()).astype(np.float64) / warmth)
+        drawn = random.choice(len(chances), p=chances / chances.sum())
+        text = np.append(text, np.int32(drawn))
+    return text
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="text to learn (default: Python's own sources)")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--context", type=int, default=128, help="tokens the model sees")
+    parser.add_argument("--batch", type=int, default=16, help="windows in one step")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--report", type=int, default=50, help="steps between two reports")
+    parser.add_argument("--eval-batches", type=int, default=8)
+    parser.add_argument("--sample", type=int, default=400, help="bytes to write at the end")
+    parser.add_argument("--prompt", default="\ndef ", help="what the written text begins with")
+    parser.add_argument("--warmth", type=float, default=0.8, help="temperature of the sampling")
+    args = parser.parse_args()
+    if args.dim % args.heads:
+        parser.error(f"--dim {args.dim} cannot be shared by --heads {args.heads}")
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    text = np.frombuffer(read_text(args.data), np.uint8)
+    known = np.unique(text)  # token -> byte
+    tokens = np.searchsorted(known, text).astype(np.int32)
+    split = len(tokens) * 9 // 10
+    if len(tokens) - split <= args.context:
+        sys.exit(f"{len(tokens)} bytes of text are too few for --context {args.context}")
+
+    Tensor.manual_seed(1337)
+    model = GPT(len(known), args.context, args.dim, args.heads, args.layers)
+    count = sum(math.prod(p.shape) for p in nn.state.get_parameters(model))
+    print(f"{count:,} parameters, {len(tokens):,} bytes of text, on {Device.DEFAULT}")
+    train(model, tokens[:split], tokens[split:], args)
+    if args.sample > 0:
+        prompt = np.frombuffer(args.prompt.encode(), np.uint8)
+        prompt = prompt[np.isin(prompt, known)]  # bytes that the text never has mean nothing
+        begin = np.searchsorted(known, prompt).astype(np.int32) if prompt.size else tokens[:1]
+        written = write(model, begin, args.sample, args.context, args.warmth)
+        print("-" * 80)
+        print(bytes(known[written]).decode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    main()

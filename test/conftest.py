@@ -1,0 +1,73 @@
+"""What every test can use: `device`, each device at hand in turn, made the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor
+from tinyml.device import Device
+from tinyml.errors import TinymlError
+
+DEVICES = ("NUMPY", "CPU", "EMU", "CUDA")
+
+
+def _why_not(name: str) -> str:
+    """Why a device cannot be used here; "" if it can."""
+    chosen = os.environ.get("TINYML_TEST_DEVICES")
+    if chosen and name not in chosen.upper().split(","):
+        return f"not in TINYML_TEST_DEVICES={chosen}"
+    try:
+        values = Tensor([1.0, 2.0], device=name) + 1
+        return "" if values.tolist() == [2.0, 3.0] else "computes nonsense"
+    except (TinymlError, ImportError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+_reasons: dict[str, str] = {}
+
+
+@pytest.fixture(params=[pytest.param(n, marks=[pytest.mark.cuda] * (n == "CUDA")) for n in DEVICES])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a device, which is the default while the test runs."""
+    name: str = request.param
+    if name not in _reasons:
+        _reasons[name] = _why_not(name)
+    if _reasons[name]:
+        pytest.skip(f"{name}: {_reasons[name]}")
+    before = Device.DEFAULT
+    Device.DEFAULT = name
+    yield name
+    Device.DEFAULT = before
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Numbers that are the same in every run."""
+    return np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test draws the same random numbers, whatever ran before it."""
+    Tensor.manual_seed(7)
+
+
+@pytest.fixture
+def compare() -> Callable[..., None]:
+    """compare({name: (tensor, array), ...}, rtol, atol): one schedule for all the tensors."""
+
+    def compared(
+        pairs: dict[str, tuple[Tensor, Any]], rtol: float = 1e-5, atol: float = 1e-6
+    ) -> None:
+        Tensor.realize(*(tensor for tensor, _ in pairs.values()))
+        for name, (tensor, wanted) in pairs.items():
+            array = np.asarray(wanted)
+            assert tensor.shape == array.shape, name
+            np.testing.assert_allclose(tensor.numpy(), array, rtol, atol, err_msg=name)
+
+    return compared

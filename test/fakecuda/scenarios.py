@@ -1,0 +1,404 @@
+"""What test_cuda_fake.py runs, each in a process of its own: python scenarios.py NAME CACHE
+
+The real CudaMachine on the real PyCUDA; only the driver and the compiler are not NVIDIA's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import dtype, trace
+from tinyml.cache import DiskCache, key
+from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
+from tinyml.program import Language, Program
+from tinyml.runtime import cuda
+from tinyml.runtime.compiler import build
+from tinyml.runtime.cuda import CudaMachine
+from tinyml.runtime.cuda_graph import GraphError
+from tinyml.runtime.emu import compile as emu_compile
+from tinyml.runtime.machine import Buffer
+
+# Functions of the driver that fakecuda does not have are looked for when they are called: never.
+sys.setdlopenflags(os.RTLD_LAZY)
+
+CACHE = DiskCache(Path(sys.argv[2]))
+CARD_BYTES = 256 << 20  # TOTAL_MEMORY of fakecuda.cpp
+Array = npt.NDArray[Any]
+
+
+class EmuBuilder:
+    """Images for fakecuda: shared objects made by the emulator's compiler."""
+
+    def __init__(self) -> None:
+        self._compiler = emu_compile.find("", CACHE)
+        self.command = "emulator"
+        self.fingerprint = key("fakecuda", self._compiler.fingerprint)
+
+    def render(self, programs: tuple[Program, ...]) -> str:
+        return emu_compile.render(programs)
+
+    def build(self, text: str) -> tuple[bytes, str]:
+        made = build(self._compiler, CACHE, text)
+        return made.path.read_bytes(), made.output
+
+
+def machine(**more: Any) -> CudaMachine:
+    return CudaMachine(CACHE, EmuBuilder(), **more)
+
+
+def program(name: str, body: str, block: int = 256, grid: int = 4, **more: Any) -> Program:
+    source = f"""extern "C" __global__ void
+{name}(float* __restrict__ out, const float* __restrict__ in) {{
+int i = blockIdx.x * {block} + threadIdx.x;
+{body}
+}}"""
+    sizes = {"slots": 2, "grid": grid, "block": (block, 1, 1)}
+    return Program(name, Language.CUDA, (), source, **sizes, **more)
+
+
+ADD_ONE = program("add_one", "out[i] = in[i] + 1.0f;")
+DOUBLE = program("twice", "out[i] = 2.0f * in[i];")
+WILD = program("wild", "out[i + (1 << 20)] = in[i];")
+X = np.arange(1024, dtype=np.float32)
+
+
+def buffer(owner: CudaMachine, values: Array) -> Buffer:
+    return Buffer(owner, values.size, dtype.float32).write(values)
+
+
+def empty(owner: CudaMachine, size: int = 1024) -> Buffer:
+    return Buffer(owner, size, dtype.float32)
+
+
+def same(a: Array, b: Array) -> None:
+    np.testing.assert_array_equal(a, b)
+
+
+def raised(kind: type[Exception], work: Callable[[], object], *parts: str) -> None:
+    message = None
+    try:
+        work()
+    except kind as error:
+        message = str(error)
+    assert message is not None, f"no {kind.__name__}"
+    for part in parts:
+        assert part in message, f"{part!r} is not in {message!r}"
+
+
+# ---------------------------------------------------------------- work
+
+
+def launches() -> None:
+    m = machine()
+    assert m.properties.capability == (9, 0)
+    assert m.properties.name == "fakecuda"
+    assert m.properties.shared_per_block == 227 << 10
+    add_one, twice = m.load([ADD_ONE, DOUBLE])
+    x, y, z = buffer(m, X), empty(m), empty(m)
+    add_one.launch([y.memory, x.memory])
+    twice.launch([z.memory, y.memory])
+    same(z.read(), 2 * (X + 1))
+    m.synchronize()
+
+
+def timing() -> None:
+    m = machine()
+    (add_one,) = m.load([ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    assert 0 < add_one.launch_timed([y.memory, x.memory]) < 1
+    same(y.read(), X + 1)
+
+
+def large_shared_memory() -> None:
+    m = machine()
+    body = """extern __shared__ __align__(16) unsigned char tinyml_shared[];
+float* row = reinterpret_cast<float*>(tinyml_shared);
+for (int k = threadIdx.x; k < 40000; k += 1024) row[k] = in[i];
+__syncthreads();
+out[i] = row[39936 + 63 - threadIdx.x % 64];"""
+    (reverse,) = m.load([program("reverse", body, block=1024, grid=1, shared=160000)])
+    x, y = buffer(m, X), empty(m)
+    reverse.launch([y.memory, x.memory])
+    same(y.read()[:64], X[:64][::-1])
+
+
+def public_interface() -> None:
+    """Without PyCUDA's undocumented method, launches go through the documented one."""
+    m = machine()
+    function = m.driver.module_from_buffer(m._images.images([ADD_ONE])[0].data)
+    function = function.get_function("add_one")
+
+    class Documented:
+        prepare = function.prepare
+
+    x, y = buffer(m, X), empty(m)
+    launch = cuda._launcher(Documented(), ADD_ONE, m.stream)
+    launch(np.array([y.memory, x.memory], np.uint64).tobytes())
+    same(y.read(), X + 1)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def allocation() -> None:
+    m = machine()
+    memory = m.allocate(1000)
+    assert m.memory_stats().in_use == 1024
+    m.free(memory, 1000)
+    assert m.memory_stats().in_use == 0
+    assert m.memory_stats().cached == m.memory_stats().peak == 1024
+    assert m.allocate(999) == memory
+    assert m.allocate(0) % 64 == 0
+
+
+def out_of_memory() -> None:
+    m = machine()
+    kept = m.allocate(100 << 20)
+    m.free(m.allocate(100 << 20), 100 << 20)
+    assert m.memory_stats().cached >= 100 << 20
+    large = m.allocate(130 << 20)  # fits once the cache is emptied
+    assert m.memory_stats().cached == 0
+    asked = f"{50 << 20:,} bytes"
+    raised(OutOfMemoryError, lambda: m.allocate(50 << 20), asked, f"the card's {CARD_BYTES:,}")
+    m.free(large, 130 << 20)
+    m.free(kept, 100 << 20)
+    (add_one,) = m.load([ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    add_one.launch([y.memory, x.memory])
+    same(y.read(), X + 1)
+
+
+def memory_limit() -> None:
+    m = machine(memory_limit=1 << 20)
+    kept = m.allocate(1 << 19)
+    raised(OutOfMemoryError, lambda: m.allocate(1 << 20), "of at most 1,048,576")
+    m.free(kept, 1 << 19)
+    m.allocate(1 << 20)
+
+
+def freed_memory_is_reused_in_order() -> None:
+    m = machine()
+    add_one, twice = m.load([ADD_ONE, DOUBLE])
+    y = empty(m)
+    x = buffer(m, X)
+    first = x.memory
+    add_one.launch([y.memory, x.memory])
+    del x  # the launch has not run yet: fakecuda is lazy
+    x = buffer(m, -X)
+    assert x.memory == first
+    same(y.read(), X + 1)
+    twice.launch([y.memory, x.memory])
+    same(y.read(), -2 * X)
+
+
+# ---------------------------------------------------------------- copies
+
+
+def staging() -> None:
+    m = machine()
+    random = np.random.default_rng(0)
+    sizes = [1, 3, 1 << 20, 5, (5 << 20) + 7, 100, 1 << 21, 12 << 20]
+    pairs = []
+    for size in [*sizes, *range(1, 3000, 37)]:
+        source = random.standard_normal(size, np.float32)
+        pairs.append((buffer(m, source), source.copy()))
+        source[:] = np.nan  # whoever reads it later than `write` reads this
+    for held, values in pairs:
+        same(held.read(), values)
+
+
+def copies_do_not_wait_for_launches() -> None:
+    m = machine()
+    (add_one,) = m.load([ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    add_one.launch([y.memory, x.memory])
+    x.write(-X)  # behind the launch
+    same(y.read(), X + 1)
+    same(x.read(), -X)
+
+
+# ---------------------------------------------------------------- faults
+
+
+def faults() -> None:
+    m = machine()
+    wild, add_one = m.load([WILD, ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    add_one.launch([y.memory, x.memory])
+    m.synchronize()
+    wild.launch([y.memory, x.memory])
+    raised(KernelError, m.synchronize, "illegal memory access", "last wait: wild.", "DEVICE=EMU")
+    raised(KernelError, lambda: add_one.launch([y.memory, x.memory]), "wild")
+    raised(KernelError, y.read, "copy from the card")
+    raised(KernelError, lambda: m.allocate(1 << 20), "allocate memory")
+
+
+def fault_while_timed() -> None:
+    m = machine()
+    (wild,) = m.load([WILD])
+    x, y = buffer(m, X), empty(m)
+    raised(KernelError, lambda: wild.launch_timed([y.memory, x.memory]), "run wild", "illegal")
+
+
+def refused_launches() -> None:
+    m = machine()
+    large, add_one = m.load([program("large", "out[i] = in[i];", block=2048), ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    raised(KernelError, lambda: large.launch([y.memory, x.memory]), "could not launch large")
+    add_one.launch([y.memory, x.memory])
+    same(y.read(), X + 1)
+    greedy = program("greedy", "out[i] = in[i];", shared=1 << 20)
+    raised(DeviceError, lambda: m.load([greedy]), "could not load a kernel")
+    raised(CompileError, lambda: m.load([program("bad", "undeclared;")]), "program bad")
+
+
+# ---------------------------------------------------------------- threads
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def other_threads() -> None:
+    m = machine()
+    (add_one,) = m.load([ADD_ONE])
+    held = [buffer(m, X), empty(m)]
+
+    def work() -> None:
+        x, y = held
+        (twice,) = m.load([DOUBLE])
+        add_one.launch([y.memory, x.memory])
+        z = empty(m)
+        twice.launch_timed([z.memory, y.memory])
+        same(z.read(), 2 * (X + 1))
+        plan = m.plan([(add_one, [x.memory, x.memory])] * 3)
+        for _ in range(3):
+            plan.run()
+        m.synchronize()
+        same(x.read(), X + 9)
+        held.clear()
+
+    in_a_thread(work)
+    assert m.memory_stats().in_use == 0
+
+
+def machine_of_another_thread() -> None:
+    made: list[CudaMachine] = []
+    in_a_thread(lambda: made.append(machine()))
+    (m,) = made
+    (add_one,) = m.load([ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    add_one.launch([y.memory, x.memory])
+    same(y.read(), X + 1)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def _plan_results(m: CudaMachine, graph: bool) -> None:
+    add_one, twice = m.load([ADD_ONE, DOUBLE])
+    x, y, z, other = buffer(m, X), empty(m), empty(m), buffer(m, 100 * X)
+    calls = [(add_one, [y, x]), (twice, [z, y]), (add_one, [z, z]), (add_one, [y, z])]
+    plan = m.plan([(e, [b.memory for b in buffers]) for e, buffers in calls])
+    for run in range(4):
+        y.write(np.zeros_like(X))
+        plan.run()
+        same(y.read(), 2 * (X + 1) + 2)
+        assert plan.replays_graph == (graph and run > 0)
+    plan.rebind(0, 1, other.memory)
+    plan.rebind(3, 0, x.memory)
+    for _ in range(2):
+        plan.run()
+        same(x.read(), 2 * (100 * X + 1) + 2)
+        same(y.read(), 100 * X + 1)
+    assert plan.replays_graph == graph
+
+
+def graphs() -> None:
+    m = machine()
+    _plan_results(m, graph=True)
+    plan = m.plan([(m.load([ADD_ONE])[0], [empty(m).memory] * 2)] * 5)
+    plan.rebind(0, 1, plan._calls[0][1][0])
+    plan.run()
+    plan.run()
+    del plan  # while its launches are under way
+
+
+def plans_without_graphs() -> None:
+    _plan_results(machine(graphs=False), graph=False)
+
+
+def a_driver_that_refuses_graphs() -> None:
+    m = machine()
+
+    def refuse(*arguments: object) -> None:
+        raise GraphError("no")
+
+    assert m._graphs is not None
+    m._graphs.instantiate = refuse
+    _plan_results(m, graph=False)
+
+
+def fault_in_a_graph() -> None:
+    m = machine()
+    (wild,) = m.load([WILD])
+    x, y, far = buffer(m, X), empty(m), empty(m, 1 << 21)
+    plan = m.plan([(wild, [far.memory, x.memory])] * 3)
+    plan.run()
+    plan.run()
+    m.synchronize()
+    plan.rebind(1, 0, y.memory)
+    plan.run()
+    raised(KernelError, m.synchronize, "illegal memory access", "last wait: wild")
+    raised(KernelError, plan.run, "wild")
+
+
+# ---------------------------------------------------------------- the process
+
+
+def disk_cache() -> None:
+    with trace.listen(trace.Compiled) as events:
+        machine().load([ADD_ONE, DOUBLE])
+    sys.stdout.write(" ".join(str(event.cached) for event in events) + "\n")
+
+
+def still_in_use_at_exit() -> None:
+    m = machine()
+    (add_one,) = m.load([ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    plan = m.plan([(add_one, [y.memory, x.memory])] * 4)
+    plan.run()
+    plan.run()
+    sys.modules["kept_until_the_end"] = (m, add_one, x, y, plan)  # type: ignore[assignment]
+
+
+def no_card() -> None:
+    raised(DeviceError, machine, "finds no card that answers")
+
+
+def no_driver() -> None:
+    raised(DeviceError, machine, "NVIDIA's driver", "libcuda.so.1", "DEVICE=EMU")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,131 @@
+"""The disk cache answers with what was put, or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tinyml.cache import DiskCache, key
+
+KEY = key("a test")
+DATA = bytes(range(256)) * 20
+
+
+def entry(folder: Path) -> Path:
+    return DiskCache(folder).put(KEY, ".bin", DATA)
+
+
+def test_what_was_put_is_found_again(tmp_path):
+    place = entry(tmp_path)
+    assert DiskCache(tmp_path).get(KEY, ".bin") == DATA
+    assert DiskCache(tmp_path).path(KEY, ".bin") == place
+    assert place.read_bytes().startswith(DATA)
+
+
+def test_other_keys_and_suffixes_are_missing(tmp_path):
+    entry(tmp_path)
+    assert DiskCache(tmp_path).get(key("another"), ".bin") is None
+    assert DiskCache(tmp_path).get(KEY, ".so") is None
+
+
+def test_empty_data_is_an_entry_too(tmp_path):
+    DiskCache(tmp_path).put(KEY, ".bin", b"")
+    assert DiskCache(tmp_path).get(KEY, ".bin") == b""
+
+
+def test_keys_tell_where_parts_end():
+    assert key("ab", "c") != key("a", "bc")
+    assert key("ab") == key(b"ab") != key("ab", "")
+
+
+def flip_a_byte(content: bytes) -> bytes:
+    return content[:100] + bytes([content[100] ^ 1]) + content[101:]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip_a_byte,
+        lambda c: c[:-1],
+        lambda c: c[:40],
+        lambda c: c[:10],
+        lambda c: b"",
+        lambda c: c * 2,
+    ],
+    ids=["flipped", "short", "trailer-only", "stub", "empty", "doubled"],
+)
+def test_a_damaged_entry_is_missing_and_removed(tmp_path, damage):
+    place = entry(tmp_path)
+    place.write_bytes(damage(place.read_bytes()))
+    assert DiskCache(tmp_path).get(KEY, ".bin") is None
+    assert not place.exists()
+    assert entry(tmp_path) == place
+    assert DiskCache(tmp_path).get(KEY, ".bin") == DATA
+
+
+def test_a_folder_that_cannot_be_written_is_announced_once_and_replaced(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    cache = DiskCache(tmp_path / "file" / "below")
+    with pytest.warns(RuntimeWarning, match="cannot be written") as announced:
+        place = cache.put(KEY, ".bin", DATA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put(key("more"), ".bin", DATA)
+    assert len(announced) == 1
+    assert cache.get(KEY, ".bin") == DATA
+    assert tmp_path not in place.parents
+
+
+@pytest.mark.parametrize("folder", [None, Path("~/.cache/tinyml")], ids=["none", "no-home"])
+def test_without_a_folder_entries_live_as_long_as_the_process(folder):
+    cache = DiskCache(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put(KEY, ".bin", DATA)
+    assert cache.get(KEY, ".bin") == DATA
+    assert DiskCache(folder).get(KEY, ".bin") is None
+
+
+def test_the_temporary_folder_goes_with_the_process():
+    script = "from tinyml.cache import *; print(DiskCache(None).put('abcd', '.bin', b'1'))"
+    place = Path(subprocess.check_output([sys.executable, "-c", script], text=True).strip())
+    assert place.name
+    assert not place.parent.parent.exists()
+
+
+def test_a_write_that_fails_leaves_no_file_behind(tmp_path):
+    place = entry(tmp_path)
+    place.unlink()
+    place.mkdir()  # so that the last step, the rename, is refused
+    cache = DiskCache(tmp_path)
+    with pytest.warns(RuntimeWarning):
+        cache.put(KEY, ".bin", DATA)
+    assert list(place.parent.iterdir()) == [place]
+    assert cache.get(KEY, ".bin") == DATA
+
+
+HAMMER = """
+import sys
+from pathlib import Path
+from tinyml.cache import DiskCache, key
+cache = DiskCache(Path(sys.argv[1]))
+for turn in range(200):
+    name = key(str(turn % 7))
+    found = cache.get(name, ".bin")
+    assert found in (None, name.encode() * 500), "a torn read"
+    place = cache.put(name, ".bin", name.encode() * 500)
+    if turn % 5 == 0:
+        place.write_bytes(b"damage")
+"""
+
+
+def test_processes_share_a_folder_that_is_being_damaged(tmp_path):
+    command = [sys.executable, "-c", HAMMER, str(tmp_path)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in running:
+        _, complaint = process.communicate()
+        assert process.returncode == 0, complaint

@@ -1,0 +1,306 @@
+"""The CPU machine: its memory, its compiler, and what the disk remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyml import config, dtype, trace
+from tinyml.cache import DiskCache
+from tinyml.errors import CompileError, DeviceError, OutOfMemoryError
+from tinyml.program import Language, Program
+from tinyml.runtime import compiler as compilers
+from tinyml.runtime import cpu as cpu_module
+from tinyml.runtime.cpu import CpuMachine, thread_count, vector_bytes
+from tinyml.runtime.machine import Buffer, Machine
+from tinyml.runtime.memory import HostMemory, size_class
+from tinyml.runtime.numpy_machine import NumpyMachine
+
+PRELUDE = "typedef float f32;\nstatic inline f32 twice(f32 x) { return x + x; }"
+
+
+def program(number: int, padding: int = 0, body: str = "") -> Program:
+    """out[b] = 2 * in[b] + number."""
+    body = body or f"out[b] = twice(in[b]) + {number};"
+    source = f"""// {"-" * padding}
+void twice_add_{number}(void *const *buffers, long start, long end) {{
+    f32 *out = buffers[0]; const f32 *in = buffers[1];
+    for (long b = start; b < end; b++) {body}
+}}"""
+    return Program(f"twice_add_{number}", Language.C, (PRELUDE,), source, slots=2, grid=8)
+
+
+def result(machine: Machine, executable) -> list[float]:
+    out = Buffer(machine, 8, dtype.float32)
+    given = Buffer(machine, 8, dtype.float32).write(np.arange(8, dtype=np.float32))
+    executable.launch([out.memory, given.memory])
+    machine.synchronize()
+    return out.read().tolist()
+
+
+def expected(number: int) -> list[float]:
+    return [2.0 * i + number for i in range(8)]
+
+
+@pytest.fixture
+def cpu(tmp_path):
+    return CpuMachine(DiskCache(tmp_path))
+
+
+@pytest.fixture
+def compiled():
+    with trace.listen(trace.Compiled) as events:
+        yield events
+
+
+def test_programs_loaded_together_compute(cpu, compiled):
+    executables = cpu.load([program(i) for i in range(3)])
+    assert [result(cpu, e) for e in executables] == [expected(i) for i in range(3)]
+    (event,) = compiled
+    assert event.device == "CPU"
+    assert not event.cached
+    assert event.names == ("twice_add_0", "twice_add_1", "twice_add_2")
+    assert "-march=native" in event.command
+
+
+def test_much_source_is_compiled_in_parallel(cpu, compiled, monkeypatch):
+    monkeypatch.setattr(cpu._functions, "processes", 2)
+    executables = cpu.load([program(i, padding=3000) for i in range(4)])
+    assert [result(cpu, e) for e in executables] == [expected(i) for i in range(4)]
+    assert sorted(len(event.names) for event in compiled) == [2, 2]
+
+
+def test_units_have_equal_shares_and_no_name_twice():
+    sizes = [9000, 100, 5000, 4000, 200]
+    programs = [program(i, padding=size) for i, size in enumerate(sizes)]
+    units = compilers.divide(programs, 2)
+    assert {p for unit in units for p in unit} == set(programs)
+    totals = [sum(len(p.source) for p in unit) for unit in units]
+    assert len(units) == 2
+    assert max(totals) < 1.2 * min(totals)
+    assert len(compilers.divide([program(1), program(1, padding=5)], 2)) == 2
+    assert len(compilers.divide([program(i) for i in range(5)], 8)) == 1
+
+
+def test_equal_programs_are_loaded_once(cpu, compiled):
+    first, second = cpu.load([program(1), program(1)])
+    (third,) = cpu.load([program(1)])
+    assert first is second is third
+    assert len(compiled) == 1
+
+
+def test_programs_of_one_name_do_not_meet(cpu):
+    one, other = program(1), program(1, body="out[b] = -in[b];")
+    first, second = cpu.load([one, other])
+    assert result(cpu, first) == expected(1)
+    assert result(cpu, second) == [-float(i) for i in range(8)]
+
+
+def test_the_disk_remembers_programs_in_any_company(tmp_path, compiled):
+    CpuMachine(DiskCache(tmp_path)).load([program(i) for i in range(4)])
+    compiled.clear()
+    later = CpuMachine(DiskCache(tmp_path))
+    two, five, three = later.load([program(2), program(5), program(3)])
+    assert [result(later, e) for e in (two, five, three)] == [expected(i) for i in (2, 5, 3)]
+    assert {(e.names, e.cached) for e in compiled if e.cached} == {
+        (("twice_add_2",), True),
+        (("twice_add_3",), True),
+    }
+    assert [e.names for e in compiled if not e.cached] == [("twice_add_5",)]
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from tinyml import trace
+from test_cpu import CpuMachine, DiskCache, expected, program, result
+with trace.listen(trace.Compiled) as events:
+    cpu = CpuMachine(DiskCache(Path(sys.argv[1])))
+    executables = cpu.load([program(i) for i in range(3)])
+assert [result(cpu, e) for e in executables] == [expected(i) for i in range(3)]
+print(*(e.cached for e in events))
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    path = os.pathsep.join([os.path.dirname(__file__), os.getcwd(), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, "-c", SECOND, str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_processes_share_the_disk_cache(tmp_path):
+    for process in [start(tmp_path), start(tmp_path)]:  # at once, both on an empty folder
+        _, complaint = process.communicate()
+        assert process.returncode == 0, complaint
+    output, complaint = start(tmp_path).communicate()
+    assert (output, complaint) == ("True True True\n", "")
+
+
+def truncate(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip(content: bytes) -> bytes:
+    return content[:5000] + bytes([content[5000] ^ 255]) + content[5001:]
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, lambda c: b""], ids=["cut", "flipped", "empty"])
+def test_a_damaged_binary_is_compiled_again(tmp_path, compiled, damage):
+    CpuMachine(DiskCache(tmp_path)).load([program(7)])
+    for place in tmp_path.rglob("*.so"):  # a new file: the old one is mapped into this process
+        content = damage(place.read_bytes())
+        place.unlink()
+        place.write_bytes(content)
+    compiled.clear()
+    again = CpuMachine(DiskCache(tmp_path))
+    assert result(again, again.load([program(7)])[0]) == expected(7)
+    assert [e.cached for e in compiled] == [False]
+
+
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.warns(RuntimeWarning, match="cannot be written"):
+        cpu = CpuMachine(DiskCache(tmp_path / "file" / "cache"))
+    assert result(cpu, cpu.load([program(1)])[0]) == expected(1)
+
+
+def test_a_refused_program_is_named_with_the_reason_and_a_file(cpu):
+    wrong = program(2, body="out[b] = no_such_thing;")
+    with pytest.raises(CompileError, match="no_such_thing") as refused:
+        cpu.load([program(1), wrong, program(3)])
+    message = str(refused.value)
+    assert "program twice_add_2" in message
+    assert "twice_add_1" not in message
+    kept = [Path(word.split(":")[0]) for word in message.split() if "tinyml-refused-" in word]
+    assert wrong.source in kept[0].read_text()
+    kept[0].unlink()
+    assert result(cpu, cpu.load([program(1)])[0]) == expected(1)
+
+
+def test_a_program_must_define_its_function(cpu):
+    nameless = Program("absent", Language.C, (), "int present;", slots=0)
+    with pytest.raises(CompileError, match="does not define absent"):
+        cpu.load([nameless])
+
+
+def test_a_missing_compiler_says_what_to_install(tmp_path, monkeypatch):
+    with pytest.raises(DeviceError, match="CC names, no-such-cc"):
+        compilers.find("no-such-cc", DiskCache(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match="apt install gcc"):
+        compilers.find("", DiskCache(tmp_path))
+
+
+def test_a_compiler_that_does_not_work_is_passed_over(tmp_path, monkeypatch):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho broken; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
+    assert compilers.find("", DiskCache(tmp_path)).command != ("cc",)
+    with pytest.raises(DeviceError, match="broken"):
+        compilers.find("cc", DiskCache(tmp_path))
+
+
+def test_the_binary_depends_on_flags_and_processor(cpu):
+    same = dataclasses.replace(cpu.compiler)
+    for change in ({"flags": ("-O3",)}, {"version": "13"}, {"macros": "#define __AVX512F__ 1"}):
+        other = dataclasses.replace(cpu.compiler, **change)
+        assert other.fingerprint != same.fingerprint == cpu.compiler.fingerprint
+
+
+def test_vectors_and_threads_of_the_host():
+    assert vector_bytes() in (8, 16, 32, 64)
+    assert thread_count() >= 1
+    with config.override(threads=5):
+        assert thread_count() == 5
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+)
+def test_a_container_may_limit_the_cores(tmp_path, files, cores):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cpu_module._cgroup_quota(tmp_path) == cores
+
+
+@pytest.mark.parametrize("machine", ["cpu", "numpy"])
+@pytest.mark.parametrize("size", [0, 1, 17, 100_000])
+def test_memory_holds_what_was_copied_in(cpu, machine, size):
+    chosen: Machine = cpu if machine == "cpu" else NumpyMachine()
+    data = np.arange(size, dtype=np.int16)
+    buffer = Buffer(chosen, size, dtype.int16).write(data)
+    assert (buffer.read() == data).all()
+    del buffer
+    assert chosen.memory_stats().in_use == 0
+
+
+def test_numpy_runs_no_programs():
+    with pytest.raises(DeviceError, match="reference interpreter"):
+        NumpyMachine().load([program(1)])
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 64, 65, 5000, 1 << 20, (4 << 20) + 1])
+def test_memory_is_aligned_and_reused(nbytes):
+    memory = HostMemory("CPU")
+    address = memory.allocate(nbytes)
+    assert address % 64 == 0
+    assert nbytes < (2 << 20) or address % (2 << 20) == 0
+    memory.free(address, nbytes)
+    assert memory.allocate(nbytes) == address
+
+
+def test_size_classes_waste_at_most_an_eighth():
+    for nbytes in (*range(1, 5000, 7), *(3**k for k in range(8, 30))):
+        size = size_class(nbytes)
+        assert size % 64 == 0
+        assert nbytes <= size <= max(nbytes + 63, nbytes * 1.125 + 64)
+        assert size_class(size) == size
+
+
+def test_statistics_follow_what_is_held():
+    memory = HostMemory("CPU", keep=1 << 20)
+    addresses = [memory.allocate(512 << 10) for _ in range(3)]
+    for address in addresses:
+        memory.free(address, 512 << 10)
+    stats = memory.stats()
+    assert (stats.in_use, stats.cached, stats.peak) == (0, 1 << 20, 3 << 19)
+
+
+def test_out_of_memory_empties_the_cache_first_and_then_says_what_is_held():
+    machine = CpuMachine(memory_limit=1 << 20)
+    kept = machine.allocate(256 << 10)
+    machine.free(machine.allocate(512 << 10), 512 << 10)
+    other = machine.allocate(640 << 10)  # fits only without the 512 KiB that are kept
+    assert machine.memory_stats().cached == 0
+    machine.free(other, 640 << 10)
+    with pytest.raises(OutOfMemoryError, match=r"10,000,000 bytes: 262,144 of at most 1,048,576"):
+        machine.allocate(10_000_000)
+    machine.free(kept, 256 << 10)
+    assert machine.allocate(1 << 20)
+
+
+def test_more_than_any_machine_has_is_refused():
+    with pytest.raises(OutOfMemoryError):
+        CpuMachine().allocate(1 << 60)
+    with pytest.raises(OutOfMemoryError):
+        NumpyMachine().allocate(1 << 60)

@@ -1,0 +1,193 @@
+"""CUDA C to cubins, without a card."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+import tinyml.runtime
+from tinyml import trace
+from tinyml.cache import DiskCache
+from tinyml.errors import CompileError, DeviceError
+from tinyml.program import Language, Program
+from tinyml.runtime import nvcc
+from tinyml.runtime.nvcc import CudaBuilder, Images, Nvcc, Resources, Toolchain
+
+FRAGMENTS = Path(tinyml.runtime.__file__).with_name("cuda_fragments.cuh").read_text()
+
+
+def _toolchains() -> dict[str, Toolchain]:
+    found: dict[str, Toolchain] = {}
+    with contextlib.suppress(DeviceError):
+        found["nvcc"] = nvcc.find_nvcc()
+    library = nvcc.find_nvrtc()
+    if library is not None:
+        found["nvrtc"] = library
+    return found
+
+
+TOOLCHAINS = _toolchains()
+
+
+@pytest.fixture(params=["nvcc", "nvrtc"])
+def toolchain(request):
+    if request.param not in TOOLCHAINS:
+        pytest.skip(f"no {request.param} on this machine")
+    return TOOLCHAINS[request.param]
+
+
+def program(name: str, body: str = "out[threadIdx.x] = in[threadIdx.x];", **more) -> Program:
+    source = f"""extern "C" __global__ void __launch_bounds__(128)
+{name}(float* __restrict__ out, const float* __restrict__ in) {{
+{body}
+}}"""
+    more.setdefault("prelude", ())
+    return Program(name, Language.CUDA, source=source, slots=2, block=(128, 1, 1), **more)
+
+
+STAGED = """__shared__ float row[128];
+row[threadIdx.x] = in[threadIdx.x];
+__syncthreads();
+out[threadIdx.x] = row[127 - threadIdx.x];"""
+
+# One thread that needs 300 values at once has to spill: there are 255 registers.
+SPILLING = """float v[300];
+const volatile float* once = in;
+#pragma unroll
+for (int i = 0; i < 300; i++) v[i] = once[i * 128 + threadIdx.x];
+#pragma unroll
+for (int i = 0; i < 300; i++) out[i * 128 + threadIdx.x] = v[299 - i] * v[(i * 7) % 300];"""
+
+
+def test_a_cubin_and_its_resources(toolchain):
+    text = program("staged", STAGED).text + program("spilling", SPILLING).source
+    cubin, output = toolchain.compile(text, "sm_90a")
+    assert cubin.startswith(b"\x7fELF")
+    resources = nvcc.parse_resources(output)
+    assert set(resources) == {"staged", "spilling"}
+    assert resources["staged"].shared == 512
+    assert 0 < resources["staged"].registers < 32
+    assert not resources["staged"].spills
+    assert resources["spilling"].spills
+    assert resources["spilling"].stack > 0
+
+
+ALL_HELPERS = """__shared__ __align__(16) unsigned short tile[16][16];
+unsigned a[4], b[4];
+tinyml_cp_async16(&tile[0][0], in);
+tinyml_cp_async16_or_zero(&tile[1][0], in + 4, threadIdx.x < 5);
+tinyml_cp_async_commit();
+tinyml_cp_async_wait<1>();
+tinyml_named_barrier(1, 128);
+tinyml_ldmatrix_x4(a, tile[threadIdx.x % 16]);
+tinyml_ldmatrix_x4_trans(b, tile[threadIdx.x % 16]);
+float d[4] = {};
+unsigned pair[2] = {b[0], b[1]};
+tinyml_mma_m16n8k16_f16(d, a, pair);
+tinyml_mma_m16n8k16_bf16(d, a, pair);
+tinyml_mma_m16n8k8_tf32(d, a, pair);
+out[threadIdx.x] = d[0] + __half2float(__float2half_rn(d[1]))
+    + __bfloat162float(__float2bfloat16_rn(d[2])) + d[3];"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_every_fragment_helper_is_valid_ptx(toolchain, arch):
+    prelude = ("#include <cuda_fp16.h>", "#include <cuda_bf16.h>", FRAGMENTS)
+    p = program("helpers", ALL_HELPERS, prelude=prelude)
+    cubin, _ = toolchain.compile(p.text, arch)
+    assert cubin.startswith(b"\x7fELF")
+
+
+def test_wrong_source_is_an_error_with_the_compiler_s_words(toolchain):
+    with pytest.raises(CompileError, match=r'(?s)failed.*"undeclared" is undefined'):
+        toolchain.compile(program("bad", "out[0] = undeclared;").text, "sm_90a")
+
+
+@pytest.mark.skipif(not TOOLCHAINS, reason="neither nvcc nor NVRTC on this machine")
+def test_compile_cubin_needs_no_card():
+    assert nvcc.compile_cubin(program("copy").text, "sm_90a").startswith(b"\x7fELF")
+
+
+def test_no_compiler_is_a_device_error():
+    with pytest.raises(DeviceError, match="no CUDA compiler: no-such-nvcc not found"):
+        nvcc.find("no-such-nvcc")
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"), [((8, 6), "sm_86"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a")]
+)
+def test_architectures(capability, name):
+    assert nvcc.architecture(capability) == name
+
+
+SAID = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90a'
+ptxas info    : Function properties for first
+    16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 12 registers, used 1 barriers, 512 bytes smem, 368 bytes cmem[0]
+ptxas info    : Compiling entry function 'second' for 'sm_90a'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+"""
+
+
+def test_resources_are_read_from_what_ptxas_says():
+    assert nvcc.parse_resources(SAID) == {
+        "first": Resources(12, shared=512, spill_stores=4, spill_loads=8, stack=16),
+        "second": Resources(8, shared=0, spill_stores=0, spill_loads=0, stack=0),
+    }
+    assert nvcc.parse_resources("") == {}
+
+
+class CountingToolchain:
+    """Returns the source as the binary, and remembers what it was asked."""
+
+    command, fingerprint = "counting", "1"
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+
+    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+        self.compiled.append(source)
+        if "undeclared" in source:
+            raise CompileError("undeclared")
+        return source.encode(), f"said of {architecture}"
+
+
+def images(folder: Path, toolchain: Toolchain) -> Images:
+    return Images("CUDA", CudaBuilder(toolchain, "sm_90a"), DiskCache(folder), processes=2)
+
+
+def test_programs_are_built_together_and_found_again(tmp_path):
+    first, second = CountingToolchain(), CountingToolchain()
+    programs = [program("one"), program("two")]
+    with trace.listen(trace.Compiled) as events:
+        one, two = images(tmp_path, first).images(programs)
+        (again,) = images(tmp_path, second).images(programs[1:])
+    assert one is two
+    assert again == two
+    assert len(first.compiled) == 1
+    assert not second.compiled
+    assert [(e.names, e.cached, e.output) for e in events] == [
+        (("one", "two"), False, "said of sm_90a"),
+        (("two",), True, "said of sm_90a"),
+    ]
+
+
+def test_the_program_to_blame_is_named(tmp_path):
+    with pytest.raises(CompileError, match="CUDA: program bad: undeclared"):
+        images(tmp_path, CountingToolchain()).images(
+            [program("good"), program("bad", "undeclared")]
+        )
+
+
+def test_a_named_nvcc_is_preferred_to_nvrtc():
+    if "nvcc" not in TOOLCHAINS:
+        pytest.skip("no nvcc on this machine")
+    path = TOOLCHAINS["nvcc"].path
+    found = nvcc.find(path)
+    assert isinstance(found, Nvcc)
+    assert found.path == path

@@ -1,0 +1,155 @@
+"""Every way there is to run a graph, so that tests can ask which value first goes wrong.
+
+    interpreted   the lazy graph, node by node
+    "kernel"      its kernels, on whole arrays
+    "plain"       their loops without Opts, every thread at once
+    "optimized"   their loops with Opts
+    machines      their text, compiled: see `on_machine`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import interpret, kernel
+from tinyml.codegen import linear, nest
+from tinyml.codegen.compile import compile
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.opts import Opt, optimize
+from tinyml.codegen.simulate import simulate
+from tinyml.codegen.target import Target
+from tinyml.device import OpenDevice, open_device
+from tinyml.dtype import to_compute, to_storage
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.program import Language
+from tinyml.runtime.machine import Buffer
+from tinyml.schedule import CopyItem, Schedule, schedule
+
+Array = npt.NDArray[Any]
+Values = Mapping[LazyBuffer, Array]
+Runner = Callable[[Kernel, Sequence[Array]], None]
+
+C = Target(Language.C, vector_bytes=32, vector_registers=16, cores=2)
+CUDA = Target(Language.CUDA, cores=4, cache=48 << 10)
+TARGETS = {"C": C, "CUDA": CUDA}
+
+
+def simulated(target: Target, opts: Sequence[Opt] | None = ()) -> Runner:
+    """Runs a kernel's LinearKernel; `opts` None lets the rules of thumb choose."""
+
+    def run(k: Kernel, arrays: Sequence[Array]) -> None:
+        plain = lower(k)
+        nest.verify(plain)
+        optimized = optimize(plain, choose(plain, target) if opts is None else opts)
+        nest.verify(optimized)
+        linearized = linearize(optimized, vectors=target.language is Language.C)
+        linear.verify(linearized)
+        simulate(linearized, arrays)
+
+    return run
+
+
+@cache
+def device(name: str) -> OpenDevice:
+    return open_device(name)
+
+
+def on_machine(
+    name: str, kernels: Iterable[Kernel], opts: Sequence[Opt] | None = None
+) -> Runner:
+    """A runner for `kernels`, all compiled at once."""
+    opened = device(name)
+    assert opened.target is not None
+    wanted = list(dict.fromkeys(kernels))
+    programs = [compile(k, opened.target, opts, verify=True) for k in wanted]
+    executables = dict(zip(wanted, opened.machine.load(programs), strict=True))
+
+    def run(k: Kernel, arrays: Sequence[Array]) -> None:
+        pairs = list(zip(arrays, k.slots, strict=True))
+        buffers = [
+            Buffer(opened.machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs
+        ]
+        executables[k].launch([b.memory for b in buffers])
+        opened.machine.synchronize()
+        for output in k.outputs:
+            shape, dtype = k.slots[output.slot]
+            arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)
+
+    return run
+
+
+def interpreted(roots: Sequence[LazyBuffer], known: Values) -> list[Array]:
+    found = interpret.interpret(roots, known)
+    return [found[root] for root in roots]
+
+
+def kernels_of(made: Schedule) -> list[Kernel]:
+    return [item.kernel for item in made.items if not isinstance(item, CopyItem) and _works(item)]
+
+
+def _works(item: Any) -> bool:
+    return any(output.value.size for output in item.kernel.outputs)
+
+
+def run(made: Schedule, known: Values, runner: Runner) -> list[Array]:
+    """The values of a schedule's roots, each of its kernels run by `runner`."""
+    memory = {node: np.array(values) for node, values in known.items()}
+    for item in made.items:
+        for node in item.nodes:
+            if node not in memory:
+                memory[node] = np.zeros(node.shape, node.dtype.compute)
+        if isinstance(item, CopyItem):
+            memory[item.output] = memory[item.source].copy()
+        elif _works(item):
+            runner(item.kernel, [memory[node] for node in item.nodes])
+    return [memory[root] for root in made.roots]
+
+
+def agree(
+    roots: Sequence[LazyBuffer],
+    known: Values,
+    runners: Mapping[str, Runner],
+    rtol: float = 1e-4,
+    atol: float = 1e-4,
+) -> Schedule:
+    """Assert that all runners give what the interpreter gives; the message names the first."""
+    made = schedule(roots)
+    for item in made.items:
+        if not isinstance(item, CopyItem):
+            kernel.verify(item.kernel)
+    wanted = interpreted(roots, known)
+    for name, runner in runners.items():
+        for root, array, right in zip(made.roots, run(made, known, runner), wanted, strict=True):
+            same(array, right, root, name, rtol, atol)
+    return made
+
+
+def same(
+    array: Array, right: Array, node: LazyBuffer, name: str, rtol: float, atol: float
+) -> None:
+    """Assert equality of whole numbers, closeness of floats, with a message that says where."""
+    if node.dtype.is_float:
+        wide = array.astype(np.float64), right.astype(np.float64)
+        np.testing.assert_allclose(*wide, rtol, atol, err_msg=f"{name}: {node!r}")
+    else:
+        np.testing.assert_array_equal(array, right, err_msg=f"{name}: {node!r}")
+
+
+def simple_runners() -> dict[str, Runner]:
+    """Those that need no compiler."""
+    return {
+        "kernel": kernel.run,
+        "plain": simulated(C, ()),
+        "optimized for C": simulated(C, None),
+        "optimized for CUDA": simulated(CUDA, None),
+    }
+
+

@@ -1,0 +1,125 @@
+"""Convolutions and pools against sums over windows written out in numpy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor
+
+
+def convolved(x: Any, w: Any, groups: int, stride: int, dilation: int, padding: int) -> Any:
+    space = w.ndim - 2
+    x = np.pad(x, [(0, 0), (0, 0)] + [(padding, padding)] * space)
+    sizes = [
+        (n - dilation * (k - 1) - 1) // stride + 1
+        for n, k in zip(x.shape[2:], w.shape[2:], strict=True)
+    ]
+    out = np.zeros((x.shape[0], w.shape[0], *sizes))
+    per_group, made = w.shape[1], w.shape[0] // groups
+    for at in itertools.product(*map(range, sizes)):
+        spans = tuple(
+            slice(o * stride, o * stride + dilation * (k - 1) + 1, dilation)
+            for o, k in zip(at, w.shape[2:], strict=True)
+        )
+        for o in range(w.shape[0]):
+            c = o // made * per_group
+            window = x[(slice(None), slice(c, c + per_group), *spans)]
+            out[(slice(None), o, *at)] = (window * w[o]).sum(tuple(range(1, x.ndim)))
+    return out
+
+
+CASES = {
+    "plain": ((2, 3, 6, 5), (4, 3, 3, 2), {}),
+    "strided": ((1, 2, 8, 9), (2, 2, 3, 3), {"stride": 2, "padding": 1}),
+    "dilated": ((1, 2, 9, 8), (2, 2, 3, 2), {"dilation": 2, "stride": 3, "padding": 2}),
+    "grouped": ((1, 4, 5, 5), (6, 2, 3, 3), {"groups": 2}),
+    "depthwise": ((1, 3, 5, 5), (3, 1, 3, 3), {"groups": 3, "padding": 1}),
+    "one axis": ((2, 3, 9), (2, 3, 4), {"stride": 2}),
+    "three axes": ((1, 2, 4, 5, 4), (2, 2, 2, 3, 1), {"padding": 1, "stride": 2}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolution(device: str, rng: np.random.Generator, name: str) -> None:
+    shape, filters, options = CASES[name]
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = rng.standard_normal(filters).astype(np.float32)
+    weight = Tensor(w, requires_grad=True)
+    got = Tensor(x).conv2d(weight, **options)
+    settings = {"groups": 1, "stride": 1, "dilation": 1, "padding": 0} | options
+    wanted = convolved(x, w, **settings)
+    seed = rng.standard_normal(wanted.shape).astype(np.float32)
+    (got * Tensor(seed)).sum().backward()
+    assert weight.grad is not None
+    Tensor.realize(got, weight.grad)
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-4)
+    change = rng.standard_normal(filters).astype(np.float32)  # the op is linear in the weight
+    along = (convolved(x, change, **settings) * seed).sum()
+    np.testing.assert_allclose((weight.grad.numpy() * change).sum(), along, rtol=1e-3, atol=1e-3)
+
+
+def test_transposed_convolution_is_the_gradient(device: str, rng: np.random.Generator) -> None:
+    options: dict[str, Any] = {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}
+    x = Tensor(rng.standard_normal((2, 4, 7, 6)).astype(np.float32), requires_grad=True)
+    w = Tensor(rng.standard_normal((6, 2, 2, 3)).astype(np.float32))
+    y = x.conv2d(w, **options)
+    seed = Tensor(rng.standard_normal(y.shape).astype(np.float32))
+    (y * seed).sum().backward()
+    transposed = seed.conv_transpose2d(w, output_padding=(0, 1), **options)
+    assert x.grad is not None
+    Tensor.realize(x.grad, transposed)
+    np.testing.assert_allclose(transposed.numpy(), x.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_pools(device: str) -> None:
+    x = np.arange(35, dtype=np.float32).reshape(1, 1, 5, 7) % 11
+    t = Tensor(x, requires_grad=True)
+    best, where = t.max_pool2d(2, return_indices=True)
+    mean = t.avg_pool2d(3, stride=2, padding=1)
+    uncounted = t.avg_pool2d(3, stride=2, padding=1, count_include_pad=False)
+    ceiled = t.max_pool2d(2, ceil_mode=True)
+    best.sum().backward()
+    assert t.grad is not None
+    back = Tensor.max_unpool2d(best.detach(), where, 2, output_size=(5, 7))
+    Tensor.realize(best, where, mean, uncounted, ceiled, t.grad, back)
+    blocks = x[0, 0, :4, :6].reshape(2, 2, 3, 2).transpose(0, 2, 1, 3).reshape(2, 3, 4)
+    np.testing.assert_array_equal(best.numpy()[0, 0], blocks.max(2))
+    np.testing.assert_array_equal(x.reshape(-1)[where.numpy()], best.numpy())
+    assert mean.numpy()[0, 0, 0, 0] == pytest.approx(x[0, 0, :2, :2].sum() / 9)
+    assert uncounted.numpy()[0, 0, 0, 0] == pytest.approx(x[0, 0, :2, :2].mean())
+    assert ceiled.shape == (1, 1, 3, 4)
+    np.testing.assert_allclose(t.grad.numpy().sum(), best.numel())
+    np.testing.assert_allclose(back.numpy().sum(), best.numpy().sum())
+
+
+def test_matmul_and_einsum(device: str, compare: Any, rng: np.random.Generator) -> None:
+    shapes = [((3, 4), (4, 5)), ((4,), (4,)), ((2, 1, 3, 4), (5, 4, 2)), ((4,), (2, 4, 3))]
+    pairs = {}
+    for a, b in [*shapes, ((3, 0), (0, 2)), ((0, 4), (4, 2))]:
+        x, y = (rng.standard_normal(s).astype(np.float32) for s in (a, b))
+        pairs[f"{a} {b}"] = Tensor(x) @ Tensor(y), x @ y
+    x, y = (rng.standard_normal((3, 3, 4)).astype(np.float32) for _ in range(2))
+    for formula in ("ijk,ijl->ikl", "ijk,jil->", "...k,...k->...", "iik,iik->ki"):
+        pairs[formula] = Tensor.einsum(formula, Tensor(x), Tensor(y)), np.einsum(formula, x, y)
+    compare(pairs, 1e-4, 1e-5)
+
+
+def test_attention(device: str, rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal((2, 5, 4)).astype(np.float32) for _ in range(3))
+    got = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=True)
+    scores = np.where(np.tri(5, dtype=bool), q @ k.transpose(0, 2, 1) / 2, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_resizing(device: str) -> None:
+    x = Tensor([[[0.0, 1.0, 4.0]]])
+    near, line = x.interpolate((6,), mode="nearest"), x.interpolate((5,), align_corners=True)
+    Tensor.realize(near, line)
+    assert near.tolist() == [[[0, 0, 1, 1, 4, 4]]]
+    np.testing.assert_allclose(line.numpy(), [[[0, 0.5, 1, 2.5, 4]]])

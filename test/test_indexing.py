@@ -1,0 +1,120 @@
+"""x[...] reads and writes the elements that numpy and torch say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor
+
+Compare = Callable[..., None]
+ROWS, COLUMN = np.array([0, -1, 1]), np.array([[1], [0]])
+
+
+def _both(index: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(Tensor(i) if isinstance(i, np.ndarray) else i for i in index)
+
+
+BASIC: list[tuple[Any, ...]] = [
+    (0,),
+    (-1, 2),
+    (slice(1, None),),
+    (slice(None, None, -2), slice(3, 0, -1)),
+    (Ellipsis, slice(0, 5, 2)),
+    (None, 1, Ellipsis, None),
+    (slice(2, 1),),
+    (slice(-2, None), slice(None), -1),
+]
+ADVANCED: list[tuple[Any, ...]] = [
+    (ROWS,),
+    (slice(None), ROWS),
+    (slice(None), ROWS, COLUMN),
+    (ROWS, slice(None), ROWS),
+    (slice(1, None), None, ROWS, slice(None, None, 2)),
+    ([0, 2], [1, 1]),
+    (Ellipsis, COLUMN),
+    ((True, False, True),),
+]
+
+
+def test_reading(device: str, compare: Compare) -> None:
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    compare({str(i): (Tensor(x)[_both(i)], x[i]) for i in BASIC + ADVANCED})
+
+
+def test_an_int_beside_tensors_is_a_slice_first_as_torch_has_it(device: str) -> None:
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    got = Tensor(x)[0, :, Tensor(ROWS)]
+    np.testing.assert_array_equal(got.numpy(), x[0][:, ROWS])
+
+
+@pytest.mark.parametrize("index", BASIC[:6] + ADVANCED[:5], ids=str)
+def test_writing(device: str, index: tuple[Any, ...]) -> None:
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    t = Tensor(x).realize()
+    value = -np.arange(x[index].size, dtype=np.float32).reshape(x[index].shape)
+    t[_both(index)] = Tensor(value)
+    x[index] = value
+    t[0, 1] = 7
+    x[0, 1] = 7
+    t[1:, ::2] += 100
+    x[1:, ::2] += 100
+    np.testing.assert_array_equal(t.numpy(), x)
+
+
+def test_writing_leaves_earlier_readers_alone(device: str) -> None:
+    t = Tensor([1.0, 2.0, 3.0]).realize()
+    before, doubled = t[1:], t * 2
+    t[1] = 10
+    Tensor.realize(before, doubled, t)
+    assert before.tolist() == [2, 3]
+    assert doubled.tolist() == [2, 4, 6]
+    assert t.tolist() == [1, 10, 3]
+
+
+def test_gather_and_scatter(device: str, compare: Compare, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    index = np.array([[0, 2, -1, 1], [2, 2, 0, 1]])
+    source = rng.standard_normal((2, 4)).astype(np.float32)
+    t, i, s = Tensor(x), Tensor(index), Tensor(source)
+    last, added = x.copy(), x.copy()
+    for row in range(2):
+        last[index[row], np.arange(4)] = source[row]
+    np.add.at(added, (index, np.arange(4)[None]), source)
+    highest = x.copy()
+    np.maximum.at(highest, (index, np.arange(4)[None]), source)
+    compare(
+        {
+            "gather": (t.gather(0, i), np.take_along_axis(x, index, 0)),
+            "scatter": (t.scatter(0, i, s), last),
+            "add": (t.scatter(0, i, s, reduce="add"), added),
+            "amax": (t.scatter_reduce(0, i, s, "amax"), highest),
+            "sum": (
+                t.scatter_reduce(0, i, s, "sum", include_self=False),
+                _summed(x, index, source),
+            ),
+            "one_hot": (Tensor([1, 0]).one_hot(3), np.eye(3)[[1, 0]]),
+            "selected": (t.masked_select(t > 0), x[x > 0]),
+        }
+    )
+
+
+def _summed(x: np.ndarray, index: np.ndarray, source: np.ndarray) -> np.ndarray:
+    out, places = x.copy(), (index, np.arange(4)[None])
+    out[places] = 0
+    np.add.at(out, places, source)
+    return out
+
+
+def test_large_tables_are_read_by_rows(device: str) -> None:
+    table = Tensor(np.arange(3000, dtype=np.float32).reshape(1000, 3), requires_grad=True)
+    rows = Tensor([7, 999, 7])
+    picked = table[rows]
+    picked.sum().backward()
+    assert table.grad is not None
+    Tensor.realize(picked, table.grad)
+    assert picked[1].tolist() == [2997, 2998, 2999]
+    assert table.grad.numpy().sum(1)[[7, 8, 999]].tolist() == [6, 0, 3]

@@ -1,0 +1,117 @@
+"""Reductions agree with numpy, along every kind of axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, dtypes
+
+Compare = Callable[..., None]
+
+
+@pytest.mark.parametrize("axis", [None, 1, -1, (0, 2)])
+def test_along_axes(device: str, compare: Compare, rng: np.random.Generator, axis: Any) -> None:
+    x = rng.uniform(0.5, 2, (3, 5, 2)).astype(np.float32)
+    t = Tensor(x)
+    pairs = {}
+    for keep in (False, True):
+        for name in ("sum", "mean", "max", "min", "prod", "var", "std"):
+            extra = {"ddof": 1} if name in ("var", "std") else {}
+            wanted = getattr(np, name)(x, axis=axis, keepdims=keep, **extra)
+            pairs[f"{name} {keep}"] = getattr(t, name)(axis, keepdim=keep), wanted
+    pairs["logsumexp"] = t.logsumexp(axis), np.log(np.exp(x).sum(axis))
+    pairs["any"] = (t > 1.9).any(axis), (x > 1.9).any(axis)
+    pairs["all"] = (t > 0.6).all(axis), (x > 0.6).all(axis)
+    compare(pairs, 1e-4, 1e-5)
+
+
+def test_nothing_to_reduce(device: str, compare: Compare) -> None:
+    empty = Tensor.zeros(0, 3)
+    compare(
+        {
+            "sum": (empty.sum(0), np.zeros(3)),
+            "prod": (empty.prod(0), np.ones(3)),
+            "max": (empty.max(0), np.full(3, -np.inf)),
+            "min": (empty.min(), np.inf),
+            "all": (empty.all(), True),
+            "any": (empty.any(), False),
+            "mean": (empty.mean(), np.nan),
+            "rows": (empty.sum(1), np.zeros(0)),
+            "number": (Tensor(3.0).sum(), 3.0),
+        }
+    )
+
+
+def test_nan_is_kept_and_ties_take_the_first(device: str, compare: Compare) -> None:
+    x = np.array([[1, 3, 3, 0], [2, np.nan, 0, np.nan], [-np.inf, 5, 5, np.inf]], np.float32)
+    t = Tensor(x)
+    compare(
+        {
+            "max": (t.max(1), x.max(1)),
+            "min": (t.min(1), x.min(1)),
+            "argmax": (t.argmax(1), x.argmax(1)),
+            "argmin": (t.argmin(1), x.argmin(1)),
+            "flat": (t.argmax(), x.argmax()),
+        }
+    )
+
+
+def test_dtypes_of_sums(device: str) -> None:
+    big = Tensor(np.array([2**31 - 1, 5], np.int32))
+    half = Tensor(np.full(4096, 1.001, np.float16))
+    flags = Tensor([True, True, False])
+    results = [big.sum(), half.sum(), half.mean(), flags.sum(), big.sum(dtype="float32")]
+    results[0].realize(*results[1:])
+    assert [r.dtype.name for r in results] == ["int64", "float16", "float16", "int64", "float32"]
+    assert results[0].item() == 2**31 + 4
+    assert results[1].item() == pytest.approx(4100, rel=2e-3)
+    assert results[2].item() == pytest.approx(1.001, rel=1e-3)
+    assert results[3].item() == 2
+    assert flags.max().dtype is dtypes.bool
+
+
+def test_running_values(device: str, compare: Compare, rng: np.random.Generator) -> None:
+    x = rng.uniform(0.9, 1.1, (2, 300)).astype(np.float32)
+    t = Tensor(x)
+    compare(
+        {
+            "cumsum": (t.cumsum(1), np.cumsum(x, 1)),
+            "cumsum 0": (t.cumsum(0), np.cumsum(x, 0)),
+            "cumprod": (t.cumprod(1), np.cumprod(x, 1)),
+            "cummax": (t.cummax(1), np.maximum.accumulate(x, 1)),
+            "logcumsumexp": (t.logcumsumexp(1), np.log(np.cumsum(np.exp(x), 1))),
+            "number": (Tensor(2.0).cumsum(), 2.0),
+            "empty": (Tensor.zeros(0).cumsum(), np.zeros(0)),
+        },
+        1e-4,
+    )
+
+
+def test_sorting(device: str, compare: Compare) -> None:
+    x = np.array([[3, 1, 2, 1, 5], [0, -1, np.inf, 2, -np.inf]], np.float32)
+    t = Tensor(x)
+    values, order = t.sort()
+    top, where = t.topk(2, largest=False)
+    compare(
+        {
+            "values": (values, np.sort(x)),
+            "order": (order, np.argsort(x, kind="stable")),
+            "down": (t.sort(0, descending=True)[0], -np.sort(-x, 0)),
+            "top": (top, np.sort(x)[:, :2]),
+            "where": (where, np.argsort(x, kind="stable")[:, :2]),
+        }
+    )
+    assert order.dtype is dtypes.int32
+
+
+def test_sorting_a_long_axis(device: str, rng: np.random.Generator) -> None:
+    x = rng.integers(0, 500, (2, 1500)).astype(np.float32)  # many ties
+    x[0, 3] = np.nan
+    order, down = Tensor(x).argsort(), Tensor(x).sort(descending=True)[0]
+    Tensor.realize(order, down)
+    np.testing.assert_array_equal(order.numpy(), np.argsort(x, kind="stable"))
+    np.testing.assert_array_equal(down.numpy(), np.sort(x)[:, ::-1])

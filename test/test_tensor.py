@@ -1,0 +1,179 @@
+"""A tensor as an object: what it is made from, what it says of itself, assignment."""
+
+from __future__ import annotations
+
+import array
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, dtypes
+
+
+def test_made_from_anything(device: str) -> None:
+    numbers = np.array([[1.5, 2.0], [3.0, 4.0]], np.float32)
+    made = [
+        Tensor(numbers),
+        Tensor(numbers.T).T,
+        Tensor(numbers.tolist()),
+        Tensor([Tensor([1.5, 2.0]), Tensor([3.0, 4.0])]),
+        Tensor(Tensor(numbers)),
+        Tensor(memoryview(numbers)),
+        Tensor(array.array("f", numbers.reshape(-1))).reshape(2, 2),
+        Tensor(numbers.tobytes(), dtype=dtypes.float32).reshape(2, 2),
+        Tensor.from_blob(numbers.ctypes.data, (2, 2), dtypes.float32),
+    ]
+    Tensor.realize(*made)
+    for tensor in made:
+        np.testing.assert_array_equal(tensor.numpy(), numbers)
+    assert Tensor(3).tolist() == 3
+    assert Tensor(True).item() is True
+    assert Tensor([]).shape == (0,)
+    assert Tensor([[]]).shape == (1, 0)
+    assert Tensor(None).shape == (0,)
+    assert Tensor(b"\x01\x02").tolist() == [1, 2]
+    assert Tensor([1, 2.5]).dtype is dtypes.float32
+
+
+def test_the_array_it_was_made_from_may_change(device: str) -> None:
+    source = np.zeros(3, np.float32)
+    t = Tensor(source)
+    source[:] = 1
+    out = t.numpy()
+    out[:] = 2
+    assert t.tolist() == [0, 0, 0]
+
+
+def test_creation(device: str, compare: object) -> None:
+    pairs = {
+        "zeros": (Tensor.zeros(2, 3), np.zeros((2, 3))),
+        "ones": (Tensor.ones((2,)), np.ones(2)),
+        "full": (Tensor.full((2, 2), 7), np.full((2, 2), 7)),
+        "eye": (Tensor.eye(2, 3), np.eye(2, 3)),
+        "arange": (Tensor.arange(5, 0, -2), np.arange(5, 0, -2)),
+        "floats": (Tensor.arange(0.5, 2, 0.25), np.arange(0.5, 2, 0.25)),
+        "linspace": (Tensor.linspace(-1, 1, 7), np.linspace(-1, 1, 7)),
+        "like": (Tensor.zeros(2).full_like(3), np.full(2, 3)),
+        "number": (Tensor.ones(), 1),
+        "none": (Tensor.arange(0), np.arange(0)),
+    }
+    compare(pairs)  # type: ignore[operator]
+
+
+def test_what_it_says_of_itself() -> None:
+    t = Tensor.zeros(2, 3, dtype="float16")
+    assert (t.shape, t.ndim, t.numel(), t.size(), t.size(1), len(t)) == ((2, 3), 2, 6, (2, 3), 3, 2)
+    assert (t.element_size(), t.nbytes(), t.is_floating_point()) == (2, 12, True)
+    assert "(2, 3) float16" in repr(t)
+    assert [row.shape for row in t] == [(3,), (3,)]
+    assert hash(t) == hash(t)
+    assert t in {t}
+    assert float(Tensor(2.5)) == 2.5
+    assert bool(Tensor([1]))
+    with pytest.raises(RuntimeError, match="exactly one"):
+        bool(Tensor([1, 2]))
+    assert np.asarray(Tensor([1.0, 2.0])).tolist() == [1, 2]
+    assert (np.array([1.0, 2.0], np.float32) + Tensor([1.0, 1.0])).tolist() == [2, 3]
+
+
+def test_realizing_several_at_once(device: str) -> None:
+    a = Tensor([1.0, 2.0])
+    b, c = a + 1, a * 2
+    assert Tensor.realize(b, c) is b
+    assert (b.tolist(), c.tolist()) == ([2, 3], [2, 4])
+
+
+def test_assignment_is_in_program_order(device: str) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    doubled = x * 2
+    x.assign(x + 10)
+    later = x * 2
+    x += 100
+    Tensor.realize(later, x, doubled)
+    assert doubled.tolist() == [2, 4]
+    assert later.tolist() == [22, 24]
+    assert x.tolist() == [111, 112]
+
+
+def test_inplace_operators_rebind_what_is_being_differentiated(device: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    y += x
+    y *= y
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [18, 36]
+
+
+def test_writing_into_a_part_keeps_the_gradient(device: str) -> None:
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = x * 2
+    y[1] = x[0] * 5
+    (y * Tensor([1.0, 10.0, 100.0])).sum().backward()
+    assert x.grad is not None
+    Tensor.realize(y, x.grad)
+    assert y.tolist() == [2, 5, 6]
+    assert x.grad.tolist() == [52, 0, 200]
+
+
+def test_copies(device: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    for y in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert y.tolist() == [1, 2]
+        assert y.requires_grad
+        assert y.device == device
+    kept = x.detach().clone()
+    x.assign(Tensor([5.0, 6.0]))
+    assert kept.tolist() == [1, 2]
+    assert not x.detach().requires_grad
+
+
+def test_between_devices(device: str) -> None:
+    x = Tensor([1.0, 2.0], device="NUMPY", requires_grad=True)
+    y = x.to(device) * 3
+    assert y.device == device
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.device == "NUMPY"
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_training_is_a_setting_for_a_while() -> None:
+    assert not Tensor.training
+    with Tensor.train():
+        assert Tensor.training
+        with Tensor.train(False):
+            assert not Tensor.training
+        assert Tensor.training
+
+    @Tensor.train()
+    def inside() -> bool:
+        return Tensor.training
+
+    assert inside()
+    assert not Tensor.training
+
+
+def test_decompositions(device: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    q, r = Tensor(x).qr()
+    u, s, v = Tensor(x).svd(full_matrices=False)
+    near = Tensor(x).newton_schulz(12, params=(1.5, -0.5))
+    Tensor.realize(q, r, u, s, v, near)
+    np.testing.assert_allclose(q.numpy() @ r.numpy(), x, atol=1e-5)
+    np.testing.assert_allclose(q.numpy().T @ q.numpy(), np.eye(4), atol=1e-5)
+    np.testing.assert_allclose(u.numpy() * s.numpy() @ v.numpy(), x, atol=1e-5)
+    np.testing.assert_allclose(s.numpy(), np.linalg.svd(x)[1], rtol=1e-4)
+    np.testing.assert_allclose(near.numpy(), u.numpy() @ v.numpy(), atol=1e-3)
+
+
+def test_importing_needs_numpy_only() -> None:
+    code = (
+        "import sys, tinyml; print([m for m in ('torch', 'pycuda', 'scipy') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,125 @@
+"""A disk cache of bytes by content key, which may be shared by processes and may be damaged.
+
+An entry is one file: the data, then the SHA-256 of the data. A trailer rather than a second
+file keeps an entry atomic, and a loader of shared objects ignores bytes after the end. Whatever
+is cut short or changed no longer fits its trailer and counts as missing. A cache that cannot be
+written costs time, never a run: entries then go to a temporary folder of this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+_TRAILER = hashlib.sha256().digest_size
+
+
+def key(*parts: str | bytes) -> str:
+    """A name for `parts`, in hexadecimal; different parts have different names."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(b"%d:" % len(data))  # so that ("ab", "c") differs from ("a", "bc")
+        digest.update(data)
+    return digest.hexdigest()
+
+
+class DiskCache:
+    """Entries in a folder, or (without one) in a temporary folder of this process."""
+
+    def __init__(self, folder: Path | None) -> None:
+        # "~" stays in a path when the user has no home: then there is no place that lasts.
+        self.folder = None if folder is None or folder.parts[:1] == ("~",) else folder
+        self._temporary: Path | None = None
+
+    def get(self, key: str, suffix: str) -> bytes | None:
+        """The data of an entry, or None if there is no sound one."""
+        found = self._read(key, suffix)
+        return found[1] if found else None
+
+    def path(self, key: str, suffix: str) -> Path | None:
+        """The file of an entry (data, then trailer), or None if there is no sound one."""
+        found = self._read(key, suffix)
+        return found[0] if found else None
+
+    def put(self, key: str, suffix: str, data: bytes) -> Path:
+        """Write an entry and return its file."""
+        if self.folder is not None and self._temporary is None:
+            try:
+                return _write(_place(self.folder, key, suffix), data)
+            except OSError as error:
+                self._announce(error)
+        if self._temporary is None:
+            self._temporary = _temporary_folder()
+        return _write(_place(self._temporary, key, suffix), data)
+
+    def _read(self, key: str, suffix: str) -> tuple[Path, bytes] | None:
+        for folder in (self._temporary, self.folder):
+            if folder is not None:
+                place = _place(folder, key, suffix)
+                data = _read(place)
+                if data is not None:
+                    return place, data
+        return None
+
+    def _announce(self, error: OSError) -> None:
+        warnings.warn(
+            f"the disk cache {self.folder} cannot be written ({error.strerror or error}); this "
+            "process keeps its compiled kernels in a temporary folder. TINYML_CACHE names another",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _place(folder: Path, key: str, suffix: str) -> Path:
+    return folder / key[:2] / (key[2:] + suffix)  # 256 folders, so that none gets long
+
+
+def _read(place: Path) -> bytes | None:
+    """The data of a file with a trailer; a file that does not fit its trailer is removed."""
+    try:
+        with open(place, "rb") as file:
+            opened = os.fstat(file.fileno())
+            content = file.read()
+    except OSError:
+        return None
+    data, trailer = content[:-_TRAILER], content[-_TRAILER:]
+    if hashlib.sha256(data).digest() == trailer:
+        return data
+    with contextlib.suppress(OSError):
+        if os.path.samestat(opened, os.stat(place)):  # not the repair of another process
+            os.unlink(place)
+    return None
+
+
+def _write(place: Path, data: bytes) -> Path:
+    """Write data and trailer so that readers see all of it or nothing."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".new-")
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.write(hashlib.sha256(data).digest())
+        os.replace(name, place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    return place
+
+
+def _temporary_folder() -> Path:
+    folder, owner = tempfile.mkdtemp(prefix="tinyml-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child shares the folder, and may end earlier
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(folder)

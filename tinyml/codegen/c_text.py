@@ -1,0 +1,144 @@
+"""Pieces of C that kernels share: vector types, conversions, functions without an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyml.codegen.vector_math import BODIES, NEEDS
+from tinyml.ops import Op
+
+
+def vector_type(name: str, element: str, size: int, lanes: int) -> str:
+    """A vector that may lie anywhere an element may."""
+    attributes = f"vector_size({size * lanes}), aligned({size}), may_alias"
+    return f"typedef {element} {name} __attribute__(({attributes}));"
+
+
+def lane_function(name: str, call: str, result: str, operands: Sequence[str], lanes: int) -> str:
+    """`call` on each lane."""
+    letters = "abc"[: len(operands)]
+    parameters = ", ".join(f"{t} {x}" for t, x in zip(operands, letters, strict=True))
+    arguments = ", ".join(f"{x}[i]" for x in letters)
+    return (
+        f"static inline {result} {name}_x{lanes}({parameters}) {{\n"
+        f"  {result} r;\n"
+        f"  for (int i = 0; i < {lanes}; ++i) r[i] = {call}({arguments});\n"
+        f"  return r;\n}}"
+    )
+
+
+def blend(kind: str, bits: str, mask: str) -> str:
+    """`a` where the mask is -1, `b` where it is 0."""
+    own = "mask" if bits == mask else f"__builtin_convertvector(mask, {bits})"
+    return (
+        f"static inline {kind} blend_{kind}({mask} mask, {kind} a, {kind} b) {{\n"
+        f"  const {bits} m = {own};\n"
+        f"  return ({kind})((m & ({bits})a) | (~m & ({bits})b));\n}}"
+    )
+
+
+def float_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
+    """A function of float32 lanes, after the functions that it calls."""
+    pieces = [text for needed in NEEDS.get(op, ()) for text in float_function(needed, vector, integer, lanes)]
+    body = BODIES[op].replace("LANES", str(lanes))
+    return [*pieces, body.replace("F32", vector).replace("I32", integer)]
+
+
+LOOK = {
+    False: """static inline long look(long i, long size) {
+  return i < 0 ? 0 : i < size ? i : size - 1;  // never reads foreign memory
+}""",
+    True: """static inline long look(long i, long size) {
+  if (i < 0 || i >= size) __builtin_trap();
+  return i;
+}""",
+}
+
+HALF = {
+    "bfloat16": """static inline float bfloat16_value(unsigned short bits) {
+  const union { unsigned u; float f; } wide = {(unsigned)bits << 16};
+  return wide.f;
+}
+static inline unsigned short bfloat16_bits(float value) {
+  const union { float f; unsigned u; } wide = {value};
+  const unsigned u = wide.u;
+  if (value != value) return (unsigned short)(u >> 16 | 0x40);
+  return (unsigned short)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}""",
+    "float16": """#ifdef __FLT16_MAX__
+static inline float float16_value(unsigned short bits) {
+  const union { unsigned short u; _Float16 h; } half = {bits};
+  return (float)half.h;
+}
+static inline unsigned short float16_bits(float value) {
+  const union { _Float16 h; unsigned short u; } half = {(_Float16)value};
+  return half.u;
+}
+#else
+static inline float float16_value(unsigned short bits) {
+  const unsigned sign = (unsigned)(bits & 0x8000) << 16, rest = bits & 0x7fff;
+  union { unsigned u; float f; } wide = {rest << 13};
+  wide.f *= 0x1p112f;  // moves the exponent, and makes denormals normal
+  if (rest >= 0x7c00) wide.u |= 0x7f800000;
+  wide.u |= sign;
+  return wide.f;
+}
+static inline unsigned short float16_bits(float value) {
+  union { float f; unsigned u; } wide = {value};
+  const unsigned sign = wide.u >> 16 & 0x8000;
+  wide.u &= 0x7fffffff;
+  if (wide.u > 0x7f800000) return (unsigned short)(sign | 0x7e00 | (wide.u >> 13 & 0x3ff));
+  if (wide.u >= 0x477ff000) return (unsigned short)(sign | 0x7c00);
+  if (wide.u < 0x38800000) {  // denormal: let an addition do the rounding
+    wide.f += 0.5f;
+    return (unsigned short)(sign | (wide.u - 0x3f000000));
+  }
+  wide.u += 0xc8000fff + (wide.u >> 13 & 1);
+  return (unsigned short)(sign | wide.u >> 13);
+}
+#endif""",
+}
+
+INTEGER_DIVISION: dict[Op, dict[str, str]] = {
+    Op.IDIV: {
+        "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a / b : 0; }""",
+        "i": """static inline TYPE NAME(TYPE a, TYPE b) {
+  if (b == 0) return 0;
+  if (b == -1) return (TYPE)(0ull - (unsigned long long)a);  // the least value has no negative
+  const TYPE q = a / b;
+  return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}""",
+    },
+    Op.MOD: {
+        "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a % b : 0; }""",
+        "i": """static inline TYPE NAME(TYPE a, TYPE b) {
+  if (b == 0 || b == -1) return 0;
+  const TYPE r = a % b;
+  return r && (r < 0) != (b < 0) ? r + b : r;
+}""",
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE r = __builtin_fmodSUFFIX(a, b);
+  if (r == 0) return __builtin_copysignSUFFIX(0, b);
+  return (r < 0) != (b < 0) ? r + b : r;
+}""",
+    },
+}
+
+FUNCTIONS: dict[Op, str | dict[str, str]] = {
+    Op.MAX: {
+        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b || a != a ? a : b; }",
+        "i": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }",
+        "u": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }",
+    },
+    Op.MIN: {
+        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b || a != a ? a : b; }",
+        "i": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }",
+        "u": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }",
+    },
+    Op.SHL: """static inline TYPE NAME(TYPE a, TYPE b) {
+  return b >= 0 && b < BITS ? (TYPE)((unsigned long long)a << b) : 0;
+}""",
+    Op.SHR: """static inline TYPE NAME(TYPE a, TYPE b) {
+  return b >= 0 && b < BITS ? a >> b : a < 0 ? -1 : 0;
+}""",
+}

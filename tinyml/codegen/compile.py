@@ -1,0 +1,82 @@
+"""The whole way from a Kernel to a Program, in one place."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tinyml import kernel, trace
+from tinyml.codegen import expr, linear, nest
+from tinyml.codegen.c import CRenderer
+from tinyml.codegen.cuda import CudaRenderer
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.opts import Opt, optimize
+from tinyml.codegen.target import Target
+from tinyml.graph import toposort
+from tinyml.kernel import Kernel
+from tinyml.program import Cost, Language, Program
+
+
+def compile(
+    k: Kernel, target: Target, opts: Sequence[Opt] | None = None, verify: bool = False
+) -> Program:
+    """The program that computes `k` on `target`; `opts` None lets the rules of thumb choose."""
+    start = time.perf_counter()
+    plain = lower(k)
+    if opts is None:
+        opts = choose(plain, target)
+    optimized = optimize(plain, opts)
+    linearized = linearize(optimized, vectors=target.language is Language.C)
+    if verify:
+        kernel.verify(k)
+        nest.verify(plain)
+        nest.verify(optimized)
+        linear.verify(linearized)
+    program = render(linearized, k, target, cost(plain))
+    if trace.wanted(trace.KernelLowered):
+        seconds = time.perf_counter() - start
+        event = trace.KernelLowered(
+            k, plain, tuple(opts), optimized, linearized, program, seconds
+        )
+        trace.emit(event)
+    return program
+
+
+def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> Program:
+    """The instructions as text, under a name that no other text has."""
+    head = [linearized.name, *str(k).splitlines()]
+    renderer = (CRenderer if target.language is Language.C else CudaRenderer)
+    draft = renderer(linearized, target.check).render("NAME", head, spent)
+    key = hashlib.sha256("\n".join((*draft.prelude, draft.source)).encode()).hexdigest()[:8]
+    name = f"{linearized.name}_{key}"
+    return replace(draft, name=name, source=draft.source.replace("NAME(", f"{name}(", 1))
+
+
+def cost(plain: LoopNest) -> Cost:
+    """Operations on floats, and bytes of the elements that the kernel reads and writes."""
+    flops = 0
+    for one in plain.nests:
+        for e in toposort(nest.roots(one)):
+            if isinstance(e, expr.Alu) and e.dtype.is_float and e.op.name != "CAST":
+                flops += prod(a.size for a in e.free)
+            elif isinstance(e, expr.Fold):
+                flops += prod(a.size for a in {*e.body.free, *e.axes})
+    return Cost(flops, sum(_touched(plain, slot) for slot in range(len(plain.slots))))
+
+
+def _touched(plain: LoopNest, slot: int) -> int:
+    """Bytes of one slot that are read or written, no element counted twice."""
+    shape, dtype = plain.slots[slot]
+    read = 0
+    for one in plain.nests:
+        for load in nest.loads(one):
+            if load.slot == slot:
+                read += prod(a.size for a in load.free)
+    return min(read or prod(shape), prod(shape)) * dtype.itemsize

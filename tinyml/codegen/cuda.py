@@ -1,0 +1,265 @@
+"""The CUDA dialect: CUDA C for one thread; lanes are scalars loaded and stored side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.cuda_text import ACROSS, ATOMIC, COMBINE, FUNCTIONS, HEADERS, LOOK, PACK
+from tinyml.codegen.expr import Expr, Load, Name, Part, Place, Stored, Wide
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
+from tinyml.dtype import DType, bool_, float32
+from tinyml.index import Linear
+from tinyml.ops import COMPARE, Op
+from tinyml.program import Language
+
+TYPES = {
+    "bool": "bool", "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
+    "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int",
+    "int64": "long long", "float16": "__half", "bfloat16": "__nv_bfloat16",
+    "float32": "float", "float64": "double",
+}  # fmt: skip
+LIBM = {
+    Op.EXP: "exp", Op.EXP2: "exp2", Op.LOG: "log", Op.LOG2: "log2", Op.SIN: "sin", Op.COS: "cos",
+    Op.TANH: "tanh", Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow",
+}  # fmt: skip
+LARGE = 2**31 - 1
+
+
+class CudaRenderer(Renderer):
+    """LinearKernel to CUDA C."""
+
+    language = Language.CUDA
+    types = TYPES
+    index_type = "int"
+
+    def __init__(self, k: LinearKernel, check: bool = False) -> None:
+        super().__init__(k)
+        self.check = check
+        if max((prod(shape) for shape, _ in k.slots), default=0) > LARGE or k.blocks > LARGE // 1024:
+            self.index_type = "long long"
+        self.prelude[PACK] = None
+        for _, dtype in k.slots:
+            if dtype.is_half:
+                self.prelude[HEADERS[dtype.name]] = None
+
+    # ---- the frame ----
+
+    def signature(self, name: str) -> str:
+        written = {i.slot for p in self.k.parts for i in p.instrs if isinstance(i, ir.Put)}
+        parameters = []
+        for slot, (_, dtype) in enumerate(self.k.slots):
+            const = "" if slot in written else "const "
+            parameters.append(f"{const}{TYPES[dtype.name]} *__restrict__ slot{slot}")
+        threads = prod(self.k.block)
+        bounds = f"__launch_bounds__({threads})"
+        return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
+
+    def body(self) -> Iterator[str]:
+        offset = 0
+        if self.k.locals:
+            yield "  extern __shared__ __align__(16) unsigned char tinyml_shared[];"
+        for local in self.k.locals:
+            kind = TYPES[register(local.dtype).name]
+            place = f"tinyml_shared + {offset}" if offset else "tinyml_shared"
+            yield f"  {kind} *const {local.name} = ({kind} *)({place});"
+            offset += _aligned(local)
+        for number, axis in enumerate((ir.TX, "ty")):
+            if self.k.block[number] > 1:
+                yield f"  const int {axis} = threadIdx.{'xy'[number]};"
+        yield from self.parts(f"({self.index_type})blockIdx.x", 1)
+
+    def shared_bytes(self) -> int:
+        return sum(_aligned(local) for local in self.k.locals)
+
+    def thread_axes(self, part: ir.Part) -> Iterator[str]:
+        yield from self.numbered(part.threads, "ty")
+
+    def axis(self, name: str) -> str:
+        along = {ir.TX: 0, "ty": 1}.get(name)
+        return "0" if along is not None and self.k.block[along] == 1 else name
+
+    def barrier(self) -> str:
+        return "__syncthreads();"
+
+    def across_threads(self, name: Name, op: Op) -> str:
+        dtype = register(name.dtype)
+        self.prelude[self._combine(op, dtype)] = None
+        self.prelude[ACROSS] = None
+        kind, threads = TYPES[dtype.name], self.k.block[0]
+        struct = f"combine_{op.name.lower()}_{dtype.name}"
+        return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
+
+    def _combine(self, op: Op, dtype: DType) -> str:
+        combined = self._alu(op, dtype, [("a", ATOM), ("b", ATOM)])[0]
+        text = COMBINE.replace("NAME", f"combine_{op.name.lower()}_{dtype.name}")
+        return text.replace("TYPE", TYPES[dtype.name]).replace("VALUE", combined)
+
+    def text(self, e: Expr, lanes: int = 1) -> Text:
+        """One thread's value; only packs, which are loaded and stored, have lanes."""
+        return self.scalar_or_vector(e, 1)
+
+    # ---- memory ----
+
+    def load(self, e: Load, lanes: int) -> Text:
+        return self._guarded(e, self._value_of(self._element(e.slot, e.position), e.dtype))
+
+    def _guarded(self, e: Load | Wide, text: Text, zero: str = "0") -> Text:
+        if not e.valid:
+            return text
+        condition = wrap(self.condition(e.valid), TERNARY + 1)
+        return f"{condition} ? {wrap(text, TERNARY + 1)} : {zero}", TERNARY
+
+    def _element(self, slot: int, position: Linear) -> str:
+        return f"slot{slot}[{self._position(position)}]"
+
+    def _position(self, position: Linear) -> str:
+        return self.index(position)[0]
+
+    def _value_of(self, text: str, dtype: DType) -> Text:
+        convert = {"float16": "__half2float", "bfloat16": "__bfloat162float"}.get(dtype.name)
+        return (f"{convert}({text})", ATOM) if convert else (text, ATOM)
+
+    def _bits_of(self, text: Text, dtype: DType) -> Text:
+        convert = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
+        name = convert.get(dtype.name)
+        return (f"{name}({text[0]})", ATOM) if name else text
+
+    def type_of(self, name: Name) -> str:
+        if name.lanes > 1:
+            return self._pack(name.dtype, name.lanes)
+        return TYPES[register(name.dtype).name]
+
+    def _pack(self, dtype: DType, lanes: int) -> str:
+        return f"pack<{TYPES[dtype.name]}, {lanes}>"
+
+    def lanes(self, e: Expr) -> int:
+        return e.lanes if isinstance(e, (Wide, Name)) else 1
+
+    def wide(self, e: Wide) -> Text:
+        kind = self._pack(e.dtype, e.lanes)
+        place = f"*(const {kind} *)(slot{e.slot} + {wrap(self.index(e.position), 12)})"
+        return self._guarded(e, (place, UNARY), f"{kind}{{}}")
+
+    def part_of(self, e: Part) -> Text:
+        return self._value_of(f"{self.value(e.wide)}.at[{e.lane}]", e.dtype)
+
+    def put(self, put: ir.Put) -> Iterator[str]:
+        line = self._put_line(put)
+        if put.once and self.k.block[0] > 1:
+            line = f"if ({ir.TX} == 0) {line}"
+        yield self.guarded(put.valid, line)
+
+    def _put_line(self, put: ir.Put) -> str:
+        bits = [self._bits_of(self.text(value), put.dtype)[0] for value in put.values]
+        if len(bits) > 1:
+            kind = self._pack(put.dtype, len(bits))
+            place = f"*({kind} *)(slot{put.slot} + {wrap(self.index(put.position), 12)})"
+            return f"{place} = {kind}{{{', '.join(bits)}}};"
+        place = self._element(put.slot, put.position)
+        if put.op is None:
+            return f"{place} = {bits[0]};"
+        dtype = put.dtype
+        self.prelude[self._combine(put.op, register(dtype))] = None
+        self.prelude[ATOMIC] = None
+        struct = f"combine_{put.op.name.lower()}_{register(dtype).name}"
+        return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
+
+    def put_tile(self, put: ir.PutTile) -> Iterator[str]:
+        place = f"{put.tile}[{self._position(put.index)}]"
+        yield self.guarded(put.valid, f"{place} = {self.value(put.value)};")
+
+    def stored(self, e: Stored, lanes: int) -> Text:
+        return f"{e.name}[{self._position(e.index)}]", ATOM
+
+    def looked(self, value: Expr, size: int) -> Text:
+        self.prelude[LOOK[self.check]] = None
+        return f"look<{self.index_type}>({self.value(value)}, {size})", ATOM
+
+    # ---- values ----
+
+    def place(self, e: Place, lanes: int) -> Text:
+        return f"({TYPES[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
+
+    def number(self, value: float | int | bool, dtype: DType) -> Text:
+        text, strength = super().number(value, dtype)
+        double = register(dtype) is not float32
+        for name, bits in (("nan", "7ff8000000000000"), ("inf", "7ff0000000000000")):
+            ending = '("")' if name == "nan" else "()"
+            single = {"nan": "0x7fffffff", "inf": "0x7f800000"}[name]
+            text = text.replace(f"__builtin_{name}f{ending}", f"__int_as_float({single})")
+            if double:
+                text = text.replace(
+                    f"__builtin_{name}{ending}", f"__longlong_as_double(0x{bits}ll)"
+                )
+        return text, strength
+
+    def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        text = self._alu(op, register(dtype), operands)
+        if dtype.is_half and op not in COMPARE and op not in (Op.NEG, Op.MAX, Op.MIN, Op.WHERE):
+            return self._rounded(text, dtype)
+        return text
+
+    def _rounded(self, text: Text, dtype: DType) -> Text:
+        self.prelude[HEADERS[dtype.name]] = None
+        return self._value_of(self._bits_of(text, dtype)[0], dtype)
+
+    def _alu(self, op: Op, dtype: DType, operands: list[Text]) -> Text:
+        if op is Op.WHERE:
+            mask, value, other = operands
+            return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
+        if op is Op.NEG:
+            if dtype.kind == "i":
+                return self._own_size(f"0u - ({_unsigned(dtype)}){wrap(operands[0], UNARY)}", dtype)
+            return self._own_size(f"-{wrap(operands[0], UNARY + 1)}", dtype, UNARY)
+        if op is Op.NOT:
+            sign = "!" if dtype is bool_ else "~"
+            return self._own_size(f"{sign}{wrap(operands[0], UNARY)}", dtype, UNARY)
+        if op in COMPARE:
+            return binary(SIGN[op], *operands)
+        if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
+            op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
+        if op in (Op.ADD, Op.MUL) and dtype.kind == "i":  # wraps around only when unsigned
+            unsigned: list[Text] = [(f"({_unsigned(dtype)}){wrap(o, UNARY)}", UNARY) for o in operands]
+            return self._own_size(binary(SIGN[op], *unsigned)[0], dtype)
+        if op in SIGN:
+            text, strength = binary(SIGN[op], *operands)
+            return self._own_size(text, dtype, strength)
+        return self._call(op, dtype, operands)
+
+    def _own_size(self, text: str, dtype: DType, strength: int = 0) -> Text:
+        if dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < 4):
+            return f"({TYPES[dtype.name]})({text})", UNARY
+        return text, strength or ATOM
+
+    def _call(self, op: Op, dtype: DType, operands: list[Text]) -> Text:
+        arguments = ", ".join(o[0] for o in operands)
+        if op in LIBM:
+            return f"{LIBM[op]}{'f' if dtype is float32 else ''}({arguments})", ATOM
+        self.prelude[FUNCTIONS[op]] = None
+        kind = TYPES[dtype.name]
+        return f"{op.name.lower()}_of<{kind}>({arguments})", ATOM
+
+    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if target is bool_:
+            return f"{wrap(value, 9)} != 0", 8
+        if source.is_float and target.is_int and target.itemsize < 8:
+            value = f"(long long){wrap(value, UNARY)}", UNARY
+        text = value
+        if register(source) is not register(target):
+            text = f"({TYPES[register(target).name]}){wrap(value, UNARY)}", UNARY
+        return self._rounded(text, target) if target.is_half else text
+
+    def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        bits = self._bits_of(value, source)[0]
+        return self._value_of(f"bits_as<{TYPES[target.name]}>({bits})", target)
+
+
+def _unsigned(dtype: DType) -> str:
+    return "unsigned long long" if dtype.itemsize == 8 else "unsigned"
+
+
+def _aligned(local: ir.Local) -> int:
+    return -(-local.size * register(local.dtype).itemsize // 16) * 16

@@ -1,0 +1,133 @@
+"""Pieces of CUDA C that kernels share."""
+
+from __future__ import annotations
+
+from tinyml.ops import Op
+
+HEADERS = {
+    "float16": "#include <cuda_fp16.h>",
+    "bfloat16": "#include <cuda_bf16.h>",
+}
+
+PACK = """template <class T, int N> struct __align__(sizeof(T) * N) pack { T at[N]; };
+template <class To, class From> __device__ __forceinline__ To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From), "the same number of bits");
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}"""
+
+COMBINE = """struct NAME {
+  typedef TYPE type;
+  static __device__ __forceinline__ TYPE of(TYPE a, TYPE b) { return VALUE; }
+};"""
+
+# N threads side by side along x, out of ALL in the block; every one gets the result. The order
+# is fixed: butterflies inside each warp, then the warps from the first to the last.
+ACROSS = """template <class Op, int N, int ALL>
+__device__ __forceinline__ typename Op::type across(typename Op::type value) {
+  constexpr int IN_WARP = N < 32 ? N : 32;
+#pragma unroll
+  for (int step = IN_WARP / 2; step > 0; step /= 2)
+    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+  if (N > 32) {
+    constexpr int WARPS = N > 32 ? N / 32 : 1;
+    __shared__ typename Op::type part[ALL < 32 ? 1 : ALL / 32];
+    const int warp = (threadIdx.y * N + threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) part[warp] = value;
+    __syncthreads();
+    const int first = warp - warp % WARPS;
+    value = part[first];
+    for (int other = 1; other < WARPS; ++other) value = Op::of(value, part[first + other]);
+    __syncthreads();
+  }
+  return value;
+}"""
+
+# compare-and-swap on the 32 or 64 bits that hold the element; the plain sums have instructions
+ATOMIC = """template <class Op, class T, class V>
+__device__ __forceinline__ void atomic(T *place, V value) {
+  typedef unsigned long long u64;
+  if constexpr (sizeof(T) == 8) {
+    u64 *word = (u64 *)place, old = *word, seen;
+    do {
+      seen = old;
+      old = atomicCAS(word, seen, bits_as<u64>((T)Op::of(bits_as<T>(seen), value)));
+    } while (old != seen);
+  } else if constexpr (sizeof(T) == 4) {
+    unsigned *word = (unsigned *)place, old = *word, seen;
+    do {
+      seen = old;
+      old = atomicCAS(word, seen, bits_as<unsigned>((T)Op::of(bits_as<T>(seen), value)));
+    } while (old != seen);
+  } else {
+    const u64 address = (u64)place;
+    unsigned *word = (unsigned *)(address & ~(u64)3), old = *word, seen;
+    const int shift = (int)(address & 3) * 8;
+    const unsigned mask = (sizeof(T) == 2 ? 0xffffu : 0xffu) << shift;
+    do {
+      seen = old;
+      T now;
+      const unsigned bits = (seen & mask) >> shift;
+      memcpy(&now, &bits, sizeof(T));
+      const T next = (T)Op::of((typename Op::type)now, value);
+      unsigned put = 0;
+      memcpy(&put, &next, sizeof(T));
+      old = atomicCAS(word, seen, (seen & ~mask) | (put << shift));
+    } while (old != seen);
+  }
+}"""
+
+LOOK = {
+    False: """template <class I> __device__ __forceinline__ I look(long long i, I size) {
+  return (I)(i < 0 ? 0 : i < size ? i : size - 1);  // never reads foreign memory
+}""",
+    True: """template <class I> __device__ __forceinline__ I look(long long i, I size) {
+  if (i < 0 || i >= size) __trap();
+  return (I)i;
+}""",
+}
+
+_HEAD = "template <class T> __device__ __forceinline__ T NAME_of(T a, T b) "
+
+
+def _function(op: Op, body: str) -> str:
+    return _HEAD.replace("NAME", op.name.lower()) + body
+
+
+FUNCTIONS: dict[Op, str] = {
+    Op.MAX: _function(Op.MAX, "{ return a > b || a != a ? a : b; }"),
+    Op.MIN: _function(Op.MIN, "{ return a < b || a != a ? a : b; }"),
+    Op.SHL: _function(
+        Op.SHL,
+        "{ return b >= 0 && b < (T)(8 * sizeof(T)) ? (T)((unsigned long long)a << b) : (T)0; }",
+    ),
+    Op.SHR: _function(
+        Op.SHR,
+        "{\n  return b >= 0 && b < (T)(8 * sizeof(T)) ? (T)(a >> b) : (T)(a < 0 ? -1 : 0);\n}",
+    ),
+    Op.IDIV: _function(
+        Op.IDIV,
+        """{
+  if (b == 0) return 0;
+  if (b == (T)-1 && (T)-1 < (T)0) return (T)(0ull - (unsigned long long)a);
+  const T q = a / b;
+  return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}""",
+    ),
+    Op.MOD: """template <class T> __device__ __forceinline__ T mod_of(T a, T b) {
+  if (b == 0 || (b == (T)-1 && (T)-1 < (T)0)) return 0;
+  const T r = a % b;
+  return r && (r < 0) != (b < 0) ? r + b : r;
+}
+template <> __device__ __forceinline__ float mod_of<float>(float a, float b) {
+  const float r = fmodf(a, b);
+  if (r == 0) return copysignf(0.0f, b);
+  return (r < 0) != (b < 0) ? r + b : r;
+}
+template <> __device__ __forceinline__ double mod_of<double>(double a, double b) {
+  const double r = fmod(a, b);
+  if (r == 0) return copysign(0.0, b);
+  return (r < 0) != (b < 0) ? r + b : r;
+}""",
+}

@@ -1,0 +1,346 @@
+"""Scalar expressions: what one element costs.
+
+    expr ::= Const(number)                       a number
+           | Load(slot, position, valid)         an element of a buffer; 0 where not valid
+           | Place(linear)                       an index as a value
+           | Alu(op, expr*)                      an op
+           | Select(valid, expr, expr)           the first where all conditions hold
+           | Fold(op, axes, body)                body combined over axes
+           | Stored(name, index)                 an element of a staged tile
+           | Wide(slot, position, valid, lanes)  elements side by side, in one access
+           | Part(wide, lane)                    one of them
+           | Name(name, lanes)                   a local variable (after linearize)
+
+Equal expressions are one object. `free` are the axes an expression depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+
+from tinyml.dtype import DType, bool_
+from tinyml.graph import Interned, toposort
+from tinyml.index import Axis, Linear, Looked, Quotient, Remainder, Valid, substitute_valid
+from tinyml.lazy import parse_number
+from tinyml.ops import COMPARE, SIGN, Op
+
+
+class Expr(metaclass=Interned):
+    """Base of all expressions."""
+
+    __slots__ = ("__weakref__", "dtype", "free")
+    dtype: DType
+    free: frozenset[Axis]
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return ()
+
+    def substitute(self, known: Mapping[Axis, Linear]) -> Expr:
+        """The same expression with axes replaced by indices."""
+        return substitute(self, known)
+
+    def looked(self, size: int, known: Mapping[Axis, Linear] | None = None) -> Looked:
+        """This value, with axes replaced, as an index into `size` elements."""
+        value = substitute(self, known) if known else self
+        atom: Looked = Looked(value, size, digest(value))
+        return atom
+
+    def __repr__(self) -> str:
+        lines, text = describe([self])
+        return "; ".join([*lines, text[self]])
+
+
+class Const(Expr):
+    __slots__ = ("text",)
+
+    def __init__(self, dtype: DType, text: str) -> None:
+        self.dtype, self.text, self.free = dtype, text, frozenset()
+
+    @property
+    def value(self) -> float | int | bool:
+        return parse_number(self.text, self.dtype)
+
+
+class Load(Expr):
+    __slots__ = ("position", "slot", "valid")
+
+    def __init__(self, slot: int, dtype: DType, position: Linear, valid: Valid) -> None:
+        self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
+        self.free = position.free.union(*(v.free for v in valid))
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return looked_in(self.position, self.valid)
+
+
+class Place(Expr):
+    __slots__ = ("index",)
+
+    def __init__(self, index: Linear, dtype: DType) -> None:
+        self.index, self.dtype, self.free = index, dtype, index.free
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return looked_in(self.index, ())
+
+
+class Alu(Expr):
+    __slots__ = ("op", "operands")
+
+    def __init__(self, op: Op, dtype: DType, operands: tuple[Expr, ...]) -> None:
+        self.op, self.dtype, self.operands = op, dtype, operands
+        self.free = frozenset().union(*(o.free for o in operands))
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return self.operands
+
+
+class Select(Expr):
+    __slots__ = ("other", "valid", "value")
+
+    def __init__(self, valid: Valid, value: Expr, other: Expr) -> None:
+        self.valid, self.value, self.other, self.dtype = valid, value, other, value.dtype
+        self.free = value.free.union(other.free, *(v.free for v in valid))
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return (self.value, self.other, *looked_in(None, self.valid))
+
+
+class Fold(Expr):
+    __slots__ = ("axes", "body", "op")
+
+    def __init__(self, op: Op, body: Expr, axes: tuple[Axis, ...]) -> None:
+        self.op, self.body, self.axes, self.dtype = op, body, axes, body.dtype
+        self.free = body.free.difference(axes)
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return (self.body,)
+
+
+class Stored(Expr):
+    __slots__ = ("index", "name")
+
+    def __init__(self, name: str, dtype: DType, index: Linear) -> None:
+        self.name, self.dtype, self.index, self.free = name, dtype, index, index.free
+
+
+class Wide(Expr):
+    __slots__ = ("lanes", "position", "slot", "valid")
+
+    def __init__(
+        self, slot: int, dtype: DType, position: Linear, valid: Valid, lanes: int
+    ) -> None:
+        self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
+        self.lanes, self.free = lanes, position.free.union(*(v.free for v in valid))
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return looked_in(self.position, self.valid)
+
+
+class Part(Expr):
+    __slots__ = ("lane", "wide")
+
+    def __init__(self, wide: Expr, lane: Linear) -> None:
+        self.wide, self.lane, self.dtype = wide, lane, wide.dtype
+        self.free = wide.free | lane.free
+
+    @property
+    def sources(self) -> tuple[Expr, ...]:
+        return (self.wide,)
+
+
+class Name(Expr):
+    __slots__ = ("lanes", "name")
+
+    def __init__(self, name: str, dtype: DType, lanes: int) -> None:
+        self.name, self.dtype, self.lanes, self.free = name, dtype, lanes, frozenset()
+
+
+def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
+    """The values that an index and conditions look up."""
+    found: dict[Expr, None] = {}
+    pending = [atom for i in (index, *(v.index for v in valid)) if i for atom, _ in i.terms]
+    while pending:
+        atom = pending.pop()
+        if isinstance(atom, Looked):
+            found[atom.value] = None
+        elif isinstance(atom, (Quotient, Remainder)):
+            pending += [a for a, _ in atom.inner.terms]
+    return tuple(found)
+
+
+def substitute(root: Expr, known: Mapping[Axis, Linear]) -> Expr:
+    """`root` with axes replaced. Folds keep the axes they bind: bound names are never reused."""
+    if root.free.isdisjoint(known):
+        return root
+    done: dict[Expr, Expr] = {}
+    for e in toposort([root], (), lambda e: () if e.free.isdisjoint(known) else e.sources):
+        done[e] = e if e.free.isdisjoint(known) else _substituted(e, known, done)
+    return done[root]
+
+
+def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr]) -> Expr:
+    match e:
+        case Load():
+            valid = substitute_valid(e.valid, known)
+            if valid is None:
+                return zero(e.dtype)
+            return Load(e.slot, e.dtype, e.position.substitute(known), valid)
+        case Place():
+            return Place(e.index.substitute(known), e.dtype)
+        case Select():
+            valid = substitute_valid(e.valid, known)
+            return select(valid, done[e.value], done[e.other])
+        case Stored():
+            return Stored(e.name, e.dtype, e.index.substitute(known))
+        case Wide():
+            valid = substitute_valid(e.valid, known)
+            if valid is None:
+                return zero(e.dtype)
+            return Wide(e.slot, e.dtype, e.position.substitute(known), valid, e.lanes)
+        case Part():
+            wide = done[e.wide]
+            return wide if isinstance(wide, Const) else Part(wide, e.lane.substitute(known))
+    return with_sources(e, tuple(done[s] for s in e.sources))
+
+
+def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
+    """`e` on other operands; indices and conditions stay as they are."""
+    match e:
+        case Alu():
+            return Alu(e.op, e.dtype, sources)
+        case Fold():
+            return Fold(e.op, sources[0], e.axes)
+        case Select():
+            return Select(e.valid, sources[0], sources[1])
+        case Part():
+            return Part(sources[0], e.lane)
+    return e
+
+
+def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Apply `rule` to every node, operands first. A rule returns None to leave a node be."""
+    done: dict[Expr, Expr] = {}
+    for e in toposort([root]):
+        again = with_sources(e, tuple(done[s] for s in e.sources))
+        done[e] = rule(again) or again
+    return done[root]
+
+
+# ---- building, with the simplifications that are exact ----
+
+
+def const(value: float | int | bool, dtype: DType) -> Expr:
+    text = float(value).hex() if dtype.is_float else str(value)
+    made: Expr = Const(dtype, text)
+    return made
+
+
+def zero(dtype: DType) -> Expr:
+    return const(False if dtype is bool_ else 0, dtype)
+
+
+def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
+    """An op; a cast to the same dtype and a double negation vanish, x * 1 is x."""
+    first = operands[0]
+    if op is Op.CAST and first.dtype is dtype:
+        return first
+    if op is Op.CAST and isinstance(first, Const) and not (first.dtype.is_float and dtype.is_int):
+        if not dtype.is_half:
+            return const(_cast_number(first.value, dtype), dtype)
+    if op is Op.NEG and isinstance(first, Alu) and first.op is Op.NEG:
+        return first.operands[0]
+    if op is Op.MUL:
+        for one, other in (operands, operands[::-1]):
+            if isinstance(one, Const) and one.value == 1:
+                return other
+    if op is Op.WHERE and operands[1] is operands[2]:
+        return operands[1]
+    made: Expr = Alu(op, bool_ if op in COMPARE else dtype, operands)
+    return made
+
+
+def _cast_number(value: float | int | bool, dtype: DType) -> float | int | bool:
+    if dtype is bool_:
+        return value != 0
+    return float(dtype.compute.type(value)) if dtype.is_float else int(value)
+
+
+def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
+    """`value` where `valid` holds, else `other`. A load that is 0 there needs no select."""
+    if valid is None:
+        return other
+    if not valid or value is other:
+        return value
+    zero_there = isinstance(value, Load) and set(valid) <= set(value.valid)
+    if zero_there and isinstance(other, Const) and other.value == 0 and "-" not in other.text:
+        return value
+    made: Expr = Select(valid, value, other)
+    return made
+
+
+# ---- text ----
+
+def describe(roots: Iterable[Expr], most: int = 60) -> tuple[list[str], dict[Expr, str]]:
+    """Lines that name what is used twice or long, and the text of every expression.
+
+    Graphs share subtrees: written out as one formula they would grow without bound.
+    """
+    order = toposort(roots)
+    readers = dict.fromkeys(order, 0)
+    for e in order:
+        for source in e.sources:
+            readers[source] += 1
+    lines: list[str] = []
+    text: dict[Expr, str] = {}
+    for e in order:
+        text[e] = _text(e, text)
+        if e.sources and (readers[e] > 1 or len(text[e]) > most):
+            lines.append(f"v{len(lines)} = {text[e]}")
+            text[e] = f"v{len(lines) - 1}"
+    return lines, text
+
+
+def digest(e: Expr) -> str:
+    """Twelve letters that are equal for equal expressions, in every process."""
+    lines, text = describe([e], 200)
+    return hashlib.sha256("\n".join([*lines, text[e]]).encode()).hexdigest()[:12]
+
+
+def _text(e: Expr, known: Mapping[Expr, str]) -> str:
+    match e:
+        case Const():
+            return f"{e.value:g}" if isinstance(e.value, float) else str(e.value)
+        case Load():
+            return f"slot{e.slot}[{e.position}{_conditions(e.valid)}]"
+        case Place():
+            return f"({e.index})"
+        case Stored():
+            return f"{e.name}[{e.index}]"
+        case Wide():
+            return f"slot{e.slot}[{e.position}{_conditions(e.valid)}]x{e.lanes}"
+        case Part():
+            return f"{known[e.wide]}.{e.lane}"
+        case Name():
+            return e.name
+        case Select():
+            return f"({known[e.value]}{_conditions(e.valid)} else {known[e.other]})"
+        case Fold():
+            axes = " ".join(f"{a.name}:{a.size}" for a in e.axes)
+            return f"fold {e.op.name.lower()} {axes} of {known[e.body]}"
+        case Alu() if e.op in SIGN:
+            return f"({known[e.operands[0]]} {SIGN[e.op]} {known[e.operands[1]]})"
+        case Alu():
+            head = e.dtype.name if e.op is Op.CAST else e.op.name.lower()
+            return f"{head}({', '.join(known[o] for o in e.operands)})"
+    raise TypeError(f"no text for {type(e)}")
+
+
+def _conditions(valid: Valid) -> str:
+    return " if " + " and ".join(map(str, valid)) if valid else ""

@@ -1,0 +1,295 @@
+"""A LinearKernel: instructions in program order, each one line of the text to come.
+
+    linear ::= LinearKernel(part*)                one part per nest; parts share the launch
+    part   ::= Part(grid axes, thread axes, instr*)
+    instr  ::= Begin(axis) | End(axis)            a loop
+             | Let(name, value)                   a constant local
+             | Declare(name, value)               an accumulator
+             | Update(name, op, value)            name = name op value
+             | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
+             | AcrossThreads(name, op)            combined over the threads along tx; all get it
+             | Put(store)                         to memory
+             | PutTile(tile, index, value, valid) to a staged tile
+             | Barrier()                          all threads of the block wait for each other
+             | FragmentLoad(name, source) | FragmentFma(acc, a, b) | FragmentPut(slot, name)
+                                                  tensor-core fragments, held by a warp
+
+A value that depends on a LANE axis is a vector; names say how many lanes they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tinyml.codegen.expr import Expr, Name
+from tinyml.dtype import DType
+from tinyml.errors import VerifyError
+from tinyml.graph import toposort
+from tinyml.index import Axis, Linear, Valid
+from tinyml.lazy import Shape
+from tinyml.ops import SIGN, Op
+
+TX = "tx"  # the thread axis along which folds are combined; rows are walked by the others
+
+
+@dataclass(frozen=True)
+class Begin:
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class End:
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class Let:
+    name: Name
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Declare:
+    name: Name
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Update:
+    name: Name
+    op: Op
+    value: Expr
+
+
+@dataclass(frozen=True)
+class AcrossLanes:
+    name: Name
+    op: Op
+    source: Name
+
+
+@dataclass(frozen=True)
+class AcrossThreads:
+    name: Name
+    op: Op
+
+
+@dataclass(frozen=True)
+class Put:
+    """slot[position] = values, or op= values, where valid.
+
+    Several values go to consecutive positions in one wide access. `once`: only by the first
+    thread along tx, because all of them have the value.
+    """
+
+    slot: int
+    dtype: DType
+    position: Linear
+    values: tuple[Expr, ...]
+    valid: Valid
+    op: Op | None
+    once: bool
+
+
+@dataclass(frozen=True)
+class PutTile:
+    tile: str
+    dtype: DType
+    index: Linear
+    value: Expr
+    valid: Valid
+
+
+@dataclass(frozen=True)
+class Barrier:
+    pass
+
+
+@dataclass(frozen=True)
+class FragmentLoad:
+    """A warp's fragment of a matrix in a tile: rows x columns from `index` on."""
+
+    name: str
+    tile: str
+    dtype: DType
+    index: Linear
+    pitch: int
+    role: str  # "a", "b" or "accumulator"
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class FragmentFma:
+    """accumulator += a @ b, by the warp, on tensor cores."""
+
+    accumulator: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class FragmentPut:
+    name: str
+    slot: int
+    dtype: DType
+    position: Linear
+    pitch: int
+
+
+Instr = (
+    Begin
+    | End
+    | Let
+    | Declare
+    | Update
+    | AcrossLanes
+    | AcrossThreads
+    | Put
+    | PutTile
+    | Barrier
+    | FragmentLoad
+    | FragmentFma
+    | FragmentPut
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    grid: tuple[Axis, ...]  # the block number is their row-major position
+    threads: tuple[Axis, ...]  # likewise for the thread number along y
+    instrs: tuple[Instr, ...]
+
+    @property
+    def blocks(self) -> int:
+        blocks = 1
+        for axis in self.grid:
+            blocks *= axis.size
+        return blocks
+
+
+@dataclass(frozen=True)
+class Local:
+    """An array in shared memory (CUDA) or on the stack (C)."""
+
+    name: str
+    dtype: DType
+    size: int
+
+
+@dataclass(frozen=True)
+class LinearKernel:
+    name: str
+    parts: tuple[Part, ...]
+    slots: tuple[tuple[Shape, DType], ...]
+    block: tuple[int, int]  # threads along x and y
+    locals: tuple[Local, ...]
+    lanes: frozenset[Axis]
+
+    @property
+    def blocks(self) -> int:
+        return sum(part.blocks for part in self.parts)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def _lines(k: LinearKernel) -> Iterator[str]:
+    yield f"{k.name}: {k.blocks} blocks of {k.block[0]}x{k.block[1]} threads"
+    for local in k.locals:
+        yield f"local {local.name}: {local.size} {local.dtype}"
+    for part in k.parts:
+        depth = 1
+        yield "part" + "".join(f"  {a.name}:{a.size}" for a in (*part.grid, *part.threads))
+        for instr in part.instrs:
+            depth -= isinstance(instr, End)
+            if not isinstance(instr, End):
+                yield "  " * depth + _text(instr)
+            depth += isinstance(instr, Begin)
+
+
+def _text(instr: Instr) -> str:
+    match instr:
+        case Begin(axis):
+            return f"for {axis.name} < {axis.size}:"
+        case Let(name, value):
+            lanes = f" x{name.lanes}" if name.lanes > 1 else ""
+            return f"let {name.name}: {name.dtype}{lanes} = {_bare(value)}"
+        case Declare(name, value):
+            lanes = f" x{name.lanes}" if name.lanes > 1 else ""
+            return f"var {name.name}: {name.dtype}{lanes} = {_bare(value)}"
+        case Update(name, op, value):
+            return f"{name.name} {_assigned(op)} {_bare(value)}"
+        case AcrossLanes(name, op, source):
+            return f"let {name.name}: {name.dtype} = {_combined(op)} of the lanes of {source.name}"
+        case AcrossThreads(name, op):
+            return f"{name.name} = {_combined(op)} of {name.name} over the threads along {TX}"
+        case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
+            guard = f" if {' and '.join(map(str, valid))}" if valid else ""
+            only = f", by the first thread along {TX}" if once else ""
+            stored = ", ".join(map(_bare, values))
+            return f"slot{slot}[{position}] {_assigned(op)} {stored}{guard}{only}"
+        case PutTile(tile=tile, index=index, value=value, valid=valid):
+            guard = f" if {' and '.join(map(str, valid))}" if valid else ""
+            return f"{tile}[{index}] = {_bare(value)}{guard}"
+        case Barrier():
+            return "barrier"
+    return str(instr)
+
+
+def _assigned(op: Op | None) -> str:
+    """The sign between a place and what it gets: = or, combined with what is there, op=."""
+    return "=" if op is None else f"{SIGN.get(op, op.name.lower())}="
+
+
+def _combined(op: Op) -> str:
+    return "sum" if op is Op.ADD else op.name.lower()
+
+
+def _bare(value: Expr) -> str:
+    """A value without the parentheses that only an expression around it would need."""
+    text = str(value)
+    depth = 0
+    for n, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:  # where the first parenthesis ends, if the text begins with one
+            return text[1:-1] if 0 < n == len(text) - 1 else text
+    return text
+
+
+def verify(k: LinearKernel) -> None:
+    """Loops nest; a name is made before it is used and only once in its scope."""
+    for part in k.parts:
+        open_axes: list[Axis] = []
+        scopes: list[set[str]] = [set()]
+        for instr in part.instrs:
+            if isinstance(instr, Begin):
+                open_axes.append(instr.axis)
+                scopes.append(set())
+            elif isinstance(instr, End):
+                if not open_axes or open_axes.pop() is not instr.axis:
+                    raise VerifyError(f"{k.name}: {instr} ends no open loop\n{k}")
+                scopes.pop()
+            for name in _used(instr):
+                if not any(name in scope for scope in scopes):
+                    raise VerifyError(f"{k.name}: {name} is used before it is made\n{k}")
+            if isinstance(instr, (Let, Declare, AcrossLanes)):
+                if any(instr.name.name in scope for scope in scopes):
+                    raise VerifyError(f"{k.name}: {instr.name.name} is made twice\n{k}")
+                scopes[-1].add(instr.name.name)
+
+
+def _used(instr: Instr) -> Iterator[str]:
+    values: tuple[Expr, ...] = ()
+    match instr:
+        case Let(_, value) | PutTile(value=value):
+            values = (value,)
+        case Update(name, _, value):
+            values = (name, value)
+        case AcrossLanes(source=source):
+            values = (source,)
+        case AcrossThreads(name, _):
+            values = (name,)
+        case Put(values=stored):
+            values = stored
+    yield from (e.name for e in toposort(values) if isinstance(e, Name))

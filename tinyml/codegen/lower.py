@@ -1,0 +1,207 @@
+"""Lower: a Kernel becomes a LoopNest. Movement becomes index arithmetic, padding a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from tinyml import kernel, lazy
+from tinyml.codegen.expr import Expr, Fold, Load, Place, alu, const, select, zero
+from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
+from tinyml.dtype import float32
+from tinyml.index import (
+    ZERO,
+    Axis,
+    Linear,
+    Valid,
+    both,
+    inside,
+    linear,
+    row_major,
+    unravel,
+)
+from tinyml.interpret import identity
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Movement, Op
+
+Index = tuple[Linear, ...]
+Request = tuple[LazyBuffer, Index, Valid]
+Steps = Generator[Request, Expr, Expr]
+
+
+def lower(k: Kernel) -> LoopNest:
+    """The plainest loops that compute `k`: one element at a time, in order."""
+    nests = tuple(
+        _Lowering(number, part).nest()
+        for number, part in enumerate(k.parts)
+        if any(output.value.size for output in part)
+    )
+    return LoopNest(kernel.name(k), nests, k.slots)
+
+
+class _Lowering:
+    """Lowers one part. Axes of equal size are shared by folds, so that folds can share loops."""
+
+    def __init__(self, number: int, part: tuple[kernel.Output, ...]) -> None:
+        self.part = part
+        self.mark = f"_{number}" if number else ""
+        self.inner: list[Axis] = []
+        self.folded: list[Axis] = []
+        self.done: dict[Request, Expr] = {}
+
+    def nest(self) -> Nest:
+        first = self.part[0]
+        rows = tuple(
+            Axis(f"i{n}{self.mark}", first.value.shape[a]) for n, a in enumerate(first.rows)
+        )
+        walks: dict[tuple[Axis, ...], list[Store]] = {}
+        for output in self.part:
+            if output.value.size:
+                index, axes = self._index_of(output, rows)
+                walks.setdefault(axes, []).append(self._store(output, index))
+        return Nest(rows, tuple(Walk(axes, tuple(stores)) for axes, stores in walks.items()))
+
+    def _index_of(self, output: kernel.Output, rows: tuple[Axis, ...]) -> tuple[Index, Any]:
+        row_of = {axis: rows[n] for n, axis in enumerate(output.rows)}
+        inside_row: list[Axis] = []
+        index: list[Linear] = []
+        for axis, size in enumerate(output.value.shape):
+            if axis not in row_of and size != 1:
+                inside_row.append(self._axis(self.inner, "j", size, inside_row))
+                index.append(linear(inside_row[-1]))
+            else:
+                index.append(linear(row_of[axis]) if axis in row_of else ZERO)
+        return tuple(index), tuple(inside_row)
+
+    def _axis(self, pool: list[Axis], letter: str, size: int, taken: Iterable[Axis]) -> Axis:
+        """The first axis of the pool that has this size and is not taken."""
+        for axis in pool:
+            if axis.size == size and axis not in taken:
+                return axis
+        pool.append(Axis(f"{letter}{len(pool)}{self.mark}", size))
+        return pool[-1]
+
+    def _store(self, output: kernel.Output, index: Index) -> Store:
+        value = self.at(output.value, index)
+        if output.index is None:
+            position = row_major(index, output.shape)
+            return Store(output.slot, value.dtype, position, value)
+        looked = linear(self.at(output.index, index).looked(output.shape[output.axis]))
+        place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
+        return Store(
+            output.slot, value.dtype, row_major(place, output.shape), value, (), output.op
+        )
+
+    def at(self, node: LazyBuffer, index: Index) -> Expr:
+        """The value of `node` at `index`. Generators on a stack, so that depth costs nothing."""
+        request: Request = (node, index, ())
+        stack: list[tuple[Request, Steps]] = [(request, self._steps(*request))]
+        answer: Expr | None = None
+        while stack:
+            current, steps = stack[-1]
+            try:
+                wanted = steps.send(answer) if answer is not None else next(steps)
+            except StopIteration as end:
+                answer = self.done[current] = end.value
+                stack.pop()
+                continue
+            answer = self.done.get(wanted)
+            if answer is None:
+                stack.append((wanted, self._steps(*wanted)))
+        assert answer is not None
+        return answer
+
+    def _steps(self, node: LazyBuffer, index: Index, valid: Valid) -> Steps:
+        """Ask for what is needed by yielding requests; the answers come back as values."""
+        match node:
+            case lazy.Slot():
+                made: Expr = Load(node.arg, node.dtype, row_major(index, node.shape), valid)
+                return made
+            case lazy.Const():
+                return const(node.value, node.dtype)
+            case lazy.Iota():
+                place: Expr = Place(index[0], node.dtype)
+                return place
+            case lazy.Map():
+                operands = []
+                for source in node.sources:
+                    operands.append((yield source, index, valid))
+                return alu(node.op, node.dtype, *operands)
+            case lazy.Reduce():
+                return (yield from self._fold(node, index, valid))
+            case lazy.Gather():
+                data, looked = node.sources
+                at = linear((yield looked, index, valid).looked(data.shape[node.axis]))
+                place_ = tuple(at if a == node.axis else i for a, i in enumerate(index))
+                return (yield data, place_, valid)
+            case lazy.Move():
+                return (yield from self._moved(node, index, valid))
+        raise TypeError(f"cannot lower {node!r}")
+
+    def _fold(self, node: lazy.Reduce, index: Index, valid: Valid) -> Steps:
+        source = node.sources[0]
+        taken = {a for i in index for a in i.free} | {a for v in valid for a in v.free}
+        axes: list[Axis] = []
+        inner = list(index)
+        for n in node.axes:
+            if source.shape[n] == 0:
+                return const(identity(node.op, node.dtype), node.dtype)
+            if source.shape[n] > 1:
+                axes.append(self._axis(self.folded, "r", source.shape[n], taken | {*axes}))
+                inner[n] = linear(axes[-1])
+        body = yield source, tuple(inner), valid
+        if node.dtype.is_half:  # halves are summed in float32, and rounded once
+            body = alu(Op.CAST, float32, body)
+        folded: Expr = Fold(node.op, body, tuple(axes)) if axes else body
+        return alu(Op.CAST, node.dtype, folded)
+
+    def _moved(self, node: lazy.Move, index: Index, valid: Valid) -> Steps:
+        source, (_, arg) = node.sources[0], node.arg
+        match node.movement:
+            case Movement.PAD:
+                counts, text = arg
+                fill = const(lazy.parse_number(text, node.dtype), node.dtype)
+                shifted = tuple(i - b for i, (b, _) in zip(index, counts, strict=True))
+                return (yield from self._guarded(source, shifted, valid, fill))
+            case Movement.SKEW:
+                axis, by, step, _ = arg
+                skewed = list(index)
+                skewed[axis] = index[axis] + index[by] * step
+                fill = zero(node.dtype)
+                return (yield from self._guarded(source, tuple(skewed), valid, fill))
+        return (yield source, moved_index(node, index), valid)
+
+    def _guarded(self, source: LazyBuffer, index: Index, valid: Valid, fill: Expr) -> Steps:
+        """`source` at an index that may lie outside of it, where `fill` is."""
+        within = [inside(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True)]
+        allowed, needed = both(valid, within), both(within)
+        if allowed is None or needed is None:
+            return fill
+        value = yield source, index, allowed
+        return select(needed, value, fill)
+
+
+def moved_index(node: lazy.Move, index: Index) -> Index:
+    """The index into the source of a movement that never leaves it."""
+    source, (_, arg) = node.sources[0], node.arg
+    match node.movement:
+        case Movement.RESHAPE:
+            return _reshaped(index, node.shape, source.shape)
+        case Movement.PERMUTE:
+            return tuple(index[arg.index(a)] for a in range(len(arg)))
+        case Movement.EXPAND:
+            pairs = zip(index, source.shape, strict=True)
+            return tuple(ZERO if n == 1 else i for i, n in pairs)
+        case Movement.SHRINK:
+            return tuple(i + start for i, (start, _) in zip(index, arg, strict=True))
+        case Movement.FLIP:
+            pairs = zip(index, source.shape, strict=True)
+            return tuple((n - 1) - i if a in arg else i for a, (i, n) in enumerate(pairs))
+    raise TypeError(f"{node!r} may leave its source")
+
+
+def _reshaped(index: Index, shape: Shape, below: Shape) -> Index:
+    if 0 in shape:
+        return (ZERO,) * len(below)
+    return unravel(row_major(index, shape), below)

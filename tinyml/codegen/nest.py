@@ -1,0 +1,187 @@
+"""A LoopNest: which axes are walked, by whom, and what is stored at each step.
+
+    loopnest ::= LoopNest(nest*)                 independent nests in one launch
+    nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
+    walk     ::= Walk(axes, store*)              more axes, inside a row
+    store    ::= Store(slot, position, value, valid, op)
+    tile     ::= Tile(name, axes, value, after)  values staged in fast memory, filled anew at
+                                                 each step of the axis `after`
+
+Every axis has a kind, which says who walks it:
+
+    GRID    one block of threads (CUDA) or one piece of work for any thread (CPU)
+    THREAD  the threads of a block; a fold over such an axis is combined across threads
+    LOOP    a loop
+    UNROLL  written out step by step, in registers
+    LANE    the lanes of a vector
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from tinyml.codegen.expr import Expr, Fold, Load, describe
+from tinyml.dtype import DType
+from tinyml.errors import VerifyError
+from tinyml.graph import toposort
+from tinyml.index import Axis, Linear, Valid
+from tinyml.lazy import Shape
+from tinyml.ops import Op
+
+
+class Kind(Enum):
+    """Who walks an axis."""
+
+    GRID = "grid"
+    THREAD = "thread"
+    LOOP = "loop"
+    UNROLL = "unroll"
+    LANE = "lane"
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True)
+class Store:
+    """slot[position] = value, or op= value; only where `valid`."""
+
+    slot: int
+    dtype: DType
+    position: Linear
+    value: Expr
+    valid: Valid = ()
+    op: Op | None = None
+
+
+@dataclass(frozen=True)
+class Walk:
+    axes: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """`value` for every index of `axes`, kept in shared memory or cache.
+
+    It is filled at every step of the axis `after`, which the value may depend on.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    value: Expr
+    after: Axis
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for axis in self.axes:
+            size *= axis.size
+        return size
+
+
+@dataclass(frozen=True)
+class Split:
+    """`outer` walks whole steps of `inner`; `rest` elements remain after the last whole step.
+
+    They are walked when the loop over `outer` is done, by a shorter `inner`, with the axes in
+    `at` where they say: `outer` behind its last step, and so are the parts it was split into.
+    """
+
+    outer: Axis
+    inner: Axis
+    rest: int
+    at: tuple[tuple[Axis, int], ...]
+
+
+@dataclass(frozen=True)
+class Nest:
+    rows: tuple[Axis, ...]
+    walks: tuple[Walk, ...]
+    tiles: tuple[Tile, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """A kernel as loops. `kinds` lists the axes that are not plain loops."""
+
+    name: str
+    nests: tuple[Nest, ...]
+    slots: tuple[tuple[Shape, DType], ...]
+    kinds: tuple[tuple[Axis, Kind], ...] = ()
+    splits: tuple[Split, ...] = ()
+
+    def kind(self, axis: Axis) -> Kind:
+        return dict(self.kinds).get(axis, Kind.LOOP)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def folds(nest: Nest) -> list[Fold]:
+    """Every fold of a nest, inner ones first."""
+    return [e for e in toposort(roots(nest)) if isinstance(e, Fold)]
+
+
+def loads(nest: Nest) -> list[Load]:
+    """Every load of a nest."""
+    return [e for e in toposort(roots(nest)) if isinstance(e, Load)]
+
+
+def roots(nest: Nest) -> list[Expr]:
+    """The expressions that a nest evaluates."""
+    stored = [store.value for walk in nest.walks for store in walk.stores]
+    return [*stored, *(tile.value for tile in nest.tiles)]
+
+
+def axes(nest: Nest) -> list[Axis]:
+    """Every axis that a nest walks: rows, then those of walks, then those of folds."""
+    walked = [a for walk in nest.walks for a in walk.axes]
+    folded = [a for fold in folds(nest) for a in fold.axes]
+    return list(dict.fromkeys([*nest.rows, *walked, *folded]))
+
+
+def _lines(ln: LoopNest) -> Iterator[str]:
+    yield ln.name
+
+    def named(group: tuple[Axis, ...]) -> str:
+        return "  ".join(f"{ln.kind(a).value} {a.name}:{a.size}" for a in group)
+
+    for nest in ln.nests:
+        yield f"rows {named(nest.rows)}" if nest.rows else "one row"
+        for tile in nest.tiles:
+            yield f"  tile {tile.name} {named(tile.axes)} after {tile.after.name}"
+        lines, text = describe(roots(nest))
+        yield from (f"    {line}" for line in lines)
+        for tile in nest.tiles:
+            yield f"  {tile.name} = {text[tile.value]}"
+        for walk in nest.walks:
+            yield f"  walk {named(walk.axes)}" if walk.axes else "  once"
+            for store in walk.stores:
+                sign = f"{store.op.name.lower()}=" if store.op else "="
+                where = f" if {' and '.join(map(str, store.valid))}" if store.valid else ""
+                yield f"    slot{store.slot}[{store.position}] {sign} {text[store.value]}{where}"
+        bound = dict.fromkeys(a for f in folds(nest) for a in f.axes)
+        if bound:
+            yield f"  folds over {named(tuple(bound))}"
+    for split in ln.splits:
+        if split.rest:
+            yield f"  {split.rest} of {split.inner.name} remain after {split.outer.name}"
+
+
+def verify(ln: LoopNest) -> None:
+    """Whatever an expression counts along, something walks; positions stay inside slots."""
+    for nest in ln.nests:
+        tiles = {a for tile in nest.tiles for a in tile.axes}
+        walked = set(axes(nest)) | tiles
+        for root in roots(nest):
+            if not root.free <= walked:
+                raise VerifyError(f"{ln.name}: nothing walks {root.free - walked}\n{ln}")
+        for walk in nest.walks:
+            for store in walk.stores:
+                known = {*nest.rows, *walk.axes}
+                if not (store.position.free | store.value.free) <= known:
+                    raise VerifyError(f"{ln.name}: slot{store.slot} outside its walk\n{ln}")
+        if len({a.name for a in walked}) < len(walked):
+            raise VerifyError(f"{ln.name}: two axes of one name\n{ln}")

@@ -1,0 +1,351 @@
+"""Render: instructions become text. What the two dialects share; c.py and cuda.py differ.
+
+Halves (float16, bfloat16) live in memory as 16 bits and in registers as float32 that is
+rounded after every op, so that a fused program gives the values of its parts run alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+import numpy as np
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, Select, Stored, Wide
+from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.dtype import DType, bool_, float32
+from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Valid
+from tinyml.ops import COMPARE, Op
+from tinyml.program import Cost, Language, Program
+
+SIGN = {
+    Op.ADD: "+", Op.MUL: "*", Op.DIV: "/", Op.LESS: "<", Op.LESS_EQUAL: "<=", Op.EQUAL: "==",
+    Op.AND: "&", Op.OR: "|", Op.XOR: "^",
+}  # fmt: skip
+STRENGTH = {"*": 12, "/": 12, "%": 12, "+": 11, "<": 9, "<=": 9, "==": 8, "&": 7, "^": 6, "|": 5}
+ATOM, UNARY, TERNARY = 15, 14, 2
+Text = tuple[str, int]  # and how strongly its outermost operator binds
+
+
+def register(dtype: DType) -> DType:
+    """What a value of `dtype` is while it is computed with."""
+    return float32 if dtype.is_half else dtype
+
+
+def wrap(text: Text, strength: int) -> str:
+    """Parentheses where the text binds less strongly than its surroundings need."""
+    return text[0] if text[1] >= strength else f"({text[0]})"
+
+
+def binary(sign: str, left: Text, right: Text) -> Text:
+    """`left sign right`; `a + -b` reads better as `a - b`."""
+    strength = STRENGTH[sign]
+    if sign == "+" and right[0].startswith("-") and right[1] == UNARY:
+        return f"{wrap(left, strength)} - {right[0][1:]}", strength
+    return f"{wrap(left, strength)} {sign} {wrap(right, strength + 1)}", strength
+
+
+class Renderer:
+    """Writes one LinearKernel. Subclasses say what C and CUDA say differently."""
+
+    language: Language
+    types: dict[str, str]
+    index_type = "long"
+
+    def __init__(self, k: LinearKernel) -> None:
+        self.k = k
+        self.prelude: dict[str, None] = {}
+
+    # ---- the frame ----
+
+    def render(self, name: str, head: Iterable[str], cost: Cost) -> Program:
+        body = list(self.body())
+        lines = [*(f"// {line}" for line in head), f"{self.signature(name)} {{"]
+        lines += [*body, "}", ""]
+        return Program(
+            name,
+            self.language,
+            tuple(self.prelude),
+            "\n".join(lines),
+            len(self.k.slots),
+            self.k.blocks,
+            (*self.k.block, 1),
+            self.shared_bytes(),
+            cost,
+        )
+
+    def signature(self, name: str) -> str:
+        raise NotImplementedError
+
+    def body(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def shared_bytes(self) -> int:
+        return 0
+
+    def parts(self, block: str, depth: int) -> Iterator[str]:
+        """Every part, behind a test of the block number where there are several."""
+        start = 0
+        several = len(self.k.parts) > 1
+        for number, part in enumerate(self.k.parts):
+            pad = "  " * depth
+            if several:
+                word = "if" if number == 0 else "} else if"
+                yield f"{pad}{word} ({block} < {start + part.blocks}) {{"
+            here = block if not start else f"({block} - {start})"
+            yield from self.part(part, here, depth + several)
+            start += part.blocks
+        if several:
+            yield f"{'  ' * depth}}}"
+
+    def part(self, part: ir.Part, block: str, depth: int) -> Iterator[str]:
+        pad = "  " * depth
+        for line in self.numbered(part.grid, block):
+            yield pad + line
+        for line in self.thread_axes(part):
+            yield pad + line
+        for instr in part.instrs:
+            if isinstance(instr, ir.End):
+                depth -= 1
+                yield "  " * depth + "}"
+                continue
+            for line in self.instr(instr):
+                yield "  " * depth + line
+            depth += isinstance(instr, ir.Begin)
+
+    def thread_axes(self, part: ir.Part) -> Iterator[str]:
+        yield from ()
+
+    def numbered(self, axes: tuple[Axis, ...], number: str) -> Iterator[str]:
+        """Axes out of their row-major position."""
+        below = prod(a.size for a in axes)
+        for position, axis in enumerate(axes):
+            below //= axis.size
+            text = f"{number} / {below}" if below > 1 else number
+            if position and axis.size > 1:
+                text = f"{text} % {axis.size}"
+            yield f"const {self.index_type} {axis.name} = {text};"
+
+    # ---- instructions ----
+
+    def instr(self, instr: Instr) -> Iterator[str]:
+        match instr:
+            case ir.Begin(axis):
+                i = axis.name
+                yield f"for ({self.index_type} {i} = 0; {i} < {axis.size}; ++{i}) {{"
+            case ir.Let(name, value):
+                yield f"const {self.type_of(name)} {name.name} = {self.value(value, name.lanes)};"
+            case ir.Declare(name, value):
+                yield f"{self.type_of(name)} {name.name} = {self.value(value, name.lanes)};"
+            case ir.Update(name, op, value):
+                yield self.update(name, op, value)
+            case ir.AcrossLanes(name, op, source):
+                yield f"{self.type_of(name)} {name.name} = {self.across_lanes(op, source)};"
+            case ir.AcrossThreads(name, op):
+                yield f"{name.name} = {self.across_threads(name, op)};"
+            case ir.Put():
+                yield from self.put(instr)
+            case ir.PutTile():
+                yield from self.put_tile(instr)
+            case ir.Barrier():
+                yield self.barrier()
+            case _:
+                raise TypeError(f"{self.language.name} has no text for {instr}")
+
+    def update(self, name: Name, op: Op, value: Expr) -> str:
+        lanes = name.lanes
+        if op in (Op.ADD, Op.MUL) and name.dtype.is_float:
+            return f"{name.name} {SIGN[op]}= {self.value(value, lanes)};"
+        combined = self.alu(op, name.dtype, [self.text(name, lanes), self.text(value, lanes)], lanes)
+        return f"{name.name} = {combined[0]};"
+
+    def barrier(self) -> str:
+        raise NotImplementedError
+
+    def across_lanes(self, op: Op, source: Name) -> str:
+        raise NotImplementedError
+
+    def across_threads(self, name: Name, op: Op) -> str:
+        raise NotImplementedError
+
+    def put(self, put: ir.Put) -> Iterator[str]:
+        raise NotImplementedError
+
+    def put_tile(self, put: ir.PutTile) -> Iterator[str]:
+        raise NotImplementedError
+
+    def guarded(self, valid: Valid, line: str) -> str:
+        return f"if ({self.condition(valid)[0]}) {line}" if valid else line
+
+    # ---- types and numbers ----
+
+    def type_of(self, name: Name) -> str:
+        return self.types[register(name.dtype).name]
+
+    def number(self, value: float | int | bool, dtype: DType) -> Text:
+        dtype = register(dtype)
+        if dtype is bool_:
+            return ("1" if value else "0"), ATOM
+        if not dtype.is_float:
+            return self.whole(int(value), dtype)
+        single = dtype is float32
+        if value != value:
+            return ('__builtin_nanf("")' if single else '__builtin_nan("")'), ATOM
+        if value in (float("inf"), float("-inf")):
+            text = "__builtin_inff()" if single else "__builtin_inf()"
+        else:
+            text = repr(abs(float(dtype.compute.type(value)) if single else value))
+            if single:
+                text = _shortest(abs(value)) + "f"
+        negative = value < 0 or (value == 0 and str(value).startswith("-"))
+        return (f"-{text}", UNARY) if negative else (text, ATOM)
+
+    def whole(self, value: int, dtype: DType) -> Text:
+        suffix = {"u": "u", "i": ""}[dtype.kind] + ("ll" if dtype.itemsize == 8 else "")
+        if value == dtype.minimum and dtype.kind == "i" and dtype.itemsize >= 4:
+            return f"(-{-(value + 1)}{suffix} - 1)", ATOM
+        return (f"-{-value}{suffix}", UNARY) if value < 0 else (f"{value}{suffix}", ATOM)
+
+    # ---- expressions ----
+
+    def value(self, e: Expr, lanes: int = 1) -> str:
+        return self.text(e, lanes)[0]
+
+    def text(self, e: Expr, lanes: int = 1) -> Text:
+        """The expression as text, spread over `lanes` if it is one value and they are many."""
+        own = self.lanes(e) if lanes > 1 else 1
+        made = self.scalar_or_vector(e, own)
+        return self.splat(made, e.dtype, lanes) if lanes > own else made
+
+    def lanes(self, e: Expr) -> int:
+        return 1
+
+    def splat(self, text: Text, dtype: DType, lanes: int) -> Text:
+        raise NotImplementedError
+
+    def scalar_or_vector(self, e: Expr, lanes: int) -> Text:
+        match e:
+            case Const(dtype=dtype):
+                return self.number(e.value, dtype)
+            case Name(name=name):
+                return name, ATOM
+            case Load():
+                return self.load(e, lanes)
+            case Wide():
+                return self.wide(e)
+            case Part():
+                return self.part_of(e)
+            case Place():
+                return self.place(e, lanes)
+            case Stored(name=name):
+                return self.stored(e, lanes)
+            case Select():
+                return self.select(e, lanes)
+            case Alu(op=op, dtype=dtype, operands=operands):
+                if op in (Op.CAST, Op.BITCAST):
+                    inner = self.text(operands[0], lanes)
+                    convert = self.cast if op is Op.CAST else self.bitcast
+                    return convert(inner, operands[0].dtype, dtype, lanes)
+                kind = operands[-1].dtype if op in COMPARE else dtype
+                return self.alu(op, kind, [self.text(o, lanes) for o in operands], lanes)
+        raise TypeError(f"no text for {e}")
+
+    def load(self, e: Load, lanes: int) -> Text:
+        raise NotImplementedError
+
+    def wide(self, e: Wide) -> Text:
+        raise NotImplementedError
+
+    def part_of(self, e: Part) -> Text:
+        raise NotImplementedError
+
+    def place(self, e: Place, lanes: int) -> Text:
+        raise NotImplementedError
+
+    def stored(self, e: Stored, lanes: int) -> Text:
+        raise NotImplementedError
+
+    def select(self, e: Select, lanes: int) -> Text:
+        condition = self.condition(e.valid)
+        value, other = self.text(e.value, lanes), self.text(e.other, lanes)
+        chosen = f"{wrap(condition, TERNARY + 1)} ? {wrap(value, TERNARY + 1)}"
+        return f"{chosen} : {wrap(other, TERNARY)}", TERNARY
+
+    def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        """An op on operands of `dtype`, rounded to it."""
+        raise NotImplementedError
+
+    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        raise NotImplementedError
+
+    def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        raise NotImplementedError
+
+    # ---- indices ----
+
+    def index(self, i: Linear) -> Text:
+        """An index as text, largest strides first."""
+        text: Text | None = None
+        for atom, factor in i.terms:
+            inner = self.atom(atom)
+            size = abs(factor)
+            term = inner if size == 1 else (f"{wrap(inner, 12)} * {size}", 12)
+            if text is None:
+                text = term if factor > 0 else (f"-{wrap(term, UNARY)}", UNARY)
+            else:
+                sign = "+" if factor > 0 else "-"
+                text = f"{wrap(text, 11)} {sign} {wrap(term, 12)}", 11
+        if text is None:
+            return (str(i.constant), ATOM if i.constant >= 0 else UNARY)
+        if i.constant:
+            text = f"{wrap(text, 11)} {'+' if i.constant > 0 else '-'} {abs(i.constant)}", 11
+        return text
+
+    def atom(self, atom: object) -> Text:
+        match atom:
+            case Axis(name=name):
+                return self.axis(name), ATOM
+            case Quotient(inner=inner, by=by):
+                return self.quotient(inner, by)
+            case Remainder(inner=inner, by=by):
+                if inner.low >= 0:
+                    return f"{wrap(self.index(inner), 12)} % {by}", 12
+                return f"({wrap(self.index(inner), 12)} % {by} + {by}) % {by}", 12
+            case Looked(value=value, size=size):
+                return self.looked(value, size)
+        raise TypeError(f"no text for {atom!r}")
+
+    def quotient(self, inner: Linear, by: int) -> Text:
+        if inner.low >= 0:
+            return f"{wrap(self.index(inner), 12)} / {by}", 12
+        lift = -(inner.low // by)  # C rounds towards zero: lift the dividend above it first
+        return f"{wrap(self.index(inner + lift * by), 12)} / {by} - {lift}", 11
+
+    def axis(self, name: str) -> str:
+        return name
+
+    def looked(self, value: Expr, size: int) -> Text:
+        raise NotImplementedError
+
+    def condition(self, valid: Valid) -> Text:
+        texts = [self.within(v) for v in valid]
+        if len(texts) == 1:
+            return texts[0]
+        return " && ".join(wrap(t, 5) for t in texts), 4
+
+    def within(self, v: Range) -> Text:
+        """low <= index <= high, leaving out a side that the bounds already promise."""
+        index = wrap(self.index(v.index), 10)
+        sides = []
+        if v.index.low < v.low:
+            sides.append(f"{index} >= {v.low}")
+        if v.index.high > v.high:
+            sides.append(f"{index} <= {v.high}")
+        return (sides[0], 9) if len(sides) == 1 else (" && ".join(sides), 4)
+
+
+def _shortest(value: float) -> str:
+    """The shortest decimal text that reads back as the same float32."""
+    text = str(np.float32(value))
+    return text if any(c in text for c in ".e") else text + ".0"

@@ -1,0 +1,265 @@
+"""Simulate: run a LinearKernel with numpy, every thread at once.
+
+A value is an array of shape (threads, lanes), with 1 where there are no lanes: whoever walks a
+GRID or THREAD axis is a line of it, a loop is a loop of Python, and the lanes of a vector are
+columns. Halves are rounded after every op, as the generated text does.
+
+All threads take each instruction together, so that a race would go unnoticed. Three rules make
+up for it: what is put into a tile shows only after a barrier, a tile is not filled between two
+barriers in which it is also read, and no two threads store different values at one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import interpret
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, Select, Stored, Wide
+from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.dtype import DType
+from tinyml.errors import VerifyError
+from tinyml.graph import toposort
+from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Remainder, Valid
+from tinyml.ops import MEANING, Op
+
+Array = npt.NDArray[Any]
+
+
+def simulate(k: LinearKernel, buffers: Sequence[Array]) -> None:
+    """Execute: fill the outputs among `buffers` (compute dtypes, C-contiguous, one per slot)."""
+    slots = [buffer.reshape(-1) for buffer in buffers]
+    if any(not np.shares_memory(a, b) for a, b in zip(slots, buffers, strict=True) if a.size):
+        raise ValueError("simulate fills its buffers in place: they must be C-contiguous")
+    with np.errstate(all="ignore"):
+        for part in k.parts:
+            _Threads(k, part, slots).run(part.instrs)
+
+
+class _Threads:
+    """All threads of all blocks of one part."""
+
+    def __init__(self, k: LinearKernel, part: ir.Part, slots: list[Array]) -> None:
+        self.k, self.slots = k, slots
+        width, height = k.block
+        number = np.arange(part.blocks * width * height).reshape(-1, 1)
+        self.block, self.tx = number // (width * height), number % width
+        ty = number // width % height
+        self.lanes = {a: np.arange(a.size).reshape(1, -1) for a in k.lanes}
+        self.axes: dict[Axis, Array] = dict(self.lanes)
+        self.by_name = {ir.TX: self.tx, "ty": ty}
+        self.axes.update(_numbered(part.grid, self.block))
+        self.axes.update(_numbered(part.threads, ty))
+        self.names: dict[str, Array] = {}
+        self.tiles = _Tiles(k, part.blocks)
+
+    # ---- instructions ----
+
+    def run(self, instrs: Sequence[Instr]) -> None:
+        at = 0
+        while at < len(instrs):
+            instr = instrs[at]
+            if isinstance(instr, ir.Begin):
+                end = _end_of(instrs, at)
+                for step in range(instr.axis.size):
+                    self.axes[instr.axis] = np.full((1, 1), step)
+                    self.run(instrs[at + 1 : end])
+                at = end
+            else:
+                self.step(instr)
+            at += 1
+
+    def step(self, instr: Instr) -> None:
+        match instr:
+            case ir.Let(name, value) | ir.Declare(name, value):
+                self._set(name, self.value(value))
+            case ir.Update(name, op, value):
+                self._set(name, self._alu(op, name.dtype, [self.value(name), self.value(value)]))
+            case ir.AcrossLanes(name, op, source):
+                lanes = self.value(source)
+                self._set(name, interpret.FOLD[op](lanes, axis=1, keepdims=True))
+            case ir.AcrossThreads(name, op):
+                self._set(name, self._across_threads(op, self.value(name)))
+            case ir.Put():
+                self._put(instr)
+            case ir.PutTile(tile=tile, index=index, value=value, valid=valid):
+                at, chosen = self.index(index), self.condition(valid)
+                self.tiles.put(tile, self.block, at, self.value(value), chosen)
+            case ir.Barrier():
+                self.tiles.barrier()
+            case _:
+                raise TypeError(f"cannot simulate {instr}")
+
+    def _set(self, name: Name, value: Array) -> None:
+        value = np.broadcast_to(value, (len(self.block), max(name.lanes, value.shape[1])))
+        if value.shape[1] > max(name.lanes, 1):
+            raise VerifyError(f"{self.k.name}: {name.name} cannot hold {value.shape[1]} lanes")
+        self.names[name.name] = interpret.rounded(value, name.dtype)
+
+    def _across_threads(self, op: Op, value: Array) -> Array:
+        lines = value.reshape(-1, self.k.block[0], value.shape[1])
+        folded = interpret.FOLD[op](lines, axis=1, keepdims=True)
+        return np.broadcast_to(folded, lines.shape).reshape(value.shape)
+
+    def _put(self, put: ir.Put) -> None:
+        chosen = self.condition(put.valid)
+        if put.once:
+            chosen = chosen & (self.tx == 0)
+        for n, value in enumerate(put.values):
+            self._put_value(put, self.index(put.position + n), self.value(value), chosen)
+
+    def _put_value(self, put: ir.Put, position: Array, value: Array, chosen: Array) -> None:
+        slot = self.slots[put.slot]
+        shapes = [position.shape, value.shape, chosen.shape, self.block.shape]
+        shape = np.broadcast_shapes(*shapes)
+        chosen = np.broadcast_to(chosen, shape)
+        at = np.broadcast_to(position, shape)[chosen]
+        values = np.broadcast_to(value, shape)[chosen].astype(slot.dtype)
+        if at.size and (at.min() < 0 or at.max() >= slot.size):
+            raise VerifyError(f"{self.k.name}: writes slot{put.slot}[{at.min()}..{at.max()}]")
+        if put.op is not None:
+            interpret.ACCUMULATE[put.op].at(slot, at, values)
+            slot[...] = interpret.rounded(slot, put.dtype)
+            return
+        slot[at] = values
+        if not _same(slot[at], values):
+            raise VerifyError(f"{self.k.name}: threads store different values in slot{put.slot}")
+
+    # ---- values ----
+
+    def value(self, root: Expr) -> Array:
+        done: dict[Expr, Array] = {}
+        for e in toposort([root]):
+            done[e] = self._value(e, done)
+        return done[root]
+
+    def _value(self, e: Expr, done: Mapping[Expr, Array]) -> Array:
+        match e:
+            case Const():
+                return interpret.rounded(np.full((1, 1), e.value, e.dtype.compute), e.dtype)
+            case Name(name=name):
+                return self.names[name]
+            case Place(index=index):
+                return interpret.rounded(self.index(index), e.dtype)
+            case Load(slot=slot, position=position, valid=valid):
+                return self._load(slot, self.index(position), self.condition(valid))
+            case Wide(slot=slot, position=position, valid=valid, lanes=lanes):
+                start = self.index(position)
+                if start.size and (start % lanes).any():
+                    raise VerifyError(f"{self.k.name}: {e} is not aligned")
+                return self._load(slot, start + np.arange(lanes), self.condition(valid))
+            case Part(wide=wide, lane=lane):
+                values = done[wide]
+                lanes_at = np.broadcast_to(self.index(lane), (len(values), 1))
+                return np.take_along_axis(values, lanes_at, 1)
+            case Stored(name=name, index=index):
+                return self.tiles.read(name, self.block, self.index(index))
+            case Select(valid=valid, value=value, other=other):
+                return np.where(self.condition(valid), done[value], done[other])
+            case Alu(op=op, operands=operands):
+                values_of = [done[o] for o in operands]
+                if op is Op.CAST:
+                    return interpret.cast(values_of[0], operands[0].dtype, e.dtype)
+                if op is Op.BITCAST:
+                    return interpret.bitcast(values_of[0], operands[0].dtype, e.dtype)
+                return self._alu(op, e.dtype, values_of)
+        raise TypeError(f"cannot simulate {e}")
+
+    def _alu(self, op: Op, dtype: DType, operands: list[Array]) -> Array:
+        return interpret.rounded(np.asarray(MEANING[op](*operands)), dtype)
+
+    def _load(self, number: int, position: Array, valid: Array) -> Array:
+        slot = self.slots[number]
+        shape = np.broadcast_shapes(position.shape, valid.shape, (len(self.block), 1))
+        valid, position = np.broadcast_to(valid, shape), np.broadcast_to(position, shape)
+        at = position[valid]
+        if at.size and (at.min() < 0 or at.max() >= slot.size):
+            raise VerifyError(f"{self.k.name}: reads slot{number}[{at.min()}..{at.max()}]")
+        values = np.zeros(shape, slot.dtype)
+        values[valid] = slot[at]
+        return values
+
+    # ---- indices ----
+
+    def index(self, i: Linear) -> Array:
+        total = np.full((1, 1), i.constant)
+        for atom, factor in i.terms:
+            total = total + self._atom(atom) * factor
+        return total
+
+    def _atom(self, atom: Atom) -> Array:
+        match atom:
+            case Axis(name=name):
+                value = self.by_name.get(name)
+                return self.axes[atom] if value is None else value
+            case Quotient(inner=inner, by=by):
+                return self.index(inner) // by
+            case Remainder(inner=inner, by=by):
+                return self.index(inner) % by
+            case Looked(value=value, size=size):
+                return np.clip(self.value(value).astype(np.int64), 0, size - 1)
+        raise TypeError(f"cannot simulate {atom!r}")
+
+    def condition(self, valid: Valid) -> Array:
+        holds = np.ones((1, 1), np.bool_)
+        for v in valid:
+            index = self.index(v.index)
+            holds = holds & (v.low <= index) & (index <= v.high)
+        return holds
+
+
+class _Tiles:
+    """Shared memory: one copy of each tile per block."""
+
+    def __init__(self, k: LinearKernel, blocks: int) -> None:
+        self.alone, self.name = prod(k.block) == 1, k.name
+        self.shown = {t.name: np.zeros((blocks, t.size), t.dtype.compute) for t in k.locals}
+        self.written = {name: tile.copy() for name, tile in self.shown.items()}
+        self.read_since: set[str] = set()  # the last barrier
+
+    def put(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
+        if tile in self.read_since and not self.alone:
+            raise VerifyError(f"{self.name}: {tile} is filled while others may read it")
+        shape = np.broadcast_shapes(block.shape, at.shape, value.shape, chosen.shape)
+        block, at, value, chosen = (np.broadcast_to(x, shape) for x in (block, at, value, chosen))
+        self.written[tile][block[chosen], at[chosen]] = value[chosen]
+        if self.alone:
+            self.shown[tile] = self.written[tile]
+
+    def read(self, tile: str, block: Array, at: Array) -> Array:
+        self.read_since.add(tile)
+        if at.size and (at.min() < 0 or at.max() >= self.shown[tile].shape[1]):
+            raise VerifyError(f"{self.name}: reads {tile}[{at.min()}..{at.max()}]")
+        values: Array = self.shown[tile][block, at]
+        return values
+
+    def barrier(self) -> None:
+        self.read_since.clear()
+        self.shown = {name: tile.copy() for name, tile in self.written.items()}
+
+
+def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Array]]:
+    """Axes out of their row-major position, the first one without a bound: as the text does."""
+    below = prod(a.size for a in axes)
+    for position, axis in enumerate(axes):
+        below //= axis.size
+        step = number // below
+        yield axis, step % axis.size if position else step
+
+
+def _end_of(instrs: Sequence[Instr], begin: int) -> int:
+    depth = 0
+    for at in range(begin, len(instrs)):
+        depth += isinstance(instrs[at], ir.Begin) - isinstance(instrs[at], ir.End)
+        if not depth:
+            return at
+    raise VerifyError(f"{instrs[begin]} has no end")
+
+
+def _same(a: Array, b: Array) -> bool:
+    return bool(np.all((a == b) | ((a != a) & (b != b))))

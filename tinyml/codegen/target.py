@@ -1,0 +1,19 @@
+"""A Target: what codegen knows about the machine that will run the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyml.program import Language
+
+
+@dataclass(frozen=True)
+class Target:
+    """Sizes that decide which Opts are worth it."""
+
+    language: Language
+    vector_bytes: int = 16  # of one vector register (C)
+    vector_registers: int = 16  # (C)
+    cores: int = 1  # threads (C) or multiprocessors (CUDA) to keep busy
+    cache: int = 1 << 19  # bytes close to one core (C) or of shared memory per block (CUDA)
+    check: bool = False  # trap on an index that is out of range

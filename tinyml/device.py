@@ -1,0 +1,146 @@
+"""A device joins a machine (where memory is) to a target (what its kernels say).
+
+    NUMPY   the reference: graphs are interpreted with numpy
+    CPU     generated C, the host's compiler, all cores
+    CUDA    generated CUDA C, PyCUDA
+    EMU     the same CUDA C, run thread by thread on the host
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from tinyml import config, trace
+from tinyml.codegen.target import Target
+from tinyml.errors import DeviceError
+from tinyml.program import Language
+from tinyml.runtime.machine import Machine, MemoryStats
+from tinyml.runtime.numpy_machine import NumpyMachine
+
+
+@dataclass(frozen=True)
+class OpenDevice:
+    """A device that answers. Without a target it runs no programs."""
+
+    name: str
+    machine: Machine
+    target: Target | None
+
+
+def _numpy() -> OpenDevice:
+    return OpenDevice("NUMPY", NumpyMachine(), None)
+
+
+def _cpu() -> OpenDevice:
+    from tinyml.runtime import cpu
+
+    machine = cpu.CpuMachine()
+    width = cpu.vector_bytes()
+    registers = 32 if width == 64 else 16
+    check = config.current.check
+    target = Target(Language.C, width, registers, cpu.thread_count(), check=check)
+    return OpenDevice("CPU", machine, target)
+
+
+def _cuda() -> OpenDevice:
+    from tinyml.runtime.cuda import CudaMachine
+
+    machine = CudaMachine()
+    found = machine.properties
+    target = Target(
+        Language.CUDA,
+        cores=found.multiprocessors,
+        cache=min(found.shared_per_block, 48 << 10),
+        check=config.current.check,
+    )
+    return OpenDevice("CUDA", machine, target)
+
+
+def _emu() -> OpenDevice:
+    from tinyml.runtime.emu import EmuMachine
+
+    target = Target(Language.CUDA, cores=4, cache=48 << 10, check=config.current.check)
+    return OpenDevice("EMU", EmuMachine(), target)
+
+
+_OPENERS: dict[str, Callable[[], OpenDevice]] = {
+    "NUMPY": _numpy,
+    "CPU": _cpu,
+    "CUDA": _cuda,
+    "EMU": _emu,
+}
+
+
+@cache
+def open_device(name: str) -> OpenDevice:
+    """The device of that name; DeviceError that says what is missing."""
+    start = time.perf_counter()
+    opened = _OPENERS[name]()
+    trace.emit(trace.DeviceOpened(name, opened.target, time.perf_counter() - start))
+    return opened
+
+
+class _Devices:
+    """The devices of this process: `Device.DEFAULT` is where new tensors go."""
+
+    def __init__(self) -> None:
+        self._default: str | None = None
+
+    @property
+    def DEFAULT(self) -> str:
+        """The device of tensors that name none; settable. At first DEVICE, or the fastest."""
+        if self._default is None:
+            wish = config.current.device
+            self._default = self.canonical(wish) if wish else self._fastest()
+            open_device(self._default)
+        return self._default
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        self._default = self.canonical(name)
+
+    @staticmethod
+    def _fastest() -> str:
+        for name in ("CUDA", "CPU"):
+            try:
+                open_device(name)
+            except DeviceError as error:
+                reason = error
+                trace.emit(trace.DevicePassedOver(name, str(error)))
+            else:
+                return name
+        sys.stderr.write(f"tinyml: using the slow NUMPY device: {reason}\n")
+        return "NUMPY"
+
+    @staticmethod
+    def available(name: str) -> bool:
+        """Whether the device answers."""
+        try:
+            open_device(name)
+        except DeviceError:
+            return False
+        return True
+
+    def canonical(self, name: str | None) -> str:
+        """The device's name as tinyml spells it; None is the default. DeviceError if unknown."""
+        if name is None:
+            return self.DEFAULT
+        upper = name.upper()
+        if upper not in _OPENERS:
+            raise DeviceError(f"no device {name!r}; there are: {', '.join(_OPENERS)}")
+        return upper
+
+    def memory_stats(self, name: str | None = None) -> MemoryStats:
+        """Bytes in use, cached, and at most in use so far, on one device."""
+        return open_device(self.canonical(name)).machine.memory_stats()
+
+    def synchronize(self, name: str | None = None) -> None:
+        """Wait until a device has done all its work."""
+        open_device(self.canonical(name)).machine.synchronize()
+
+
+Device = _Devices()

@@ -1,0 +1,206 @@
+"""Number formats, and what becomes of them when two meet in one op.
+
+Promotion (the same as PyTorch's), the smallest type that is above both:
+
+    bool ─ uint8 ─┐
+      └─── int8 ──┴ int16 ─ int32 ─ int64 ─ float16 ─┬ float32 ─ float64
+                                           bfloat16 ─┘
+
+uint16, uint32 and uint64 stand above the smaller unsigned types; with a signed type of at
+most the same size they give the next larger signed type, and uint64 with a signed type gives
+int64 (there is nothing larger). An integer with a float is that float. A Python number is
+weak: it takes the dtype of the tensor unless it is of a higher kind (bool < int < float).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml.errors import DTypeError
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """One number format. There is one object per format, so `is` compares them."""
+
+    name: str
+    kind: str  # "b" bool, "u" unsigned, "i" signed, "f" floating point
+    itemsize: int  # bytes
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The numpy dtype with the bits that memory holds (uint16 for bfloat16)."""
+        return _STORAGE[self.name]
+
+    @property
+    def compute(self) -> np.dtype[Any]:
+        """The numpy dtype that numpy computes in (float32 for bfloat16)."""
+        return _COMPUTE[self.name]
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_int(self) -> bool:
+        """Signed or unsigned integer; bool is not one."""
+        return self.kind in "ui"
+
+    @property
+    def is_half(self) -> bool:
+        """A 16-bit float, whose sums are accumulated in float32."""
+        return self.kind == "f" and self.itemsize == 2
+
+    @property
+    def minimum(self) -> int | float | bool:
+        """The least value: -inf for floats."""
+        return _bounds(self)[0]
+
+    @property
+    def maximum(self) -> int | float | bool:
+        """The greatest value: inf for floats."""
+        return _bounds(self)[1]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (by_name, (self.name,))
+
+
+bool_ = DType("bool", "b", 1)
+uint8 = DType("uint8", "u", 1)
+uint16 = DType("uint16", "u", 2)
+uint32 = DType("uint32", "u", 4)
+uint64 = DType("uint64", "u", 8)
+int8 = DType("int8", "i", 1)
+int16 = DType("int16", "i", 2)
+int32 = DType("int32", "i", 4)
+int64 = DType("int64", "i", 8)
+float16 = DType("float16", "f", 2)
+bfloat16 = DType("bfloat16", "f", 2)
+float32 = DType("float32", "f", 4)
+float64 = DType("float64", "f", 8)
+
+ALL = (
+    bool_,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    int8,
+    int16,
+    int32,
+    int64,
+    float16,
+    bfloat16,
+    float32,
+    float64,
+)
+FLOATS = tuple(d for d in ALL if d.kind == "f")
+INTS = tuple(d for d in ALL if d.kind in "ui")
+
+_BY_NAME = {d.name: d for d in ALL}
+_ALIASES = {
+    "half": float16,
+    "float": float32,
+    "double": float64,
+    "int": int32,
+    "long": int64,
+    "short": int16,
+    "char": int8,
+    "uchar": uint8,
+    "uint": uint32,
+    "bf16": bfloat16,
+}
+_STORAGE = {d.name: np.dtype("uint16" if d is bfloat16 else d.name) for d in ALL}
+_COMPUTE = {d.name: np.dtype("float32" if d is bfloat16 else d.name) for d in ALL}
+_BY_NUMPY = {_STORAGE[d.name]: d for d in ALL if d is not bfloat16}
+_SIGNED = {1: int8, 2: int16, 4: int32, 8: int64}
+
+
+def by_name(name: str) -> DType:
+    """The dtype called `name`, e.g. "float32" or "half"; DTypeError if there is none."""
+    found = _BY_NAME.get(name) or _ALIASES.get(name)
+    if found is None:
+        raise DTypeError(f"no dtype {name!r}; there are: {', '.join(_BY_NAME)}")
+    return found
+
+
+def from_numpy(dtype: npt.DTypeLike) -> DType:
+    """The dtype of a numpy array; DTypeError where tinyml has none (complex, str, object)."""
+    found = _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
+    if found is None:
+        raise DTypeError(f"no tinyml dtype for numpy {dtype}; there are: {', '.join(_BY_NAME)}")
+    return found
+
+
+def promote(*dtypes: DType) -> DType:
+    """The dtype that an op on operands of these dtypes computes in."""
+    result = dtypes[0]
+    for dtype in dtypes[1:]:
+        result = _promote_two(result, dtype)
+    return result
+
+
+@cache
+def _promote_two(a: DType, b: DType) -> DType:
+    if a is b:
+        return a
+    if a.kind == "b" or b.kind == "b":
+        return b if a.kind == "b" else a
+    if a.kind == "f" or b.kind == "f":
+        return _promote_floats(a, b)
+    if a.kind == b.kind:
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    return _SIGNED[min(8, 2 * unsigned.itemsize)]
+
+
+def _promote_floats(a: DType, b: DType) -> DType:
+    if a.kind != b.kind:
+        return a if a.kind == "f" else b
+    if a.itemsize == b.itemsize:
+        return float32  # float16 with bfloat16
+    return a if a.itemsize > b.itemsize else b
+
+
+@cache
+def _bounds(dtype: DType) -> tuple[int | float | bool, int | float | bool]:
+    if dtype.kind == "b":
+        return False, True
+    if dtype.kind == "f":
+        return float("-inf"), float("inf")
+    info = np.iinfo(dtype.storage)
+    return int(info.min), int(info.max)
+
+
+def bfloat16_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """The upper half of float32 `values`, rounded to nearest even; a NaN stays a NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(values.shape)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    quiet = ((bits >> 16) | 0x40).astype(np.uint16)
+    return np.where(np.isnan(values), quiet, rounded)
+
+
+def bfloat16_values(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """float32 values of bfloat16 `bits` (uint16)."""
+    wide = np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16)
+    return wide.view(np.float32).reshape(bits.shape)
+
+
+def to_compute(stored: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    """Memory's bits as numbers numpy can compute with."""
+    return bfloat16_values(stored) if dtype is bfloat16 else stored
+
+
+def to_storage(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    """Numbers as the bits that memory holds."""
+    return bfloat16_bits(values) if dtype is bfloat16 else values.astype(dtype.storage, copy=False)

@@ -1,0 +1,122 @@
+"""`dtypes`: the number formats by name, and the two that Python's numbers become."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+from tinyml import dtype as formats
+from tinyml.dtype import ALL, FLOATS, INTS, DType, by_name, promote
+from tinyml.errors import DTypeError
+
+DTYPES_DICT = {d.name: d for d in ALL}
+_EXPONENT_AND_MANTISSA = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}
+
+
+class _DTypes:
+    """`dtypes.float32`, `dtypes.half`, ...; `default_float` and `default_int` may be set."""
+
+    bool = formats.bool_
+    uint8 = uchar = formats.uint8
+    uint16 = ushort = formats.uint16
+    uint32 = uint = formats.uint32
+    uint64 = ulong = formats.uint64
+    int8 = char = formats.int8
+    int16 = short = formats.int16
+    int32 = int = formats.int32
+    int64 = long = formats.int64
+    float16 = half = formats.float16
+    bfloat16 = formats.bfloat16
+    float32 = float = formats.float32
+    float64 = double = formats.float64
+    floats = FLOATS
+    ints = INTS
+    uints = tuple(d for d in INTS if d.kind == "u")
+    sints = tuple(d for d in INTS if d.kind == "i")
+    all = ALL
+
+    def __init__(self) -> None:
+        self.default_float: DType = formats.float32
+        self.default_int: DType = formats.int32
+
+    @staticmethod
+    def fields() -> dict[str, DType]:
+        """Every dtype by its name."""
+        return dict(DTYPES_DICT)
+
+    @staticmethod
+    def is_float(dtype: DType) -> Any:
+        return dtype.is_float
+
+    @staticmethod
+    def is_int(dtype: DType) -> Any:
+        return dtype.is_int
+
+    @staticmethod
+    def is_unsigned(dtype: DType) -> Any:
+        return dtype.kind == "u"
+
+    @staticmethod
+    def is_bool(dtype: DType) -> Any:
+        return dtype.kind == "b"
+
+    @staticmethod
+    def min(dtype: DType) -> Any:
+        """The least value: -inf for floats."""
+        return dtype.minimum
+
+    @staticmethod
+    def max(dtype: DType) -> Any:
+        """The greatest value: inf for floats."""
+        return dtype.maximum
+
+    @staticmethod
+    def finfo(dtype: DType) -> tuple[Any, Any]:
+        """(bits of the exponent, bits of the mantissa)."""
+        if not dtype.is_float:
+            raise ValueError(f"finfo: {dtype} is not a floating dtype")
+        return _EXPONENT_AND_MANTISSA.get(dtype.name, (11, 52))
+
+    def from_py(self, value: Any) -> DType:
+        """The dtype that a Python number, or a nested list of them, becomes."""
+        if isinstance(value, (list, tuple)):
+            return promote(*map(self.from_py, value)) if value else self.default_float
+        if type(value).__name__ in ("bool", "bool_"):
+            return formats.bool_
+        if isinstance(value, builtins.int):
+            fits = self.default_int.minimum <= value <= self.default_int.maximum
+            return self.default_int if fits else formats.int64
+        if isinstance(value, builtins.float):
+            return self.default_float
+        raise DTypeError(f"no dtype for {value!r} of type {type(value).__name__}")
+
+    @staticmethod
+    def as_const(value: Any, dtype: DType) -> Any:
+        """A Python number as one that `dtype` holds."""
+        if dtype.is_float:
+            return builtins.float(value)
+        return builtins.bool(value) if dtype.kind == "b" else math.trunc(value)
+
+
+dtypes = _DTypes()
+
+
+def to_dtype(dtype: DType | str) -> DType:
+    """A dtype given by itself or by its name; AttributeError if there is none of that name."""
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        return by_name(dtype)
+    except DTypeError as error:
+        raise AttributeError(str(error)) from None
+
+
+def least_upper_dtype(*given: DType) -> DType:
+    """The dtype that an op on these dtypes computes in."""
+    return promote(*given)
+
+
+def least_upper_float(dtype: DType) -> DType:
+    """The dtype itself if it is a float, else the default one."""
+    return dtype if dtype.is_float else dtypes.default_float

@@ -1,0 +1,59 @@
+"""Every exception tinyml raises by itself, as one small tree.
+
+Python's own types are used where Python users expect them (`IndexError` for an index out of
+range, `TypeError` for an argument of the wrong kind). The classes below inherit from the
+built-in type that a PyTorch or NumPy user would catch.
+
+    TinymlError
+    ├── ShapeError      (RuntimeError, ValueError)  shapes that do not go together
+    ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
+    ├── GradientError   (RuntimeError)              autograd asked for something undefined
+    ├── DeviceError     (RuntimeError)              no such device, or it cannot be used here
+    │   ├── CompileError                            a compiler rejected generated source
+    │   ├── OutOfMemoryError (MemoryError)          a machine's memory is full
+    │   └── KernelError                             a kernel failed while it ran
+    ├── JitError        (RuntimeError)              a captured step cannot be replayed
+    └── VerifyError     (AssertionError)            a value between rooms is malformed: a bug
+"""
+
+from __future__ import annotations
+
+
+class TinymlError(Exception):
+    """Base of all errors that are tinyml's own."""
+
+
+class ShapeError(TinymlError, RuntimeError, ValueError):
+    """Shapes that do not go together."""
+
+
+class DTypeError(TinymlError, RuntimeError, TypeError):
+    """Dtypes that do not go together, or an op that a dtype does not have."""
+
+
+class GradientError(TinymlError, RuntimeError):
+    """A gradient was asked for where none is defined."""
+
+
+class DeviceError(TinymlError, RuntimeError):
+    """A device that does not exist, or cannot be used on this machine."""
+
+
+class CompileError(DeviceError):
+    """The compiler rejected generated source, or could not be started."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """A machine has no memory left, even after its cache was emptied."""
+
+
+class KernelError(DeviceError):
+    """A kernel failed while it ran."""
+
+
+class JitError(TinymlError, RuntimeError):
+    """A captured step cannot be replayed with these arguments."""
+
+
+class VerifyError(TinymlError, AssertionError):
+    """A value between two rooms is malformed. This is a bug in tinyml, not in the program."""

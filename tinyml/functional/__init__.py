@@ -1,0 +1,1 @@
+"""What tensors can do, by family. Each function takes a Tensor first and is one of its methods."""

@@ -1,0 +1,172 @@
+"""Nonlinearities, normalisations and what else layers are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinyml import mlops
+from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
+from tinyml.functional.precision import in_float32, to_float
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+def relu(x: Tensor) -> Tensor:
+    return x._apply(mlops.Relu())
+
+
+def relu6(x: Tensor) -> Tensor:
+    return hardtanh(x, 0, 6)
+
+
+@in_float32
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), as a tanh, which overflows nowhere."""
+    return (x * 0.5).tanh() * 0.5 + 0.5
+
+
+@in_float32
+def logsigmoid(x: Tensor) -> Tensor:
+    return -softplus(-x)
+
+
+@in_float32
+def silu(x: Tensor) -> Tensor:
+    return x * sigmoid(x)
+
+
+@in_float32
+def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
+    """x * P(N(0, 1) < x); by tanh, or exactly by erf with approximate="none"."""
+    if approximate == "tanh":
+        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+        return x * 0.5 * (inner.tanh() + 1)
+    if approximate != "none":
+        raise ValueError(f'gelu: approximate is "tanh" or "none", got {approximate!r}')
+    return x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1)
+
+
+@in_float32
+def quick_gelu(x: Tensor) -> Tensor:
+    return x * sigmoid(x * 1.702)
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1 for x <= 0, precise near 0: tanh(x/2) * (exp(x) + 1)."""
+    return (x * 0.5).tanh() * (x.exp() + 1)
+
+
+@in_float32
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return (x > 0).where(x, _expm1((x > 0).where(0, x)) * alpha)
+
+
+@in_float32
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return (x > 0).where(x, _expm1((x > 0).where(0, x / alpha)) * alpha)
+
+
+@in_float32
+def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
+    return elu(x, alpha) * gamma
+
+
+@in_float32
+def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
+    """log(1 + exp(beta * x)) / beta without overflow."""
+    scaled = x * beta
+    small = (-scaled.abs()).exp()  # log(1 + small), by its series where 1 + small loses it
+    log1p = (small < 1e-4).where(small * (1 - small * 0.5), (small + 1).log())
+    return (scaled.maximum(0) + log1p) / beta
+
+
+@in_float32
+def mish(x: Tensor) -> Tensor:
+    return x * softplus(x).tanh()
+
+
+@in_float32
+def softsign(x: Tensor) -> Tensor:
+    return x / (x.abs() + 1)
+
+
+def leaky_relu(x: Tensor, neg_slope: float = 0.01) -> Tensor:
+    x = to_float(x)
+    return (x > 0).where(x, x * neg_slope)
+
+
+def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    """Clipped; the gradient at a bound is 0, as torch has it."""
+    inside = (x > min_val) & (x < max_val)
+    return inside.where(x, x.detach().clip(min_val, max_val))
+
+
+@in_float32
+def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+    return hardtanh(x * alpha + beta, 0, 1)
+
+
+@in_float32
+def hardswish(x: Tensor) -> Tensor:
+    return x * relu6(x + 3) * (1 / 6)
+
+
+# ---- over an axis ----
+
+
+@in_float32
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis."""
+    axis = resolve_axis(axis, x.ndim, "softmax")
+    power = (x - x.detach().max(axis if x.ndim else None, keepdim=True)).exp()
+    return power / power.sum(axis if x.ndim else None, keepdim=True)
+
+
+@in_float32
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """log(softmax(x)), without the detour."""
+    axis = resolve_axis(axis, x.ndim, "log_softmax")
+    shifted = x - x.detach().max(axis if x.ndim else None, keepdim=True)
+    return shifted - shifted.exp().sum(axis if x.ndim else None, keepdim=True).log()
+
+
+@in_float32
+def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
+    """Mean 0 and variance 1 along axes."""
+    axes = resolve_axes(axis, x.ndim, "layernorm")
+    centred = x - x.mean(axes, keepdim=True)
+    return centred * ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
+
+
+@in_float32
+def rmsnorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
+    """Mean square 1 along axes."""
+    return x * ((x * x).mean(axis, keepdim=True) + eps).rsqrt()
+
+
+def batchnorm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    axis: Axes = 1,
+) -> Tensor:
+    """(x - mean) * invstd * weight + bias, where those have the sizes of `axis`."""
+    axes = resolve_axes(axis, x.ndim, "batchnorm")
+    shape = tuple(n if i in axes else 1 for i, n in enumerate(x.shape))
+    result = x - mean.reshape(shape)
+    if weight is not None:
+        result = result * weight.reshape(shape)
+    result = result * (invstd.reshape(shape) if invstd.ndim == len(axes) else invstd)
+    return result if bias is None else result + bias.reshape(shape)
+
+
+def sequential(x: Tensor, layers: Sequence[Callable[[Any], Any]]) -> Tensor:
+    """layers[-1](...layers[1](layers[0](x)))."""
+    for layer in layers:
+        x = layer(x)
+    return x

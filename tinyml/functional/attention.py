@@ -1,0 +1,48 @@
+"""Attention: softmax(query @ key.T) @ value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinyml.dtype import bool_, float32
+from tinyml.errors import ShapeError
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+def scaled_dot_product_attention(
+    x: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Each query (.., n, d) gives a mean of values (.., m, e), weighted by likeness to the keys.
+
+    A mask is either bool (True: this pair takes part) or added to the scores.
+    """
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("attention: give a mask or is_causal=True, not both")
+    if x.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ShapeError(
+            f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
+            "together: (.., n, d), (.., m, d) and (.., m, e)"
+        )
+    if enable_gqa:
+        key = key.repeat_interleave(x.shape[-3] // key.shape[-3], dim=-3)
+        value = value.repeat_interleave(x.shape[-3] // value.shape[-3], dim=-3)
+    dtype = x.dtype
+    wide = float32 if dtype.is_half else dtype
+    scores = x.cast(wide) @ key.cast(wide).transpose(-2, -1) * x.shape[-1] ** -0.5
+    if is_causal:
+        rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
+        attn_mask = rows.unsqueeze(-1) >= columns
+    if attn_mask is not None and attn_mask.dtype is bool_:
+        scores = attn_mask.where(scores, -float("inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask.cast(wide)
+    weights: Tensor = scores.softmax(-1).cast(dtype).dropout(dropout_p)
+    return weights @ value

@@ -1,0 +1,73 @@
+"""How axes and shapes are written by users, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinyml.errors import ShapeError
+from tinyml.lazy import Shape
+
+Axes = int | Sequence[int] | None
+
+
+def resolve_axis(axis: int, ndim: int, op: str) -> int:
+    """`axis` counted from the front; IndexError if there is no such axis."""
+    span = ndim or 1  # a number has an axis 0, as far as naming it goes
+    if not -span <= axis < span:
+        raise IndexError(
+            f"{op}: axis {axis} is out of range for {ndim} dimensions; it lies in "
+            f"[{-span}, {span - 1}]"
+        )
+    return axis % span
+
+
+def resolve_axes(axis: Axes, ndim: int, op: str) -> tuple[int, ...]:
+    """Which axes are meant, in order; None is all of them."""
+    if axis is None:
+        return tuple(range(ndim))
+    named = (axis,) if isinstance(axis, int) else axis
+    axes = tuple(sorted({resolve_axis(a, ndim, op) for a in named}))
+    return axes if ndim else ()
+
+
+def as_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape given as `f(2, 3)` or `f((2, 3))`."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        return tuple(sizes[0])
+    return sizes
+
+
+def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
+    """The shape of a tensor to be made; ValueError if a size is negative."""
+    shape = tuple(int(n) for n in as_shape(sizes))
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"{op}: a size cannot be negative, got {shape}")
+    return shape
+
+
+def broadcast_shape(op: str, *shapes: Shape) -> Shape:
+    """The shape that all `shapes` expand to."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    ndim = max(map(len, shapes))
+    padded = [(1,) * (ndim - len(s)) + s for s in shapes]
+    result = []
+    for sizes in zip(*padded, strict=True):
+        grown = {n for n in sizes if n != 1}
+        if len(grown) > 1:
+            raise ShapeError(
+                f"{op}: shapes {' and '.join(map(str, shapes))} do not broadcast: counted from "
+                "the last axis, sizes must be equal or 1"
+            )
+        result.append(grown.pop() if grown else 1)
+    return tuple(result)
+
+
+def per_axis(value: Any, count: int, op: str, name: str) -> tuple[int, ...]:
+    """One number per axis from an int or a sequence of them."""
+    values = (value,) * count if isinstance(value, int) else tuple(value)
+    if len(values) != count:
+        raise ShapeError(f"{op}: {name} needs {count} values or one, got {values}")
+    return values

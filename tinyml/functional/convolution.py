@@ -1,0 +1,268 @@
+"""Convolution and pooling: products and extremes over sliding windows.
+
+A window is a skewed axis (see lazy.skew), so positions stay affine, nothing is copied, and
+the gradient is a skew again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tinyml.dtype import float32, promote
+from tinyml.dtypes import dtypes
+from tinyml.errors import ShapeError
+from tinyml.functional.axes import per_axis
+from tinyml.functional.movement import pad_by, windows
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+Sizes = int | Sequence[int]
+Pairs = tuple[tuple[int, int], ...]
+
+
+def paddings(padding: Any, count: int, op: str) -> Pairs:
+    """(before, after) per spatial axis: one value, one per axis, or all, last axis first."""
+    if isinstance(padding, int):
+        return ((padding, padding),) * count
+    values = tuple(padding)
+    if values and all(isinstance(v, (tuple, list)) for v in values) and len(values) == count:
+        return tuple((int(v[0]), int(v[1])) for v in values)
+    if len(values) == count:
+        return tuple((p, p) for p in values)
+    if len(values) == 2 * count:
+        return tuple((values[2 * i], values[2 * i + 1]) for i in reversed(range(count)))
+    raise ShapeError(
+        f"{op}: padding is one value, {count} (one per axis) or {2 * count} (before and after, "
+        f"last axis first), got {values}"
+    )
+
+
+def _pad_spatial(x: Tensor, pairs: Pairs, value: float | int | bool = 0) -> Tensor:
+    return pad_by(x, ((0, 0),) * (x.ndim - len(pairs)) + pairs, value)
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
+    padding: Any = 0,
+) -> Tensor:
+    """Each output is the sum of a window of x times the weight: 1 to 3 spatial axes."""
+    count = weight.ndim - 2
+    _check_channels(x, weight, groups, count)
+    strides = per_axis(stride, count, "conv2d", "stride")
+    dilations = per_axis(dilation, count, "conv2d", "dilation")
+    padded = _pad_spatial(x, paddings(padding, count, "conv2d"))
+    kernel = weight.shape[2:]
+    _check_windows("conv2d", padded.shape[2:], kernel, dilations)
+    read = windows(padded, kernel, strides, dilations)  # (n, c, *out, *kernel)
+    out = read.shape[2 : 2 + count]
+    n, per_group, made = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
+    read = read.reshape((n, groups, 1, per_group, *out, *kernel))
+    order = [0, 1, 2, *range(4, 4 + count), 3, *range(4 + count, 4 + 2 * count)]
+    read = read.permute(order)  # (n, groups, 1, *out, c, *kernel)
+    filters = weight.reshape((1, groups, made, *(1,) * count, per_group, *kernel))
+    dtype = promote(x.dtype, weight.dtype)
+    wide = float32 if dtype.is_half else dtype
+    axes = tuple(range(3 + count, 4 + 2 * count))
+    total = (read.cast(wide) * filters.cast(wide)).sum(axes, dtype=wide).cast(dtype)
+    result = total.reshape((n, groups * made, *out))
+    return result if bias is None else result + bias.reshape((1, -1, *(1,) * count))
+
+
+def _check_channels(x: Tensor, weight: Tensor, groups: int, count: int) -> None:
+    fits = (
+        count > 0
+        and x.ndim == weight.ndim
+        and x.shape[1] == weight.shape[1] * groups
+        and weight.shape[0] % groups == 0
+    )
+    if not fits:
+        raise ShapeError(
+            f"conv2d: input {x.shape} and weight {weight.shape} do not go together with groups="
+            f"{groups}: input (n, channels, *space), weight (out, channels / groups, *kernel)"
+        )
+
+
+def _check_windows(
+    op: str, sizes: Sequence[int], kernel: Sequence[int], dilations: Sequence[int]
+) -> None:
+    for n, k, d in zip(sizes, kernel, dilations, strict=True):
+        if n < d * (k - 1) + 1:
+            raise ShapeError(
+                f"{op}: windows of {tuple(kernel)}, dilated by {tuple(dilations)}, are larger than "
+                f"the padded input {tuple(sizes)}"
+            )
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
+    padding: Any = 0,
+    output_padding: Sizes = 0,
+) -> Tensor:
+    """The gradient of conv2d: each input adds its multiple of the weight to a window."""
+    count = weight.ndim - 2
+    if count < 1 or x.ndim != weight.ndim or x.shape[1] != weight.shape[0]:
+        raise ShapeError(
+            f"conv_transpose2d: input {x.shape} and weight {weight.shape} do not go together: "
+            "input (n, channels, *space), weight (channels, out / groups, *kernel)"
+        )
+    strides = per_axis(stride, count, "conv_transpose2d", "stride")
+    dilations = per_axis(dilation, count, "conv_transpose2d", "dilation")
+    extra = per_axis(output_padding, count, "conv_transpose2d", "output_padding")
+    pairs = paddings(padding, count, "conv_transpose2d")
+    kernel = weight.shape[2:]
+    filters = weight.unflatten(0, (groups, -1)).transpose(1, 2)
+    filters = filters.reshape((-1, weight.shape[0] // groups, *kernel))
+    filters = filters.flip(tuple(range(2, filters.ndim)))
+    for i, step in enumerate(strides):
+        x = _spread_out(x, 2 + i, step)
+    grown = tuple(
+        ((k - 1) * d - before, (k - 1) * d - after + more)
+        for k, d, (before, after), more in zip(kernel, dilations, pairs, extra, strict=True)
+    )
+    return conv2d(_pad_spatial(x, grown), filters, bias, groups, 1, dilations, 0)
+
+
+def _spread_out(x: Tensor, axis: int, step: int) -> Tensor:
+    """step - 1 zeros between the elements of one axis."""
+    if step == 1:
+        return x
+    n = x.shape[axis]
+    shape = (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])
+    wide = pad_by(
+        x.reshape(shape), tuple((0, step - 1 if a == axis + 1 else 0) for a in range(x.ndim + 1))
+    )
+    joined = wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
+    most = max(0, n * step - (step - 1))
+    return joined.shrink([(0, most) if a == axis else None for a in range(x.ndim)])
+
+
+# ---- pooling ----
+
+
+class _Pool:
+    """How windows lie: what the pooling functions were asked for, per spatial axis."""
+
+    def __init__(
+        self, op: str, x: Tensor, kernel: Any, stride: Any, dilation: Any, padding: Any, ceil: bool
+    ) -> None:
+        self.kernel = (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
+        self.count = count = len(self.kernel)
+        if x.ndim < count:
+            raise ShapeError(f"{op}: {x.shape} has fewer axes than the window {self.kernel}")
+        self.strides = per_axis(self.kernel if stride is None else stride, count, op, "stride")
+        self.dilations = per_axis(dilation, count, op, "dilation")
+        self.pairs = paddings(padding, count, op)
+        self.space = x.shape[x.ndim - count :]
+        self.over = tuple(self._overhang(i) if ceil else 0 for i in range(count))
+        padded = [n + sum(p) + o for n, p, o in zip(self.space, self.pairs, self.over, strict=True)]
+        _check_windows(op, padded, self.kernel, self.dilations)
+
+    def _overhang(self, i: int) -> int:
+        """How far a last window, which must begin inside, reaches over the end."""
+        (before, after), step = self.pairs[i], self.strides[i]
+        length, reach = self.space[i] + before + after, self.dilations[i] * (self.kernel[i] - 1) + 1
+        last = -(-(length - reach) // step)
+        if last * step >= self.space[i] + before:
+            last -= 1
+        over: int = last * step + reach - length
+        return max(0, over)
+
+    def read(self, x: Tensor, value: float | int | bool) -> Tensor:
+        """(.., *out, windows): the elements of each window on one last axis."""
+        pairs = zip(self.pairs, self.over, strict=True)
+        padded = _pad_spatial(x, tuple((b, a + over) for (b, a), over in pairs), value)
+        return windows(padded, self.kernel, self.strides, self.dilations)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The window's axes, counted from the end."""
+        return tuple(range(-self.count, 0))
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Sizes = (2, 2),
+    stride: Sizes | None = None,
+    dilation: Sizes = 1,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window; with return_indices also where it was."""
+    pool = _Pool("max_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
+    read = pool.read(x, x.dtype.minimum)
+    best = read.max(pool.axes)
+    if not return_indices:
+        return best
+    size = prod(pool.space)
+    places = pool.read(x._arange(size).reshape(pool.space), size)
+    equal = read.detach() == best.detach().reshape((*best.shape, *(1,) * pool.count))
+    return best, equal.where(places, size).min(pool.axes).cast(dtypes.default_int)
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Sizes = (2, 2),
+    stride: Sizes | None = None,
+    dilation: Sizes = 1,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window; padding may or may not count as elements."""
+    pool = _Pool("avg_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
+    if x.dtype.is_half:
+        wide = avg_pool2d(
+            x.cast(float32), kernel_size, stride, dilation, padding, ceil_mode, count_include_pad
+        )
+        return wide.cast(x.dtype)
+    total: Tensor = pool.read(x, 0).sum(pool.axes)
+    if count_include_pad and not any(pool.over):
+        share: float = 1 / prod(pool.kernel)
+        return total * share
+    ones = x._full(pool.space, 1, float32)
+    if count_include_pad:  # the overhang of a last window never counts
+        ones = pad_by(ones, pool.pairs, 1)
+        pool.pairs = ((0, 0),) * pool.count
+    return total / pool.read(ones, 0).sum(pool.axes)
+
+
+def max_unpool2d(
+    x: Tensor,
+    indices: Tensor,
+    kernel_size: Sizes = (2, 2),
+    stride: Sizes | None = None,
+    dilation: Sizes = 1,
+    padding: Any = 0,
+    output_size: Sequence[int] | None = None,
+) -> Tensor:
+    """The inverse of max_pool2d with return_indices: zero where no maximum was."""
+    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+    count = len(kernel)
+    steps = per_axis(kernel if stride is None else stride, count, "max_unpool2d", "stride")
+    spans = per_axis(dilation, count, "max_unpool2d", "dilation")
+    pairs = paddings(padding, count, "max_unpool2d")
+    if output_size is None:
+        space = tuple(
+            (n - 1) * s - sum(p) + d * (k - 1) + 1
+            for n, s, p, d, k in zip(x.shape[-count:], steps, pairs, spans, kernel, strict=True)
+        )
+    else:
+        space = tuple(output_size)[-count:]
+    batch = x.shape[:-count]
+    flat, places = x.reshape((*batch, -1)), indices.reshape((*batch, -1))
+    base = x._full((*batch, prod(space)), 0, x.dtype)
+    return base.scatter(-1, places, flat).reshape((*batch, *space))

@@ -1,0 +1,171 @@
+"""Tensors out of nothing. Values that a formula gives are computed, never uploaded."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinyml import lazy
+from tinyml.device import Device
+from tinyml.dtype import DType, int32, int64
+from tinyml.dtypes import dtypes, to_dtype
+from tinyml.errors import ShapeError
+from tinyml.functional.axes import new_shape
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Scalar, Tensor
+
+
+def full(
+    kind: type[Tensor],
+    /,
+    shape: Any,
+    fill_value: Scalar,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """`fill_value` everywhere."""
+    sizes = new_shape((shape,) if isinstance(shape, int) else tuple(shape), "full")
+    target = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
+    node = lazy.const(fill_value, target, Device.canonical(device), sizes)
+    return kind._of(node)._requiring(requires_grad)
+
+
+def zeros(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    sizes = new_shape(shape, "zeros")
+    return full(kind, sizes, 0, dtype or dtypes.default_float, device, requires_grad)
+
+
+def ones(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    sizes = new_shape(shape, "ones")
+    return full(kind, sizes, 1, dtype or dtypes.default_float, device, requires_grad)
+
+
+def empty(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """Values do not matter (they are zero)."""
+    sizes = new_shape(shape, "empty")
+    return full(kind, sizes, 0, dtype or dtypes.default_float, device, requires_grad)
+
+
+def eye(
+    kind: type[Tensor],
+    /,
+    n: int,
+    m: int | None = None,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """Ones on the diagonal."""
+    rows, columns = new_shape((n, n if m is None else m), "eye")
+    place = Device.canonical(device)
+    i = kind._of(lazy.reshape(lazy.iota(rows, int32, place), (rows, 1)))
+    j = kind._of(lazy.iota(columns, int32, place))
+    target = to_dtype(dtype) if dtype is not None else dtypes.default_float
+    return (i == j).cast(target)._requiring(requires_grad)
+
+
+def arange(
+    kind: type[Tensor],
+    /,
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """start, start + step, ... before stop."""
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ShapeError("arange: the step cannot be 0")
+    whole = all(isinstance(v, int) for v in (start, stop, step))
+    target = (
+        to_dtype(dtype)
+        if dtype is not None
+        else dtypes.from_py([int(start), int(stop)])
+        if whole
+        else dtypes.default_float
+    )
+    count = max(0, math.ceil((stop - start) / step))
+    wide = int64 if target is int64 or count > int32.maximum else int32
+    places = kind._of(lazy.iota(count, wide, Device.canonical(device)))
+    if whole and target.is_int:
+        values = places.cast(target)
+    else:
+        values = places.cast(target if target.is_float and not target.is_half else dtypes.float32)
+    values = values if step == 1 else values * step
+    values = values if start == 0 else values + start
+    return values.cast(target)._requiring(requires_grad)
+
+
+def linspace(
+    kind: type[Tensor],
+    /,
+    start: float,
+    stop: float,
+    steps: int,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """`steps` values from start to stop, both included."""
+    target = to_dtype(dtype) if dtype is not None else dtypes.default_float
+    if steps < 0:
+        raise ShapeError(f"linspace: the number of steps cannot be negative, got {steps}")
+    if target is dtypes.bool:
+        raise ShapeError("linspace: bool has no values between; use a number dtype")
+    places = kind._of(lazy.iota(steps, int32, Device.canonical(device)))
+    exact = places.cast(target if target.is_float and not target.is_half else dtypes.float32)
+    if steps > 1:  # from both ends, so that the last value is exact
+        by = (stop - start) / (steps - 1)
+        rising, falling = exact * by + start, stop - (steps - 1 - exact) * by
+        exact = (places < steps // 2).where(rising, falling)
+    elif steps == 1:
+        exact = exact + start
+    return exact.cast(target)._requiring(requires_grad)
+
+
+def full_like(
+    x: Tensor,
+    fill_value: Scalar,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    target = x.dtype if dtype is None else to_dtype(dtype)
+    return x._full(x.shape, fill_value, target)._requiring(requires_grad)
+
+
+def zeros_like(
+    x: Tensor, dtype: DType | str | None = None, requires_grad: bool | None = None
+) -> Tensor:
+    return full_like(x, 0, dtype, requires_grad)
+
+
+def ones_like(
+    x: Tensor, dtype: DType | str | None = None, requires_grad: bool | None = None
+) -> Tensor:
+    return full_like(x, 1, dtype, requires_grad)

@@ -1,0 +1,374 @@
+"""Ops on every element of two tensors: arithmetic, comparisons, bits, and choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tinyml import lazy, mlops
+from tinyml.dtype import DType, bool_, int16, int64, promote
+from tinyml.dtypes import dtypes
+from tinyml.errors import DTypeError
+from tinyml.functional.axes import broadcast_shape
+from tinyml.functional.precision import in_float32, to_float
+from tinyml.ops import Op
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Scalar, Tensor
+
+
+# ---- two operands ----
+
+
+def weak_dtype(dtype: DType, value: Scalar) -> DType:
+    """The dtype of an op between a tensor of `dtype` and a Python number."""
+    if isinstance(value, bool) or dtype.is_float:
+        return dtype
+    if isinstance(value, float):
+        return dtypes.default_float
+    if dtype is not bool_:
+        return dtype
+    fits = dtypes.default_int.minimum <= value <= dtypes.default_int.maximum
+    return dtypes.default_int if fits else int64
+
+
+def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor, Tensor]:
+    """x and y (or y and x) with one dtype and one shape."""
+    if not isinstance(y, type(x)):
+        if isinstance(y, (bool, int, float)):
+            dtype = weak_dtype(x.dtype, y)
+            x, y = x.cast(dtype), x._full(x.shape, y, dtype)
+            return (y, x) if reverse else (x, y)
+        y = x._coerce(y)
+    if x.dtype is not y.dtype:
+        dtype = promote(x.dtype, y.dtype)
+        x, y = x.cast(dtype), y.cast(dtype)
+    if x.shape != y.shape:
+        shape = broadcast_shape(op, x.shape, y.shape)
+        x, y = x._broadcast_to(shape), y._broadcast_to(shape)
+    return (y, x) if reverse else (x, y)
+
+
+def _binary(op: str, function: Callable[[], mlops.Function], x: Tensor, y: Any) -> Tensor:
+    x, y = operands(op, x, y)
+    return x._apply(function(), y)
+
+
+def _compare(op: Op, x: Tensor, y: Any, swap: bool = False) -> Tensor:
+    x, y = operands(op.name.lower(), x, y)
+    if swap:
+        x, y = y, x
+    return x._of(lazy.map_(op, x.lazy, y.lazy))
+
+
+def add(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    x, y = operands("add", x, y)
+    return x | y if x.dtype is bool_ else x._apply(mlops.Add(), y)
+
+
+def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    x, y = operands("sub", x, y, reverse)
+    if x.dtype is bool_:
+        raise DTypeError("sub: bool has no subtraction; use ^, or cast to an integer")
+    return x._apply(mlops.Sub(), y)
+
+
+def mul(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    x, y = operands("mul", x, y)
+    return x & y if x.dtype is bool_ else x._apply(mlops.Mul(), y)
+
+
+def div(
+    x: Tensor, y: Tensor | Scalar, rounding_mode: str | None = None, reverse: bool = False
+) -> Tensor:
+    """x / y, a float; "trunc" and "floor" round it and keep integers integers."""
+    if rounding_mode not in (None, "trunc", "floor"):
+        raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
+    x, y = operands("div", x, y, reverse)
+    if rounding_mode is None or x.dtype.is_float:
+        quotient = to_float(x)._apply(mlops.Div(), to_float(y))
+        if rounding_mode is None:
+            return quotient
+        return quotient.trunc() if rounding_mode == "trunc" else quotient.floor()
+    floored = _bits(Op.IDIV, x, y)
+    if rounding_mode == "floor":
+        return floored
+    inexact = (floored * y != x) & ((x < 0) != (y < 0))
+    return floored + inexact.cast(floored.dtype)
+
+
+def idiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x // y, rounded down."""
+    x, y = operands("idiv", x, y, reverse)
+    if x.dtype is bool_:
+        x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
+    if x.dtype.is_int:
+        return _bits(Op.IDIV, x, y)
+    return _floor_quotient(x, y)
+
+
+def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
+    """floor(x / y) of the exact quotient, where rounding x / y first may be off by one."""
+    exact = ((x - x._apply(mlops.Mod(), y)) / y).round()
+    opposite = ((x < 0) != (y < 0)) & (x != 0)
+    unbounded = y.isinf() & x.isfinite()
+    return unbounded.where(opposite.where(-1.0, 0.0), (y == 0).where(x / y, exact))
+
+
+def mod(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x % y, with the sign of y."""
+    x, y = operands("mod", x, y, reverse)
+    if x.dtype is bool_:
+        x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
+    return x._apply(mlops.Mod(), y)
+
+
+def pow_(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x ** y (or y ** x)."""
+    if isinstance(y, (bool, int, float)) and not reverse:
+        return _power(x, y)
+    x, y = operands("pow", x, y, reverse)
+    if x.dtype.is_float:
+        return x._apply(mlops.Pow(), y)
+    return _int_power(x.cast(dtypes.default_int) if x.dtype is bool_ else x, y)
+
+
+def _power(x: Tensor, exponent: Scalar) -> Tensor:
+    if x.dtype.is_float:
+        short: dict[float, Callable[[Tensor], Tensor]] = {
+            1: lambda x: x,
+            2: lambda x: x * x,
+            3: lambda x: x * x * x,
+            -1: lambda x: x.reciprocal(),
+            -2: lambda x: (x * x).reciprocal(),
+        }
+        if exponent in short:
+            return short[exponent](x)
+        return x._apply(mlops.Pow(), x._full(x.shape, exponent, x.dtype))
+    if isinstance(exponent, float):
+        return _power(x.cast(dtypes.default_float), exponent)
+    if exponent < 0:
+        raise DTypeError(
+            f"pow: {x.dtype} ** {exponent} is no integer; cast the base to a float first"
+        )
+    x = x.cast(weak_dtype(x.dtype, exponent))
+    result, square = x._full(x.shape, 1, x.dtype), x
+    while exponent:
+        if exponent & 1:
+            result = result * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    return result
+
+
+def _int_power(x: Tensor, y: Tensor) -> Tensor:
+    """By squaring: one step for each bit that an exponent may usefully have."""
+    y = y.cast(x.dtype)
+    result, square = x._full(x.shape, 1, x.dtype), x
+    for bit in range(8 * x.dtype.itemsize - (x.dtype.kind == "i")):
+        chosen = ((y >> bit) & 1) != 0
+        result = chosen.where(result * square, result)
+        square = square * square
+    negative = (x == 1).where(1, (x == -1).where(1 - 2 * (y & 1), 0)) if x.dtype.kind == "i" else 0
+    return (y < 0).where(negative, result)
+
+
+def rsub(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return sub(x, y, reverse=True)
+
+
+def rdiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return div(x, y, reverse=True)
+
+
+def ridiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return idiv(x, y, reverse=True)
+
+
+def rmod(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return mod(x, y, reverse=True)
+
+
+def rpow(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return pow_(x, y, reverse=True)
+
+
+def rlshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return lshift(x, y, reverse=True)
+
+
+def rrshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return rshift(x, y, reverse=True)
+
+
+def add_to(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x += y; so are the three below."""
+    return x._in_place(add(x, y))
+
+
+def subtract_from(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(sub(x, y))
+
+
+def multiply_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(mul(x, y))
+
+
+def divide_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(div(x, y))
+
+
+def maximum(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _binary("maximum", mlops.Max, x, y)
+
+
+def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _binary("minimum", mlops.Min, x, y)
+
+
+def lt(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _compare(Op.LESS, x, y)
+
+
+def le(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _compare(Op.LESS_EQUAL, x, y)
+
+
+def gt(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _compare(Op.LESS, x, y, swap=True)
+
+
+def ge(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _compare(Op.LESS_EQUAL, x, y, swap=True)
+
+
+def eq(x: Tensor, y: object) -> Tensor:
+    return _compare(Op.EQUAL, x, y)
+
+
+def ne(x: Tensor, y: object) -> Tensor:
+    equal = _compare(Op.EQUAL, x, y)
+    return equal._of(lazy.map_(Op.NOT, equal.lazy))
+
+
+# ---- bits ----
+
+
+def _bits(op: Op, x: Tensor, y: Any, reverse: bool = False) -> Tensor:
+    x, y = operands(op.name.lower(), x, y, reverse)
+    if x.dtype.is_float:
+        raise DTypeError(f"{op.name.lower()} works on integers, got {x.dtype}; cast first")
+    return x._of(lazy.map_(op, x.lazy, y.lazy))
+
+
+def bitwise_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _bits(Op.AND, x, y)
+
+
+def bitwise_or(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _bits(Op.OR, x, y)
+
+
+def bitwise_xor(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return _bits(Op.XOR, x, y)
+
+
+def bitwise_not(x: Tensor) -> Tensor:
+    if x.dtype.is_float:
+        raise DTypeError(f"bitwise_not works on integers, got {x.dtype}; cast first")
+    return x._of(lazy.map_(Op.NOT, x.lazy))
+
+
+def lshift(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    return _bits(Op.SHL, x, y, reverse)
+
+
+def rshift(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    return _bits(Op.SHR, x, y, reverse)
+
+
+def logical_not(x: Tensor) -> Tensor:
+    return bitwise_not(x.cast(bool_))
+
+
+# ---- choosing ----
+
+
+def where(condition: Tensor, x: Tensor | Scalar, y: Tensor | Scalar) -> Tensor:
+    """x where the condition holds, y elsewhere."""
+    a, b = _alternatives(condition, x, y)
+    shape = broadcast_shape("where", condition.shape, a.shape, b.shape)
+    a, b = a._broadcast_to(shape), b._broadcast_to(shape)
+    return condition.cast(bool_)._broadcast_to(shape)._apply(mlops.Where(), a, b)
+
+
+def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    kind = type(condition)
+    if isinstance(x, kind):
+        return operands("where", x, y)
+    if isinstance(y, kind):
+        b, a = operands("where", y, x)
+        return a, b
+    for value in (x, y):
+        if not isinstance(value, (bool, int, float)):
+            a, b = condition._coerce(x), condition._coerce(y)
+            return operands("where", a, b)
+    dtype = weak_dtype(weak_dtype(bool_, x), y)
+    return condition._full((), x, dtype), condition._full((), y, dtype)
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
+    """x, with `value` where the mask holds."""
+    return where(mask, value, x)
+
+
+def clip(
+    x: Tensor, min_: Tensor | Scalar | None = None, max_: Tensor | Scalar | None = None
+) -> Tensor:
+    """x, not below min_ and not above max_; at a bound the gradient passes."""
+    if min_ is None and max_ is None:
+        raise RuntimeError("clip: at least one of min_ and max_ must be given")
+    if min_ is not None:
+        x = (x < min_).where(min_, x)
+    return x if max_ is None else (x > max_).where(max_, x)
+
+
+def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
+    """x + (end - x) * weight."""
+    if x.dtype.kind == "u" and isinstance(weight, type(x)):  # as images are blended: in 8 bits
+        bits = (weight * 128 + 0.5).cast(int16)
+        wide = x.cast(int16)
+        return (wide + (((end.cast(int16) - wide) * bits + 64) >> 7)).cast(x.dtype)
+    return x + (end - x) * weight
+
+
+def copysign(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """The magnitude of x with the sign of y; -0.0 has one."""
+    x, y = operands("copysign", x, y)
+    return to_float(x)._apply(mlops.CopySign(), to_float(y))
+
+
+@in_float32
+def logaddexp(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """log(exp(x) + exp(y)) without overflow."""
+    x, y = operands("logaddexp", x, y)
+    high = maximum(x, y).detach()
+    high = high.isfinite().where(high, 0)
+    return ((x - high).exp() + (y - high).exp()).log() + high
+
+
+def isclose(
+    x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """|x - y| <= atol + rtol * |y|; infinities are close to themselves."""
+    x, y = operands("isclose", x, y)
+    near = x.isfinite() & y.isfinite() & ((x - y).abs() <= atol + rtol * y.abs())
+    close = near | (x == y)
+    return close | (x.isnan() & y.isnan()) if equal_nan else close
+
+
+def allclose(
+    x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all of x is close to y."""
+    return bool(isclose(x, y, rtol, atol, equal_nan).all().item())

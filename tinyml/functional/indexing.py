@@ -1,0 +1,391 @@
+"""Elements chosen by position: slices, tensors of indices, and their inverse.
+
+Slices are movements. Tensors of indices become one gather: the axes they index are flattened
+into one, and so are the indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinyml import mlops
+from tinyml.dtype import bool_, int32, int64
+from tinyml.dtypes import dtypes
+from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional.axes import broadcast_shape, resolve_axis
+from tinyml.functional.movement import every, pad_by
+from tinyml.ops import Op
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Scalar, Tensor
+
+
+@dataclass
+class _Part:
+    """What an index says about one axis of the source (or about a new axis)."""
+
+    kind: str  # "int", "slice", "new", "tensor"
+    start: int = 0
+    stop: int = 1
+    step: int = 1
+    index: Any = None  # the Tensor of a "tensor"
+
+    @property
+    def length(self) -> int:
+        return max(0, -(-(self.stop - self.start) // abs(self.step)))
+
+
+# ---- reading an index ----
+
+
+def _parse(x: Tensor, index: Any) -> list[_Part]:
+    given = list(index) if isinstance(index, tuple) else [index]
+    given = [g for item in given for g in _expanded(x, item)]
+    if sum(item is Ellipsis for item in given) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    counted = sum(item is not None and item is not Ellipsis for item in given)
+    if counted > x.ndim:
+        raise IndexError(f"too many indices ({counted}) for a tensor of shape {x.shape}")
+    rest: list[Any] = [slice(None)] * (x.ndim - counted)
+    at = next((i for i, item in enumerate(given) if item is Ellipsis), len(given))
+    given[at : at + 1] = rest
+    parts, axis = [], 0
+    for item in given:
+        if item is None:
+            parts.append(_Part("new"))
+            continue
+        parts.append(_part(x, item, axis))
+        axis += 1
+    return parts
+
+
+def _expanded(x: Tensor, item: Any) -> list[Any]:
+    """Masks as tensors of indices, lists as tensors; everything else as it is."""
+    if isinstance(item, (bool, np.bool_)):
+        raise IndexError("a single bool is no index; use None, or an empty slice")
+    if isinstance(item, (list, tuple, np.ndarray)):
+        item = _from_host(x, item)
+    if isinstance(item, type(x)) and item.dtype is bool_:
+        return [type(x)(p.astype(np.int64), x.device) for p in np.nonzero(item.numpy())]
+    return [item]
+
+
+def _from_host(x: Tensor, item: Any) -> Any:
+    if isinstance(item, (list, tuple)) and not _only_numbers(item):
+        if not _only_numbers(item, type(x)):
+            raise IndexError(f"an index holds integers, got {item!r}")
+        parts = [_from_host(x, v) if isinstance(v, (list, tuple)) else v for v in item]
+        parts = [p if isinstance(p, type(x)) else type(x)(p, x.device) for p in parts]
+        return parts[0].stack(*parts[1:])
+    values = np.asarray(item) if np.size(item) else np.zeros(np.shape(item), np.int32)
+    if values.dtype.kind not in "iub":
+        raise IndexError(f"an index holds integers, got {values.dtype}: {item!r}")
+    return type(x)(values if values.dtype.kind == "b" else values.astype(np.int64), x.device)
+
+
+def _only_numbers(item: Any, *others: type) -> bool:
+    if isinstance(item, (list, tuple)):
+        return all(_only_numbers(v, *others) for v in item)
+    return isinstance(item, (int, np.integer, *others)) and item is not None
+
+
+def _part(x: Tensor, item: Any, axis: int) -> _Part:
+    n = x.shape[axis]
+    if isinstance(item, slice):
+        return _slice(item, n)
+    if isinstance(item, type(x)):
+        if not item.dtype.is_int:
+            raise IndexError(f"an index is a tensor of integers, got {item.dtype}")
+        return _Part("tensor", index=item)
+    if not hasattr(item, "__index__"):
+        raise IndexError(
+            f"an index is an int, slice, None, ..., list or integer Tensor; got {item!r}"
+        )
+    place = int(item)
+    if not -n <= place < n:
+        raise IndexError(f"index {place} is out of bounds for axis {axis} of {x.shape}")
+    place %= n
+    return _Part("int", place, place + 1)
+
+
+def _slice(item: slice, n: int) -> _Part:
+    for bound in (item.start, item.stop, item.step):
+        if bound is not None and not isinstance(bound, (int, np.integer)):
+            raise TypeError(f"a slice is made of integers or None, not of {type(bound).__name__}")
+    start, stop, step = item.indices(n)  # ValueError if the step is 0
+    count = len(range(start, stop, step))
+    if not count:
+        return _Part("slice", 0, 0)
+    if step < 0:
+        start, stop = start + (count - 1) * step, start + 1
+    else:
+        stop = start + (count - 1) * step + 1
+    return _Part("slice", start, stop, step)
+
+
+# ---- __getitem__ ----
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """x[index]."""
+    parts = _parse(x, index)
+    chosen = _basic(x, parts)
+    tensors = [p.index for p in parts if p.kind == "tensor"]
+    if not tensors:
+        return chosen
+    kept = [p.kind for p in parts if p.kind != "int"]
+    return _advanced(chosen, [i for i, kind in enumerate(kept) if kind == "tensor"], tensors)
+
+
+def _basic(x: Tensor, parts: Sequence[_Part]) -> Tensor:
+    """Slices and integers applied, new axes added; axes indexed by tensors stay whole."""
+    axes = [p for p in parts if p.kind != "new"]
+    whole = [p.kind == "tensor" for p in axes]
+    x = x.shrink([None if w else (p.start, p.stop) for p, w in zip(axes, whole, strict=True)])
+    backwards = tuple(i for i, p in enumerate(axes) if p.step < 0)
+    x = x.flip(backwards) if backwards else x
+    for i, p in enumerate(axes):
+        x = every(x, i, abs(p.step)) if x.shape[i] else x
+    sizes = iter(x.shape)
+    shape: list[int] = []
+    for p in parts:
+        n = 1 if p.kind == "new" else next(sizes)
+        if p.kind != "int":
+            shape.append(n)
+    return x.reshape(tuple(shape))
+
+
+def wrapped(index: Tensor, n: int) -> Tensor:
+    """The index with negative values counted from the end."""
+    wide = index if index.dtype in (int32, int64) else index.cast(int64 if n > 2**31 - 1 else int32)
+    return wide if index.dtype.kind == "u" else (wide < 0).where(wide + n, wide)
+
+
+def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor]) -> Tensor:
+    """`axes` of x indexed by tensors, which broadcast together."""
+    shape = broadcast_shape("index", *(t.shape for t in tensors))
+    sizes = [x.shape[a] for a in axes]
+    if 0 in sizes and 0 not in shape:
+        raise IndexError(f"index out of bounds: an axis of {x.shape} that is indexed is empty")
+    flat = _flat_index(tensors, sizes, shape)
+    others = [a for a in range(x.ndim) if a not in axes]
+    rest = tuple(x.shape[a] for a in others)
+    table = x.permute([*axes, *others]).reshape((prod(sizes), *rest))
+    rows = flat.reshape((prod(shape), *(1 for _ in rest)))._broadcast_to((prod(shape), *rest))
+    found = _gather(table, 0, rows).reshape((*shape, *rest))
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        return found  # indices apart from each other: their axes come first
+    first, count = axes[0], len(shape)
+    order = [*range(count, count + first), *range(count), *range(count + first, found.ndim)]
+    return found.permute(order)
+
+
+def _flat_index(tensors: list[Tensor], sizes: list[int], shape: tuple[int, ...]) -> Tensor:
+    total, flat = prod(sizes), None
+    for i, (index, n) in enumerate(zip(tensors, sizes, strict=True)):
+        place = wrapped(index, n)
+        place = place.cast(int64 if total > int32.maximum else int32)._broadcast_to(shape)
+        part = place * prod(sizes[i + 1 :]) if i + 1 < len(sizes) else place
+        flat = part if flat is None else flat + part
+    assert flat is not None
+    return flat
+
+
+# ---- __setitem__ ----
+
+
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """x[index] = value, as a new version of x."""
+    parts = _parse(x, index)
+    source = value if isinstance(value, type(x)) else type(x)(value, x.device, x.dtype)
+    source, old = source.cast(x.dtype), x._before_assignment()
+    if any(p.kind == "tensor" for p in parts):
+        x.assign(_set_places(old, index, source))
+    else:
+        x.assign(_set_box(old, parts, source))
+
+
+def _shape_of_value(source: Tensor, shape: tuple[int, ...]) -> Tensor:
+    while source.ndim > len(shape) and source.shape[0] == 1:
+        source = source.reshape(source.shape[1:])
+    if broadcast_shape("setitem", source.shape, shape) != shape:
+        raise ShapeError(f"setitem: a value of {source.shape} does not fit into {shape}")
+    return source._broadcast_to(shape)
+
+
+def _set_box(x: Tensor, parts: Sequence[_Part], source: Tensor) -> Tensor:
+    """Where the slices reach, `source`; elsewhere x."""
+    shape = tuple(p.length if p.kind == "slice" else 1 for p in parts if p.kind != "int")
+    if not prod(shape):
+        return x
+    axes = [p for p in parts if p.kind != "new"]
+    source = _shape_of_value(source, shape).reshape(tuple(p.length for p in axes))
+    placed = _unsliced(source, axes, x.shape)
+    if placed.shape == x.shape and source.numel() == x.numel():
+        return placed
+    inside = _unsliced(x._full(source.shape, True, bool_), axes, x.shape)
+    return inside.where(placed, x)
+
+
+def _unsliced(source: Tensor, axes: Sequence[_Part], shape: tuple[int, ...]) -> Tensor:
+    """The elements of a slice back at their places, zero elsewhere."""
+    backwards = tuple(i for i, p in enumerate(axes) if p.step < 0)
+    source = source.flip(backwards) if backwards else source
+    for i, p in enumerate(axes):
+        gap = abs(p.step) - 1
+        if gap:
+            split = source.reshape((*source.shape[: i + 1], 1, *source.shape[i + 1 :]))
+            split = pad_by(split, tuple((0, gap * (a == i + 1)) for a in range(split.ndim)))
+            n = source.shape[i] * (gap + 1)
+            source = split.reshape((*source.shape[:i], n, *source.shape[i + 1 :]))
+            source = source.shrink([(0, n - gap) if a == i else None for a in range(source.ndim)])
+    spans = zip(axes, source.shape, shape, strict=True)
+    return pad_by(source, tuple((p.start, n - p.start - m) for p, m, n in spans))
+
+
+def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
+    """By the flat positions of the elements that x[index] would read."""
+    wide = int64 if x.numel() > int32.maximum else int32
+    places = getitem(x._arange(x.numel(), wide).reshape(x.shape), index)
+    source = _shape_of_value(source, places.shape)
+    flat = scatter(x.reshape((x.numel(),)), 0, places.reshape(-1), source.reshape(-1))
+    return flat.reshape(x.shape)
+
+
+# ---- gather and scatter along an axis ----
+
+
+def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    """The primitive: shapes agree on all other axes, indices are in range."""
+    return x._apply(mlops.Gather(axis), index)
+
+
+def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """out[i][j] = x[index[i][j]][j] for dim 0, and so on."""
+    _check_ranks("gather", x, index)
+    dim = resolve_axis(dim, x.ndim, "gather")
+    if not x.ndim:
+        return x
+    if any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if a != dim):
+        raise ShapeError(f"gather: index {index.shape} is larger than {x.shape} beside axis {dim}")
+    pairs = zip(index.shape, x.shape, strict=True)
+    x = x.shrink([(0, n if a == dim else i) for a, (i, n) in enumerate(pairs)])
+    return _gather(x, dim, wrapped(index, x.shape[dim]))
+
+
+def _check_ranks(op: str, x: Tensor, index: Tensor) -> None:
+    if not index.dtype.is_int:
+        raise DTypeError(f"{op}: indices are integers, got {index.dtype}")
+    if x.ndim != index.ndim:
+        raise ShapeError(f"{op}: {x.shape} and index {index.shape} must have as many axes")
+
+
+_NOTHING: dict[str, Any] = {"sum": 0, "mean": 0, "prod": 1}
+
+
+def scatter(
+    x: Tensor, dim: int, index: Tensor, src: Tensor | Scalar, reduce: str | None = None
+) -> Tensor:
+    """x, with x[index[i][j]][j] = src[i][j] for dim 0; or += or *= with reduce."""
+    if reduce not in (None, "add", "multiply"):
+        raise TypeError(f'scatter: reduce is None, "add" or "multiply", got {reduce!r}')
+    source: Any = src if isinstance(src, type(x)) else None
+    if source is None:
+        number: Any = src
+        source = x._full(index.shape, number, x.dtype)
+    if reduce is not None:
+        return scatter_reduce(x, dim, index, source, "sum" if reduce == "add" else "prod")
+    if not x.ndim:
+        return x._coerce(source)._broadcast_to(())
+    dim, index, source = _aligned("scatter", x, dim, index, source)
+    place = x._arange(source.shape[dim]).reshape((-1,) + (1,) * (x.ndim - dim - 1))
+    place = place._broadcast_to(source.shape)
+    place, index_full = _filled(x, dim, place, index, -1)
+    none = x._full(x.shape, -1, int32)
+    winner = none._apply(mlops.Scatter(dim, Op.MAX), index_full, place)  # the last one
+    source, _ = _filled(x, dim, source, index, 0)
+    if not source.shape[dim]:
+        return x
+    return (winner >= 0).where(_gather(source, dim, winner.maximum(0)), x)
+
+
+def _aligned(
+    op: str, x: Tensor, dim: int, index: Tensor, source: Tensor
+) -> tuple[int, Tensor, Tensor]:
+    """The axis, indices counted from the front, and as much of the source as is indexed."""
+    _check_ranks(op, x, index)
+    _check_ranks(op, source, index)
+    dim = resolve_axis(dim, x.ndim, op)
+    if source.dtype is not x.dtype:
+        raise DTypeError(f"{op}: a source of {source.dtype} does not go into {x.dtype}; cast it")
+    for a, (i, n, m) in enumerate(zip(index.shape, x.shape, source.shape, strict=True)):
+        if i > m or (a != dim and i > n):
+            raise ShapeError(
+                f"{op}: index {index.shape} must not be larger than the source {source.shape}, nor "
+                f"than {x.shape} beside axis {dim}"
+            )
+    return dim, wrapped(index, x.shape[dim]), source.shrink([(0, i) for i in index.shape])
+
+
+def _filled(
+    x: Tensor, dim: int, source: Tensor, index: Tensor, value: Scalar
+) -> tuple[Tensor, Tensor]:
+    """Source and index grown to the other axes of x, with a value that changes nothing."""
+    sizes = zip(source.shape, x.shape, strict=True)
+    counts = tuple((0, 0 if a == dim else n - m) for a, (m, n) in enumerate(sizes))
+    return pad_by(source, counts, value), pad_by(index, counts)
+
+
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
+) -> Tensor:
+    """x combined with src at the indices: "sum", "prod", "mean", "amax" or "amin"."""
+    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
+        raise RuntimeError(f"scatter_reduce: there is no {reduce!r}; sum, prod, mean, amax, amin")
+    dim, index, source = _aligned("scatter_reduce", x, dim, index, src)
+    extremes = {"amax": x.dtype.minimum, "amin": x.dtype.maximum}
+    nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]
+    source, places = _filled(x, dim, source, index, nothing)
+    ones, _ = _filled(x, dim, x._full(index.shape, 1, x.dtype), index, 0)
+    count = x.zeros_like()._apply(mlops.ScatterAdd(dim), places, ones)
+    base = x if include_self else (count > 0).where(nothing, x)
+    if reduce in ("sum", "mean"):
+        total = base._apply(mlops.ScatterAdd(dim), places, source)
+        if reduce == "mean":
+            number = (count + 1 if include_self else count).maximum(1)
+            total = total.div(number, rounding_mode=None if x.dtype.is_float else "floor")
+        return total
+    if reduce == "prod":
+        return base._apply(mlops.ScatterProd(dim), places, source)
+    op = Op.MAX if reduce == "amax" else Op.MIN
+    return base._apply(mlops.ScatterExtreme(dim, op), places, source)
+
+
+# ---- masks and classes ----
+
+
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask holds; how many there are is read on the host."""
+    shape = broadcast_shape("masked_select", x.shape, mask.shape)
+    (places,) = np.nonzero(mask._broadcast_to(shape).numpy().reshape(-1))
+    index = type(x)(places.astype(np.int64), x.device)
+    return getitem(x._broadcast_to(shape).reshape(-1), index)
+
+
+def nonzero(x: Tensor) -> Tensor:
+    """The positions of elements that are not zero, one row each; read on the host."""
+    return type(x)(np.argwhere(x.numpy()).astype(np.int64), x.device)
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """1 at the index, 0 elsewhere, along a new last axis."""
+    if not x.dtype.is_int:
+        raise DTypeError(f"one_hot: classes are integers, got {x.dtype}")
+    if num_classes == -1:
+        num_classes = int(x.max().item()) + 1
+    return (x.unsqueeze(-1) == x._arange(num_classes)).cast(dtypes.default_int)

@@ -1,0 +1,135 @@
+"""Products of matrices, as a product of elements and a sum: the compiler sees a contraction."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Any
+
+from tinyml.dtype import DType, bool_, float32, int32, promote
+from tinyml.dtypes import to_dtype
+from tinyml.errors import ShapeError
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+def _contract(x: Tensor, y: Tensor, axes: tuple[int, ...], dtype: DType | None) -> Tensor:
+    """sum(x * y, axes); halves are multiplied and added up in float32."""
+    result = dtype or promote(x.dtype, y.dtype)
+    wide = float32 if result.is_half else (int32 if result is bool_ else result)
+    return (x.cast(wide) * y.cast(wide)).sum(axes, dtype=wide).cast(result)
+
+
+def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
+    """The last axis of x with the second last (or only) axis of w."""
+    w = x._coerce(w)
+    if not x.ndim or not w.ndim:
+        raise ShapeError(f"matmul: both need at least one axis, got {x.shape} and {w.shape}")
+    k = w.shape[-min(w.ndim, 2)]
+    if x.shape[-1] != k:
+        raise ShapeError(
+            f"matmul: cannot multiply {x.shape} with {w.shape}: the last axis of the first "
+            f"({x.shape[-1]}) and axis {-min(w.ndim, 2)} of the second ({k}) must be equal"
+        )
+    target = None if dtype is None else to_dtype(dtype)
+    if w.ndim == 1:
+        return _contract(x, w, (x.ndim - 1,), target)
+    columns = w.transpose(-1, -2)  # (.., n, k)
+    if x.ndim == 1:
+        return _contract(columns, x, (columns.ndim - 1,), target)
+    left = x.reshape((*x.shape[:-1], 1, k))  # (.., m, 1, k)
+    right = columns.reshape((*w.shape[:-2], 1, w.shape[-1], k))  # (.., 1, n, k)
+    axis = max(left.ndim, right.ndim) - 1
+    return _contract(left, right, (axis,), target)  # (.., m, n)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight + bias; a weight of one axis scales."""
+    product = x * weight if weight.ndim == 1 else dot(x, weight)
+    return product if bias is None else product + bias
+
+
+def einsum(formula: str, *tensors: Any, dtype: DType | str | None = None) -> Tensor:
+    """Einstein's summation, e.g. einsum("ij,jk->ik", a, b)."""
+    given: list[Tensor] = (
+        list(tensors[0])
+        if len(tensors) == 1 and isinstance(tensors[0], (list, tuple))
+        else list(tensors)
+    )
+    if not given:
+        raise ShapeError("einsum: at least one tensor is needed")
+    inputs, output = _parse(formula, given)
+    parts = [_diagonals(t, letters) for t, letters in zip(given, inputs, strict=True)]
+    sizes = _sizes(formula, parts)
+    order = [*output, *sorted(set(sizes) - set(output))]
+    aligned = [_aligned(t, letters, order) for t, letters in parts]
+    summed = tuple(range(len(output), len(order)))
+    result = to_dtype(dtype) if dtype is not None else promote(*(t.dtype for t, _ in parts))
+    wide = float32 if result.is_half else result
+    product = aligned[0].cast(wide)
+    for other in aligned[1:]:
+        product = product * other.cast(wide)
+    product = product._broadcast_to(tuple(sizes[c] for c in order))
+    return (product.sum(summed, dtype=wide) if summed else product).cast(result)
+
+
+def _parse(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
+    """The letters of each input and of the output; an ellipsis becomes letters of its own."""
+    text = formula.replace(" ", "")
+    left, arrow, output = text.partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(tensors):
+        raise ShapeError(
+            f"einsum: {formula!r} has {len(inputs)} operands, but {len(tensors)} were given"
+        )
+    hidden = [t.ndim - len(i.replace("...", "")) for i, t in zip(inputs, tensors, strict=True)]
+    most = max([h for h, i in zip(hidden, inputs, strict=True) if "..." in i], default=0)
+    free = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in text][:most]
+    expanded = []
+    for letters, count in zip(inputs, hidden, strict=True):
+        if count < 0 or (count and "..." not in letters):
+            raise ShapeError(f"einsum: {letters!r} in {formula!r} does not fit its operand's axes")
+        expanded.append(letters.replace("...", "".join(free[most - count :])))
+    if not arrow:
+        every = "".join(expanded)
+        once = sorted({c for c in every if every.count(c) == 1 and c not in free})
+        output = "..." * bool(free) + "".join(once)
+    output = output.replace("...", "".join(free))
+    if len(set(output)) != len(output) or not set(output) <= set("".join(expanded)):
+        raise ShapeError(f"einsum: the output of {formula!r} must name input letters, each once")
+    return expanded, output
+
+
+def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
+    """Where a letter comes twice, the diagonal of those two axes."""
+    for c in sorted({c for c in letters if letters.count(c) > 1}):
+        while letters.count(c) > 1:
+            i, j = letters.index(c), letters.rindex(c)
+            n, m = x.shape[i], x.shape[j]
+            if n != m:
+                raise ShapeError(f"einsum: {c!r} stands for the sizes {n} and {m} of {x.shape}")
+            order = [a for a in range(x.ndim) if a not in (i, j)]
+            matrix = x.permute([i, j, *order])
+            index = x._arange(n).reshape((1, n, *(1 for _ in order)))
+            index = index._broadcast_to((1, n, *matrix.shape[2:]))
+            x = matrix._gather(0, index).reshape((n, *matrix.shape[2:]))
+            letters = c + "".join(letters[a] for a in order)
+    return x, letters
+
+
+def _sizes(formula: str, parts: list[tuple[Tensor, str]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for x, letters in parts:
+        for c, n in zip(letters, x.shape, strict=True):
+            known = sizes.get(c, 1)
+            if n not in (1, known) and known != 1:
+                raise ShapeError(f"einsum: {c!r} in {formula!r} has the sizes {known} and {n}")
+            sizes[c] = n if known == 1 else known
+    return sizes
+
+
+def _aligned(x: Tensor, letters: str, order: list[str]) -> Tensor:
+    """The axes of x in the places `order` gives them, size 1 where it has none."""
+    x = x.permute(sorted(range(x.ndim), key=lambda a: order.index(letters[a])))
+    own = iter(x.shape)
+    return x.reshape(tuple(next(own) if c in letters else 1 for c in order))

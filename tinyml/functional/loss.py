@@ -1,0 +1,129 @@
+"""How wrong an answer is, as one number (or one per example)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinyml.dtype import float32
+from tinyml.errors import ShapeError
+from tinyml.functional.activation import log_softmax, logsigmoid
+from tinyml.functional.precision import in_float32
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+
+
+def _reduced(x: Tensor, reduction: str) -> Tensor:
+    return x.mean() if reduction == "mean" else (x.sum() if reduction == "sum" else x)
+
+
+def _at(scores: Tensor, classes: Tensor) -> Tensor:
+    """scores[i, classes[i], ..]: along the class axis, which is 1 (or 0 of a vector)."""
+    axis = 1 if scores.ndim > 1 else 0
+    if classes.shape != (*scores.shape[:axis], *scores.shape[axis + 1 :]):
+        raise ShapeError(f"loss: classes {classes.shape} do not fit scores {scores.shape}")
+    return scores.gather(axis, classes.unsqueeze(axis)).squeeze(axis)
+
+
+@in_float32
+def nll_loss(
+    x: Tensor,
+    Y: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-x at the right class, where x are log probabilities (n, classes, ...)."""
+    _check_reduction(reduction)
+    counts = Y.ne(ignore_index) if ignore_index is not None else None
+    classes = Y if counts is None else counts.where(Y, 0)
+    losses = -_at(x, classes)
+    scale = None if weight is None else weight.cast(x.dtype)[classes]
+    if counts is not None:
+        mask = counts.cast(x.dtype)
+        scale = mask if scale is None else scale * mask
+        losses = counts.where(losses, 0)
+    if scale is None:
+        return _reduced(losses, reduction)
+    losses = losses if weight is None else losses * scale
+    return losses.sum() / scale.sum() if reduction == "mean" else _reduced(losses, reduction)
+
+
+@in_float32
+def cross_entropy(
+    x: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0
+) -> Tensor:
+    """The surprise at Y (class indices, or probabilities like x) of logits (n, classes, ...)."""
+    _check_reduction(reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(
+            f"cross_entropy: label_smoothing is between 0 and 1, got {label_smoothing}"
+        )
+    axis = 1 if x.ndim > 1 else 0
+    scores = log_softmax(x, axis)
+    if Y.ndim < x.ndim:
+        losses = -_at(scores, Y)
+        if label_smoothing:
+            losses = losses * (1 - label_smoothing) - scores.mean(axis) * label_smoothing
+        return _reduced(losses, reduction)
+    if Y.shape != x.shape:
+        raise ShapeError(f"cross_entropy: Y {Y.shape} are neither classes nor like x {x.shape}")
+    wanted = Y.cast(x.dtype)
+    if label_smoothing:
+        wanted = wanted * (1 - label_smoothing) + label_smoothing / x.shape[axis]
+    return _reduced(-(scores * wanted).sum(axis), reduction)
+
+
+@in_float32
+def sparse_categorical_crossentropy(
+    x: Tensor,
+    Y: Tensor,
+    ignore_index: int = -1,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """The surprise at classes Y (..) of logits (.., classes); ignored ones do not count."""
+    _check_reduction(reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
+    if Y.shape != x.shape[:-1]:
+        raise ShapeError(f"sparse_categorical_crossentropy: Y {Y.shape} do not fit {x.shape}")
+    scores = log_softmax(x, -1)
+    counts = Y.ne(ignore_index)
+    chosen = scores.gather(-1, counts.where(Y, 0).unsqueeze(-1)).squeeze(-1)
+    losses = chosen * (label_smoothing - 1)
+    if label_smoothing:
+        losses = losses - scores.mean(-1) * label_smoothing
+    losses = counts.where(losses, 0)
+    if reduction == "mean":
+        return losses.sum() / counts.cast(float32).sum()
+    return _reduced(losses, reduction)
+
+
+@in_float32
+def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor:
+    """The surprise at Y (0 to 1) of probabilities x."""
+    _check_reduction(reduction)
+    target = Y.cast(x.dtype)
+    losses = -(target * x.log().maximum(-100) + (1 - target) * (1 - x).log().maximum(-100))
+    return _reduced(losses, reduction)
+
+
+@in_float32
+def binary_crossentropy_logits(
+    x: Tensor, Y: Tensor, reduction: str = "mean", pos_weight: Tensor | None = None
+) -> Tensor:
+    """The surprise at Y (0 to 1) of logits x, without overflow."""
+    _check_reduction(reduction)
+    target = Y.cast(x.dtype)
+    right = target * logsigmoid(x)
+    if pos_weight is not None:
+        right = right * pos_weight
+    return _reduced(-(right + (1 - target) * logsigmoid(-x)), reduction)

@@ -1,0 +1,457 @@
+"""The same elements at other places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from tinyml import mlops
+from tinyml.dtype import promote
+from tinyml.errors import ShapeError
+from tinyml.functional.axes import as_shape, broadcast_shape, resolve_axes, resolve_axis
+from tinyml.lazy import Shape
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Scalar, Tensor
+
+Padding = Sequence[int] | Sequence[Sequence[int] | None] | int
+
+
+def reshape(x: Tensor, *shape: Any) -> Tensor:
+    """Another shape, row-major; one size may be -1, and None keeps the size x has there."""
+    sizes = as_shape(shape)
+    sizes = tuple(x.shape[i] if n is None else int(n) for i, n in enumerate(sizes))
+    if -1 in sizes:
+        sizes = _infer(x, sizes)
+    return x if sizes == x.shape else x._apply(mlops.Reshape(sizes))
+
+
+def _infer(x: Tensor, sizes: Shape) -> Shape:
+    if sizes.count(-1) > 1:
+        raise ShapeError(f"reshape: only one size can be -1, got {sizes}")
+    rest = prod(n for n in sizes if n != -1)
+    if rest == 0 or x.numel() % rest:
+        raise ShapeError(f"reshape: cannot reshape {x.shape} ({x.numel()} elements) to {sizes}")
+    return tuple(x.numel() // rest if n == -1 else n for n in sizes)
+
+
+def permute(x: Tensor, *order: Any) -> Tensor:
+    """Axis i of the result is axis order[i] of x."""
+    given = as_shape(order)
+    axes = tuple(resolve_axis(a, x.ndim, "permute") for a in given)
+    if sorted(axes) != list(range(x.ndim)):
+        raise ShapeError(f"permute: order {given} must name each axis of {x.shape} once")
+    return x if axes == tuple(range(x.ndim)) else x._apply(mlops.Permute(axes))
+
+
+def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
+    """Two axes exchanged."""
+    if x.ndim == 0 and {dim0, dim1} <= {0, -1}:
+        return x
+    first, second = (resolve_axis(d, x.ndim, "transpose") for d in (dim0, dim1))
+    order = list(range(x.ndim))
+    order[first], order[second] = second, first
+    return permute(x, order)
+
+
+def expand(x: Tensor, *shape: Any) -> Tensor:
+    """Axes of size 1 repeated to `shape`, new axes in front; -1 and None keep a size."""
+    sizes = as_shape(shape)
+    if len(sizes) < x.ndim:
+        raise ShapeError(f"cannot expand {x.shape} to {sizes}: it has more axes than that")
+    own = (1,) * (len(sizes) - x.ndim) + x.shape
+    full = tuple(o if n in (-1, None) else int(n) for o, n in zip(own, sizes, strict=True))
+    return broadcast_to(x, full)
+
+
+def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
+    """x as `shape`, which has no fewer axes."""
+    if x.shape == shape:
+        return x
+    if x.ndim < len(shape):
+        x = reshape(x, (1,) * (len(shape) - x.ndim) + x.shape)
+    return x if x.shape == shape else x._apply(mlops.Expand(shape))
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The axes from start_dim to end_dim as one."""
+    start = resolve_axis(start_dim, x.ndim, "flatten")
+    end = resolve_axis(end_dim, x.ndim, "flatten")
+    middle = prod(x.shape[start : end + 1])
+    return reshape(x, (*x.shape[:start], middle, *x.shape[end + 1 :]))
+
+
+def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """One axis as several."""
+    dim = resolve_axis(dim, x.ndim, "unflatten")
+    sizes = tuple(sizes)
+    if sizes.count(-1) == 1:
+        sizes = _infer(x._full((x.shape[dim],), 0, x.dtype), sizes)
+    return reshape(x, (*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
+
+
+def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Without the axes of size 1, or without these if their size is 1."""
+    axes = resolve_axes(dim, x.ndim, "squeeze")
+    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes or n != 1))
+
+
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    """With a new axis of size 1 at `dim`."""
+    dim = resolve_axis(dim, x.ndim + 1, "unsqueeze")
+    return reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+
+
+def flip(x: Tensor, *axis: Any) -> Tensor:
+    """These axes walked backwards."""
+    given = as_shape(axis)
+    axes = tuple(resolve_axis(a, x.ndim, "flip") for a in given)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"flip: each axis can be named once, got {given}")
+    return x._apply(mlops.Flip(axes)) if x.ndim else x
+
+
+def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
+    """Elements start <= i < stop of each axis; None keeps the axis whole."""
+    full = zip(spans, x.shape, strict=True) if len(spans) == x.ndim else ()
+    kept = tuple((0, n) if span is None else (span[0], span[1]) for span, n in full)
+    if len(spans) != x.ndim:
+        raise ShapeError(f"shrink: {x.shape} needs one (start, stop) per axis, got {spans}")
+    return x if kept == tuple((0, n) for n in x.shape) else x._apply(mlops.Shrink(kept))
+
+
+def shrink_to(x: Tensor, *shape: Any) -> Tensor:
+    """The first elements of each axis, as many as `shape` says (None: all)."""
+    sizes = as_shape(shape)
+    return shrink(x, [None if n is None else (0, n) for n in sizes])
+
+
+def pad_to(x: Tensor, *shape: Any) -> Tensor:
+    """Zeros behind each axis up to `shape` (None: none)."""
+    sizes = as_shape(shape)
+    if len(sizes) != x.ndim:
+        raise ShapeError(f"pad_to: {x.shape} needs {x.ndim} sizes, got {sizes}")
+    pairs = zip(sizes, x.shape, strict=True)
+    return pad_by(x, tuple((0, 0 if n is None else n - own) for n, own in pairs))
+
+
+def pad_by(x: Tensor, counts: tuple[tuple[int, int], ...], value: Scalar = 0) -> Tensor:
+    """`value` added (before, after) each axis; a negative count takes away."""
+    if any(b < 0 or a < 0 for b, a in counts):
+        pairs = list(zip(counts, x.shape, strict=True))
+        if any(n + min(b, 0) + min(a, 0) < 0 for (b, a), n in pairs):
+            raise ShapeError(f"pad: {counts} takes more away than {x.shape} has")
+        x = shrink(x, [(max(0, -b), n - max(0, -a)) for (b, a), n in pairs])
+        counts = tuple((max(0, b), max(0, a)) for b, a in counts)
+    if not any(b or a for b, a in counts):
+        return x
+    return x._apply(mlops.Pad(counts, value))
+
+
+# ---- padding as users write it ----
+
+
+def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0) -> Tensor:
+    """Elements added around x: flat (last axis first, as torch) or ((before, after), ...)."""
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise NotImplementedError(
+            f"pad: there is no mode {mode!r}; there are: constant, reflect, replicate, circular"
+        )
+    counts = _pad_counts(x, padding)
+    if mode == "constant":
+        return pad_by(x, counts, value)
+    for axis, (before, after) in enumerate(counts):
+        if before or after:
+            x = _pad_axis(x, axis, before, after, mode)
+    return x
+
+
+def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
+    if isinstance(padding, int):
+        return ((padding, padding),) * x.ndim
+    if all(isinstance(p, int) for p in padding):
+        flat: list[Any] = list(padding)
+        if len(flat) % 2 or len(flat) > 2 * x.ndim:
+            raise ShapeError(
+                f"pad: flat padding of {x.shape} is an even number of values, at most "
+                f"{2 * x.ndim} (last axis first), got {tuple(flat)}"
+            )
+        pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+        return ((0, 0),) * (x.ndim - len(pairs)) + tuple(reversed(pairs))
+    if len(padding) != x.ndim:
+        raise ShapeError(f"pad: {x.shape} needs {x.ndim} (before, after) pairs, got {padding}")
+    rows: Sequence[Any] = padding
+    return tuple((0, 0) if p is None else (int(p[0]), int(p[1])) for p in rows)
+
+
+def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
+    n = x.shape[axis]
+    most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
+    if max(before, after) > most:
+        raise ShapeError(
+            f"pad: {mode} padding {(before, after)} is larger than axis {axis} of {x.shape} allows"
+        )
+    front, back = max(before, 0), max(after, 0)
+    middle = _part(x, axis, max(0, -before), n - max(0, -after))
+    first, last = _margins(x, middle, axis, (front, back), mode)
+    pieces = [*([first] if front else []), middle, *([last] if back else [])]
+    return cat(pieces[0], *pieces[1:], dim=axis) if len(pieces) > 1 else middle
+
+
+def _margins(
+    x: Tensor, middle: Tensor, axis: int, counts: tuple[int, int], mode: str
+) -> tuple[Tensor, Tensor]:
+    """What comes before and after the middle."""
+    n, m = x.shape[axis], middle.shape[axis]
+    front, back = counts
+    if mode == "reflect":
+        before, after = _part(x, axis, 1, front + 1), _part(x, axis, n - 1 - back, n - 1)
+        return before.flip(axis), after.flip(axis)
+    if mode == "replicate":
+        before, after = _part(x, axis, 0, 1), _part(x, axis, n - 1, n)
+        return _spread(before, axis, front), _spread(after, axis, back)
+    return _part(middle, axis, m - front, m), _part(middle, axis, 0, back)
+
+
+def _part(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    return shrink(x, [(start, stop) if a == axis else None for a in range(x.ndim)])
+
+
+def _spread(x: Tensor, axis: int, count: int) -> Tensor:
+    return broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+
+
+# ---- windows: what convolution and pooling read ----
+
+
+def windows(
+    x: Tensor, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Tensor:
+    """(.., *spatial) to (.., *out, *sizes): element [o, k] is x[o * stride + k * dilation]."""
+    first = x.ndim - len(sizes)
+    for i, (k, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+        axis, last = first + i, x.ndim
+        out = (x.shape[axis] - dilation * (k - 1) - 1) // stride + 1
+        x = broadcast_to(reshape(x, (*x.shape, 1)), (*x.shape, k))
+        if k > 1 or out * stride > x.shape[axis]:
+            x = x._apply(mlops.Skew(axis, last, dilation, out * stride))
+        else:
+            x = shrink(x, [(0, out * stride) if a == axis else None for a in range(x.ndim)])
+        x = every(x, axis, stride)
+    return x
+
+
+def every(x: Tensor, axis: int, step: int) -> Tensor:
+    """Elements 0, step, 2 * step, ... of one axis."""
+    if step == 1:
+        return x
+    count = -(-x.shape[axis] // step)
+    missing = count * step - x.shape[axis]
+    x = pad_by(x, tuple((0, missing if a == axis else 0) for a in range(x.ndim)))
+    split = reshape(x, (*x.shape[:axis], count, step, *x.shape[axis + 1 :]))
+    first = shrink(split, [(0, 1) if a == axis + 1 else None for a in range(split.ndim)])
+    return reshape(first, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+
+
+def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Windows of `size` along `dim`, `step` apart, as a new last axis."""
+    dim = resolve_axis(dim, x.ndim, "unfold")
+    if size < 0 or step <= 0 or size > (x.shape[dim] if x.ndim else 1):
+        raise ShapeError(
+            f"unfold: no windows of {size} in steps of {step} along {dim} of {x.shape}"
+        )
+    if not x.ndim:
+        return reshape(x, (1,) if size else (0,))
+    last = permute(x, [a for a in range(x.ndim) if a != dim] + [dim])
+    found = windows(last, (size,), (step,), (1,))
+    order = list(range(x.ndim - 1))
+    return permute(found, [*order[:dim], x.ndim - 1, *order[dim:], x.ndim])
+
+
+# ---- join and split ----
+
+
+def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
+    """Tensors one after the other along `dim`."""
+    parts: list[Tensor] = _all_of(x, others)
+    parts = _promoted(parts)
+    first = parts[0]
+    dim = resolve_axis(dim, first.ndim, "cat")
+    for other in parts:
+        if other.ndim != first.ndim or any(
+            a != b
+            for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=True))
+            if i != dim
+        ):
+            raise ShapeError(
+                f"cat: {first.shape} and {other.shape} must agree on every axis but {dim}"
+            )
+    if first.ndim == 0:
+        raise ShapeError("cat: numbers have no axis to join along; use stack")
+    parts = [p for p in parts if p.shape[dim] or p.requires_grad] or parts[:1]
+    return _joined(parts, dim)
+
+
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    """Pads each part to the whole and adds them up, pairwise, so that depth stays small."""
+    while len(parts) > 1:
+        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+        parts = [_join_two(p[0], p[1], dim) if len(p) == 2 else p[0] for p in pairs]
+    return parts[0]
+
+
+def _join_two(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    n, m = x.shape[dim], y.shape[dim]
+    head = pad_by(x, tuple((0, m if a == dim else 0) for a in range(x.ndim)))
+    tail = pad_by(y, tuple((n if a == dim else 0, 0) for a in range(x.ndim)))
+    place = x._arange(n + m).reshape((1,) * dim + (n + m,) + (1,) * (x.ndim - dim - 1))
+    return (place < n).where(head, tail)
+
+
+def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    parts = _all_of(x, others)
+    for part in parts:
+        if part.shape != parts[0].shape:
+            raise ShapeError(f"stack: shapes {parts[0].shape} and {part.shape} must be equal")
+    new = [unsqueeze(p, dim) for p in parts]
+    return cat(new[0], *new[1:], dim=dim if dim >= 0 else dim + new[0].ndim)
+
+
+def _all_of(x: Any, others: Sequence[Any]) -> list[Any]:
+    given = [*x] if isinstance(x, (list, tuple)) else [x]
+    for other in others:
+        given.extend(other if isinstance(other, (list, tuple)) else [other])
+    if not given:
+        raise ShapeError("cat and stack need at least one tensor")
+    return given
+
+
+def _promoted(parts: list[Tensor]) -> list[Tensor]:
+    dtype = promote(*{p.dtype: None for p in parts})
+    return [p.cast(dtype) for p in parts]
+
+
+def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces of `sizes` along `dim`; the last may be smaller if sizes is one number."""
+    dim = resolve_axis(dim, x.ndim, "split")
+    n = x.shape[dim]
+    if isinstance(sizes, int):
+        sizes = [min(sizes, n - i) for i in range(0, max(n, 1), max(sizes, 1))]
+    if sum(sizes) != n:
+        raise ShapeError(
+            f"split: sizes {list(sizes)} do not add up to {n}, axis {dim} of {x.shape}"
+        )
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(
+        shrink(x, [(s, s + k) if a == dim else None for a in range(x.ndim)])
+        for s, k in zip(starts, sizes, strict=True)
+    )
+
+
+def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:
+    """At most n pieces of equal size (the last may be smaller) along `dim`."""
+    if n <= 0:
+        raise ShapeError(f"chunk: the number of chunks must be positive, got {n}")
+    dim = resolve_axis(dim, x.ndim, "chunk")
+    size = -(-x.shape[dim] // n)
+    return list(split(x, size if size else [0] * n, dim))
+
+
+# ---- repeating ----
+
+
+def repeat(x: Tensor, *counts: Any) -> Tensor:
+    """x this many times along each axis."""
+    times = as_shape(counts)
+    base = (1,) * (len(times) - x.ndim) + x.shape
+    if len(times) < x.ndim:
+        raise ShapeError(f"repeat: {x.shape} needs at least {x.ndim} counts, got {times}")
+    pairs = list(zip(times, base, strict=True))
+    x = reshape(x, [m for n in base for m in (1, n)])
+    x = broadcast_to(x, tuple(m for pair in pairs for m in pair))
+    return reshape(x, tuple(t * n for t, n in pairs))
+
+
+def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+    """Each element this many times in a row; without dim, of x flattened."""
+    if dim is None:
+        x, dim = reshape(x, (x.numel(),)), 0
+    dim = resolve_axis(dim, x.ndim, "repeat_interleave")
+    before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
+    spread = broadcast_to(reshape(x, (*before, 1, *after)), (*before, repeats, *after))
+    return reshape(spread, (*before[:-1], before[-1] * repeats, *after))
+
+
+def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Elements moved along `dims`, coming in again at the other end."""
+    if dims is None:
+        return reshape(roll(reshape(x, (x.numel(),)), shifts, 0), x.shape)
+    moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    if len(moves) != len(axes):
+        raise ShapeError(f"roll: shifts {moves} and dims {axes} differ in length")
+    for move, given in zip(moves, axes, strict=True):
+        axis = resolve_axis(given, x.ndim, "roll")
+        n = x.shape[axis] if x.ndim else 0
+        cut = -move % n if n else 0
+        if cut:
+            back, front = split(x, [cut, n - cut], axis)
+            x = cat(front, back, dim=axis)
+    return x
+
+
+# ---- diagonals and grids ----
+
+
+def _lower(x: Tensor, k: int) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(f"triu and tril need two axes or more, got {x.shape}")
+    rows = x._arange(x.shape[-2]).reshape((-1, 1) if x.shape[-2] else (0, 1))
+    return rows + k >= x._arange(x.shape[-1])
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Zero above the k-th diagonal of the last two axes."""
+    return _lower(x, diagonal).where(x, 0)
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Zero below the k-th diagonal of the last two axes."""
+    return _lower(x, diagonal - 1).where(0, x)
+
+
+def diag(x: Tensor) -> Tensor:
+    """A vector as the diagonal of a matrix."""
+    if x.ndim != 1:
+        raise ShapeError(f"diag: expected a vector, got {x.shape}")
+    n = x.shape[0]
+    places = x._arange(n)
+    return (places.reshape(n, 1) == places).where(x.reshape(n, 1), 0)
+
+
+def diagonal(x: Tensor) -> Tensor:
+    """The diagonal of a square matrix."""
+    if x.ndim != 2 or x.shape[0] != x.shape[1]:
+        raise ShapeError(f"diagonal: expected a square matrix, got {x.shape}")
+    n = x.shape[0]
+    padded = pad_by(reshape(x, (n * n,)), ((0, n),))
+    first = shrink(reshape(padded, (n, n + 1)), ((0, n), (0, 1))) if n else reshape(padded, (0, 1))
+    return reshape(first, (n,))
+
+
+def meshgrid(x: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Vectors as the coordinates of a grid, one tensor per axis."""
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'meshgrid: indexing is "ij" or "xy", got {indexing!r}')
+    parts = (x, *others)
+    order = list(range(len(parts)))
+    if indexing == "xy" and len(parts) > 1:
+        order[:2] = [1, 0]
+    columns = [
+        reshape(p, (1,) * order[i] + (-1,) + (1,) * (len(parts) - 1 - order[i]))
+        for i, p in enumerate(parts)
+    ]
+    shape = broadcast_shape("meshgrid", *(c.shape for c in columns))
+    return tuple(broadcast_to(c, shape) for c in columns)

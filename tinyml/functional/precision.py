@@ -1,0 +1,35 @@
+"""In which dtype a composition computes: every primitive rounds, so halves go through float32."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, cast
+
+from tinyml.dtype import float32
+from tinyml.dtypes import dtypes
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+_P = ParamSpec("_P")
+
+
+def in_float32(
+    function: Callable[Concatenate[Tensor, _P], Tensor],
+) -> Callable[Concatenate[Tensor, _P], Tensor]:
+    """Compute a composition on halves in float32, rounding once; integers become floats."""
+
+    @functools.wraps(function)
+    def computed(x: Tensor, *args: _P.args, **kwargs: _P.kwargs) -> Tensor:
+        dtype = x.dtype
+        if dtype.is_half:
+            return function(x.cast(float32), *args, **kwargs).cast(dtype)
+        return function(to_float(x), *args, **kwargs)
+
+    return cast(Callable[Concatenate["Tensor", _P], "Tensor"], computed)
+
+
+def to_float(x: Tensor) -> Tensor:
+    """x if it is of a floating dtype, else x in the default one."""
+    return x if x.dtype.is_float else x.cast(dtypes.default_float)

@@ -1,0 +1,271 @@
+"""Random numbers: a function of (seed, number of the draw, number of the element).
+
+The seed and the draw's number lie in a leaf of three uint32 that is uploaded when a draw is
+asked for. So a draw has its values from then on, whenever it is computed and on whatever
+device, and the kernel that computes it is the same one for every draw.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import config, lazy, trace
+from tinyml import realize as realizing
+from tinyml.device import Device
+from tinyml.dtype import DType, float32, int64, uint32, uint64
+from tinyml.dtypes import dtypes, to_dtype
+from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional.axes import new_shape
+from tinyml.functional.values import constant
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Op
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_WORD = 0xFFFFFFFF
+
+
+class Generator:
+    """The stream of draws: a seed, and how many draws there have been."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.draws = seed, 0
+
+    def advance(self) -> int:
+        """The number of the next draw."""
+        self.draws += 1
+        return self.draws - 1
+
+    def leaf_values(self, draw: int) -> npt.NDArray[np.uint32]:
+        """What the leaf of a draw holds."""
+        words = (self.seed & _WORD, (self.seed >> 32) & _WORD, draw & _WORD)
+        return np.array(words, np.uint32)
+
+
+generator = Generator(config.current.seed)
+
+
+def manual_seed(seed: int = 0) -> None:
+    """Begin the stream of random numbers anew."""
+    generator.seed, generator.draws = int(seed), 0
+
+
+def threefry(
+    key: tuple[LazyBuffer, LazyBuffer], counter: tuple[LazyBuffer, LazyBuffer]
+) -> tuple[LazyBuffer, LazyBuffer]:
+    """Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers, 2011)."""
+    like = counter[0]
+
+    def const(value: int) -> LazyBuffer:
+        return constant(value, uint32, like.device, like.shape)
+
+    parity = lazy.map_(Op.XOR, lazy.map_(Op.XOR, *key), const(0x1BD11BDA))
+    keys = (*key, parity)
+    x, y = (lazy.map_(Op.ADD, c, k) for c, k in zip(counter, key, strict=True))
+    for group in range(5):
+        for by in _ROTATIONS[group % 2]:
+            x = lazy.map_(Op.ADD, x, y)
+            high, low = lazy.map_(Op.SHL, y, const(by)), lazy.map_(Op.SHR, y, const(32 - by))
+            y = lazy.map_(Op.XOR, x, lazy.map_(Op.OR, high, low))
+        x = lazy.map_(Op.ADD, x, keys[(group + 1) % 3])
+        y = lazy.map_(Op.ADD, y, lazy.map_(Op.ADD, keys[(group + 2) % 3], const(group + 1)))
+    return x, y
+
+
+def _draw(kind: type[Tensor], shape: Shape, device: str | None) -> tuple[Tensor, Tensor]:
+    """Two independent uint32 for each element of `shape`."""
+    place, draw, count = Device.canonical(device), generator.advance(), math.prod(shape)
+    leaf = realizing.upload(generator.leaf_values(draw), uint32, place)
+    trace.emit(trace.RandomDrawn(leaf, draw))
+    if not count:
+        empty = kind._of(constant(0, uint32, place, shape))
+        return empty, empty
+    k0, k1, number = (lazy.expand(lazy.shrink(leaf, ((i, i + 1),)), (count,)) for i in range(3))
+    words = threefry((k0, k1), (lazy.iota(count, uint32, place), number))
+    return (kind._of(lazy.reshape(words[0], shape)), kind._of(lazy.reshape(words[1], shape)))
+
+
+def _unit(bits: Tensor, dtype: DType) -> Tensor:
+    """Evenly in [0, 1): as many bits as the mantissa holds exactly."""
+    precision = {"float16": 11, "bfloat16": 8, "float64": 32}.get(dtype.name, 24)
+    kept = bits if precision == 32 else bits >> (32 - precision)
+    return kept.cast(dtype if not dtype.is_half else float32).mul(2.0**-precision).cast(dtype)
+
+
+def _float_dtype(dtype: DType | str | None, op: str) -> DType:
+    target = to_dtype(dtype) if dtype is not None else dtypes.default_float
+    if not target.is_float:
+        raise DTypeError(f"{op} gives floats, not {target}; use randint, or cast the result")
+    return target
+
+
+def rand(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """Evenly in [0, 1)."""
+    target = _float_dtype(dtype, "rand")
+    bits, _ = _draw(kind, new_shape(shape, "rand"), device)
+    return _unit(bits, target)._requiring(requires_grad)
+
+
+def randn(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """From the normal distribution with mean 0 and deviation 1 (Box and Muller)."""
+    target = _float_dtype(dtype, "randn")
+    wide = float32 if target.is_half else target
+    first, second = _draw(kind, new_shape(shape, "randn"), device)
+    radius = ((1 - _unit(first, wide)).log() * -2).sqrt()
+    values = radius * (_unit(second, wide) * (2 * math.pi)).cos()
+    return values.cast(target)._requiring(requires_grad)
+
+
+def randint(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    low: int = 0,
+    high: int = 10,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """Whole numbers, low <= n < high."""
+    target = to_dtype(dtype) if dtype is not None else dtypes.default_int
+    if not target.is_int:
+        raise DTypeError(f"randint gives integers, not {target}; cast the result")
+    if not (isinstance(low, int) and isinstance(high, int)) or low >= high:
+        raise ShapeError(f"randint: low and high are integers, low < high; got {low} and {high}")
+    bits, _ = _draw(kind, new_shape(shape, "randint"), device)
+    scaled = (bits.cast(uint64) * (high - low)) >> 32
+    return (scaled.cast(int64) + low).cast(target)._requiring(requires_grad)
+
+
+def uniform(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """Evenly in [low, high)."""
+    target = to_dtype(dtype) if dtype is not None else dtypes.default_float
+    drawn = rand(kind, *shape, dtype=target if target.is_float else None, device=device)
+    return (drawn * (high - low) + low).cast(target)._requiring(requires_grad)
+
+
+def normal(
+    kind: type[Tensor],
+    /,
+    *shape: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: DType | str | None = None,
+    device: str | None = None,
+    requires_grad: bool | None = None,
+) -> Tensor:
+    """From the normal distribution with this mean and deviation."""
+    drawn = randn(kind, *shape, dtype=dtype, device=device)
+    return (drawn * std + mean)._requiring(requires_grad)
+
+
+def _fans(sizes: Shape) -> tuple[int, int]:
+    """Inputs and outputs of one unit, for a weight of shape (out, in, *kernel)."""
+    window = math.prod(sizes[2:])
+    inputs = math.prod(sizes[1:])
+    return inputs, (sizes[0] * window if sizes else 1)
+
+
+def scaled_uniform(kind: type[Tensor], /, *shape: Any, **options: Any) -> Tensor:
+    """Evenly in [-1, 1), divided by the root of the number of elements."""
+    sizes = new_shape(shape, "scaled_uniform")
+    bound = math.prod(sizes) ** -0.5 if math.prod(sizes) else 1.0
+    return uniform(kind, *sizes, low=-bound, high=bound, **options)
+
+
+def glorot_uniform(kind: type[Tensor], /, *shape: Any, **options: Any) -> Tensor:
+    """Evenly, with a variance that keeps that of activations and of gradients (Glorot 2010)."""
+    sizes = new_shape(shape, "glorot_uniform")
+    bound = (6 / max(1, (sizes[0] if sizes else 1) + math.prod(sizes[1:]))) ** 0.5
+    return uniform(kind, *sizes, low=-bound, high=bound, **options)
+
+
+def kaiming_uniform(kind: type[Tensor], /, *shape: Any, a: float = 0.01, **options: Any) -> Tensor:
+    """Evenly, with a variance that keeps that of activations through a leaky relu (He 2015)."""
+    sizes = new_shape(shape, "kaiming_uniform")
+    bound = math.sqrt(6 / (1 + a * a) / max(1, _fans(sizes)[0]))
+    return uniform(kind, *sizes, low=-bound, high=bound, **options)
+
+
+def kaiming_normal(kind: type[Tensor], /, *shape: Any, a: float = 0.01, **options: Any) -> Tensor:
+    """Normal, with a variance that keeps that of activations through a leaky relu (He 2015)."""
+    sizes = new_shape(shape, "kaiming_normal")
+    std = math.sqrt(2 / (1 + a * a) / max(1, _fans(sizes)[0]))
+    return normal(kind, *sizes, mean=0.0, std=std, **options)
+
+
+def rand_like(x: Tensor, **options: Any) -> Tensor:
+    """`rand` with the shape, dtype and device of x."""
+    return rand(type(x), *x.shape, **{"dtype": x.dtype, "device": x.device, **options})
+
+
+def randn_like(x: Tensor, **options: Any) -> Tensor:
+    """`randn` with the shape, dtype and device of x."""
+    return randn(type(x), *x.shape, **{"dtype": x.dtype, "device": x.device, **options})
+
+
+def randperm(
+    kind: type[Tensor], n: int, dtype: DType | str | None = None, device: str | None = None
+) -> Tensor:
+    """0 .. n - 1 in random order."""
+    (size,) = new_shape((n,), "randperm")
+    bits, _ = _draw(kind, (size,), device)
+    order = bits.argsort(dim=0)
+    return order.cast(to_dtype(dtype) if dtype is not None else dtypes.default_int)
+
+
+def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
+    """Indices drawn with probabilities proportional to the last axis of x."""
+    if x.ndim not in (1, 2) or num_samples <= 0:
+        raise ShapeError(f"multinomial: a vector or matrix and a positive count, got {x.shape}")
+    if not replacement and num_samples > x.shape[-1]:
+        raise ShapeError(f"multinomial: cannot draw {num_samples} of {x.shape[-1]} only once each")
+    weights = x.detach().cast(float32)
+    if not replacement:  # the largest of u ** (1 / w) (Efraimidis and Spirakis 2006)
+        score = (1 - rand_like(weights)).log() / weights
+        return score.topk(num_samples, dim=-1)[1]
+    total = weights.cumsum(axis=-1)
+    total = total / total[..., -1:]
+    drawn = rand(type(x), *x.shape[:-1], num_samples, device=x.device)
+    return (drawn.unsqueeze(-1) >= total.unsqueeze(-2)).sum(-1).cast(dtypes.default_int)
+
+
+def dropout(x: Tensor, p: float = 0.5) -> Tensor:
+    """In training: each element zero with probability p, the others scaled up by as much."""
+    if not 0 <= p <= 1:
+        raise ShapeError(f"dropout: the probability p is between 0 and 1, got {p}")
+    if not type(x).training or p == 0:
+        return x
+    if p == 1:
+        return x * 0
+    kept = rand(type(x), *x.shape, device=x.device) >= p
+    return kept.where(x * (1 / (1 - p)), 0)

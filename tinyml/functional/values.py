@@ -1,0 +1,148 @@
+"""Values in and out of tensors."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import lazy
+from tinyml import realize as realizing
+from tinyml.device import Device
+from tinyml.dtype import DType, bool_, by_name, from_numpy, int64, to_compute, to_storage
+from tinyml.dtypes import dtypes
+from tinyml.errors import ShapeError
+from tinyml.lazy import LazyBuffer, Shape
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+Array = npt.NDArray[Any]
+
+
+def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | None) -> LazyBuffer:
+    """The node for whatever a Tensor can be made from."""
+    place = Device.canonical(device)
+    if isinstance(value, LazyBuffer):
+        return value
+    if isinstance(value, kind):
+        moved = value if device is None else value.to(device)
+        return (moved if dtype is None else moved.cast(dtype)).lazy
+    if isinstance(value, (bool, int, float)):
+        return lazy.const(value, dtype or dtypes.from_py(value), place)
+    if value is None:
+        return lazy.const(0, dtype or dtypes.default_float, place, (0,))
+    if isinstance(value, (list, tuple)) and _holds(value, kind):
+        parts = [v if isinstance(v, kind) else kind(v, device=place) for v in value]
+        joined = parts[0].stack(*parts[1:])
+        return (joined if dtype is None else joined.cast(dtype)).lazy
+    values, own = _to_array(value, dtype)
+    target = dtype or own
+    if values.ndim == 0:
+        return lazy.const(values.item(), target, place)
+    return realizing.upload(_stored(values, target), target, place)
+
+
+def _holds(value: Any, kind: type[Tensor]) -> bool:
+    return any(
+        isinstance(v, kind) or (isinstance(v, (list, tuple)) and _holds(v, kind)) for v in value
+    )
+
+
+def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
+    """A numpy array of the values, and the dtype they have unless another is asked for."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value), from_numpy(value.dtype)
+    if isinstance(value, (bytes, bytearray)) or type(value).__name__ == "mmap":
+        bits = np.frombuffer(value, (dtype or dtypes.uint8).storage)
+        target = dtype or dtypes.uint8
+        return to_compute(bits, target), target
+    if isinstance(value, (memoryview, array.array)) or hasattr(value, "__array__"):
+        values = np.asarray(value)
+        return values, from_numpy(values.dtype)
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(
+            f"cannot make a Tensor from {type(value).__name__}; numbers, nested lists, numpy "
+            "arrays, bytes and tensors will do"
+        )
+    try:
+        values = np.array(value)
+    except ValueError as error:
+        raise ShapeError(f"a nested list must be rectangular: {error}") from None
+    return values, _dtype_of_list(values)
+
+
+def _dtype_of_list(values: Array) -> DType:
+    if values.dtype.kind == "b":
+        return bool_
+    if values.dtype.kind == "i":
+        narrow = dtypes.default_int
+        lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        return narrow if narrow.minimum <= lowest and highest <= narrow.maximum else int64
+    return dtypes.default_float if values.dtype.kind == "f" else from_numpy(values.dtype)
+
+
+def _stored(values: Array, dtype: DType) -> Array:
+    """The bits of `values` as `dtype`, in memory that is ours."""
+    with np.errstate(all="ignore"):
+        if dtype is bool_:
+            values = values != 0
+        elif values.dtype.kind == "f" and dtype.is_int and dtype.itemsize < 8:
+            values = values.astype(np.int64)
+        computed = values.astype(dtype.compute)
+    return np.array(to_storage(computed, dtype), order="C", copy=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def _constant(value: Any, kind: Any, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
+    return lazy.const(value, dtype, device, shape)
+
+
+def constant(value: Any, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
+    """`value` everywhere in `shape`: looked up, because most programs use the same few."""
+    if value == 0 and isinstance(value, float) and math.copysign(1, value) < 0:
+        return lazy.const(value, dtype, device, shape)  # -0.0 equals 0.0 and is another number
+    kind: Any = type(value)  # 1, 1.0 and True are equal and not the same
+    return _constant(value, kind, dtype, device, shape)
+
+
+def to_numpy(x: Tensor) -> Array:
+    """The values of x, in memory of their own."""
+    x.realize()
+    leaf = x.lazy
+    assert isinstance(leaf, lazy.Data)
+    values = to_compute(realizing.download(leaf), leaf.dtype)
+    return np.array(values, leaf.dtype.compute, order="C", copy=True).reshape(leaf.shape)
+
+
+def parts_of(x: Tensor) -> tuple[Array, str, str, bool]:
+    """All that a copy of x, here or in another process, is made from."""
+    x.realize()
+    leaf = x.lazy
+    assert isinstance(leaf, lazy.Data)
+    return realizing.download(leaf), leaf.dtype.name, leaf.device, x.requires_grad
+
+
+def from_parts(
+    kind: type[Tensor], values: Array, dtype: str, device: str, requires_grad: bool
+) -> Tensor:
+    """The inverse of `parts_of`."""
+    stored = np.array(values, order="C", copy=True)
+    leaf = realizing.upload(stored, by_name(dtype), Device.canonical(device))
+    return kind._of(leaf)._requiring(requires_grad)
+
+
+def from_blob(
+    kind: type[Tensor], address: int, shape: Any, dtype: DType | str, device: str | None = None
+) -> Tensor:
+    """A tensor with a copy of the values at an address in this process."""
+    target = by_name(dtype) if isinstance(dtype, str) else dtype
+    count = math.prod(shape)
+    raw = (ctypes.c_char * (count * target.itemsize)).from_address(address)
+    values = np.frombuffer(raw, target.storage).reshape(tuple(shape)).copy()
+    return kind._of(realizing.upload(values, target, Device.canonical(device)))

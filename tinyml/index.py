@@ -1,0 +1,342 @@
+"""Index arithmetic: where an element is, as a sum of axes with whole-number factors.
+
+    linear ::= factor * atom + ... + constant
+    atom   ::= Axis | Quotient(linear, n) | Remainder(linear, n) | Looked(value)
+
+Written with ordinary operators; every rule is applied when an expression is built, and every
+expression knows its bounds, so no `/` or `%` stays where a plain stride says the same. All
+divisors are positive and division rounds towards minus infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import gcd
+from typing import Any
+
+from tinyml.graph import Interned
+
+
+class Atom(metaclass=Interned):
+    """Something a Linear can multiply and add. `low` and `high` are reached bounds or wider."""
+
+    __slots__ = ("__weakref__", "free", "high", "low", "text")
+    text: str
+    low: int
+    high: int
+    free: frozenset[Axis]
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Axis(Atom):
+    """A loop variable: 0 <= axis < size.
+
+    With `more`, something is also done at axis == size, after the loop: see nest.Split.
+    """
+
+    __slots__ = ("more", "size")
+
+    def __init__(self, name: str, size: int, more: bool = False) -> None:
+        self.text, self.size, self.more = name, size, more
+        self.low, self.high = 0, max(size - 1, 0) + more
+        self.free = frozenset((self,))
+
+    @property
+    def name(self) -> str:
+        return self.text
+
+
+class Quotient(Atom):
+    """inner // by"""
+
+    __slots__ = ("by", "inner")
+
+    def __init__(self, inner: Linear, by: int) -> None:
+        self.inner, self.by, self.free = inner, by, inner.free
+        self.low, self.high = inner.low // by, inner.high // by
+        self.text = f"({inner})//{by}"
+
+
+class Remainder(Atom):
+    """inner % by"""
+
+    __slots__ = ("by", "inner")
+
+    def __init__(self, inner: Linear, by: int) -> None:
+        self.inner, self.by, self.free = inner, by, inner.free
+        same_period = inner.low // by == inner.high // by
+        self.low = inner.low % by if same_period else 0
+        self.high = inner.high % by if same_period else by - 1
+        self.text = f"({inner})%{by}"
+
+
+class Looked(Atom):
+    """A value of the program used as an index: an integer expression, clamped to [0, size)."""
+
+    __slots__ = ("size", "value")
+
+    def __init__(self, value: Any, size: int, key: str) -> None:
+        self.value, self.size, self.free = value, size, value.free
+        self.low, self.high = 0, max(size - 1, 0)
+        self.text = f"[{key}]"  # the same in every process, because terms are ordered by it
+
+
+class Linear(metaclass=Interned):
+    """A sum of atoms with factors, and a constant. Build with `linear(...)` and operators."""
+
+    __slots__ = ("__weakref__", "_text", "constant", "free", "high", "low", "terms")
+
+    def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
+        self.terms, self.constant = terms, constant
+        self.low = constant + sum(f * (a.low if f > 0 else a.high) for a, f in terms)
+        self.high = constant + sum(f * (a.high if f > 0 else a.low) for a, f in terms)
+        self.free: frozenset[Axis] = frozenset().union(*(a.free for a, _ in terms))
+        self._text: str | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    def factor(self, atom: Atom) -> int:
+        """The factor of `atom` as a term of its own; 0 if it is none."""
+        return next((f for a, f in self.terms if a is atom), 0)
+
+    def stride(self, axis: Axis) -> int | None:
+        """By how much the value grows per step of `axis`; None if that is not one number."""
+        stride = 0
+        for atom, factor in self.terms:
+            if atom is axis:
+                stride += factor
+            elif axis in atom.free:
+                return None
+        return stride
+
+    # ---- operators ----
+
+    def __add__(self, other: Linear | int) -> Linear:
+        if isinstance(other, int):
+            return Linear(self.terms, self.constant + other) if other else self
+        return _sum((*self.terms, *other.terms), self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Linear | int) -> Linear:
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Linear:
+        return self * -1 + other
+
+    def __mul__(self, by: int) -> Linear:
+        if by == 0:
+            return ZERO
+        if by == 1:
+            return self
+        return Linear(tuple((a, f * by) for a, f in self.terms), self.constant * by)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, by: int) -> Linear:
+        """Whole multiples come out of the quotient; what remains below `by` vanishes."""
+        if by == 1:
+            return self
+        whole, rest = self._split(by)
+        if rest.low // by == rest.high // by:
+            return whole + rest.low // by
+        common = gcd(by, *(f for _, f in rest.terms))
+        if common > 1:
+            inner = Linear(
+                tuple((a, f // common) for a, f in rest.terms), rest.constant // common
+            )
+            return whole + inner // (by // common)
+        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+            atom = rest.terms[0][0]
+            if isinstance(atom, Quotient):
+                return whole + atom.inner // (atom.by * by)
+        return whole + linear(Quotient(rest, by))
+
+    def __mod__(self, by: int) -> Linear:
+        """Whole multiples vanish."""
+        if by == 1:
+            return ZERO
+        _, rest = self._split(by)
+        if rest.low // by == rest.high // by:
+            return rest - rest.low // by * by
+        common = gcd(by, *(f for _, f in rest.terms), rest.constant)
+        if common > 1:
+            inner = Linear(
+                tuple((a, f // common) for a, f in rest.terms), rest.constant // common
+            )
+            return inner % (by // common) * common
+        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+            atom = rest.terms[0][0]
+            if isinstance(atom, Remainder) and atom.by % by == 0:
+                return atom.inner % by
+        return linear(Remainder(rest, by))
+
+    def _split(self, by: int) -> tuple[Linear, Linear]:
+        """(q, r) with self == q * by + r, and only what `by` does not divide in r."""
+        whole, rest = [], []
+        for atom, factor in self.terms:
+            quotient, left = divmod(factor, by)
+            if quotient:
+                whole.append((atom, quotient))
+            if left:
+                rest.append((atom, left))
+        quotient, left = divmod(self.constant, by)
+        return Linear(tuple(whole), quotient), _sum(tuple(rest), left)
+
+    def substitute(self, known: Mapping[Axis, Linear]) -> Linear:
+        """The same expression with axes replaced."""
+        if self.free.isdisjoint(known):
+            return self
+        result = Linear((), self.constant)
+        for atom, factor in self.terms:
+            result = result + _replaced(atom, known) * factor
+        return result
+
+    def __str__(self) -> str:
+        if self._text is None:
+            parts = [a.text if f == 1 else f"{a.text}*{f}" for a, f in self.terms]
+            if self.constant or not parts:
+                parts.append(str(self.constant))
+            self._text = " + ".join(parts)
+        return self._text
+
+    __repr__ = __str__
+
+
+def linear(value: Atom | int) -> Linear:
+    """An atom or a number as a Linear. An axis of size 1 is 0."""
+    if isinstance(value, int):
+        return Linear((), value)
+    if value.low == value.high:
+        return Linear((), value.low)
+    return Linear(((value, 1),), 0)
+
+
+def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
+    if atom.free.isdisjoint(known):
+        return linear(atom)
+    match atom:
+        case Axis():
+            return known[atom]
+        case Quotient(inner=inner, by=by):
+            return inner.substitute(known) // by
+        case Remainder(inner=inner, by=by):
+            return inner.substitute(known) % by
+        case Looked():
+            return linear(atom.value.looked(atom.size, known))
+    raise TypeError(f"cannot substitute in {atom!r}")
+
+
+def replace_looked(index: Linear, known: Mapping[Any, Looked]) -> Linear:
+    """The same index with the values that it looks up replaced: {value: atom}."""
+    if not known:
+        return index
+    result = Linear((), index.constant)
+    for atom, factor in index.terms:
+        match atom:
+            case Looked(value=value) if value in known:
+                new = linear(known[value])
+            case Quotient(inner=inner, by=by):
+                new = replace_looked(inner, known) // by
+            case Remainder(inner=inner, by=by):
+                new = replace_looked(inner, known) % by
+            case _:
+                new = linear(atom)
+        result = result + new * factor
+    return result
+
+
+def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Linear:
+    factors: dict[Atom, int] = {}
+    for atom, factor in terms:
+        factors[atom] = factors.get(atom, 0) + factor
+    kept = {a: f for a, f in factors.items() if f}
+    for atom in list(kept):  # x // n * n + x % n is x
+        if isinstance(atom, Remainder) and atom in kept:
+            factor = kept[atom]
+            quotient = atom.inner // atom.by * (atom.by * factor)
+            if quotient.terms and all(kept.get(a) == f for a, f in quotient.terms):
+                for a, _ in quotient.terms:
+                    del kept[a]
+                del kept[atom]
+                whole = atom.inner * factor
+                rest = constant - quotient.constant + whole.constant
+                return _sum((*kept.items(), *whole.terms), rest)
+    return Linear(tuple(sorted(kept.items(), key=_order)), constant)
+
+
+def _order(term: tuple[Atom, int]) -> tuple[int, str]:
+    """Largest stride first, so that positions read from the outermost axis inwards."""
+    return (-abs(term[1]), term[0].text)
+
+
+ZERO = Linear((), 0)
+
+
+class Range(metaclass=Interned):
+    """The condition low <= index <= high."""
+
+    __slots__ = ("__weakref__", "free", "high", "index", "low")
+
+    def __init__(self, index: Linear, low: int, high: int) -> None:
+        self.index, self.low, self.high, self.free = index, low, high, index.free
+
+    @property
+    def is_always(self) -> bool:
+        return self.low <= self.index.low and self.index.high <= self.high
+
+    @property
+    def is_never(self) -> bool:
+        return self.index.high < self.low or self.high < self.index.low
+
+    def __repr__(self) -> str:
+        return f"{self.low} <= {self.index} <= {self.high}"
+
+
+Valid = tuple[Range, ...]
+
+
+def inside(index: Linear, low: int, high: int) -> Range:
+    """low <= index <= high, without the constant and without bounds that cannot be missed."""
+    low, high = low - index.constant, high - index.constant
+    index = Linear(index.terms, 0)
+    return Range(index, max(low, index.low), min(high, index.high))
+
+
+def both(*conditions: Iterable[Range]) -> Valid | None:
+    """All conditions together, without those that always hold; None if they never do."""
+    kept: dict[Range, None] = {}
+    for condition in (c for group in conditions for c in group):
+        if condition.is_never or condition.low > condition.high:
+            return None
+        if not condition.is_always:
+            kept[condition] = None
+    return tuple(kept)
+
+
+def substitute_valid(valid: Valid, known: Mapping[Axis, Linear]) -> Valid | None:
+    """The conditions with axes replaced; None if they never hold."""
+    if all(v.free.isdisjoint(known) for v in valid):
+        return valid
+    return both(inside(v.index.substitute(known), v.low, v.high) for v in valid)
+
+
+def row_major(index: Iterable[Linear], shape: Iterable[int]) -> Linear:
+    """The position of `index` in an array of `shape`."""
+    position = ZERO
+    for i, n in zip(index, shape, strict=True):
+        position = position * n + i
+    return position
+
+
+def unravel(position: Linear, shape: tuple[int, ...]) -> tuple[Linear, ...]:
+    """The index whose position in `shape` is `position`."""
+    index: list[Linear] = []
+    for size in reversed(shape):
+        index.append(position % size if size else ZERO)
+        position = position // max(size, 1)
+    return tuple(reversed(index))

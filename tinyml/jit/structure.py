@@ -1,0 +1,138 @@
+"""The structure of arguments and results: containers, tensors, and whatever else is in them.
+
+    structure ::= TensorPart(shape, dtype, device)
+                | ListPart(kind, part*)              list, tuple, named tuple
+                | DictPart(keys, part*)
+                | ValuePart(type, value)             compared by value
+
+Two calls may share one capture if their structures are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml.dtype import DType
+from tinyml.lazy import Shape
+from tinyml.tensor import Tensor
+
+# Named tuples, because they are made and compared in every replay.
+
+
+class TensorPart(NamedTuple):
+    """A tensor, whatever its values are."""
+
+    shape: Shape
+    dtype: DType
+    device: str
+
+
+class ListPart(NamedTuple):
+    """A sequence."""
+
+    kind: type[Any]
+    parts: tuple[Any, ...]
+
+
+class DictPart(NamedTuple):
+    """A dict. Its order is no part of it where it is an argument."""
+
+    keys: tuple[Any, ...]
+    parts: tuple[Any, ...]
+
+
+class ValuePart(NamedTuple):
+    """Anything else: 1, 1.0 and True are three values."""
+
+    kind: type[Any]
+    value: Any
+
+
+class _Array:
+    """A numpy array that is compared as a whole."""
+
+    def __init__(self, values: npt.NDArray[Any]) -> None:
+        self.values = values.copy()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Array) and (
+            self.values.dtype == other.values.dtype and np.array_equal(self.values, other.values)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"array of shape {self.values.shape}"
+
+
+def flatten(value: Any, tensors: list[Tensor], in_order: bool = False) -> Any:
+    """The structure of `value`; its tensors are added to `tensors`.
+
+    `in_order`: the order of a dict counts.
+    """
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        node = value.lazy
+        return TensorPart(node.shape, node.dtype, node.device)
+    if isinstance(value, (list, tuple)):
+        parts = tuple([flatten(v, tensors, in_order) for v in value])
+        return ListPart(type(value), parts)
+    if isinstance(value, dict):
+        keys = tuple(value) if in_order or len(value) < 2 else tuple(sorted(value, key=repr))
+        return DictPart(keys, tuple([flatten(value[k], tensors, in_order) for k in keys]))
+    if isinstance(value, np.ndarray):
+        return ValuePart(np.ndarray, _Array(value))
+    return ValuePart(type(value), value)
+
+
+def rebuild(structure: Any, tensors: Iterator[Tensor]) -> Any:
+    """The value that has this structure and these tensors."""
+    match structure:
+        case TensorPart():
+            return next(tensors)
+        case ListPart(kind=kind, parts=parts):
+            values = [rebuild(part, tensors) for part in parts]
+            return kind(*values) if hasattr(kind, "_fields") else kind(values)
+        case DictPart(keys=keys, parts=parts):
+            return {k: rebuild(part, tensors) for k, part in zip(keys, parts, strict=True)}
+        case ValuePart(value=value):
+            return value.values.copy() if isinstance(value, _Array) else value
+    raise AssertionError(structure)
+
+
+def difference(captured: Any, given: Any, path: str) -> str | None:
+    """Where and how `given` is not what was captured; None if they are equal."""
+    if captured == given:
+        return None
+    if type(captured) is not type(given):
+        return f"{path} was {_words(captured)} when captured, and is now {_words(given)}"
+    match captured:
+        case ListPart(kind=kind, parts=parts):
+            if kind is given.kind and len(parts) == len(given.parts):
+                return _first(parts, given.parts, [f"{path}[{i}]" for i in range(len(parts))])
+        case DictPart(keys=keys, parts=parts):
+            if keys == given.keys:
+                return _first(parts, given.parts, [f"{path}[{k!r}]" for k in keys])
+    return f"{path} was {_words(captured)} when captured, and is now {_words(given)}"
+
+
+def _first(captured: Iterable[Any], given: Iterable[Any], paths: Iterable[str]) -> str | None:
+    found = (difference(*three) for three in zip(captured, given, paths, strict=True))
+    return next((text for text in found if text is not None), None)
+
+
+def _words(part: Any) -> str:
+    match part:
+        case TensorPart(shape=shape, dtype=dtype, device=device):
+            return f"a {dtype} tensor of shape {shape} on {device}"
+        case ListPart(kind=kind, parts=parts):
+            return f"a {kind.__name__} of {len(parts)}"
+        case DictPart(keys=keys):
+            return f"a dict of {list(keys)}"
+        case ValuePart(kind=kind, value=value):
+            return f"{value!r} ({kind.__name__})"
+    raise AssertionError(part)

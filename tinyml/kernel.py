@@ -1,0 +1,132 @@
+"""A Kernel: one fused computation, described but not yet turned into loops.
+
+    kernel ::= Kernel(part*)
+    part   ::= output*                                    outputs that walk the same rows
+    output ::= Output(slot, value, rows)                  slot holds value
+             | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value
+
+Rows are the axes that all outputs of a part share, walked together: `rows` says which axes of
+the value they are. What a value has besides, it walks inside a row. Parts are independent.
+
+A value is a graph of the nodes of `lazy`, whose leaves are Slot, Const and Iota. Slots number
+the buffers a kernel is called with: outputs first, then inputs. A kernel knows no device and
+no memory, so equal kernels are one cache entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy.typing as npt
+
+from tinyml import interpret, lazy, notation
+from tinyml.dtype import DType
+from tinyml.errors import VerifyError
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import SIGN, Op
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one slot receives. With `index`, source elements are combined into it by `op`."""
+
+    slot: int
+    shape: Shape  # of the buffer
+    value: LazyBuffer
+    rows: tuple[int, ...]  # axes of the value, the first row axis first
+    index: LazyBuffer | None = None
+    axis: int = 0
+    op: Op = Op.ADD
+
+    @property
+    def roots(self) -> tuple[LazyBuffer, ...]:
+        return (self.value,) if self.index is None else (self.value, self.index)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Parts, and the shapes and dtypes of all slots."""
+
+    parts: tuple[tuple[Output, ...], ...]
+    slots: tuple[tuple[Shape, DType], ...]
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return tuple(output for part in self.parts for output in part)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def nodes(k: Kernel) -> list[LazyBuffer]:
+    """Every node of the kernel's values, sources first."""
+    return toposort(root for output in k.outputs for root in output.roots)
+
+
+def _lines(k: Kernel) -> Iterable[str]:
+    lines, names = notation.write(nodes(k))
+    yield from lines
+    for output in k.outputs:
+        if output.index is None:
+            yield f"slot{output.slot} = {names[output.value]}"
+        else:
+            place = f"slot{output.slot}[{names[output.index]} on axis {output.axis}]"
+            sign = SIGN.get(output.op, output.op.name.lower())
+            yield f"{place} {sign}= {names[output.value]}"
+
+
+def name(k: Kernel) -> str:
+    """What the kernel does, as an identifier: sum_mul_128x10_r784."""
+    used = nodes(k)
+    folds = [n for n in used if isinstance(n, lazy.Reduce)]
+    words = ["sum" if f.op is Op.ADD else f.op.name.lower() for f in folds]
+    words += [n.op.name.lower() for n in used if isinstance(n, lazy.Map) and n.op is not Op.CAST]
+    words += ["gather" for n in used if isinstance(n, lazy.Gather)]
+    words += ["scatter" for o in k.outputs if o.index is not None]
+    head = list(dict.fromkeys(words))[:4] or ["copy"]
+    largest = max((o.value.shape for o in k.outputs), key=prod)
+    shape = "x".join(str(n) for n in largest if n != 1) or "1"
+    folded = [str(prod(f.sources[0].shape[a] for a in f.axes)) for f in folds]
+    tail = [f"r{'_'.join(dict.fromkeys(folded))}"] if folded else []
+    many = [f"{len(k.outputs)}outs"] if len(k.outputs) > 1 else []
+    return "_".join([*head, shape, *tail[:1], *many])[:80]
+
+
+def run(k: Kernel, buffers: Sequence[npt.NDArray[Any]]) -> None:
+    """Execute with numpy on whole arrays: fill the outputs among `buffers` (compute dtypes)."""
+    known = {n: buffers[n.arg] for n in nodes(k) if isinstance(n, lazy.Slot)}
+    values = interpret.interpret([r for o in k.outputs for r in o.roots], known)
+    for output in k.outputs:
+        target = buffers[output.slot]
+        if output.index is None:
+            target[...] = values[output.value].reshape(target.shape)
+        else:
+            dtype = output.value.dtype
+            sources = [target, values[output.index], values[output.value]]
+            target[...] = interpret.scatter_into(sources, output.axis, output.op, dtype)
+
+
+def verify(k: Kernel) -> None:
+    """Slots are what the table says, outputs are written once, leaves are leaves."""
+    written: set[int] = set()
+    for output in k.outputs:
+        if output.slot in written:
+            raise VerifyError(f"slot{output.slot} is written twice\n{k}")
+        written.add(output.slot)
+        shape, dtype = k.slots[output.slot]
+        if output.shape != shape or output.value.dtype is not dtype:
+            raise VerifyError(f"slot{output.slot} is {shape} {dtype}, but gets {output}\n{k}")
+        if any(output.value.shape[a] == 1 for a in output.rows):
+            raise VerifyError(f"slot{output.slot}: rows {output.rows} of size 1\n{k}")
+        if output.index is None and output.value.shape != shape:
+            raise VerifyError(f"slot{output.slot} is {shape}, value {output.value.shape}\n{k}")
+    for node in nodes(k):
+        if isinstance(node, (lazy.Data, lazy.Copy, lazy.Assign, lazy.Contiguous, lazy.Scatter)):
+            raise VerifyError(f"{node!r} has no meaning inside a kernel\n{k}")
+        if isinstance(node, lazy.Slot) and k.slots[node.arg] != (node.shape, node.dtype):
+            raise VerifyError(f"slot{node.arg} is {k.slots[node.arg]}, read as {node!r}\n{k}")
+

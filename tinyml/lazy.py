@@ -1,0 +1,469 @@
+"""The lazy graph: what the user asked for, before anyone decides how to compute it.
+
+    node ::= Data(identity)                   values that are in memory somewhere
+           | Const(value)                     one number, of shape ()
+           | Iota                             0, 1, 2, ... along one axis
+           | Map(op, node*)                   an op on every element of equal shapes
+           | Reduce(op, axes, node)           an op folded over axes, which become size 1
+           | Move(movement, arg, node)        the same elements at other places
+           | Gather(axis, data, index)        out[.. i ..] = data[.. index[.. i ..] ..]
+           | Scatter(axis, op, base, index, source)
+                                              base, with base[.. index[.. i ..] ..] op= source
+           | Contiguous(node)                 the same values, in memory of their own
+           | Copy(device, node)               the same values on another device
+           | Assign(target, value)            the target's memory, holding value from now on
+           | Slot(number)                     a kernel's argument (in kernels only)
+
+A node never changes. Equal nodes are one object, except Data, which has an identity. Shapes
+and dtypes are checked by the functions at the end of this file, when an op is recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+from tinyml.dtype import DType, bool_
+from tinyml.errors import DTypeError, ShapeError
+from tinyml.graph import Interned
+from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
+
+Shape = tuple[int, ...]
+
+
+class LazyBuffer(metaclass=Interned):
+    """A node. `sources` are the nodes it is computed from, `arg` is all else it says."""
+
+    __slots__ = ("__weakref__", "arg", "device", "dtype", "shape", "sources")
+    kind: ClassVar[str] = "node"
+
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: DType,
+        device: str,
+        sources: tuple[LazyBuffer, ...] = (),
+        arg: Any = None,
+    ) -> None:
+        self.shape, self.dtype, self.device = shape, dtype, device
+        self.sources, self.arg = sources, arg
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def with_sources(self, sources: tuple[LazyBuffer, ...]) -> LazyBuffer:
+        """The same node on other sources (of the same shapes and dtypes)."""
+        if sources == self.sources:
+            return self
+        node: LazyBuffer = type(self)(self.shape, self.dtype, self.device, sources, self.arg)
+        return node
+
+    def __repr__(self) -> str:
+        arg = "" if self.arg is None else f" {self.arg}"
+        return f"<{type(self).__name__}{arg} {'x'.join(map(str, self.shape)) or '()'} {self.dtype}>"
+
+
+class Data(LazyBuffer):
+    """Values in memory. `arg` is a number that no other Data has."""
+
+    __slots__ = ("noted",)
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.noted: list[weakref.ref[Any]] = []  # who ever said that he holds this node
+
+    def add_reader(self, reader: object) -> None:
+        """Note that `reader` (a tensor) holds this version of the values itself."""
+        if len(self.noted) > 8 and self.noted[0]() is None:
+            self.noted[:] = [r for r in self.noted if r() is not None]
+        self.noted.append(weakref.ref(reader))
+
+    def readers(self) -> list[Any]:
+        """The tensors that hold these values themselves."""
+        return [r for ref in self.noted if (r := ref()) is not None]
+
+
+class Const(LazyBuffer):
+    """One number. `arg` is its exact text, so that -0.0 is not 0.0 and NaN is NaN."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> float | int | bool:
+        return parse_number(self.arg, self.dtype)
+
+
+class Iota(LazyBuffer):
+    """0, 1, 2, ... along the one axis it has."""
+
+    __slots__ = ()
+
+
+class Map(LazyBuffer):
+    """`arg` is the Op, applied to every element of the sources."""
+
+    __slots__ = ()
+
+    @property
+    def op(self) -> Op:
+        op: Op = self.arg
+        return op
+
+
+class Reduce(LazyBuffer):
+    """`arg` is (Op, axes). The axes have size 1 afterwards."""
+
+    __slots__ = ()
+
+    @property
+    def op(self) -> Op:
+        op: Op = self.arg[0]
+        return op
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        axes: tuple[int, ...] = self.arg[1]
+        return axes
+
+
+class Move(LazyBuffer):
+    """`arg` is (Movement, its argument)."""
+
+    __slots__ = ()
+
+    @property
+    def movement(self) -> Movement:
+        movement: Movement = self.arg[0]
+        return movement
+
+
+class Gather(LazyBuffer):
+    """Sources (data, index); `arg` is the axis. Shapes agree on all other axes.
+
+    An index lies in [0, data.shape[axis]); the functional layer wraps negative ones. What an
+    index outside gives is unspecified, but memory outside the data is never read.
+    """
+
+    __slots__ = ()
+
+    @property
+    def axis(self) -> int:
+        axis: int = self.arg
+        return axis
+
+
+class Scatter(LazyBuffer):
+    """Sources (base, index, source); `arg` is (axis, Op): base with `op=` at the indices."""
+
+    __slots__ = ()
+
+    @property
+    def axis(self) -> int:
+        axis: int = self.arg[0]
+        return axis
+
+    @property
+    def op(self) -> Op:
+        op: Op = self.arg[1]
+        return op
+
+
+class Contiguous(LazyBuffer):
+    """The same values, stored."""
+
+    __slots__ = ()
+
+
+class Copy(LazyBuffer):
+    """The source's values on this node's device."""
+
+    __slots__ = ()
+
+
+class Assign(LazyBuffer):
+    """Sources (target, value): a new version of the target's memory, holding value."""
+
+    __slots__ = ()
+
+
+class Slot(LazyBuffer):
+    """`arg` is a number: the kernel's argument of that number."""
+
+    __slots__ = ()
+
+
+def parse_number(text: str, dtype: DType) -> float | int | bool:
+    """The number that a Const's text stands for."""
+    if dtype.is_float:
+        return float.fromhex(text)
+    return text == "True" if dtype is bool_ else int(text)
+
+
+def read_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    """The sources whose values `node` needs: an Assign does not read its target."""
+    return node.sources[1:] if isinstance(node, Assign) else node.sources
+
+
+def assigned(node: LazyBuffer) -> LazyBuffer:
+    """The leaf whose memory an Assign writes: the first target of a chain of assignments."""
+    while isinstance(node, Assign):
+        node = node.sources[0]
+    return node
+
+
+# ---- building: each checks what it is given and returns a node ----
+
+_identities = itertools.count()
+
+
+def data(shape: Shape, dtype: DType, device: str) -> Data:
+    """A new leaf, equal to no other."""
+    node: Data = Data(shape, dtype, device, (), next(_identities))
+    return node
+
+
+def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffer:
+    """`value` everywhere in `shape`."""
+    if dtype.is_float:
+        value = float(value)
+    elif dtype is bool_:
+        value = bool(value)
+    else:  # wraps around, as a cast does
+        value = int(value)
+        if not dtype.minimum <= value <= dtype.maximum:
+            span = 1 << (8 * dtype.itemsize)
+            value = (value - int(dtype.minimum)) % span + int(dtype.minimum)
+    text = value.hex() if dtype.is_float else str(value)
+    scalar: LazyBuffer = Const((), dtype, device, (), text)
+    return expand(reshape(scalar, (1,) * len(shape)), shape) if shape else scalar
+
+
+def iota(n: int, dtype: DType, device: str) -> LazyBuffer:
+    """0, 1, ..., n - 1, of shape (n,)."""
+    if not dtype.is_int:
+        raise DTypeError(f"iota counts in integers, not in {dtype}")
+    node: LazyBuffer = Iota((n,), dtype, device)
+    return node
+
+
+def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
+    """`op` on every element. Shapes, dtypes and devices are equal (WHERE: of the last two)."""
+    first = operands[-1]
+    for other in operands:
+        if other.shape != first.shape:
+            raise ShapeError(f"{op.name} needs equal shapes, got {other.shape} and {first.shape}")
+        if other.device != first.device:
+            raise ShapeError(
+                f"{op.name} needs operands on one device, got {other.device} and {first.device}; "
+                f"move one with .to({first.device!r})"
+            )
+    typed = operands[1:] if op is Op.WHERE else operands
+    if any(o.dtype is not first.dtype for o in typed):
+        raise DTypeError(f"{op.name} needs equal dtypes, got {[o.dtype for o in typed]}")
+    if op is Op.WHERE and operands[0].dtype is not bool_:
+        raise DTypeError(f"WHERE chooses by a bool, not by {operands[0].dtype}")
+    _check_dtype(op, first.dtype)
+    dtype = bool_ if op in COMPARE else first.dtype
+    node: LazyBuffer = Map(first.shape, dtype, first.device, operands, op)
+    return node
+
+
+def _check_dtype(op: Op, dtype: DType) -> None:
+    wrong = (
+        (op in FLOAT_ONLY and not dtype.is_float)
+        or (op in INT_ONLY and not dtype.is_int)
+        or ((op in BITWISE or op is Op.NOT) and dtype.is_float)
+        or (op in (Op.NEG, Op.MOD) and dtype is bool_)
+    )
+    if wrong:
+        wanted = "floats" if op in FLOAT_ONLY else "integers"
+        raise DTypeError(f"{op.name} is an op on {wanted}, got {dtype}; cast first")
+
+
+def cast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
+    """The values of x as `dtype`; float to int truncates, anything to bool is `!= 0`."""
+    if x.dtype is dtype:
+        return x
+    node: LazyBuffer = Map(x.shape, dtype, x.device, (x,), Op.CAST)
+    return node
+
+
+def bitcast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
+    """The bits of x read as another dtype of the same size."""
+    if x.dtype is dtype:
+        return x
+    if x.dtype.itemsize != dtype.itemsize or bool_ in (x.dtype, dtype):
+        raise DTypeError(f"cannot bitcast {x.dtype} to {dtype}: sizes differ or one is bool")
+    node: LazyBuffer = Map(x.shape, dtype, x.device, (x,), Op.BITCAST)
+    return node
+
+
+def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
+    """`op` folded over `axes` (>= 0), which become size 1."""
+    kept = tuple(sorted(set(axes)))
+    if op not in REDUCE:
+        raise DTypeError(f"{op.name} is not a reduction")
+    if x.dtype is bool_:
+        raise DTypeError(f"cannot reduce bool with {op.name}; cast first")
+    if any(not 0 <= a < len(x.shape) for a in kept):
+        raise ShapeError(f"cannot reduce axes {kept} of shape {x.shape}")
+    shape = tuple(1 if a in kept else n for a, n in enumerate(x.shape))
+    if shape == x.shape:
+        return x
+    node: LazyBuffer = Reduce(shape, x.dtype, x.device, (x,), (op, kept))
+    return node
+
+
+def gather(x: LazyBuffer, index: LazyBuffer, axis: int) -> LazyBuffer:
+    """out[.. i ..] = x[.. index[.. i ..] ..] along `axis`; all other axes agree."""
+    _check_index("gather", x, index, axis)
+    node: LazyBuffer = Gather(index.shape, x.dtype, x.device, (x, index), axis)
+    return node
+
+
+def scatter(
+    base: LazyBuffer, index: LazyBuffer, source: LazyBuffer, axis: int, op: Op = Op.ADD
+) -> LazyBuffer:
+    """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i."""
+    _check_index("scatter", base, index, axis)
+    if source.shape != index.shape:
+        raise ShapeError(f"scatter: source {source.shape} and index {index.shape} differ")
+    if source.dtype is not base.dtype:
+        raise DTypeError(f"scatter: source {source.dtype} into {base.dtype}")
+    if op not in REDUCE:
+        raise DTypeError(f"scatter combines with {sorted(o.name for o in REDUCE)}, not {op.name}")
+    sources = (base, index, source)
+    node: LazyBuffer = Scatter(base.shape, base.dtype, base.device, sources, (axis, op))
+    return node
+
+
+def _check_index(name: str, x: LazyBuffer, index: LazyBuffer, axis: int) -> None:
+    if not index.dtype.is_int:
+        raise DTypeError(f"{name}: indices are integers, got {index.dtype}")
+    fits = len(x.shape) == len(index.shape) and all(
+        a == b for i, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if i != axis
+    )
+    if not fits:
+        raise ShapeError(f"{name}: index {index.shape} against {x.shape} along axis {axis}")
+
+
+def contiguous(x: LazyBuffer) -> LazyBuffer:
+    """The values of x in memory of their own."""
+    if isinstance(x, (Data, Contiguous, Assign)):
+        return x
+    node: LazyBuffer = Contiguous(x.shape, x.dtype, x.device, (x,))
+    return node
+
+
+def copy(x: LazyBuffer, device: str) -> LazyBuffer:
+    """x on another device."""
+    if x.device == device:
+        return x
+    node: LazyBuffer = Copy(x.shape, x.dtype, device, (x,))
+    return node
+
+
+def assign(target: LazyBuffer, value: LazyBuffer) -> LazyBuffer:
+    """The target's memory with `value` in it; whoever read the target keeps what it read."""
+    if not isinstance(target, (Data, Assign)):
+        raise ShapeError("assign needs a target that is in memory: realize it first")
+    if target.shape != value.shape or target.dtype is not value.dtype:
+        raise ShapeError(
+            f"cannot assign {value.dtype} {value.shape} to {target.dtype} {target.shape}"
+        )
+    node: LazyBuffer = Assign(target.shape, target.dtype, target.device, (target, value))
+    return node
+
+
+# ---- movement ----
+
+
+def _move(movement: Movement, x: LazyBuffer, shape: Shape, arg: Any) -> LazyBuffer:
+    node: LazyBuffer = Move(shape, x.dtype, x.device, (x,), (movement, arg))
+    return node
+
+
+def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
+    """The same elements in row-major order, with another shape."""
+    if x.shape == shape:
+        return x
+    if prod(shape) != x.size or any(n < 0 for n in shape):
+        raise ShapeError(
+            f"cannot reshape {x.shape} ({x.size} elements) to {shape} ({prod(shape)})"
+        )
+    while isinstance(x, Move) and x.movement is Movement.RESHAPE:
+        x = x.sources[0]  # the reshape between is not needed
+        if x.shape == shape:
+            return x
+    return _move(Movement.RESHAPE, x, shape, shape)
+
+
+def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
+    """Axis i of the result is axis order[i] of x."""
+    order = tuple(order)
+    if sorted(order) != list(range(len(x.shape))):
+        raise ShapeError(f"permute order {order} is no permutation of the axes of {x.shape}")
+    if order == tuple(range(len(order))):
+        return x
+    return _move(Movement.PERMUTE, x, tuple(x.shape[i] for i in order), order)
+
+
+def expand(x: LazyBuffer, shape: Shape) -> LazyBuffer:
+    """Axes of size 1 repeated; the number of axes stays."""
+    if x.shape == shape:
+        return x
+    if len(shape) != len(x.shape):
+        raise ShapeError(f"cannot expand {x.shape} to {shape}: the number of axes differs")
+    for axis, (old, new) in enumerate(zip(x.shape, shape, strict=True)):
+        if old not in (1, new):
+            raise ShapeError(
+                f"cannot expand {x.shape} to {shape}: axis {axis} has size {old}, "
+                "and only size 1 can grow"
+            )
+    return _move(Movement.EXPAND, x, shape, shape)
+
+
+def pad(x: LazyBuffer, counts: Sequence[tuple[int, int]], value: Any = 0) -> LazyBuffer:
+    """`value` added (before, after) each axis."""
+    counts = tuple((int(b), int(a)) for b, a in counts)
+    if len(counts) != len(x.shape) or any(b < 0 or a < 0 for b, a in counts):
+        raise ShapeError(f"cannot pad {x.shape} by {counts}: one (before, after) >= 0 per axis")
+    if not any(b or a for b, a in counts):
+        return x
+    shape = tuple(n + b + a for n, (b, a) in zip(x.shape, counts, strict=True))
+    return _move(Movement.PAD, x, shape, (counts, const(value, x.dtype, "").arg))
+
+
+def shrink(x: LazyBuffer, spans: Sequence[tuple[int, int]]) -> LazyBuffer:
+    """Elements start <= i < stop of each axis."""
+    spans = tuple((int(a), int(b)) for a, b in spans)
+    if len(spans) != len(x.shape) or any(
+        not 0 <= a <= b <= n for (a, b), n in zip(spans, x.shape, strict=True)
+    ):
+        raise ShapeError(f"cannot shrink {x.shape} to {spans}: 0 <= start <= stop <= size")
+    shape = tuple(b - a for a, b in spans)
+    return x if shape == x.shape else _move(Movement.SHRINK, x, shape, spans)
+
+
+def flip(x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
+    """Each of `axes` walked backwards."""
+    kept = tuple(sorted(a for a in set(axes) if x.shape[a] > 1))
+    return _move(Movement.FLIP, x, x.shape, kept) if kept else x
+
+
+def skew(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer:
+    """out[.. i .. k ..] = x[.. i + step*k .. k ..]: a window that slides as k grows.
+
+    i < size counts along `axis`, k along `by`; 0 where i + step*k is outside of x. With k an
+    expanded axis these are the windows of a convolution; the gradient is a skew by -step.
+    """
+    if axis == by or step == 0 or size < 0:
+        raise ShapeError(f"cannot skew axis {axis} of {x.shape} by axis {by} in steps of {step}")
+    shape = tuple(size if a == axis else n for a, n in enumerate(x.shape))
+    return _move(Movement.SKEW, x, shape, (axis, by, step, size))
+

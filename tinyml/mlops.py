@@ -1,0 +1,635 @@
+"""Differentiable primitives: each class says its value (on nodes) and its gradient (on tensors).
+
+`forward` takes and returns lazy nodes. `backward` takes the gradient of the result, and the
+result itself, and answers with one gradient per input (None: there is none). It is written
+with the ops of Tensor, so that a gradient is a lazy graph like any other: it fuses with what
+surrounds it, and it has a gradient of its own.
+
+An applied Function is also the record of its application: `inputs` are the tensors it was
+applied to. A record never refers to its result, so a graph holds no reference cycle and is
+freed without the garbage collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log, pi
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from tinyml import lazy
+from tinyml.dtype import DType, float32
+from tinyml.errors import GradientError
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Op
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+Grads: TypeAlias = "tuple[Tensor | None, ...]"
+
+
+class Function:
+    """A primitive. Subclasses keep parameters in slots, and nothing else on `self`."""
+
+    __slots__ = ("clock", "inputs", "wanted")
+    reads_inputs: ClassVar[bool] = False  # backward looks at the values of the inputs
+    inputs: tuple[Tensor, ...]
+    clock: int  # how many assignments had been made when this was recorded
+    wanted: tuple[bool, ...]  # which inputs need a gradient; set before backward is called
+    forward: Callable[..., LazyBuffer]
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        """The gradients of `inputs`, given the result `out` and its gradient."""
+        raise GradientError(f"{type(self).__name__} has no gradient")
+
+
+# ---- one operand ----
+
+
+class Elementwise(Function):
+    """A Function that is one op on every element."""
+
+    __slots__ = ()
+    op: ClassVar[Op]
+
+    def forward(self, *sources: LazyBuffer) -> LazyBuffer:
+        return lazy.map_(self.op, *sources)
+
+
+class Neg(Elementwise):
+    __slots__ = ()
+    op = Op.NEG
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (-grad,)
+
+
+class Exp(Elementwise):
+    __slots__ = ()
+    op = Op.EXP
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad * out,)
+
+
+class Exp2(Elementwise):
+    __slots__ = ()
+    op = Op.EXP2
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad * (out * log(2.0)),)
+
+
+class Log(Elementwise):
+    __slots__ = ()
+    op = Op.LOG
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad / self.inputs[0],)
+
+
+class Log2(Elementwise):
+    __slots__ = ()
+    op = Op.LOG2
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad / (self.inputs[0] * log(2.0)),)
+
+
+class Sin(Elementwise):
+    __slots__ = ()
+    op = Op.SIN
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad * self.inputs[0].cos(),)
+
+
+class Cos(Elementwise):
+    __slots__ = ()
+    op = Op.COS
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (-(grad * self.inputs[0].sin()),)
+
+
+class Tanh(Elementwise):
+    __slots__ = ()
+    op = Op.TANH
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad * (1 - out * out),)
+
+
+class Erf(Elementwise):
+    __slots__ = ()
+    op = Op.ERF
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x = self.inputs[0]
+        return (grad * ((-(x * x)).exp() * (2 / pi**0.5)),)
+
+
+class Sqrt(Elementwise):
+    __slots__ = ()
+    op = Op.SQRT
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad / (out * 2),)
+
+
+class Trunc(Elementwise):
+    """Also what floor, ceil and round are made of: steps, whose gradient is zero."""
+
+    __slots__ = ()
+    op = Op.TRUNC
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.zeros_like(),)
+
+
+class Sign(Function):
+    """-1, 0 or 1: a step."""
+
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        zero, one, minus = (lazy.const(v, x.dtype, x.device, x.shape) for v in (0, 1, -1))
+        negative = lazy.map_(Op.WHERE, lazy.map_(Op.LESS, x, zero), minus, zero)
+        return lazy.map_(Op.WHERE, lazy.map_(Op.LESS, zero, x), one, negative)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.zeros_like(),)
+
+
+class Relu(Function):
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.map_(Op.MAX, x, lazy.const(0, x.dtype, x.device, x.shape))
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return ((out > 0).where(grad, 0),)
+
+
+class Atan(Function):
+    """The inverse tangent, by halving the angle three times and then its series."""
+
+    __slots__ = ()
+    reads_inputs = True
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        def const(value: float) -> LazyBuffer:
+            return lazy.const(value, x.dtype, x.device, x.shape)
+
+        one = const(1.0)
+        outside = lazy.map_(Op.LESS, one, lazy.map_(Op.MUL, x, x))
+        t = lazy.map_(Op.WHERE, outside, lazy.map_(Op.DIV, one, x), x)
+        for _ in range(3):  # tan(a / 2) = t / (1 + sqrt(1 + t * t))
+            root = lazy.map_(Op.SQRT, lazy.map_(Op.ADD, lazy.map_(Op.MUL, t, t), one))
+            t = lazy.map_(Op.DIV, t, lazy.map_(Op.ADD, root, one))
+        square = lazy.map_(Op.MUL, t, t)
+        series = const(0.0)
+        for k in reversed(range(8 if x.dtype.itemsize == 8 else 4)):
+            term = const((-1.0) ** k / (2 * k + 1))
+            series = lazy.map_(Op.ADD, lazy.map_(Op.MUL, series, square), term)
+        angle = lazy.map_(Op.MUL, lazy.map_(Op.MUL, t, const(8.0)), series)
+        positive = lazy.map_(Op.LESS, const(0.0), x)
+        right = lazy.map_(Op.WHERE, positive, const(pi / 2), const(-pi / 2))
+        rest = lazy.map_(Op.ADD, right, lazy.map_(Op.NEG, angle))
+        return lazy.map_(Op.WHERE, outside, rest, angle)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x = self.inputs[0]
+        return (grad / (x * x + 1),)
+
+
+class Cast(Function):
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.cast(x, self.dtype)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.cast(self.inputs[0].dtype),)
+
+
+# ---- two operands ----
+
+
+class Add(Elementwise):
+    __slots__ = ()
+    op = Op.ADD
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return grad, grad
+
+
+class Sub(Function):
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer, y: LazyBuffer) -> LazyBuffer:
+        return lazy.map_(Op.ADD, x, lazy.map_(Op.NEG, y))
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return grad, -grad if self.wanted[1] else None
+
+
+class Mul(Elementwise):
+    __slots__ = ()
+    op = Op.MUL
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y = self.inputs
+        return grad * y if self.wanted[0] else None, grad * x if self.wanted[1] else None
+
+
+class Div(Elementwise):
+    __slots__ = ()
+    op = Op.DIV
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        quotient = grad / self.inputs[1]
+        return (
+            quotient if self.wanted[0] else None,
+            -(quotient * out) if self.wanted[1] else None,
+        )
+
+
+class Mod(Elementwise):
+    """x - y * floor(x / y), of floats."""
+
+    __slots__ = ()
+    op = Op.MOD
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y = self.inputs
+        return grad, -(grad * (x / y).floor()) if self.wanted[1] else None
+
+
+class CopySign(Function):
+    """The magnitude of x with the sign of y: where y is 0, that of 1 / y."""
+
+    __slots__ = ()
+    reads_inputs = True
+
+    def forward(self, x: LazyBuffer, y: LazyBuffer) -> LazyBuffer:
+        zero, one = (lazy.const(v, x.dtype, x.device, x.shape) for v in (0, 1))
+        below = lazy.map_(Op.LESS, lazy.map_(Op.DIV, one, y), zero)
+        negative = lazy.map_(Op.OR, lazy.map_(Op.LESS, y, zero), below)  # 1 / -inf is no sign
+        size = lazy.map_(Op.MAX, x, lazy.map_(Op.NEG, x))
+        return lazy.map_(Op.WHERE, negative, lazy.map_(Op.NEG, size), size)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y = self.inputs
+        return (x == 0).where(0, grad * (out / x)), y.zeros_like()
+
+
+class Pow(Elementwise):
+    """x ** y. Where x is 0 and y >= 0, the gradient of y is 0, as torch has it."""
+
+    __slots__ = ()
+    op = Op.POW
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y = self.inputs
+        of_x = of_y = None
+        if self.wanted[0]:
+            of_x = (y == 0).where(0, grad * (y * x ** (y - 1)))
+        if self.wanted[1]:
+            flat = (x == 0) & (y >= 0)
+            of_y = flat.where(0, grad * (out * flat.where(1, x).log()))
+        return of_x, of_y
+
+
+class _Extreme(Elementwise):
+    """Ties share the gradient."""
+
+    __slots__ = ()
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y = self.inputs
+        share = (x == y).where(grad * 0.5, grad)
+        return (
+            (x == out).where(share, 0) if self.wanted[0] else None,
+            (y == out).where(share, 0) if self.wanted[1] else None,
+        )
+
+
+class Max(_Extreme):
+    __slots__ = ()
+    op = Op.MAX
+
+
+class Min(_Extreme):
+    __slots__ = ()
+    op = Op.MIN
+
+
+class Where(Elementwise):
+    __slots__ = ()
+    op = Op.WHERE
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        condition = self.inputs[0]
+        return (
+            None,
+            condition.where(grad, 0) if self.wanted[1] else None,
+            condition.where(0, grad) if self.wanted[2] else None,
+        )
+
+
+# ---- reductions ----
+
+
+class Reduction(Function):
+    """`op` folded over axes, which become size 1."""
+
+    __slots__ = ("axes",)
+    op: ClassVar[Op]
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.reduce_(self.op, x, self.axes)
+
+
+class Sum(Reduction):
+    __slots__ = ()
+    op = Op.ADD
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.expand(self.inputs[0].shape),)
+
+
+class _ExtremeOf(Reduction):
+    """Ties share the gradient; how many there are is counted in float32."""
+
+    __slots__ = ()
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x = self.inputs[0]
+        equal = x == out
+        wide = float32 if x.dtype.is_half else x.dtype
+        count = equal.cast(wide).sum(self.axes, keepdim=True)
+        share = (grad.cast(wide) / count).cast(x.dtype)
+        return (equal.where(share, 0),)
+
+
+class ReduceMax(_ExtremeOf):
+    __slots__ = ()
+    op = Op.MAX
+
+
+class ReduceMin(_ExtremeOf):
+    __slots__ = ()
+    op = Op.MIN
+
+
+class Prod(Reduction):
+    """The gradient of an element is the product of the others, also where some are zero."""
+
+    __slots__ = ()
+    op = Op.MUL
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x = self.inputs[0]
+        zero = x == 0
+        others = zero.where(1, x).prod(self.axes, keepdim=True)
+        zeros = zero.cast(float32).sum(self.axes, keepdim=True)
+        alone = (zeros == 1).where(others, 0)  # what the only zero is multiplied with
+        whole = (zeros == 0).where(others, 0)
+        return (grad * zero.where(alone, whole / zero.where(1, x)),)
+
+
+# ---- movement ----
+
+
+class Reshape(Function):
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.reshape(x, self.shape)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.reshape(self.inputs[0].shape),)
+
+
+class Permute(Function):
+    __slots__ = ("order",)
+
+    def __init__(self, order: tuple[int, ...]) -> None:
+        self.order = order
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.permute(x, self.order)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.permute(sorted(range(len(self.order)), key=self.order.__getitem__)),)
+
+
+class Expand(Function):
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.expand(x, self.shape)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        pairs = zip(self.inputs[0].shape, self.shape, strict=True)
+        return (grad.sum(tuple(i for i, (a, b) in enumerate(pairs) if a != b), keepdim=True),)
+
+
+class Pad(Function):
+    __slots__ = ("counts", "value")
+
+    def __init__(self, counts: tuple[tuple[int, int], ...], value: float | int | bool = 0) -> None:
+        self.counts, self.value = counts, value
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.pad(x, self.counts, self.value)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        sizes = zip(self.counts, self.inputs[0].shape, strict=True)
+        return (grad.shrink(tuple((before, before + n) for (before, _), n in sizes)),)
+
+
+class Shrink(Function):
+    __slots__ = ("spans",)
+
+    def __init__(self, spans: tuple[tuple[int, int], ...]) -> None:
+        self.spans = spans
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.shrink(x, self.spans)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        sizes = zip(self.spans, self.inputs[0].shape, strict=True)
+        return (grad._pad_by(tuple((start, n - stop) for (start, stop), n in sizes)),)
+
+
+class Flip(Function):
+    __slots__ = ("axes",)
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.flip(x, self.axes)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.flip(self.axes),)
+
+
+class Skew(Function):
+    """out[.. i .. k ..] = x[.. i + step*k .. k ..], 0 outside: see lazy.skew."""
+
+    __slots__ = ("axis", "by", "size", "step")
+
+    def __init__(self, axis: int, by: int, step: int, size: int) -> None:
+        self.axis, self.by, self.step, self.size = axis, by, step, size
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.skew(x, self.axis, self.by, self.step, self.size)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        size = self.inputs[0].shape[self.axis]
+        return (grad._apply(Skew(self.axis, self.by, -self.step, size)),)
+
+
+# ---- indexing ----
+
+
+class Gather(Function):
+    """out[.. i ..] = data[.. index[.. i ..] ..]; inputs are data and index (in range)."""
+
+    __slots__ = ("axis",)
+    reads_inputs = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: LazyBuffer, index: LazyBuffer) -> LazyBuffer:
+        return lazy.gather(x, index, self.axis)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, index = self.inputs
+        base = x._full(x.shape, 0, grad.dtype)
+        return base._apply(ScatterAdd(self.axis), index, grad), None
+
+
+class ScatterAdd(Function):
+    """base, with base[.. index[.. i ..] ..] += source[.. i ..] for every i."""
+
+    __slots__ = ("axis",)
+    reads_inputs = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
+        return lazy.scatter(base, index, source, self.axis, Op.ADD)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return grad, None, grad._apply(Gather(self.axis), self.inputs[1])
+
+
+class ScatterExtreme(Function):
+    """base, with base[.. index[.. i ..] ..] = max or min of itself and source[.. i ..].
+
+    Whoever equals the result shares its gradient.
+    """
+
+    __slots__ = ("axis", "op")
+    reads_inputs = True
+
+    def __init__(self, axis: int, op: Op) -> None:
+        self.axis, self.op = axis, op
+
+    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
+        return lazy.scatter(base, index, source, self.axis, self.op)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        base, index, source = self.inputs
+        base_won = (base == out).cast(grad.dtype)
+        won = (source == out._apply(Gather(self.axis), index)).cast(grad.dtype)
+        share = grad / base_won._apply(ScatterAdd(self.axis), index, won).maximum(1)
+        return base_won * share, None, won * share._apply(Gather(self.axis), index)
+
+
+class ScatterProd(Function):
+    """base, with base[.. index[.. i ..] ..] *= source[.. i ..] for every i (not zero)."""
+
+    __slots__ = ("axis",)
+    reads_inputs = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
+        return lazy.scatter(base, index, source, self.axis, Op.MUL)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        base, index, source = self.inputs
+        ones = base.ones_like()
+        of_base = grad * ones._apply(ScatterProd(self.axis), index, source)
+        return of_base, None, (grad * out)._apply(Gather(self.axis), index) / source
+
+
+class Scatter(Function):
+    """base, with base[.. index[.. i ..] ..] *= source[.. i ..], or another op: no gradient."""
+
+    __slots__ = ("axis", "op")
+
+    def __init__(self, axis: int, op: Op) -> None:
+        self.axis, self.op = axis, op
+
+    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
+        return lazy.scatter(base, index, source, self.axis, self.op)
+
+
+# ---- where values are ----
+
+
+class Contiguous(Function):
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.contiguous(x)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad,)
+
+
+class Copy(Function):
+    __slots__ = ("device",)
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.copy(x, self.device)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.to(self.inputs[0].device),)

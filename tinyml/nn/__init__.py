@@ -1,0 +1,44 @@
+"""Layers, optimizers and model state.
+
+A layer is a plain class: it makes its parameters in `__init__` and is called with a Tensor. A
+model is any object; `state.get_parameters` finds the parameters by walking its attributes.
+"""
+
+from tinyml.nn import optim, state
+from tinyml.nn.layers import (
+    BatchNorm,
+    BatchNorm2d,
+    Conv1d,
+    Conv2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    Dropout,
+    Embedding,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    LayerNorm2d,
+    Linear,
+    LSTMCell,
+    RMSNorm,
+)
+
+__all__ = [
+    "BatchNorm",
+    "BatchNorm2d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "Dropout",
+    "Embedding",
+    "GroupNorm",
+    "InstanceNorm",
+    "LSTMCell",
+    "LayerNorm",
+    "LayerNorm2d",
+    "Linear",
+    "RMSNorm",
+    "optim",
+    "state",
+]

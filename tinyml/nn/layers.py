@@ -1,0 +1,324 @@
+"""Layers: plain classes that hold parameters and are called with a Tensor.
+
+Arguments and the names of parameters are those of PyTorch and tinygrad, so that their
+checkpoints load. Initial values follow PyTorch's distributions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tinyml import dtype as dt
+from tinyml.autograd import no_grad
+from tinyml.errors import ShapeError
+from tinyml.tensor import Tensor
+
+Sizes = int | Sequence[int]
+
+
+def _parameter(tensor: Tensor) -> Tensor:
+    leaf = tensor.detach()  # how the first values were drawn is not part of any gradient
+    leaf.requires_grad = True
+    return leaf
+
+
+def _uniform(bound: float, *shape: int) -> Tensor:
+    return _parameter(Tensor.uniform(*shape, low=-bound, high=bound))
+
+
+def _ones(*shape: int) -> Tensor:
+    return _parameter(Tensor.ones(*shape))
+
+
+def _zeros(*shape: int) -> Tensor:
+    return _parameter(Tensor.zeros(*shape))
+
+
+def _tuple(sizes: Sizes, axes: int) -> tuple[int, ...]:
+    return (sizes,) * axes if isinstance(sizes, int) else tuple(sizes)
+
+
+class Linear:
+    """x @ weight.T + bias, with weight (out_features, in_features)."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(max(in_features, 1))
+        self.weight = _uniform(bound, out_features, in_features)
+        self.bias = _uniform(bound, out_features) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.linear(self.weight.transpose(), self.bias)
+
+
+class Conv2d:
+    """Convolution over two axes, or over as many as a tuple `kernel_size` has."""
+
+    axes = 2
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        for what, channels in (("in", in_channels), ("out", out_channels)):
+            if channels % groups:
+                raise ShapeError(
+                    f"cannot split {what}_channels={channels} into groups={groups} of equal size"
+                )
+        self.kernel_size = _tuple(kernel_size, self.axes)
+        self.stride, self.dilation, self.groups = stride, dilation, groups
+        self.padding = self._padding(padding)
+        bound = 1 / math.sqrt(max(in_channels // groups * math.prod(self.kernel_size), 1))
+        self.weight = _uniform(bound, *self._weight_shape(in_channels, out_channels))
+        self.bias = _uniform(bound, out_channels) if bias else None
+
+    def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
+        return (out_channels, in_channels // self.groups, *self.kernel_size)
+
+    def _padding(self, padding: Sizes | str) -> Sizes:
+        if not isinstance(padding, str):
+            return padding
+        if padding == "valid":
+            return 0
+        axes = len(self.kernel_size)
+        if padding != "same" or any(s != 1 for s in _tuple(self.stride, axes)):
+            raise ValueError(f"padding={padding!r}: numbers, 'valid', or 'same' with stride 1")
+        pairs = []
+        for size, step in zip(self.kernel_size, _tuple(self.dilation, axes), strict=True):
+            total = step * (size - 1)
+            pairs.append((total // 2, total - total // 2))
+        return [n for pair in reversed(pairs) for n in pair]  # the last axis comes first
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.conv2d(
+            self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
+        )
+
+
+class Conv1d(Conv2d):
+    """Convolution over one axis."""
+
+    axes = 1
+
+
+class ConvTranspose2d(Conv2d):
+    """The gradient of a convolution with respect to its input, as a layer of its own."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias
+        )
+        self.output_padding = output_padding
+
+    def _weight_shape(self, in_channels: int, out_channels: int) -> tuple[int, ...]:
+        return (in_channels, out_channels // self.groups, *self.kernel_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.conv_transpose2d(
+            self.weight,
+            self.bias,
+            self.groups,
+            self.stride,
+            self.dilation,
+            self.padding,
+            self.output_padding,
+        )
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """`ConvTranspose2d` over one axis."""
+
+    axes = 1
+
+
+class BatchNorm:
+    """Each channel (axis 1) to mean 0 and variance 1 over the batch, then scaled and moved.
+
+    In training the batch's own statistics are used, and running averages of them are kept;
+    otherwise the running averages are used.
+    """
+
+    def __init__(
+        self,
+        sz: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        momentum: float = 0.1,
+    ) -> None:
+        self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
+        self.weight = _ones(sz) if affine else None
+        self.bias = _zeros(sz) if affine else None
+        if track_running_stats:
+            self.running_mean = Tensor.zeros(sz)
+            self.running_var = Tensor.ones(sz)
+            self.num_batches_tracked = Tensor.zeros(dtype=dt.int64)
+            for buffer in (self.running_mean, self.running_var, self.num_batches_tracked):
+                buffer.requires_grad = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.track_running_stats and not Tensor.training:
+            mean, variance = self.running_mean, self.running_var
+        else:
+            mean, variance = self._statistics(x)
+        return x.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt())
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        count = math.prod(x.shape[axis] for axis in axes)  # values per channel
+        mean, variance = x.mean(axis=axes), x.var(axis=axes, correction=0)
+        if self.track_running_stats:
+            if count < 2:
+                raise ShapeError(
+                    f"batch norm in training needs more than one value per channel, got {x.shape}"
+                )
+            with no_grad():
+                self._track(self.running_mean, mean)
+                self._track(self.running_var, variance * (count / (count - 1)))
+                self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        return mean, variance
+
+    def _track(self, running: Tensor, new: Tensor) -> None:
+        average = (1 - self.momentum) * running + self.momentum * new
+        running.assign(average.cast(running.dtype))
+
+
+BatchNorm2d = BatchNorm
+
+
+def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    if weight is not None:
+        x = x * weight.reshape(shape)
+    return x if bias is None else x + bias.reshape(shape)
+
+
+class GroupNorm:
+    """Each group of channels of each sample to mean 0 and variance 1; then scaled per channel."""
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
+    ) -> None:
+        if num_channels % num_groups:
+            raise ShapeError(f"cannot split {num_channels} channels into {num_groups} groups")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = _ones(num_channels) if affine else None
+        self.bias = _zeros(num_channels) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.num_channels:
+            raise ShapeError(f"GroupNorm of {self.num_channels} channels got {x.shape}")
+        groups = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps)
+        return _per_channel(groups.reshape(x.shape), self.weight, self.bias)
+
+
+class InstanceNorm(GroupNorm):
+    """Each channel of each sample to mean 0 and variance 1; then scaled per channel."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__(num_features, num_features, eps, affine)
+
+
+class LayerNorm:
+    """The last axes to mean 0 and variance 1, then scaled and moved elementwise."""
+
+    def __init__(
+        self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True
+    ) -> None:
+        self.normalized_shape = _tuple(normalized_shape, 1)
+        self.axis = tuple(range(-len(self.normalized_shape), 0))
+        self.eps = eps
+        self.weight = _ones(*self.normalized_shape) if elementwise_affine else None
+        self.bias = _zeros(*self.normalized_shape) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
+            raise ShapeError(
+                f"layer norm over {self.normalized_shape}: the last axes of {x.shape} differ"
+            )
+        x = x.layernorm(axis=self.axis, eps=self.eps)
+        if self.weight is not None and self.bias is not None:
+            x = x * self.weight + self.bias
+        return x
+
+
+class LayerNorm2d(LayerNorm):
+    """Layer norm over the channels of (batch, channels, height, width)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+    """The last axis divided by its root mean square, then scaled elementwise."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
+        self.eps = eps
+        self.weight = _ones(dim) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.rmsnorm(eps=self.eps)
+        return x if self.weight is None else x * self.weight
+
+
+class Embedding:
+    """A row of `weight` (vocab_size, embed_size) for each index."""
+
+    def __init__(self, vocab_size: int, embed_size: int) -> None:
+        self.vocab_size, self.embed_size = vocab_size, embed_size
+        self.weight = _parameter(Tensor.normal(vocab_size, embed_size))
+
+    def __call__(self, idx: Tensor) -> Tensor:
+        return self.weight[idx]
+
+
+class Dropout:
+    """In training, zeroes each value with probability p and scales the others by 1/(1-p)."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout probability {p} is not between 0 and 1")
+        self.p = p
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.dropout(self.p)
+
+
+class LSTMCell:
+    """One step of a long short-term memory: (x, (h, c)) to the next (h, c)."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(max(hidden_size, 1))
+        self.hidden_size = hidden_size
+        self.weight_ih = _uniform(bound, 4 * hidden_size, input_size)
+        self.weight_hh = _uniform(bound, 4 * hidden_size, hidden_size)
+        self.bias_ih = _uniform(bound, 4 * hidden_size) if bias else None
+        self.bias_hh = _uniform(bound, 4 * hidden_size) if bias else None
+
+    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if hc is None:
+            zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
+            hc = zeros, zeros
+        gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
+        gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)
+        take, keep, new, show = gates.chunk(4, dim=1)  # each (batch, hidden)
+        c = keep.sigmoid() * hc[1] + take.sigmoid() * new.tanh()
+        return show.sigmoid() * c.tanh(), c

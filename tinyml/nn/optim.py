@@ -1,0 +1,309 @@
+"""Optimizers: rules that turn gradients into new values of the parameters.
+
+`step` assigns the new values of every parameter and of the optimizer's own state, and realizes
+them all in one call, so that one launch can update many parameters. Everything that changes
+from step to step is a Tensor, the learning rate too: a step works inside TinyJit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinyml import dtype as dt
+from tinyml.autograd import no_grad
+from tinyml.errors import DeviceError, GradientError
+from tinyml.tensor import Tensor
+
+
+class Optimizer:
+    """Base class: a subclass says in `_update` how far a parameter moves.
+
+    Tensors with `requires_grad=False` among `params` (running averages of a batch norm) are not
+    optimized, but are realized in `step` with everything else.
+
+    `fused` is there for programs written for tinygrad: a step is always one realize.
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float, fused: bool = False) -> None:
+        params = list(params)
+        _check_parameters(params)
+        if lr < 0:
+            raise ValueError(f"the learning rate {lr} is negative")
+        self.params = [p for p in params if p.requires_grad is not False]
+        self.buffers = [p for p in params if p.requires_grad is False]
+        if not self.params:
+            raise ValueError("an optimizer needs at least one parameter that requires a gradient")
+        for p in self.params:
+            p.requires_grad = True
+        self.device = self.params[0].device
+        self.fused = fused
+        self._lr = _state((1,), dt.float32, self.device, lr)
+        self._state = self._make_state()
+        Tensor.realize(*params, self._lr, *self._state)
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, shape (1,). Setting it reaches captured steps, too."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float | Tensor) -> None:
+        if not isinstance(value, Tensor):
+            # An array is uploaded. A number would be part of a kernel: a new one for each rate.
+            value = Tensor(np.array([value], np.float32), device=self.device)
+        self._lr.assign(value.detach().cast(self._lr.dtype).reshape(1)).realize()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Give every parameter its next value."""
+        Tensor.realize(*self.schedule_step())
+
+    def schedule_step(self) -> list[Tensor]:
+        """Assign the next values and return every tensor that is to be realized for them."""
+        if not Tensor.training:
+            raise RuntimeError(
+                "an optimizer steps in training only (dropout and batch norm would be off): "
+                "set Tensor.training = True, or use `with Tensor.train():`"
+            )
+        gradients = [self._gradient(i) for i in range(len(self.params))]
+        with no_grad():
+            rate = self._lr.reshape(())
+            self._before_updates()
+            for i, (p, gradient) in enumerate(zip(self.params, gradients, strict=True)):
+                p.assign((p - self._update(i, p, gradient, rate)).cast(p.dtype))
+        return [*self._state, *self.params, *self.buffers]
+
+    def _gradient(self, i: int) -> Tensor:
+        p = self.params[i]
+        if p.grad is None:
+            raise GradientError(
+                f"parameter {i} of {len(self.params)}, with shape {p.shape}, has no gradient: "
+                "call backward() on a loss that depends on it before step()"
+            )
+        return p.grad.detach().cast(_wide(p))
+
+    def _make_state(self) -> list[Tensor]:
+        """Tensors that live from step to step, beside the parameters."""
+        return []
+
+    def _per_parameter(self) -> list[Tensor]:
+        return [_state(p.shape, _wide(p), p.device) for p in self.params]
+
+    def _before_updates(self) -> None:
+        """What is done once in a step, not once for each parameter."""
+
+    def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
+        """What is subtracted from parameter number i, whose value is p."""
+        raise NotImplementedError
+
+
+def _check_parameters(params: Sequence[Tensor]) -> None:
+    if not params:
+        raise ValueError("an optimizer needs at least one parameter; the list is empty")
+    seen: dict[int, int] = {}
+    for i, p in enumerate(params):
+        if not isinstance(p, Tensor):
+            raise TypeError(f"parameter {i} is a {type(p).__name__}, not a Tensor")
+        if id(p) in seen:
+            raise ValueError(
+                f"parameters {seen[id(p)]} and {i}, with shape {p.shape}, are the same tensor: "
+                "list it once (nn.state.get_parameters does)"
+            )
+        if p.device != params[0].device:
+            raise DeviceError(
+                f"parameter {i} is on {p.device}, parameter 0 on {params[0].device}: "
+                "use one optimizer for each device"
+            )
+        seen[id(p)] = i
+
+
+def _wide(p: Tensor) -> dt.DType:
+    """The dtype of a parameter's state: at least float32, so that small steps are not lost."""
+    return dt.promote(p.dtype, dt.float32)
+
+
+def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 0.0) -> Tensor:
+    state = Tensor.full(shape, value, dtype=dtype, device=device).contiguous()
+    state.requires_grad = False
+    return state
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum and weight decay if asked for.
+
+    `classic` scales by the learning rate before the momentum (as in Polyak's and Sutskever's
+    papers), otherwise after it (as in PyTorch). They differ when the learning rate changes.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        lr: float = 0.001,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        classic: bool = False,
+        fused: bool = False,
+    ) -> None:
+        if momentum < 0 or weight_decay < 0:
+            raise ValueError(f"{momentum=} and {weight_decay=} cannot be negative")
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self.nesterov, self.classic = nesterov, classic
+        super().__init__(params, lr, fused)
+
+    def _make_state(self) -> list[Tensor]:
+        self.b = self._per_parameter() if self.momentum else []
+        return self.b
+
+    def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * p
+        if self.classic:
+            return self._with_momentum(i, rate * gradient)
+        return rate * self._with_momentum(i, gradient)
+
+    def _with_momentum(self, i: int, move: Tensor) -> Tensor:
+        if not self.momentum:
+            return move
+        velocity = self.momentum * self.b[i] + move
+        self.b[i].assign(velocity)
+        return move + self.momentum * velocity if self.nesterov else velocity
+
+
+class Muon(SGD):
+    """SGD whose moves are made (nearly) orthogonal by Newton-Schulz steps; for matrices.
+
+    Weight decay is decoupled from the momentum. Parameters of more than two axes are seen as
+    (first axis, all others). https://kellerjordan.github.io/posts/muon
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        lr: float = 0.001,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+        ns_steps: int = 5,
+        ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315),
+        nesterov: bool = True,
+        fused: bool = False,
+    ) -> None:
+        self.ns_steps, self.ns_coefficients = ns_steps, ns_coefficients
+        super().__init__(params, lr, momentum, weight_decay, nesterov, fused=fused)
+
+    def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
+        if p.ndim == 0:
+            raise ValueError(f"Muon is for matrices, and parameter {i} has no axes")
+        matrix = self._with_momentum(i, gradient).reshape(p.shape[0], -1)
+        move = matrix.newton_schulz(self.ns_steps, self.ns_coefficients).reshape(p.shape)
+        return rate * (move + self.weight_decay * p)
+
+
+class LAMB(Optimizer):
+    """Adam with a trust ratio per parameter: the move is as long as the parameter is.
+
+    Moments start at zero, so early on they are too small by the weight that they have seen of
+    a constant 1 (Adam's 1 - b**t). That weight is averaged along with them, in `m_weight` and
+    `v_weight`: unlike a power of b it loses no digits while it is small.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        lr: float = 0.001,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        adam: bool = False,
+        fused: bool = False,
+    ) -> None:
+        if not (0 <= b1 < 1 and 0 <= b2 < 1):
+            raise ValueError(f"{b1=} and {b2=} must be at least 0 and below 1")
+        if weight_decay < 0:
+            raise ValueError(f"{weight_decay=} cannot be negative")
+        self.b1, self.b2, self.eps = b1, b2, eps
+        self.weight_decay, self.adam = weight_decay, adam
+        super().__init__(params, lr, fused)
+
+    def _make_state(self) -> list[Tensor]:
+        self.m, self.v = self._per_parameter(), self._per_parameter()
+        self.m_weight = _state((), dt.float32, self.device)
+        self.v_weight = _state((), dt.float32, self.device)
+        return [self.m_weight, self.v_weight, *self.m, *self.v]
+
+    def _before_updates(self) -> None:
+        self.m_weight.assign(self.b1 * self.m_weight + (1 - self.b1))
+        self.v_weight.assign(self.b2 * self.v_weight + (1 - self.b2))
+
+    def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
+        m = self.b1 * self.m[i] + (1 - self.b1) * gradient
+        v = self.b2 * self.v[i] + (1 - self.b2) * (gradient * gradient)
+        self.m[i].assign(m)
+        self.v[i].assign(v)
+        move = (m / self.m_weight) / ((v / self.v_weight).sqrt() + self.eps)
+        if self.weight_decay:
+            move = move + self.weight_decay * p
+        return rate * move if self.adam else rate * _trust(p, move) * move
+
+
+def _trust(p: Tensor, move: Tensor) -> Tensor:
+    """Length of p by length of the move; 1 where either is zero."""
+    have, want = (p * p).sum().sqrt(), (move * move).sum().sqrt()
+    both = (have > 0) & (want > 0)
+    return both.where(have / both.where(want, 1.0), 1.0)
+
+
+class AdamW(LAMB):
+    """Adam with decoupled weight decay. https://arxiv.org/abs/1711.05101"""
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        lr: float = 0.001,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, adam=True, fused=fused)
+
+
+class Adam(LAMB):
+    """Steps of the gradient's mean by the root of its mean square. arXiv 1412.6980"""
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        lr: float = 0.001,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-8,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(params, lr, b1, b2, eps, 0.0, adam=True, fused=fused)
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers as one: all of their parameters are updated in one realize."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ValueError("a group needs at least one optimizer")
+        self.optimizers = optimizers
+        self.params = [p for o in optimizers for p in o.params]
+        self.buffers = [p for o in optimizers for p in o.buffers]
+        _check_parameters(self.params)
+
+    def __getitem__(self, i: int) -> Optimizer:
+        return self.optimizers[i]
+
+    def schedule_step(self) -> list[Tensor]:
+        return [tensor for o in self.optimizers for tensor in o.schedule_step()]

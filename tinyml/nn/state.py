@@ -1,0 +1,200 @@
+"""Where a model's tensors are, by name; and those tensors in a file.
+
+A name is the way to a tensor through attributes, keys and positions: `layers.0.weight`. Names
+agree with PyTorch's for models that are put together alike.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from tinyml import dtype as dt
+from tinyml.errors import ShapeError, TinymlError
+from tinyml.tensor import Tensor
+
+# The file format's names for the dtypes.
+_CODES = {
+    "BOOL": dt.bool_,
+    "U8": dt.uint8,
+    "U16": dt.uint16,
+    "U32": dt.uint32,
+    "U64": dt.uint64,
+    "I8": dt.int8,
+    "I16": dt.int16,
+    "I32": dt.int32,
+    "I64": dt.int64,
+    "F16": dt.float16,
+    "BF16": dt.bfloat16,
+    "F32": dt.float32,
+    "F64": dt.float64,
+}
+# What is never part of a model: looking inside would find the attributes of someone else.
+_OPAQUE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
+
+
+class StateError(TinymlError, RuntimeError, KeyError):
+    """The names in a state dict are not the names in the model."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
+    """Every tensor of a model by name; a tensor that is shared has several names."""
+    found: dict[str, Tensor] = {}
+    _walk(obj, prefix.rstrip("."), [], found)
+    return found
+
+
+def get_parameters(obj: Any) -> list[Tensor]:
+    """Every tensor of a model once, in the order in which it was put together."""
+    return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
+
+
+def _walk(obj: Any, name: str, above: list[Any], found: dict[str, Tensor]) -> None:
+    if isinstance(obj, Tensor):
+        found[name] = obj
+        return
+    if any(obj is other for other in above):  # a cycle: this object is being walked already
+        return
+    for key, child in _children(obj):
+        _walk(child, f"{name}.{key}" if name else key, [*above, obj], found)
+
+
+def _children(obj: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(obj, Mapping):
+        yield from ((str(key), child) for key, child in obj.items())
+    elif isinstance(obj, tuple) and hasattr(obj, "_fields"):  # a named tuple
+        yield from zip(obj._fields, obj, strict=True)
+    elif isinstance(obj, (list, tuple)):
+        yield from ((str(i), child) for i, child in enumerate(obj))
+    elif not isinstance(obj, _OPAQUE):
+        for kind in type(obj).__mro__:
+            slots = getattr(kind, "__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(obj, slot) and slot not in ("__dict__", "__weakref__"):
+                    yield slot, getattr(obj, slot)
+        yield from getattr(obj, "__dict__", {}).items()
+
+
+def load_state_dict(
+    model: Any, state_dict: Mapping[str, Tensor], strict: bool = True
+) -> list[Tensor]:
+    """Assign a state dict's values to the model's tensors, and return those tensors.
+
+    Values are cast to the model's dtypes and moved to its devices. `strict=False` skips names
+    that only one side has. A shape that differs is always an error. Nothing is changed if
+    there is an error.
+    """
+    mine = get_state_dict(model)
+    missing = [name for name in mine if name not in state_dict] if strict else []
+    unexpected = [name for name in state_dict if name not in mine] if strict else []
+    common = [name for name in mine if name in state_dict]
+    unlike = [
+        f"{name}: the model has {mine[name].shape}, the state dict {state_dict[name].shape}"
+        for name in common
+        if mine[name].shape != state_dict[name].shape
+    ]
+    if missing or unexpected or unlike:
+        raise _mismatch(missing, unexpected, unlike)
+    for name in common:
+        mine[name].assign(state_dict[name].to(mine[name].device).cast(mine[name].dtype).detach())
+    loaded = [mine[name] for name in common]
+    if loaded:
+        Tensor.realize(*loaded)
+    return loaded
+
+
+def _mismatch(missing: list[str], unexpected: list[str], unlike: list[str]) -> TinymlError:
+    lines = ["the state dict does not fit the model"]
+    if missing:
+        lines.append(f"  missing in the state dict: {', '.join(missing)}")
+    if unexpected:
+        lines.append(f"  not in the model: {', '.join(unexpected)}")
+    lines += [f"  other shape: {line}" for line in unlike]
+    if missing or unexpected:
+        lines.append("  strict=False loads the names that both have")
+        return StateError("\n".join(lines))
+    return ShapeError("\n".join(lines))
+
+
+def safe_save(
+    tensors: Mapping[str, Tensor],
+    fn: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a state dict to a .safetensors file.
+
+    The file appears complete or not at all: it is written beside its place and then moved.
+    """
+    safetensors = _safetensors()
+    if tensors:
+        Tensor.realize(*tensors.values())
+    specs, alive = {}, []  # a spec holds an address only, so the arrays are kept alive here
+    for name, tensor in tensors.items():
+        array = np.ascontiguousarray(dt.to_storage(tensor.numpy(), tensor.dtype))
+        alive.append(array)
+        specs[name] = safetensors.TensorSpec(
+            dtype=tensor.dtype.name,
+            shape=list(tensor.shape),
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
+        )
+    content = safetensors.serialize(specs, dict(metadata) if metadata else None)
+    _write_whole(Path(fn), content)
+
+
+def safe_load(fn: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read a .safetensors file into a state dict of tensors on the default device."""
+    safetensors = _safetensors()
+    try:
+        entries = safetensors.deserialize(Path(fn).read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{fn} is not a complete safetensors file: {error}") from error
+    return {name: _tensor(name, entry) for name, entry in entries}
+
+
+def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor:
+    dtype = _CODES.get(entry["dtype"])
+    if dtype is None:
+        known = ", ".join(_CODES)
+        raise ValueError(f"{name} is stored as {entry['dtype']}; tinyml can read {known}")
+    stored = np.frombuffer(entry["data"], dtype.storage).reshape(entry["shape"])
+    return Tensor(dt.to_compute(stored, dtype), dtype=dtype)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are for their owner only
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+    except ImportError as error:
+        raise ImportError(
+            "reading and writing .safetensors files needs the package safetensors: "
+            "pip install 'tinyml[state]'"
+        ) from error
+    return safetensors

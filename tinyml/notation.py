@@ -1,0 +1,107 @@
+"""How a graph is written down: a line for each node, as one would write it on a whiteboard.
+
+    v0 = slot1 * slot2               : 128x784x10 float32
+    v1 = sum(v0) over axis 1         : 128x1x10 float32
+
+Leaves and constants have no line: they stand where they are read. Moving a constant about
+leaves it what it is, so that `expand(reshape(2))` is just 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tinyml import lazy
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import SIGN, Movement, Op
+
+_REDUCTION = {Op.ADD: "sum", Op.MUL: "prod"}
+_SHAPE_SAYS_IT = (Movement.RESHAPE, Movement.EXPAND)  # their argument is the shape of the result
+
+
+def shape_text(shape: Shape) -> str:
+    """(4, 256) as 4x256; no axes as ()."""
+    return "x".join(map(str, shape)) or "()"
+
+
+def write(
+    order: Iterable[LazyBuffer], leaves: Mapping[LazyBuffer, str] | None = None
+) -> tuple[list[str], dict[LazyBuffer, str]]:
+    """Lines for the nodes in `order` (sources first), and how each node is called in them."""
+    names = dict(leaves or {})
+    lines: list[str] = []
+    for node in order:
+        if node in names:
+            continue
+        text = names[node] = _text(node, [names[s] for s in node.sources])
+        if not _stands_alone(node):
+            names[node] = f"v{len(lines)}"
+            kind = f"{shape_text(node.shape)} {node.dtype}"
+            lines.append(f"{names[node]:>4} = {text:32} : {kind}")
+    return lines, names
+
+
+def _stands_alone(node: LazyBuffer) -> bool:
+    """Whether a node is a leaf or a number, and so written where it is read."""
+    while isinstance(node, lazy.Move) and node.movement is not Movement.PAD:
+        node = node.sources[0]
+        if not isinstance(node, (lazy.Move, lazy.Const)):
+            return False
+    return isinstance(node, (lazy.Slot, lazy.Const, lazy.Data))
+
+
+def _text(node: LazyBuffer, sources: list[str]) -> str:
+    match node:
+        case lazy.Slot(arg=slot):
+            return f"slot{slot}"
+        case lazy.Data(arg=number):
+            return f"data{number}"
+        case lazy.Const(value=value):
+            return f"{value:.8g}" if isinstance(value, float) else str(value)
+        case lazy.Reduce(op=op, axes=axes):
+            words = "axis" if len(axes) == 1 else "axes"
+            head = _REDUCTION.get(op, op.name.lower())
+            return f"{head}({sources[0]}) over {words} {', '.join(map(str, axes))}"
+        case lazy.Move():
+            return _moved(node, sources[0])
+        case lazy.Map(op=op) if op in SIGN:
+            return f"{sources[0]} {SIGN[op]} {sources[1]}"
+        case lazy.Map(op=op):
+            target = f", {node.dtype}" if op in (Op.CAST, Op.BITCAST) else ""
+            return f"{op.name.lower()}({', '.join(sources)}{target})"
+        case lazy.Iota():
+            return f"0, 1 .. {node.size - 1}"
+        case lazy.Gather(axis=axis):
+            return f"{sources[0]}[{sources[1]} on axis {axis}]"
+        case lazy.Scatter(op=op, axis=axis):
+            base, index, source = sources
+            sign = SIGN.get(op, op.name.lower())
+            return f"{base} with [{index} on axis {axis}] {sign}= {source}"
+        case lazy.Copy():
+            return f"copy of {sources[0]} on {node.device}"
+        case lazy.Assign():
+            return f"{sources[0]} := {sources[1]}"
+    return f"{type(node).__name__.lower()}({', '.join(sources)})"
+
+
+def _moved(node: lazy.Move, source: str) -> str:
+    movement, arg = node.arg
+    if _stands_alone(node):
+        return source
+    if movement in _SHAPE_SAYS_IT:
+        return f"{movement.name.lower()}({source})"
+    if movement is Movement.SHRINK:
+        return f"{source}[{_spans(node.sources[0].shape, arg)}]"
+    if movement is Movement.PAD:
+        counts, value = arg
+        sides = ", ".join(f"{before}+{after}" for before, after in counts)
+        return f"pad({source}, {sides} with {lazy.parse_number(value, node.dtype):g})"
+    return f"{movement.name.lower()}({source}, {arg})"
+
+
+def _spans(shape: Shape, spans: Iterable[tuple[int, int]]) -> str:
+    def texts() -> Iterator[str]:
+        for size, (start, stop) in zip(shape, spans, strict=True):
+            yield ":" if (start, stop) == (0, size) else f"{start}:{stop}"
+
+    return ", ".join(texts())

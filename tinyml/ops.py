@@ -1,0 +1,179 @@
+"""The vocabulary: every primitive op, and what it means.
+
+`MEANING` defines each op in numpy, on arrays of the compute dtype. Every backend agrees with it.
+Floats follow IEEE 754; integers wrap around; integer division and modulo round towards minus
+infinity; MAX and MIN propagate NaN; a shift by the width of the type or more gives 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Op(Enum):
+    """A primitive on elements. The name is the whole interface; meanings are in tables."""
+
+    # one operand
+    CAST = auto()  # to the dtype of the result; float to int truncates
+    BITCAST = auto()  # the same bits, read as another dtype of the same size
+    NEG = auto()
+    NOT = auto()  # logical for bool, bitwise for integers
+    EXP = auto()
+    EXP2 = auto()
+    LOG = auto()
+    LOG2 = auto()
+    SIN = auto()
+    COS = auto()
+    TANH = auto()
+    ERF = auto()
+    SQRT = auto()
+    TRUNC = auto()
+    # two operands
+    ADD = auto()
+    MUL = auto()
+    DIV = auto()  # floats
+    IDIV = auto()  # integers: floor; x // 0 is 0
+    MOD = auto()  # integers and floats: sign of the divisor; x % 0 is 0 for integers
+    POW = auto()  # floats
+    MAX = auto()
+    MIN = auto()
+    LESS = auto()
+    LESS_EQUAL = auto()
+    EQUAL = auto()
+    AND = auto()  # logical for bool, bitwise for integers; so are OR and XOR
+    OR = auto()
+    XOR = auto()
+    SHL = auto()
+    SHR = auto()  # arithmetic for signed, logical for unsigned integers
+    # three operands
+    WHERE = auto()  # (bool, a, b)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+    __hash__ = object.__hash__  # Enum's own hashes the name at every use
+
+
+UNARY = frozenset(list(Op)[: list(Op).index(Op.ADD)])
+COMPARE = frozenset({Op.LESS, Op.LESS_EQUAL, Op.EQUAL})
+BITWISE = frozenset({Op.AND, Op.OR, Op.XOR})
+FLOAT_ONLY = frozenset(
+    {Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.SQRT}
+    | {Op.DIV, Op.POW, Op.TRUNC}
+)
+INT_ONLY = frozenset({Op.IDIV, Op.SHL, Op.SHR})
+SIGN = {  # how people write an op between its operands; the others are written as functions
+    Op.ADD: "+", Op.MUL: "*", Op.DIV: "/", Op.IDIV: "//", Op.MOD: "%", Op.LESS: "<",
+    Op.LESS_EQUAL: "<=", Op.EQUAL: "==", Op.AND: "&", Op.OR: "|", Op.XOR: "^", Op.SHL: "<<",
+    Op.SHR: ">>",
+}  # fmt: skip
+REDUCE = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
+
+
+class Movement(Enum):
+    """A primitive that only says which element goes where."""
+
+    RESHAPE = auto()  # arg: the new shape
+    PERMUTE = auto()  # arg: the order; out axis i is in axis order[i]
+    EXPAND = auto()  # arg: the new shape; only axes of size 1 grow
+    PAD = auto()  # arg: ((before, after) per axis, value); counts >= 0
+    SHRINK = auto()  # arg: (start, stop) per axis
+    FLIP = auto()  # arg: the axes
+    SKEW = auto()  # arg: (axis, by, step, size): out[.. i .. k ..] = in[.. i + step*k .. k ..],
+    #                     i < size along `axis`, k along `by`; 0 where that is outside
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __hash__ = object.__hash__
+
+
+def _is_int(a: Array) -> bool:
+    return bool(np.issubdtype(a.dtype, np.integer))
+
+
+def _not(a: Array) -> Array:
+    return np.logical_not(a) if a.dtype == np.bool_ else np.bitwise_not(a)
+
+
+def _idiv(a: Array, b: Array) -> Array:
+    zero = b == 0
+    return np.where(zero, np.zeros_like(a), a // np.where(zero, np.ones_like(b), b))
+
+
+def _mod(a: Array, b: Array) -> Array:
+    if not _is_int(a):
+        return np.mod(a, b)
+    zero = b == 0
+    return np.where(zero, np.zeros_like(a), a % np.where(zero, np.ones_like(b), b))
+
+
+def _shift(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    def shifted(a: Array, b: Array) -> Array:
+        bits = a.dtype.itemsize * 8
+        inside = (b >= 0) & (b < bits)
+        beyond = np.zeros_like(a)
+        if shift is np.right_shift and np.issubdtype(a.dtype, np.signedinteger):
+            beyond = np.where(a < 0, -np.ones_like(a), beyond)
+        return np.where(inside, shift(a, np.where(inside, b, np.zeros_like(b))), beyond)
+
+    return shifted
+
+
+def _erf(a: Array) -> Array:
+    flat = np.fromiter((math.erf(x) for x in a.reshape(-1).tolist()), np.float64, a.size)
+    return flat.astype(a.dtype).reshape(a.shape)
+
+
+# CAST and BITCAST need the result's dtype: interpret.py says them
+MEANING: dict[Op, Callable[..., Array]] = {
+    Op.NEG: np.negative,
+    Op.NOT: _not,
+    Op.EXP: np.exp,
+    Op.EXP2: np.exp2,
+    Op.LOG: np.log,
+    Op.LOG2: np.log2,
+    Op.SIN: np.sin,
+    Op.COS: np.cos,
+    Op.TANH: np.tanh,
+    Op.ERF: _erf,
+    Op.SQRT: np.sqrt,
+    Op.TRUNC: np.trunc,
+    Op.ADD: np.add,
+    Op.MUL: np.multiply,
+    Op.DIV: np.divide,
+    Op.IDIV: _idiv,
+    Op.MOD: _mod,
+    Op.POW: np.power,
+    Op.MAX: np.maximum,
+    Op.MIN: np.minimum,
+    Op.LESS: np.less,
+    Op.LESS_EQUAL: np.less_equal,
+    Op.EQUAL: np.equal,
+    Op.AND: np.bitwise_and,
+    Op.OR: np.bitwise_or,
+    Op.XOR: np.bitwise_xor,
+    Op.SHL: _shift(np.left_shift),
+    Op.SHR: _shift(np.right_shift),
+    Op.WHERE: np.where,
+}
+
+
+# how many operations on elements one op is taken for, in costs and fusion decisions
+WORK: dict[Op, int] = {
+    **dict.fromkeys(Op, 1),
+    **dict.fromkeys((Op.CAST, Op.BITCAST), 0),
+    **dict.fromkeys((Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS), 12),
+    **dict.fromkeys((Op.TANH, Op.ERF), 16),
+    **dict.fromkeys((Op.POW,), 30),
+    **dict.fromkeys((Op.SQRT, Op.DIV, Op.IDIV, Op.MOD), 4),
+}

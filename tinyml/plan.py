@@ -1,0 +1,168 @@
+"""A plan: a schedule whose kernels are compiled and whose buffers are numbered.
+
+It knows no nodes, so any later graph of the same structure runs by the same plan: no
+scheduling, no lowering, no compiling.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinyml import config, kernel, lazy, trace
+from tinyml.codegen.compile import compile
+from tinyml.device import open_device
+from tinyml.dtype import DType
+from tinyml.errors import DeviceError
+from tinyml.kernel import Kernel
+from tinyml.lazy import Data, LazyBuffer
+from tinyml.program import Program
+from tinyml.runtime.machine import Executable
+from tinyml.schedule import CopyItem, KernelItem, schedule
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """Run a kernel. `executable` is None where there is no program: numpy runs the kernel."""
+
+    device: str
+    kernel: Kernel
+    executable: Executable | None
+    buffers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CopyCall:
+    """Copy one buffer into another, on the same or another device."""
+
+    buffers: tuple[int, int]  # from, to
+
+
+@dataclass(frozen=True)
+class ReferenceCall:
+    """Interpret a graph with numpy. Takes the buffers of the leaves, then those of the nodes."""
+
+    nodes: tuple[LazyBuffer, ...]
+    leaves: tuple[Data, ...]
+
+
+Call = KernelCall | CopyCall
+
+
+@dataclass(frozen=True)
+class NewBuffer:
+    """A buffer that the plan makes."""
+
+    size: int
+    dtype: DType
+    device: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buffers are numbered: first the leaves in the order of the graph, then the new ones."""
+
+    leaves: int
+    new: tuple[NewBuffer, ...]
+    calls: tuple[Call, ...]
+    forget: tuple[tuple[int, ...], ...]  # per call: new buffers that nothing needs any more
+    results: tuple[int, ...]  # per node asked for: its buffer
+
+
+_executables: dict[tuple[Kernel, str, bool], Executable] = {}
+
+
+def make_plan(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
+    """Schedule and compile what `nodes` need, given the leaves that they read or overwrite."""
+    start = time.perf_counter()
+    made = schedule(nodes)
+    trace.emit(trace.Scheduled(made.items, time.perf_counter() - start))
+    numbers: dict[LazyBuffer, int] = {leaf: n for n, leaf in enumerate(leaves)}
+    for assign in made.in_place:
+        numbers[assign] = numbers[lazy.assigned(assign)]
+    new: list[NewBuffer] = []
+    for item in made.items:
+        for node in item.nodes:
+            if node not in numbers:
+                numbers[node] = len(leaves) + len(new)
+                new.append(NewBuffer(node.size, node.dtype, node.device))
+    _compile([item for item in made.items if isinstance(item, KernelItem)])
+    calls = [call for item in made.items if (call := _call(item, numbers)) is not None]
+    results = []
+    for root in made.roots:
+        if isinstance(root, lazy.Assign) and root not in made.in_place:
+            own = numbers[root]
+            target = numbers[lazy.assigned(root)]
+            if root in last_versions(made.roots):
+                calls.append(CopyCall((own, target)))
+                own = target
+            results.append(own)
+        else:
+            results.append(numbers[root])
+    forget = _forget(calls, len(leaves), set(results))
+    return Plan(len(leaves), tuple(new), tuple(calls), forget, tuple(results))
+
+
+def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
+    """The newest assignment to each target: the one whose chain of versions is the longest."""
+    last: dict[LazyBuffer, tuple[int, LazyBuffer]] = {}
+    for root in roots:
+        if isinstance(root, lazy.Assign):
+            length, node = 0, root
+            while isinstance(node, lazy.Assign):
+                length, node = length + 1, node.sources[0]
+            last[node] = max(last.get(node, (0, root)), (length, root), key=lambda x: x[0])
+    return {root for _, root in last.values()}
+
+
+def _call(item: KernelItem | CopyItem, numbers: dict[LazyBuffer, int]) -> Call | None:
+    if isinstance(item, CopyItem):
+        return CopyCall((numbers[item.source], numbers[item.output]))
+    if not any(output.value.size for output in item.kernel.outputs):
+        return None
+    buffers = tuple(numbers[node] for node in item.nodes)
+    executable = _executables.get(_key(item.kernel, item.device))
+    return KernelCall(item.device, item.kernel, executable, buffers)
+
+
+def _key(k: Kernel, device: str) -> tuple[Kernel, str, bool]:
+    return k, device, config.current.noopt
+
+
+def _forget(calls: Sequence[Call], leaves: int, kept: set[int]) -> tuple[tuple[int, ...], ...]:
+    last = {number: n for n, call in enumerate(calls) for number in call.buffers}
+    forget: list[list[int]] = [[] for _ in calls]
+    for number, n in last.items():
+        if number >= leaves and number not in kept:
+            forget[n].append(number)
+    return tuple(map(tuple, forget))
+
+
+def _compile(items: Sequence[KernelItem]) -> None:
+    """Programs for all kernels that have none yet, compiled together per device."""
+    wanted: dict[str, dict[Kernel, KernelItem]] = {}
+    for item in items:
+        empty = not any(output.value.size for output in item.kernel.outputs)
+        if not empty and _key(item.kernel, item.device) not in _executables:
+            wanted.setdefault(item.device, {})[item.kernel] = item
+    for device, kernels in wanted.items():
+        opened = open_device(device)
+        if opened.target is None:
+            continue
+        programs = []
+        for k, item in kernels.items():
+            if trace.wanted(trace.KernelScheduled):
+                trace.emit(trace.KernelScheduled(kernel.name(k), k, item.reasons))
+            programs.append(_program(k, device))
+        executables = opened.machine.load(programs)
+        for k, executable in zip(kernels, executables, strict=True):
+            _executables[_key(k, device)] = executable
+
+
+def _program(k: Kernel, device: str) -> Program:
+    target = open_device(device).target
+    if target is None:
+        raise DeviceError(f"{device} runs no programs")
+    settings = config.current
+    return compile(k, target, [] if settings.noopt else None, settings.verify)

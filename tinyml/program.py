@@ -1,0 +1,59 @@
+"""A Program: what codegen hands to a machine. Source text and how to launch it.
+
+C programs (language "c") have the signature
+    void NAME(void *const *buffers, long start, long end)
+and do the work of blocks start <= b < end of `grid` blocks; blocks are independent, so a
+machine may run any split of them on any number of threads.
+
+CUDA programs (language "cuda") have the signature
+    extern "C" __global__ void NAME(T0 *slot0, const T1 *slot1, ...)
+with one pointer per slot, and are launched with `grid` blocks along x and `block` threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Language(Enum):
+    C = "c"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a launch must do at least: the numerators of its roofline."""
+
+    flops: int = 0  # arithmetic operations on floats; a multiply-add counts as two
+    nbytes: int = 0  # bytes of distinct buffer elements read and written
+
+
+@dataclass(frozen=True)
+class Program:
+    """Source text, launch size and cost. Equal programs compile to equal binaries."""
+
+    name: str  # also the name of the function: a C identifier, unique by content
+    language: Language
+    prelude: tuple[str, ...]  # typedefs and helper functions; equal pieces are shared
+    source: str  # the kernel function alone, with a head comment
+    slots: int  # number of buffers it takes
+    grid: int = 1  # number of independent blocks
+    block: tuple[int, int, int] = (1, 1, 1)  # CUDA threads per block: x, y, z
+    shared: int = 0  # bytes of dynamic shared memory
+    cost: Cost = Cost()
+
+    def __str__(self) -> str:
+        launch = f"grid {self.grid}, block {'x'.join(map(str, self.block))}"
+        return f"// {self.name}: {launch}, {self.shared} bytes shared\n{self.text}"
+
+    @property
+    def text(self) -> str:
+        """The whole translation unit for this program alone."""
+        return translation_unit((self,))
+
+
+def translation_unit(programs: tuple[Program, ...]) -> str:
+    """One source text that defines all of `programs`, each prelude piece once."""
+    pieces = dict.fromkeys(piece for program in programs for piece in program.prelude)
+    return "\n".join([*pieces, *(program.source for program in programs)])

@@ -1,0 +1,298 @@
+"""Realize: make nodes real, and remember where their values are.
+
+`memory` is the only place that says which leaf has which buffer; the graph does not know.
+
+What is overwritten in place must have been read by everybody who wanted the old values. So
+whoever holds a node that is not real yet is watched: before an assignment runs, all graphs
+that still read the old values are made real together with it.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import config, interpret, kernel, lazy, trace
+from tinyml.device import open_device
+from tinyml.dtype import DType, to_compute, to_storage
+from tinyml.graph import toposort
+from tinyml.lazy import Data, LazyBuffer
+from tinyml.plan import (
+    Call,
+    CopyCall,
+    KernelCall,
+    Plan,
+    ReferenceCall,
+    last_versions,
+    make_plan,
+)
+from tinyml.runtime.machine import Buffer
+
+memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
+_plans: dict[tuple[Any, ...], Plan] = {}
+_MOST_PLANS = 1024
+
+
+class Holder(Protocol):
+    """Somebody who holds a node: a Tensor."""
+
+    @property
+    def lazy(self) -> LazyBuffer: ...
+
+    @lazy.setter
+    def lazy(self, node: LazyBuffer) -> None: ...
+
+
+# ---- who holds what ----
+
+
+class _Watch(weakref.ref[Any]):
+    __slots__ = ("key",)
+
+
+_pending: dict[int, _Watch] = {}
+
+
+def _forget(watch: weakref.ref[Any]) -> None:
+    assert isinstance(watch, _Watch)
+    if _pending.get(watch.key) is watch:
+        del _pending[watch.key]
+
+
+def watch(holder: Holder) -> None:
+    """Note what `holder` holds now. To be called whenever its node changes."""
+    node = holder.lazy
+    key = id(holder)
+    if type(node) is Data:
+        _pending.pop(key, None)
+        node.add_reader(holder)
+    elif key not in _pending:
+        watch = _pending[key] = _Watch(holder, _forget)
+        watch.key = key
+
+
+def _with_readers(nodes: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
+    """Holders of graphs that read what `nodes` overwrite, and the nodes that save their values."""
+    targets = {lazy.assigned(n) for n in toposort(nodes) if isinstance(n, lazy.Assign)}
+    buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
+    if not buffers:
+        return []
+    asked = set(nodes)
+    found: dict[int, tuple[Holder, LazyBuffer]] = {}
+    for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
+        saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
+        found.update({id(h): (h, saved) for h in leaf.readers() if h.lazy is leaf})
+    for holder in pending():
+        if holder.lazy not in asked and reads(holder.lazy, buffers):
+            found[id(holder)] = holder, holder.lazy
+    return list(found.values())
+
+
+def pending() -> list[Holder]:
+    """Everybody who holds a node that is not real yet."""
+    return [holder for watch in tuple(_pending.values()) if (holder := watch()) is not None]
+
+
+def keep_values(buffers: set[int], besides: Container[int]) -> None:
+    """These buffers (ids) are about to be overwritten: save what is still to be read from them.
+
+    `besides` are the ids of the holders that want the new values.
+    """
+    readers = [(h, n) for h, n in _readers_of(buffers, set()) if id(h) not in besides]
+    for (holder, _), leaf in zip(readers, realize([n for _, n in readers]), strict=True):
+        holder.lazy = leaf
+
+
+def reads(node: LazyBuffer, buffers: Container[int]) -> bool:
+    """Whether `node` is computed from one of these buffers (ids)."""
+    return any(
+        isinstance(n, Data) and n in memory and id(memory[n]) in buffers for n in toposort([node])
+    )
+
+
+# ---- realizing ----
+
+
+def realize(nodes: Sequence[LazyBuffer]) -> list[Data]:
+    """Compute `nodes`; each answer is a leaf, so that the graph below it can be forgotten."""
+    wanted = list(nodes)
+    readers: list[tuple[Holder, LazyBuffer]] = []
+    while more := _new_readers(wanted, readers):
+        readers += more
+    order = toposort([*wanted, *(node for _, node in readers)])
+    unreal = list(dict.fromkeys(n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data))
+    if unreal:
+        leaves = [n for n in order if type(n) is Data]
+        made = dict(zip(unreal, _run(unreal, order, leaves), strict=True))
+    for holder, node in readers:
+        holder.lazy = made[node]
+        if trace.wanted(trace.ValuesKept):
+            trace.emit(trace.ValuesKept(holder))
+    return [n if isinstance(n, Data) else made[n] for n in wanted]
+
+
+def _new_readers(
+    nodes: list[LazyBuffer], readers: list[tuple[Holder, LazyBuffer]]
+) -> list[tuple[Holder, LazyBuffer]]:
+    known = {id(holder) for holder, _ in readers}
+    everything = [*nodes, *(node for _, node in readers)]
+    return [(h, n) for h, n in _with_readers(everything) if id(h) not in known]
+
+
+def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
+    if all(node.device == "NUMPY" for node in order):
+        return _run_reference(unreal, leaves)
+    buffers: list[Buffer | None] = [memory[leaf] for leaf in leaves]
+    key = _structure(unreal, order, leaves, buffers)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = make_plan(unreal, leaves)
+        if len(_plans) >= _MOST_PLANS:
+            del _plans[next(iter(_plans))]
+        _plans[key] = plan
+    for new in plan.new:
+        machine = open_device(new.device).machine
+        buffers.append(Buffer(machine, new.size, new.dtype))
+    for call, forget in zip(plan.calls, plan.forget, strict=True):
+        execute(call, [b for n in call.buffers if (b := buffers[n]) is not None])
+        for number in forget:
+            buffers[number] = None
+    results = []
+    for node, number in zip(unreal, plan.results, strict=True):
+        leaf = lazy.data(node.shape, node.dtype, node.device)
+        buffer = buffers[number]
+        assert buffer is not None
+        memory[leaf] = buffer
+        results.append(leaf)
+    return results
+
+
+def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
+    """NUMPY: the whole graph by the interpreter; what the other devices must agree with."""
+    last, results = last_versions(unreal), []
+    for node in unreal:
+        target = lazy.assigned(node)
+        leaf = lazy.data(node.shape, node.dtype, node.device)
+        if isinstance(target, Data) and node in last:
+            memory[leaf] = memory[target]
+        else:
+            memory[leaf] = Buffer(open_device("NUMPY").machine, node.size, node.dtype)
+        results.append(leaf)
+    execute(ReferenceCall(tuple(unreal), tuple(leaves)), buffers_of([*leaves, *results]))
+    return results
+
+
+def _structure(
+    unreal: list[LazyBuffer],
+    order: list[LazyBuffer],
+    leaves: list[Data],
+    buffers: Sequence[Buffer | None],
+) -> tuple[Any, ...]:
+    """What two graphs that run by the same plan have in common."""
+    number = {node: n for n, node in enumerate(order)}
+    shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
+    parts: list[Any] = [config.current.noopt, *(number[n] for n in unreal)]
+    for node in order:
+        if type(node) is Data:
+            parts.append((node.shape, node.dtype, node.device))
+        else:
+            sources = tuple([number[s] for s in node.sources])
+            parts.append((type(node), node.shape, node.dtype, node.device, node.arg, sources))
+    parts += [shared[id(b)] for b in buffers]
+    return tuple(parts)
+
+
+def execute(call: Call | ReferenceCall, buffers: Sequence[Buffer]) -> None:
+    """Issue one call on these buffers."""
+    if trace.wanted(trace.Launched):
+        trace.emit(trace.Launched(call, tuple(buffers)))
+    if isinstance(call, CopyCall):
+        _copy(buffers[0], buffers[1])
+    elif isinstance(call, ReferenceCall):
+        _interpret_graph(call, buffers)
+    elif call.executable is None:
+        _interpret(call, buffers)
+    elif trace.wanted(trace.KernelRan):
+        seconds = call.executable.launch_timed([b.memory for b in buffers])
+        in_use = buffers[0].machine.memory_stats().in_use
+        shapes = tuple(shape for shape, _ in call.kernel.slots)
+        program, outputs = call.executable.program, len({o.slot for o in call.kernel.outputs})
+        trace.emit(trace.KernelRan(call.device, program, seconds, shapes, in_use, outputs))
+    else:
+        call.executable.launch([b.memory for b in buffers])
+
+
+def _interpret_graph(call: ReferenceCall, buffers: Sequence[Buffer]) -> None:
+    """Node by node, without scheduler or codegen. All is read before anything is written."""
+    known: dict[LazyBuffer, npt.NDArray[Any]] = {
+        leaf: to_compute(buffer.read(), leaf.dtype).reshape(leaf.shape)
+        for leaf, buffer in zip(call.leaves, buffers, strict=False)
+    }
+    values = interpret.interpret(call.nodes, known)
+    for node, buffer in zip(call.nodes, buffers[len(call.leaves) :], strict=True):
+        buffer.write(to_storage(values[node], node.dtype))
+
+
+def _interpret(call: KernelCall, buffers: Sequence[Buffer]) -> None:
+    arrays = [
+        to_compute(b.read(), dtype).reshape(shape)
+        for b, (shape, dtype) in zip(buffers, call.kernel.slots, strict=True)
+    ]
+    arrays = [a if a.flags.writeable else a.copy() for a in arrays]
+    start = time.perf_counter()
+    kernel.run(call.kernel, arrays)
+    if trace.wanted(trace.Interpreted):
+        _announce(kernel.name(call.kernel), [o.shape for o in call.kernel.outputs], start)
+    for output in call.kernel.outputs:
+        buffers[output.slot].write(to_storage(arrays[output.slot], output.value.dtype))
+
+
+def _announce(name: str, shapes: Sequence[lazy.Shape], start: float) -> None:
+    seconds = time.perf_counter() - start
+    in_use = open_device("NUMPY").machine.memory_stats().in_use
+    trace.emit(trace.Interpreted("NUMPY", name, tuple(shapes), seconds, in_use))
+
+
+def _copy(source: Buffer, target: Buffer) -> None:
+    start = time.perf_counter()
+    target.write(source.read())
+    if trace.wanted(trace.Copied):
+        seconds = time.perf_counter() - start
+        trace.emit(
+            trace.Copied(source.machine.name, target.machine.name, source.nbytes, seconds)
+        )
+
+
+# ---- between numpy and leaves ----
+
+
+def upload(values: npt.NDArray[Any], dtype: DType, device: str) -> Data:
+    """A leaf that holds `values` (storage dtype) on `device`."""
+    leaf = lazy.data(values.shape, dtype, device)
+    buffer = Buffer(open_device(device).machine, values.size, dtype)
+    memory[leaf] = buffer.write(values)
+    if trace.wanted(trace.Uploaded):
+        trace.emit(trace.Uploaded(leaf, values))
+    return leaf
+
+
+def download(leaf: Data) -> npt.NDArray[Any]:
+    """The values of a leaf, in storage dtype, in memory of their own."""
+    if trace.wanted(trace.HostRead):
+        trace.emit(trace.HostRead(leaf.device))
+    return memory[leaf].read().reshape(leaf.shape)
+
+
+def write(leaf: Data, values: npt.NDArray[Any]) -> None:
+    """Overwrite a leaf's memory (random counters only; everything else is `lazy.assign`)."""
+    memory[leaf].write(np.ascontiguousarray(values))
+
+
+def buffers_of(leaves: Iterable[Data]) -> list[Buffer]:
+    """The memory of leaves."""
+    return [memory[leaf] for leaf in leaves]

@@ -1,0 +1,195 @@
+"""CPU: C programs, compiled by the host's compiler, on all threads of the host."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from tinyml import config
+from tinyml.cache import DiskCache
+from tinyml.program import Program
+from tinyml.runtime import compiler, pool
+from tinyml.runtime.machine import Executable, MemoryStats
+from tinyml.runtime.memory import HostMemory
+
+# What a thread must have to do before it pays to hand it over: a few microseconds of work.
+_BYTES_PER_THREAD = 16 << 10
+_FLOPS_PER_THREAD = 25_000
+
+_VECTORS = (("__AVX512F__", 64), ("__AVX__", 32), ("__SSE2__", 16), ("__ARM_NEON", 16))
+
+
+@functools.cache
+def host_cache(folder: Path | None) -> DiskCache:
+    """The disk cache in a folder: one per process, so that its complaints come once."""
+    return DiskCache(folder)
+
+
+@functools.cache
+def _compiler(requested: str, cache: DiskCache) -> compiler.Compiler:
+    return compiler.find(requested, cache)
+
+
+def host_compiler() -> compiler.Compiler:
+    """The C compiler in force; DeviceError if there is none that works."""
+    return _compiler(config.current.compiler, host_cache(config.current.cache_folder))
+
+
+def vector_bytes() -> int:
+    """Bytes of the widest vector registers of this host (8, a plain word, if it has none)."""
+    found = host_compiler()
+    return next((width for macro, width in _VECTORS if found.defines(macro)), 8)
+
+
+def thread_count() -> int:
+    """Threads that a kernel is spread over."""
+    return config.current.threads or available_threads()
+
+
+@functools.cache
+def available_threads() -> int:
+    """OMP_NUM_THREADS if that is set, else the cores this process may use."""
+    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if wish.isdigit() and int(wish) > 0:
+        return int(wish)
+    return available_cores()
+
+
+def available_cores() -> int:
+    """Cores that the system lets this process use: by affinity, and by its container's quota."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = _cgroup_quota(Path("/sys/fs/cgroup"))
+    return max(1, min(cores, int(quota))) if quota else cores
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """Cores' worth of time that a Linux container may use, or None for no limit."""
+    try:
+        limit, period = (root / "cpu.max").read_text().split()  # version 2
+    except (OSError, ValueError):
+        try:
+            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text()  # version 1
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
+        except OSError:
+            return None
+    try:
+        return int(limit) / int(period) if int(limit) > 0 else None
+    except (ValueError, ZeroDivisionError):  # the word "max"
+        return None
+
+
+class CpuExecutable:
+    """A compiled C program at its address."""
+
+    __slots__ = ("_array", "_function", "_grid", "_run", "address", "most_chunks", "program")
+
+    def __init__(self, program: Program, address: int, threads: pool.Pool) -> None:
+        self.program, self.address = program, address
+        work = max(
+            program.cost.nbytes // _BYTES_PER_THREAD, program.cost.flops // _FLOPS_PER_THREAD
+        )
+        self.most_chunks = max(1, min(program.grid, work))
+        self._array = ctypes.c_void_p * program.slots
+        self._function, self._grid = ctypes.c_void_p(address), ctypes.c_long(program.grid)
+        self._run = threads.run
+
+    @property
+    def chunks(self) -> int:
+        """How many threads take part: 1 where starting others takes longer than the work."""
+        most = self.most_chunks
+        return most if most == 1 else min(most, thread_count())
+
+    def launch(self, memories: Sequence[int]) -> None:
+        """Run the program and return when it is done."""
+        self._run(self._function, self._array(*memories), self._grid, self.chunks)
+
+    def launch_timed(self, memories: Sequence[int]) -> float:
+        """Run the program and return the seconds it took."""
+        start = time.perf_counter()
+        self.launch(memories)
+        return time.perf_counter() - start
+
+
+class CpuPlan:
+    """A fixed sequence of launches that runs without coming back to Python in between."""
+
+    def __init__(
+        self, calls: Sequence[tuple[CpuExecutable, Sequence[int]]], threads: pool.Pool
+    ) -> None:
+        self._keep = tuple(executable for executable, _ in calls)
+        self._first: list[int] = []  # of each call's slots among all pointers
+        pointers: list[int] = []
+        for _, memories in calls:
+            self._first.append(len(pointers))
+            pointers += memories
+        self._pointers = (ctypes.c_void_p * len(pointers))(*pointers)
+        base, width = ctypes.addressof(self._pointers), ctypes.sizeof(ctypes.c_void_p)
+        self._calls = (pool.Call * len(calls))()
+        for call, (executable, _), first in zip(self._calls, calls, self._first, strict=True):
+            call.function, call.buffers = executable.address, base + width * first
+            call.grid, call.chunks = executable.program.grid, executable.chunks
+        self._count = ctypes.c_long(len(calls))
+        self._run_plan = threads.run_plan
+
+    def run(self) -> None:
+        """Run all launches in order and return when the last is done."""
+        self._run_plan(self._calls, self._count)
+
+    def rebind(self, call: int, slot: int, address: int) -> None:
+        """From now on, launch number `call` uses the memory at `address` for `slot`."""
+        self._pointers[self._first[call] + slot] = address
+
+
+class CpuMachine:
+    """The host's processor and memory. A memory handle is an address."""
+
+    def __init__(self, cache: DiskCache | None = None, memory_limit: int | None = None) -> None:
+        self.name = "CPU"
+        self._memory = HostMemory(self.name, memory_limit)
+        cache = host_cache(config.current.cache_folder) if cache is None else cache
+        self.compiler = _compiler(config.current.compiler, cache)
+        self._pool = pool.load(self.compiler, cache)
+        self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
+        self._loaded: dict[Program, CpuExecutable] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of nbytes of memory; OutOfMemoryError if there is none."""
+        return self._memory.allocate(nbytes)
+
+    def free(self, memory: int, nbytes: int) -> None:
+        """Give memory back, to be given out again."""
+        self._memory.free(memory, nbytes)
+
+    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
+        """Copy a C-contiguous array into memory."""
+        ctypes.memmove(memory, data.ctypes.data, data.nbytes)
+
+    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
+        """Fill a C-contiguous array from memory."""
+        ctypes.memmove(data.ctypes.data, memory, data.nbytes)
+
+    def load(self, programs: Sequence[Program]) -> list[Executable]:
+        """Compile programs together, or find them in the disk cache; CompileError if not."""
+        new = [p for p in dict.fromkeys(programs) if p not in self._loaded]
+        for program, address in zip(new, self._functions.addresses(new), strict=True):
+            self._loaded[program] = CpuExecutable(program, address, self._pool)
+        return [self._loaded[program] for program in programs]
+
+    def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CpuPlan:
+        """Launches (an executable, its memories) that run in one go, again and again."""
+        return CpuPlan(calls, self._pool)
+
+    def synchronize(self) -> None:
+        """A launch returns when it is done."""
+
+    def memory_stats(self) -> MemoryStats:
+        """How much memory is in use."""
+        return self._memory.stats()

@@ -1,0 +1,334 @@
+"""CUDA: an NVIDIA card, through PyCUDA.
+
+The card's primary context is used, which other libraries of the process (PyTorch, CuPy) share.
+It stays current on the main thread; any other thread makes it current for each operation. All
+work goes to one stream of our own: on the default stream nothing can be captured as a graph. It
+is a blocking one, so that what others put on the default stream is in order with our work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import re
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml import config
+from tinyml.cache import DiskCache
+from tinyml.errors import CompileError, DeviceError, KernelError
+from tinyml.program import Language, Program
+from tinyml.runtime import nvcc
+from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
+from tinyml.runtime.cuda_memory import CudaMemory
+from tinyml.runtime.cuda_staging import Staging
+from tinyml.runtime.machine import Executable, MemoryStats
+
+_SHARED_BY_DEFAULT = 48 << 10  # bytes of dynamic shared memory; for more, a kernel has to ask
+_REMEMBERED = 16  # launches that a fault may be blamed on
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What a card is."""
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_per_block: int  # bytes, at most, when a kernel asks for them
+    memory: int  # bytes
+
+
+class CudaExecutable:
+    """A function of a loaded module."""
+
+    __slots__ = ("_arguments", "_launch", "_machine", "_pack", "program")
+
+    def __init__(self, program: Program, function: Any, machine: CudaMachine) -> None:
+        self.program, self._machine = program, machine
+        self._pack = struct.Struct(f"{program.slots}P").pack
+        self._launch = _launcher(function, program, machine.stream)
+        if program.shared > _SHARED_BY_DEFAULT:
+            attribute = machine.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            function.set_attribute(attribute, program.shared)
+
+    def launch(self, memories: Sequence[int]) -> None:
+        """Start the program; returns before it is done."""
+        machine = self._machine
+        if threading.get_ident() != machine.thread:
+            machine.guarded(lambda: self.enqueue(memories), self.program.name)
+            return
+        try:
+            self.enqueue(memories)
+        except machine.driver.Error as error:
+            raise machine.kernel_error(error, self.program.name) from None
+
+    def launch_timed(self, memories: Sequence[int]) -> float:
+        """Start the program, wait, and return the seconds that the card spent on it."""
+        return self._machine.timed(lambda: self.enqueue(memories), self.program.name)
+
+    def enqueue(self, memories: Sequence[int]) -> None:
+        """Put a launch on the stream; the caller has a context and handles the driver's errors."""
+        self._machine.recent.append(self.program.name)
+        self._launch(self._pack(*memories))
+
+
+def _launcher(function: Any, program: Program, stream: Any) -> Callable[[bytes], None]:
+    """A function that launches with packed arguments, by the shortest way PyCUDA has."""
+    grid, block, shared = (program.grid, 1, 1), program.block, program.shared
+    direct = getattr(function, "_launch_kernel", None)
+    if direct is not None:  # 0.5 us; not part of PyCUDA's documented interface
+        return lambda packed: direct(grid, block, packed, shared, stream)
+    count = program.slots
+    prepared = function.prepare("P" * count)
+
+    def launch(packed: bytes) -> None:  # 2 us
+        addresses = struct.unpack(f"{count}P", packed)
+        prepared.prepared_async_call(grid, block, stream, *addresses, shared_size=shared)
+
+    return launch
+
+
+class CudaMachine:
+    """One card. A memory handle is an address."""
+
+    def __init__(
+        self,
+        cache: DiskCache | None = None,
+        builder: nvcc.Builder | None = None,
+        memory_limit: int | None = None,
+        graphs: bool = True,
+        device: int = 0,
+    ) -> None:
+        """`builder` compiles programs: by default CUDA's compiler, for this card."""
+        self.name = "CUDA"
+        self.driver = _open_driver()
+        card = self.driver.Device(device)
+        self.properties = _properties(self.driver, card)
+        self._context = _primary_context(self.driver, card)
+        # PyCUDA aborts when a thread ends with a context on its stack; the main one cleans up.
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        self.thread = threading.get_ident() if on_main_thread else None
+        if on_main_thread:
+            self._context.push()
+        atexit.register(self._close)
+        with self._current():
+            self.stream = self.driver.Stream()
+            self._timer = (self.driver.Event(), self.driver.Event())
+        self.recent: deque[str] = deque(maxlen=_REMEMBERED)  # launched since the last wait
+        self._memory = CudaMemory(self.driver, memory_limit)
+        self._staging = Staging(self.driver, self.stream)
+        self._graphs = _graph_driver() if graphs else None
+        self._plans: WeakSet[CudaPlan] = WeakSet()
+        self._modules: dict[str, Any] = {}  # by key of the image
+        self._loaded: dict[Program, CudaExecutable] = {}
+        cache = host_cache(config.current.cache_folder) if cache is None else cache
+        builder = self._default_builder() if builder is None else builder
+        self._images = nvcc.Images(self.name, builder, cache, available_cores())
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of nbytes of memory; OutOfMemoryError if there is none."""
+        address = self._memory.reuse(nbytes)
+        if address is None:
+            with self._current(), self._errors("allocate memory"):
+                address = self._memory.allocate(nbytes)
+        return address
+
+    def free(self, memory: int, nbytes: int) -> None:
+        """Give memory back, to be given out again; on any thread, at any time."""
+        self._memory.free(memory, nbytes)
+
+    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
+        """Copy a C-contiguous array into memory, behind all launched work; does not wait for it."""
+        with self._current(), self._errors("copy to the card"):
+            self._staging.copy_in(memory, data.reshape(-1).view(np.uint8))
+
+    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
+        """Fill a C-contiguous array from memory, after all launched work."""
+        with self._current(), self._errors("copy from the card"):
+            self._staging.copy_out(data.reshape(-1).view(np.uint8), memory)
+        self.recent.clear()
+
+    def load(self, programs: Sequence[Program]) -> list[Executable]:
+        """Compile programs together, or find them in the disk cache; CompileError if not."""
+        for program in programs:
+            if program.language is not Language.CUDA:
+                raise CompileError(f"CUDA runs CUDA C; {program.name} is {program.language.name}")
+        new = [p for p in dict.fromkeys(programs) if p not in self._loaded]
+        images = self._images.images(new)
+        with self._current(), self._errors("load a kernel"):
+            for program, image in zip(new, images, strict=True):
+                module = self._modules.get(image.key)
+                if module is None:
+                    module = self.driver.module_from_buffer(image.data)
+                    self._modules[image.key] = module
+                function = module.get_function(program.name)
+                self._loaded[program] = CudaExecutable(program, function, self)
+        return [self._loaded[program] for program in programs]
+
+    def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CudaPlan:
+        """Launches (an executable of `load`, and its memories) to run again and again."""
+        plan = CudaPlan(calls, self, self._graphs)
+        self._plans.add(plan)
+        return plan
+
+    def synchronize(self) -> None:
+        """Wait until all launched work is done; KernelError if some of it failed."""
+        with self._current(), self._errors("run its work"):
+            self.stream.synchronize()
+        self.recent.clear()
+
+    def memory_stats(self) -> MemoryStats:
+        """How much memory is in use."""
+        return self._memory.stats()
+
+    def timed(self, work: Callable[[], None], name: str) -> float:
+        """Seconds that the card spends on `work`; waits for it."""
+        start, end = self._timer
+        seconds = 0.0
+
+        def run() -> None:
+            nonlocal seconds
+            start.record(self.stream)
+            work()
+            end.record(self.stream)
+            end.synchronize()
+            seconds = start.time_till(end) / 1000
+
+        self.guarded(run, name)
+        self.recent.clear()
+        return seconds
+
+    def guarded(self, work: Callable[[], None], name: str) -> None:
+        """Run `work`, which launches `name`, with a context; the driver's errors become ours."""
+        with self._current():
+            try:
+                work()
+            except self.driver.Error as error:
+                raise self.kernel_error(error, name) from None
+
+    def kernel_error(self, error: Exception, name: str) -> KernelError:
+        """The error of a launch of `name`, or of an earlier one that shows only now."""
+        if not _is_fault(error):
+            return KernelError(f"CUDA could not launch {name}: {error}")
+        names = ", ".join(dict.fromkeys(self.recent))
+        return KernelError(
+            f"CUDA could not run {name}: {error}. Launched since the last wait: {names}. "
+            f"{_AFTER_A_FAULT}"
+        )
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """The card's context is current in here, on whatever thread."""
+        if threading.get_ident() == self.thread:
+            yield
+            return
+        self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self.driver.Error as error:
+            if not _is_fault(error):
+                raise DeviceError(f"CUDA could not {what}: {error}") from None
+            names = ", ".join(dict.fromkeys(self.recent)) or "none"
+            raise KernelError(
+                f"CUDA could not {what}, because a kernel failed: {error}. Launched since the "
+                f"last wait: {names}. {_AFTER_A_FAULT}"
+            ) from None
+
+    def _default_builder(self) -> nvcc.CudaBuilder:
+        arch = nvcc.architecture(self.properties.capability)
+        newest = self.driver.get_driver_version() // 1000
+        return nvcc.CudaBuilder(nvcc.find(config.current.nvcc, newest), arch)
+
+    def _close(self) -> None:
+        """Give back what the driver holds, in the order it wants, and leave the context."""
+        with contextlib.suppress(self.driver.Error), self._current():
+            self.stream.synchronize()
+            for plan in self._plans:
+                plan.close()
+        with self._current():
+            self._staging.forget()
+            self._memory.forget()
+            self._loaded.clear()
+            self._modules.clear()
+        if self.thread is not None:
+            self._context.pop()
+            self.thread = None
+        # PyCUDA's own clean-up would detach from the primary context in a way made for others.
+        self._context.detach()
+
+
+# PyCUDA's exceptions carry no number. These are words of the driver for faults of a kernel, which
+# any later call may report.
+_FAULT = re.compile(r"illegal|misaligned|launch fail|assert|hardware stack|program counter|trap")
+_AFTER_A_FAULT = (
+    "After a fault the card refuses this process; DEVICE=EMU says what a kernel does wrong"
+)
+
+
+def _is_fault(error: Exception) -> bool:
+    return _FAULT.search(str(error)) is not None
+
+
+def _open_driver() -> Any:
+    """pycuda.driver, initialized; DeviceError that says what is missing."""
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        if "libcuda" in str(error):
+            raise DeviceError(
+                f"CUDA needs NVIDIA's driver, whose library is not here ({error}). Without an "
+                "NVIDIA card use DEVICE=CPU, or DEVICE=EMU to run CUDA kernels on the CPU"
+            ) from None
+        raise DeviceError(f"CUDA needs PyCUDA: pip install 'tinyml[cuda]' ({error})") from None
+    try:
+        driver.init()
+        if driver.Device.count() == 0:
+            raise DeviceError("CUDA finds no card: PyCUDA and NVIDIA's driver are here")
+    except driver.Error as error:
+        raise DeviceError(
+            f"CUDA finds no card that answers: PyCUDA and NVIDIA's driver are here, but {error}"
+        ) from None
+    return driver
+
+
+def _properties(driver: Any, card: Any) -> Properties:
+    attribute = driver.device_attribute
+    return Properties(
+        name=card.name(),
+        capability=card.compute_capability(),
+        multiprocessors=card.get_attribute(attribute.MULTIPROCESSOR_COUNT),
+        shared_per_block=card.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        memory=card.total_memory(),
+    )
+
+
+def _primary_context(driver: Any, card: Any) -> Any:
+    try:
+        return card.retain_primary_context()
+    except driver.Error as error:
+        raise DeviceError(f"CUDA cannot use {card.name()}: {error}") from None
+
+
+def _graph_driver() -> GraphDriver | None:
+    try:
+        return GraphDriver()
+    except (OSError, AttributeError):  # older than CUDA 12
+        return None

@@ -1,0 +1,87 @@
+// The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
+// emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
+// Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
+// Needs sm_80 or later, and no header.
+#ifndef __CUDA_EMU__
+
+// d (16 x 8) += a (16 x 16) @ b (16 x 8), by all 32 lanes of a warp, sums in float32.
+__device__ __forceinline__ void tinyml_mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4],
+                                                        const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4],
+                                                         const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d (16 x 8) += a (16 x 8) @ b (8 x 8): float32 bits, of which the upper 19 count.
+__device__ __forceinline__ void tinyml_mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4],
+                                                        const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ unsigned tinyml_shared_address(const void *shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+// Four 8x8 matrices of 16-bit values: lane l gives the address of row l%8 of matrix l/8.
+__device__ __forceinline__ void tinyml_ldmatrix_x4(unsigned (&r)[4], const void *shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(tinyml_shared_address(shared))
+               : "memory");
+}
+
+__device__ __forceinline__ void tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(tinyml_shared_address(shared))
+               : "memory");
+}
+
+// 16 bytes from global to shared memory, past the registers and (cg) past the L1 cache.
+__device__ __forceinline__ void tinyml_cp_async16(void *shared, const void *global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global)
+               : "memory");
+}
+
+// The same where `valid`, else 16 zero bytes: nothing is read then.
+__device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const void *global,
+                                                          bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Ends a group of copies; wait<N> returns when at most N groups of this thread are under way.
+__device__ __forceinline__ void tinyml_cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int groups_left>
+__device__ __forceinline__ void tinyml_cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
+}
+
+// A barrier (1 to 15; 0 is __syncthreads) among `threads` threads of the block, whole warps.
+__device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+#endif

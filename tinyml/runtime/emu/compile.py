@@ -1,0 +1,85 @@
+"""CUDA C to shared objects by the host's C++ compiler, behind the shim header cuda_emu.h.
+
+A unit exports, under the name of each of its programs, a function
+    const char *NAME(Launch *launch)
+that runs the program's whole grid and returns null, or what went wrong.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinyml.cache import DiskCache, key
+from tinyml.errors import CompileError, DeviceError
+from tinyml.program import Program
+from tinyml.runtime.compiler import Compiler, build
+
+SHIM = Path(__file__).parent
+_NAMES = ("c++", "g++", "clang++")
+
+# -O1: the kernels of tests run briefly, so that compiling them is what takes time.
+_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-w", f"-I{SHIM}")
+_UNIT_FLAGS = (
+    *("-O1", "-shared", "-ffp-contract=off"),
+    *("-include", "cuda_emu.h"),
+    # A misaligned access and an index beyond a fixed-size array end in a trap instruction.
+    *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),
+)
+_SCHEDULER_FLAGS = ("-O2", "-c")
+
+_DYNAMIC_SHARED = re.compile(
+    r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?([\w\s]+?)\s*(\w+)\s*\[\s*\]\s*;"
+)
+
+
+def find(requested: str, cache: DiskCache) -> Compiler:
+    """The C++ compiler `requested` or, for "", the first that works, linking the scheduler."""
+    why = []
+    for name in [requested] if requested else _NAMES:
+        try:
+            return _with_scheduler(tuple(shlex.split(name)), cache)
+        except (OSError, CompileError, subprocess.SubprocessError) as error:
+            why.append(f"{name}: {error}")
+    raise DeviceError(
+        f"EMU compiles its kernels with a C++ compiler, and none works here ({'; '.join(why)}). "
+        "Install one: `apt install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora)"
+    )
+
+
+def render(programs: Sequence[Program]) -> str:
+    """One C++ source text that exports a launcher for each of `programs`."""
+    pieces = dict.fromkeys(piece for program in programs for piece in program.prelude)
+    return "\n".join([*pieces, *map(_render_one, programs)])
+
+
+def _render_one(program: Program) -> str:
+    # The launcher takes the program's name, so the kernel itself goes by another one. The line
+    # numbers of messages count from the first line of the program's own source.
+    name, kernel = program.name, f"{program.name}_kernel"
+    source = _DYNAMIC_SHARED.sub(r"EMU_DYNAMIC_SHARED(\1, \2);", program.source)
+    section = f'#undef EMU_SECTION\n#define EMU_SECTION "emu_shared_{name}"'
+    begin, end = f"#define {name} {kernel}", f"#undef {name}"
+    return f'{section}\n{begin}\n#line 1 "{name}"\n{source}\n{end}\nEMU_KERNEL({kernel}, {name})'
+
+
+def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:
+    if not command or shutil.which(command[0]) is None:
+        raise FileNotFoundError("not found on PATH")
+    said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    # Everything that a binary depends on and that is not in its own text.
+    version = key(said.stdout, platform.machine(), *map(Path.read_bytes, shim_files()))
+    scheduler = Compiler(command, (*_COMMON, *_SCHEDULER_FLAGS), ".cpp", (), version, "")
+    built = build(scheduler, cache, (SHIM / "emu_scheduler.cpp").read_text())
+    libraries = (str(built.path),)
+    return Compiler(command, (*_COMMON, *_UNIT_FLAGS), ".cpp", libraries, version, "")
+
+
+def shim_files() -> list[Path]:
+    """The C++ files of the emulator, in a fixed order."""
+    return sorted(path for path in SHIM.rglob("*") if path.suffix in (".h", ".cpp"))

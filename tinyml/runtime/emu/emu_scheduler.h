@@ -1,0 +1,81 @@
+// The emulator's threads: what cuda_emu.h (included by kernels) asks of emu_scheduler.cpp.
+//
+// A CUDA thread is a fiber (a stack of its own) on the calling OS thread. It runs until it has to
+// wait for others, at a barrier or a warp collective, then hands over to the scheduler. Blocks run
+// one after the other. A thread that never waits costs a function call and no switch of stacks.
+#pragma once
+#include <stddef.h>
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+namespace emu {
+
+constexpr int WARP = 32;
+constexpr int PAYLOAD = 32;  // bytes that one lane can contribute to a warp collective
+
+// Where a thread waits: which operation, on which line of the kernel's source.
+struct Site {
+  const char *what;
+  int line;
+};
+
+enum class State { READY, AT_BARRIER, IN_COLLECTIVE, DONE };
+
+struct Thread {
+  dim3 index;
+  int number;  // within the block, x fastest
+  int lane;
+  State state;
+  Site site;          // where it waits
+  int barrier;        // the number of the barrier it waits at
+  void *stack_top;    // where to resume
+};
+
+// What the lanes of one warp collective brought along: one row of bytes per lane.
+using Contributions = char[WARP][PAYLOAD];
+
+// One launch, as filled in by the host. `fault` is an answer: the address of an illegal access.
+struct Launch {
+  unsigned grid[3];
+  unsigned block[3];
+  size_t shared;
+  const void *arguments;  // packed like a C struct, as the CUDA driver wants them
+  int order;              // 0 threads run first to last, 1 last to first, 2 shuffled
+  void *fault;
+};
+
+using Body = void (*)(const void *arguments);  // runs the kernel once, as the current thread
+
+extern Thread *current;
+extern dim3 block_index, block_size, grid_size;
+extern unsigned char *dynamic_shared;
+
+// Run a whole grid; null, or what went wrong (a text that lives until the next launch).
+const char *run(Launch &launch, Body body, unsigned char *static_shared, size_t static_bytes);
+
+// Stop the launch with a message; `format` may use the arguments as printf does.
+[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// Wait at barrier `number` for `threads` threads; 0 means all of the block.
+void wait_at_barrier(Site site, int number, int threads);
+
+// Let the other threads run, then go on.
+void give_way();
+
+// Exchange `bytes` bytes among the lanes of `mask`. The answer is valid until the thread's next
+// wait. Every lane of the mask must call it, at the same site.
+const Contributions &exchange(unsigned mask, const void *bytes, size_t nbytes, Site site);
+
+// cp.async: a copy into shared memory that happens when it is waited for, not before.
+void copy_later(void *shared, const void *global, bool valid);
+void close_copy_group();
+void finish_copies(int groups_left);
+
+}  // namespace emu

@@ -1,0 +1,180 @@
+"""EMU: a Machine that runs CUDA C on the host, one thread at a time, and watches it closely."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy.typing as npt
+
+from tinyml import config
+from tinyml.cache import DiskCache
+from tinyml.errors import CompileError, KernelError
+from tinyml.program import Language, Program
+from tinyml.runtime import compiler
+from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime.emu import compile as emu_compile
+from tinyml.runtime.emu.memory import GuardedMemory
+from tinyml.runtime.machine import Executable, MemoryStats
+
+
+class ThreadOrder(Enum):
+    """Whose turn it is first: a missing barrier shows when the order changes."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    SHUFFLED = 2
+
+
+class _Launch(ctypes.Structure):
+    """emu::Launch of emu_scheduler.h."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_size_t),
+        ("arguments", ctypes.c_void_p),
+        ("order", ctypes.c_int),
+        ("fault", ctypes.c_void_p),
+    )
+
+
+# One launch at a time in a process: faults are caught by signal handlers, which it has once.
+_turn = threading.RLock()
+
+
+class EmuExecutable:
+    """A compiled CUDA program at the address of its launcher."""
+
+    __slots__ = ("_arguments", "_launch", "_launcher", "_memory", "program")
+
+    def __init__(
+        self, program: Program, address: int, memory: GuardedMemory, order: ThreadOrder
+    ) -> None:
+        self.program = program
+        self._memory = memory
+        self._launcher = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(_Launch))(address)
+        self._arguments = (ctypes.c_void_p * program.slots)()
+        self._launch = _Launch(
+            grid=(program.grid, 1, 1),
+            block=program.block,
+            shared=program.shared,
+            arguments=ctypes.addressof(self._arguments),
+            order=order.value,
+        )
+
+    def launch(self, memories: Sequence[int]) -> None:
+        """Run the program and return when it is done; KernelError if it does wrong."""
+        self._check_count(memories)
+        with _turn:
+            self._arguments[:] = list(memories)
+            self._launch.fault = None
+            message = self._launcher(ctypes.byref(self._launch))
+            fault = self._launch.fault
+        if message is not None:
+            where = self._near(fault, memories) if fault is not None else ""
+            raise KernelError(f"{self.program.name}: {message.decode()}{where}")
+        self._check_canaries(memories)
+
+    def launch_timed(self, memories: Sequence[int]) -> float:
+        """Run the program and return the seconds it took (of the emulator: no card's)."""
+        start = time.perf_counter()
+        self.launch(memories)
+        return time.perf_counter() - start
+
+    def _check_count(self, memories: Sequence[int]) -> None:
+        if len(memories) != self.program.slots:
+            raise KernelError(
+                f"{self.program.name} takes {self.program.slots} buffers, got {len(memories)}"
+            )
+
+    def _near(self, fault: int, memories: Sequence[int]) -> str:
+        for slot, address in enumerate(memories):
+            where = self._memory.describe(fault, address)
+            if where:
+                return f", at slot {slot}: {where}"
+        return f", at {fault:#x}, which is near none of its buffers"
+
+    def _check_canaries(self, memories: Sequence[int]) -> None:
+        for slot, address in enumerate(memories):
+            damage = self._memory.damage(address)
+            if damage:
+                raise KernelError(f"{self.program.name}: out of bounds at slot {slot}: {damage}")
+
+
+class EmuPlan:
+    """A fixed sequence of launches."""
+
+    def __init__(self, calls: Sequence[tuple[EmuExecutable, Sequence[int]]]) -> None:
+        self._calls = [(executable, list(memories)) for executable, memories in calls]
+
+    def run(self) -> None:
+        """Run all launches in order and return when the last is done."""
+        for executable, memories in self._calls:
+            executable.launch(memories)
+
+    def rebind(self, call: int, slot: int, address: int) -> None:
+        """From now on, launch number `call` uses the memory at `address` for `slot`."""
+        self._calls[call][1][slot] = address
+
+
+class EmuMachine:
+    """The emulated card. A memory handle is an address."""
+
+    def __init__(
+        self,
+        cache: DiskCache | None = None,
+        order: ThreadOrder = ThreadOrder.FORWARD,
+        cxx: str = "",
+        memory_limit: int = 4 << 30,
+    ) -> None:
+        self.name = "EMU"
+        self.order = order
+        self._memory = GuardedMemory(self.name, memory_limit)
+        cache = host_cache(config.current.cache_folder) if cache is None else cache
+        found = emu_compile.find(cxx, cache)
+        self._functions = compiler.Functions(
+            self.name, found, cache, available_cores(), emu_compile.render
+        )
+        self._loaded: dict[Program, EmuExecutable] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of nbytes of memory (16-byte aligned); OutOfMemoryError if there is none."""
+        return self._memory.allocate(nbytes)
+
+    def free(self, memory: int, nbytes: int) -> None:
+        """Give memory back, to be given out again."""
+        self._memory.free(memory)
+
+    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
+        """Copy a C-contiguous array into memory."""
+        ctypes.memmove(memory, data.ctypes.data, data.nbytes)
+
+    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
+        """Fill a C-contiguous array from memory."""
+        ctypes.memmove(data.ctypes.data, memory, data.nbytes)
+
+    def load(self, programs: Sequence[Program]) -> list[Executable]:
+        """Compile programs together, or find them in the disk cache; CompileError if not."""
+        for program in programs:
+            if program.language is not Language.CUDA:
+                raise CompileError(f"EMU runs CUDA C; {program.name} is {program.language.name}")
+        new = [p for p in dict.fromkeys(programs) if p not in self._loaded]
+        for program, address in zip(new, self._functions.addresses(new), strict=True):
+            self._loaded[program] = EmuExecutable(program, address, self._memory, self.order)
+        return [self._loaded[program] for program in programs]
+
+    def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> EmuPlan:
+        """Launches (an executable of `load`, and its memories) to run again and again."""
+        return EmuPlan(calls)
+
+    def synchronize(self) -> None:
+        """A launch returns when it is done."""
+
+    def memory_stats(self) -> MemoryStats:
+        """How much memory is in use."""
+        return self._memory.stats()

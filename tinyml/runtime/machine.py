@@ -1,0 +1,111 @@
+"""What the rest of tinyml asks of a piece of hardware, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml.dtype import DType
+from tinyml.program import Program
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """Bytes of one machine's memory."""
+
+    in_use: int  # held by live buffers
+    cached: int  # kept for reuse
+    peak: int  # largest in_use so far
+
+
+class Executable(Protocol):
+    """A program that is ready to run."""
+
+    program: Program
+
+    def launch(self, memories: Sequence[Any]) -> None:
+        """Start the program on these memories (one per slot). May return before it is done."""
+        ...
+
+    def launch_timed(self, memories: Sequence[Any]) -> float:
+        """Launch, wait, and return the seconds that the device spent on it."""
+        ...
+
+
+class Machine(Protocol):
+    """One device's memory and its ability to run programs.
+
+    `Any` below is the machine's own handle of a piece of memory: an address (int) on CPU, EMU
+    and CUDA, an array on NUMPY. Nobody else looks inside.
+    """
+
+    name: str
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory for nbytes (>= 0), aligned to 64 bytes at least; OutOfMemoryError if none."""
+        ...
+
+    def free(self, memory: Any, nbytes: int) -> None:
+        """Give memory back. Work already launched on it still completes correctly."""
+        ...
+
+    def copy_in(self, memory: Any, data: npt.NDArray[Any]) -> None:
+        """Copy a C-contiguous host array into memory; `data` may be reused after return."""
+        ...
+
+    def copy_out(self, data: npt.NDArray[Any], memory: Any) -> None:
+        """Fill a C-contiguous host array from memory, after all launched work is done."""
+        ...
+
+    def load(self, programs: Sequence[Program]) -> list[Executable]:
+        """Compile programs together (or find them in the disk cache); CompileError if not."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all launched work is done; KernelError if some of it failed."""
+        ...
+
+    def memory_stats(self) -> MemoryStats:
+        """How much memory is in use."""
+        ...
+
+
+class Buffer:
+    """A span of one machine's memory: allocated on first use, freed when forgotten."""
+
+    __slots__ = ("__weakref__", "_memory", "dtype", "machine", "nbytes", "size")
+
+    def __init__(self, machine: Machine, size: int, dtype: DType, memory: Any = None) -> None:
+        self.machine, self.size, self.dtype = machine, size, dtype
+        self.nbytes = size * dtype.itemsize
+        self._memory = memory
+
+    @property
+    def memory(self) -> Any:
+        """The machine's handle, allocated now if it was not yet."""
+        if self._memory is None:
+            self._memory = self.machine.allocate(self.nbytes)
+        return self._memory
+
+    def write(self, data: npt.NDArray[Any]) -> Buffer:
+        """Copy a host array (storage dtype, same number of elements) into the buffer."""
+        self.machine.copy_in(self.memory, np.ascontiguousarray(data))
+        return self
+
+    def read(self) -> npt.NDArray[Any]:
+        """A fresh host array with the buffer's elements, in storage dtype, flat."""
+        data = np.empty(self.size, self.dtype.storage)
+        self.machine.copy_out(data, self.memory)
+        return data
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.machine.name}, {self.size} x {self.dtype})"
+
+    def __del__(self) -> None:
+        if self._memory is not None:
+            self.machine.free(self._memory, self.nbytes)
+            self._memory = None

@@ -1,0 +1,368 @@
+"""CUDA C to cubins: by NVRTC (a library, some five times faster) or by nvcc (a program).
+
+find            -> Toolchain            NVRTC where its library is found, else nvcc
+compile_cubin   text, architecture -> bytes           without a cache; needs no card
+Cubins          Program* -> Image*      through a few units that are built in parallel
+
+NVRTC reads no system headers: source uses CUDA's own types (`unsigned`, `long long`) rather than
+<stdint.h>, and bit patterns rather than the macros INFINITY and NAN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tinyml import trace
+from tinyml.cache import DiskCache, key
+from tinyml.errors import CompileError, DeviceError
+from tinyml.program import Program, translation_unit
+from tinyml.runtime.compiler import divide
+
+_VERSION = "1"  # of what this module keeps in the disk cache
+_FOLDERS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
+_STANDARD = "-std=c++17"
+
+
+@dataclass(frozen=True)
+class Image:
+    """A binary that a driver can load, and how it came to be."""
+
+    key: str  # equal keys are equal images
+    data: bytes
+    output: str = ""  # what the compiler said
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says that one kernel takes of a multiprocessor."""
+
+    registers: int  # per thread
+    shared: int  # static bytes per block
+    spill_stores: int  # bytes per thread
+    spill_loads: int
+    stack: int  # bytes per thread
+
+    @property
+    def spills(self) -> bool:
+        """Whether registers did not suffice."""
+        return self.spill_stores + self.spill_loads > 0
+
+
+class Toolchain(Protocol):
+    """Something that turns CUDA C into a cubin."""
+
+    command: str  # for people
+    fingerprint: str  # everything but the source and architecture that the binary depends on
+
+    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+        """The cubin, and what the compiler said; CompileError if the source is wrong."""
+        ...
+
+
+def architecture(capability: tuple[int, int]) -> str:
+    """The compiler's name of a compute capability: (9, 0) is "sm_90a"."""
+    major, minor = capability
+    # From Hopper on the newest instructions (wgmma, tcgen05) belong to one chip: the suffix "a".
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+def compile_cubin(source: str, arch: str, nvcc: str = "") -> bytes:
+    """Compile `source` for `arch`, e.g. "sm_90a"; CompileError, or DeviceError with no compiler."""
+    return find(nvcc).compile(source, arch)[0]
+
+
+@functools.cache
+def find(nvcc: str = "", newest: int = 99) -> Toolchain:
+    """The nvcc that the user names or, for "", NVRTC, else an nvcc; DeviceError if none works.
+
+    `newest` is the major version of CUDA that the driver knows: it loads no later one's cubins.
+    """
+    if not nvcc:
+        library = find_nvrtc(newest)
+        if library is not None:
+            return library
+    return find_nvcc(nvcc)
+
+
+def parse_resources(output: str) -> dict[str, Resources]:
+    """What `ptxas -v` said, by name of the kernel."""
+    found = {}
+    for part in output.split("Compiling entry function '")[1:]:
+        name = part.partition("'")[0]
+        numbers = [_number(pattern, part) for pattern in _RESOURCES]
+        found[name] = Resources(*numbers)
+    return found
+
+
+_RESOURCES = (
+    r"Used (\d+) registers",
+    r"(\d+) bytes smem",
+    r"(\d+) bytes spill stores",
+    r"(\d+) bytes spill loads",
+    r"(\d+) bytes stack frame",
+)
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
+
+
+# ------------------------------------------------------------------ nvcc
+
+
+class Nvcc:
+    """The compiler driver of the CUDA toolkit."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._flags = ("-cubin", _STANDARD, "-O3", "-Xptxas=-v")
+        version = self._run([path, "--version"])
+        self.command = shlex.join([path, *self._flags])
+        self.fingerprint = key(_VERSION, "nvcc", *self._flags, version)
+
+    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+        """The cubin, and what the compiler said; CompileError if the source is wrong."""
+        with tempfile.TemporaryDirectory(prefix="tinyml-") as folder:
+            given, made = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
+            given.write_text(source)
+            command = [self.path, *self._flags, f"-arch={architecture}", str(given), "-o"]
+            output = self._run([*command, str(made)])
+            return made.read_bytes(), output
+
+    def _run(self, command: Sequence[str]) -> str:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise CompileError(f"cannot start {command[0]}: {error.strerror or error}") from None
+        output = done.stdout + done.stderr
+        if done.returncode:
+            raise CompileError(f"{command[0]} failed ({done.returncode}):\n{output.strip()}")
+        return output
+
+
+def find_nvcc(requested: str = "") -> Nvcc:
+    """The nvcc `requested` or, for "", one on PATH or in a usual place; DeviceError if none."""
+    places = [requested] if requested else ["nvcc", *(f"{f}/bin/nvcc" for f in _FOLDERS)]
+    for place in places:
+        path = shutil.which(place)
+        if path is not None:
+            return Nvcc(path)
+    raise DeviceError(
+        f"no CUDA compiler: {', '.join(places)} not found, and no NVRTC library. Install one: "
+        "`pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl`, or the CUDA "
+        "toolkit (NVCC=path names its nvcc)"
+    )
+
+
+# ------------------------------------------------------------------ NVRTC
+
+
+class Nvrtc:
+    """NVIDIA's compiler as a library, called through ctypes."""
+
+    def __init__(self, path: Path, includes: Sequence[Path]) -> None:
+        # NVRTC opens this one by its bare name, which the loader finds only if it is there already.
+        for builtins in path.parent.glob("libnvrtc-builtins.so*"):
+            ctypes.CDLL(str(builtins))
+        self._library = ctypes.CDLL(str(path))
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.version = (major.value, minor.value)
+        paths = [f"-I{folder}" for folder in includes]
+        self._options = (_STANDARD, "--ptxas-options=-v", *paths)
+        self.command = shlex.join([str(path), *self._options])
+        self.fingerprint = key(_VERSION, "nvrtc", *self._options, f"{major.value}.{minor.value}")
+
+    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+        """The cubin, and what the compiler said; CompileError if the source is wrong."""
+        program = ctypes.c_void_p()
+        create = self._library.nvrtcCreateProgram
+        self._check(
+            create(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None), ""
+        )
+        try:
+            options = [f"--gpu-architecture={architecture}", *self._options]
+            texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            answer = self._library.nvrtcCompileProgram(program, len(options), texts)
+            output = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+            self._check(answer, output)
+            return self._read(program, "CUBIN"), output
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)), "")
+        data = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._library, f"nvrtcGet{what}")(program, data), "")
+        return data.raw
+
+    def _check(self, answer: int, output: str) -> None:
+        if answer:
+            why = self._library.nvrtcGetErrorString(answer).decode()
+            raise CompileError(f"NVRTC failed ({why}):\n{output.strip()}")
+
+
+@functools.cache
+def find_nvrtc(newest: int = 99) -> Nvrtc | None:
+    """NVRTC (of CUDA `newest` or older) with CUDA's headers, of the toolkit or of pip packages."""
+    homes = [*map(Path, _FOLDERS), *_pip_folders()]
+    includes = next((found for home in homes if (found := _headers(home))), None)
+    if includes is None:
+        return None
+    folders = [folder for home in homes for folder in (home / "lib64", home / "lib")]
+    for path in itertools.chain.from_iterable(f.glob("libnvrtc.so.*") for f in folders):
+        try:
+            library = Nvrtc(path, includes)
+        except (OSError, AttributeError):  # damaged, or for another processor
+            continue
+        if library.version[0] <= newest:
+            return library
+    return None
+
+
+def _headers(home: Path) -> list[Path] | None:
+    """Folders to search for cuda_fp16.h and what that includes, or None if it is not there."""
+    include = home / "include"
+    if not (include / "cuda_fp16.h").exists():
+        return None
+    return [folder for folder in (include, include / "cccl") if folder.exists()]
+
+
+def _pip_folders() -> Iterator[Path]:
+    """Folders of NVIDIA's pip packages: nvidia/cu13, nvidia/cuda_nvrtc, ..."""
+    found = importlib.util.find_spec("nvidia")  # a namespace package: folders without a module
+    for root in (found and found.submodule_search_locations) or ():
+        yield from sorted(Path(root).iterdir())
+
+
+# ------------------------------------------------------------------ programs to images
+
+
+class Builder(Protocol):
+    """What CudaMachine compiles with: `CudaBuilder`, or in tests the emulator's compiler."""
+
+    command: str
+    fingerprint: str
+
+    def render(self, programs: tuple[Program, ...]) -> str:
+        """The text of one unit."""
+        ...
+
+    def build(self, text: str) -> tuple[bytes, str]:
+        """The image of a unit, and what the compiler said; CompileError if it is wrong."""
+        ...
+
+
+class CudaBuilder:
+    """Programs to cubins for one architecture."""
+
+    def __init__(self, toolchain: Toolchain, architecture: str) -> None:
+        self._toolchain, self._architecture = toolchain, architecture
+        self.command = f"{toolchain.command} -arch={architecture}"
+        self.fingerprint = key(toolchain.fingerprint, architecture)
+
+    def render(self, programs: tuple[Program, ...]) -> str:
+        """The text of one unit."""
+        return translation_unit(programs)
+
+    def build(self, text: str) -> tuple[bytes, str]:
+        """The cubin of a unit, and what the compiler said; CompileError if it is wrong."""
+        return self._toolchain.compile(text, self._architecture)
+
+
+class Images:
+    """The image that each program is in; each is built once per process, and once per cache.
+
+    New programs are built together in a few units. The cache holds each unit's image and output
+    by its text, and for each program the key of its unit, as compiler.Functions does on CPU.
+    """
+
+    def __init__(self, device: str, builder: Builder, cache: DiskCache, processes: int) -> None:
+        self.device, self.builder, self.cache = device, builder, cache
+        self.processes = processes
+        self._images: dict[str, Image] = {}  # by key of the unit's text
+        self._unit_of: dict[str, str] = {}  # unit's key by key of the program's text
+
+    def images(self, programs: Sequence[Program]) -> list[Image]:
+        """The image of each program; CompileError if one does not compile."""
+        keys = [self._key((program,)) for program in programs]
+        missing = dict(zip(keys, programs, strict=True))
+        for found in [k for k in missing if k in self._unit_of or self._recall(k, missing[k])]:
+            del missing[found]
+        if missing:
+            self._build(missing)
+        return [self._images[self._unit_of[k]] for k in keys]
+
+    def _key(self, unit: tuple[Program, ...]) -> str:
+        return key(self.builder.fingerprint, self.builder.render(unit))
+
+    def _recall(self, program_key: str, program: Program) -> bool:
+        """Find a program in the disk cache."""
+        start = time.perf_counter()
+        content = self.cache.get(program_key, ".unit")
+        if content is None:
+            return False
+        unit_key = content.decode()
+        if unit_key not in self._images:
+            data, output = self.cache.get(unit_key, ".cubin"), self.cache.get(unit_key, ".log")
+            if data is None:
+                return False
+            self._images[unit_key] = Image(unit_key, data, (output or b"").decode())
+        self._unit_of[program_key] = unit_key
+        seconds, image = time.perf_counter() - start, self._images[unit_key]
+        names = (program.name,)
+        trace.emit(trace.Compiled(self.device, names, seconds, True, "", image.output))
+        return True
+
+    def _build(self, missing: dict[str, Program]) -> None:
+        keys = {program: program_key for program_key, program in missing.items()}
+        units = divide(missing.values(), self.processes)
+        with ThreadPoolExecutor(len(units)) as pool:
+            waits = [pool.submit(self._build_unit, unit) for unit in units]
+        for unit, wait in zip(units, waits, strict=True):
+            try:
+                image, seconds = wait.result()
+            except CompileError as error:
+                raise self._blame(unit, error) from None
+            names, command = tuple(program.name for program in unit), self.builder.command
+            event = trace.Compiled(self.device, names, seconds, False, command, image.output)
+            trace.emit(event)
+            self._images[image.key] = image
+            for program in unit:
+                self._unit_of[keys[program]] = image.key
+                self.cache.put(keys[program], ".unit", image.key.encode())
+
+    def _build_unit(self, unit: tuple[Program, ...]) -> tuple[Image, float]:
+        start = time.perf_counter()
+        data, output = self.builder.build(self.builder.render(unit))
+        image = Image(self._key(unit), data, output)
+        self.cache.put(image.key, ".cubin", data)
+        self.cache.put(image.key, ".log", output.encode())
+        return image, time.perf_counter() - start
+
+    def _blame(self, unit: tuple[Program, ...], error: CompileError) -> CompileError:
+        """The error of the one program that is to blame for a unit's failure."""
+        for program in unit:
+            try:
+                self.builder.build(self.builder.render((program,)))
+            except CompileError as alone:
+                return CompileError(f"{self.device}: program {program.name}: {alone}")
+        names = ", ".join(program.name for program in unit)
+        return CompileError(f"{self.device}: {names} compile alone, but not together: {error}")

@@ -1,0 +1,229 @@
+/* A pool of threads that run one kernel together.
+
+   Each worker has a mailbox. A caller cuts a kernel's blocks into pieces of equal size, posts
+   all but the first one, and runs the first itself. Then it takes back every piece that its
+   worker has not begun (the worker sleeps, or the system gave its core away) and runs that too,
+   so a late worker costs time, never a wait. Workers look at their mailbox for a while after
+   each piece and then sleep. One caller uses the pool at a time; another one runs its kernel alone.
+*/
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef void (*kernel_function)(void *const *buffers, long start, long end);
+
+struct call {
+    kernel_function run;
+    void *const *buffers;
+    long grid;
+    int chunks;
+};
+
+struct piece {
+    const struct call *call;
+    long start, end;
+};
+
+struct worker {
+    _Alignas(128) _Atomic(struct piece *) mailbox; /* a line of its own for each worker */
+    struct piece piece;
+    atomic_int asleep;
+    pthread_mutex_t lock;
+    pthread_cond_t posted;
+    pthread_t thread;
+};
+
+enum { MOST_WORKERS = 1023, LOOKS_PER_CLOCK = 32 };
+static const long SPIN = 40000; /* ns that are waited awake: about the price of falling asleep */
+
+static struct worker *workers[MOST_WORKERS];
+static int worker_count;
+static struct piece stop; /* its address in a mailbox ends a worker */
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+static atomic_int pending, caller_asleep;
+static pthread_mutex_t finish_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000L + time.tv_nsec;
+}
+
+static void run_piece(const struct piece *piece) {
+    piece->call->run(piece->call->buffers, piece->start, piece->end);
+}
+
+/* The piece in the mailbox, or NULL if none came within SPIN. */
+static struct piece *look(struct worker *self) {
+    long end = now() + SPIN;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (atomic_load_explicit(&self->mailbox, memory_order_relaxed)) {
+                struct piece *piece = atomic_exchange(&self->mailbox, NULL);
+                if (piece) return piece;
+            }
+            relax();
+        }
+    } while (now() < end);
+    return NULL;
+}
+
+/* A sleeper says so before it looks again, and a poster posts before it asks who sleeps: with
+   both in one total order, one of them sees the other. Who is woken looks around for a while even
+   if the piece was taken back: more are likely to come. */
+static void sleep_until_posted(struct worker *self) {
+    pthread_mutex_lock(&self->lock);
+    atomic_store(&self->asleep, 1);
+    if (!atomic_load(&self->mailbox)) pthread_cond_wait(&self->posted, &self->lock);
+    atomic_store(&self->asleep, 0);
+    pthread_mutex_unlock(&self->lock);
+}
+
+static void post(struct worker *worker, struct piece *piece) {
+    atomic_store(&worker->mailbox, piece);
+    if (atomic_load(&worker->asleep)) {
+        pthread_mutex_lock(&worker->lock);
+        pthread_cond_signal(&worker->posted);
+        pthread_mutex_unlock(&worker->lock);
+    }
+}
+
+static void finish_piece(void) {
+    if (atomic_fetch_sub(&pending, 1) == 1 && atomic_load(&caller_asleep)) {
+        pthread_mutex_lock(&finish_lock);
+        pthread_cond_signal(&finished);
+        pthread_mutex_unlock(&finish_lock);
+    }
+}
+
+static void *work(void *argument) {
+    struct worker *self = argument;
+    for (;;) {
+        struct piece *piece;
+        while (!(piece = look(self))) sleep_until_posted(self);
+        if (piece == &stop) return NULL;
+        run_piece(piece);
+        finish_piece();
+    }
+}
+
+static void wait_for_pieces(void) {
+    long end = now() + SPIN;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (!atomic_load_explicit(&pending, memory_order_acquire)) return;
+            relax();
+        }
+    } while (now() < end);
+    pthread_mutex_lock(&finish_lock);
+    atomic_store(&caller_asleep, 1);
+    while (atomic_load(&pending)) pthread_cond_wait(&finished, &finish_lock);
+    atomic_store(&caller_asleep, 0);
+    pthread_mutex_unlock(&finish_lock);
+}
+
+/* A child process has only the thread that forked: the pool starts again from nothing. */
+static void forget_workers(void) {
+    worker_count = 0;
+    atomic_flag_clear(&busy);
+    atomic_store(&pending, 0);
+    atomic_store(&caller_asleep, 0);
+    pthread_mutex_init(&finish_lock, NULL);
+    pthread_cond_init(&finished, NULL);
+}
+
+static int start_worker(void) {
+    struct worker *worker;
+    if (posix_memalign((void **)&worker, 128, sizeof *worker)) return 0;
+    *worker = (struct worker){.asleep = 0};
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_cond_init(&worker->posted, NULL);
+    if (pthread_create(&worker->thread, NULL, work, worker)) {
+        free(worker);
+        return 0;
+    }
+    workers[worker_count++] = worker;
+    return 1;
+}
+
+/* As many workers as can be had, up to `wanted`. */
+static int ensure_workers(int wanted) {
+    static int prepared;
+    if (!prepared) {
+        pthread_atfork(NULL, NULL, forget_workers);
+        prepared = 1;
+    }
+    if (wanted > MOST_WORKERS) wanted = MOST_WORKERS;
+    while (worker_count < wanted && start_worker()) continue;
+    return worker_count < wanted ? worker_count : wanted;
+}
+
+static void run_together(const struct call *call) {
+    int chunks = call->chunks < call->grid ? call->chunks : (int)call->grid;
+    int helpers = ensure_workers(chunks - 1);
+    chunks = helpers + 1;
+    atomic_store(&pending, helpers);
+    long share = call->grid / chunks, extra = call->grid % chunks, end = share + (extra > 0);
+    struct piece own = {call, 0, end};
+    for (int i = 0; i < helpers; i++) {
+        long start = end;
+        end = start + share + (i + 1 < extra);
+        workers[i]->piece = (struct piece){call, start, end};
+        post(workers[i], &workers[i]->piece);
+    }
+    run_piece(&own);
+    for (int i = 0; i < helpers; i++) {
+        struct piece *left = atomic_exchange(&workers[i]->mailbox, NULL);
+        if (!left) continue;
+        run_piece(left);
+        atomic_fetch_sub(&pending, 1);
+    }
+    wait_for_pieces();
+}
+
+static void run(const struct call *call) {
+    if (call->chunks < 2 || call->grid < 2 || atomic_flag_test_and_set(&busy)) {
+        call->run(call->buffers, 0, call->grid);
+        return;
+    }
+    run_together(call);
+    atomic_flag_clear(&busy);
+}
+
+/* Run blocks 0 to grid - 1 of a kernel on `chunks` threads, and wait for them. */
+int tinyml_run(kernel_function function, void *const *buffers, long grid, int chunks) {
+    struct call call = {function, buffers, grid, chunks};
+    run(&call);
+    return 0;
+}
+
+/* Run kernels one after the other. */
+int tinyml_run_plan(const struct call *calls, long count) {
+    for (long i = 0; i < count; i++) run(&calls[i]);
+    return 0;
+}
+
+/* End all workers and wait for them; a later kernel starts them again. */
+int tinyml_stop(void) {
+    while (atomic_flag_test_and_set(&busy)) sched_yield();
+    int stopped = worker_count;
+    for (int i = 0; i < worker_count; i++) post(workers[i], &stop);
+    for (int i = 0; i < worker_count; i++) {
+        pthread_join(workers[i]->thread, NULL);
+        free(workers[i]);
+    }
+    worker_count = 0;
+    atomic_flag_clear(&busy);
+    return stopped;
+}

@@ -1,0 +1,50 @@
+"""The thread pool of pool.c, compiled for this host and loaded."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from pathlib import Path
+
+from tinyml.cache import DiskCache
+from tinyml.runtime.compiler import Compiler, build, open_library
+
+_SOURCE = Path(__file__).with_name("pool.c")
+
+
+class Call(ctypes.Structure):
+    """`struct call` of pool.c: one launch."""
+
+    _fields_ = [
+        ("function", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),  # address of an array of addresses
+        ("grid", ctypes.c_long),
+        ("chunks", ctypes.c_int),
+    ]
+
+
+class Pool:
+    """The two ways to run kernels on the threads, and the end of the threads.
+
+    `run(function, buffers, grid, chunks)` and `run_plan(calls, count)` take ctypes values of the
+    right types, unchecked: a launch has no time for more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        library = open_library(path)
+        self.run = library.tinyml_run
+        self.run_plan = library.tinyml_run_plan
+        self.stop = library.tinyml_stop
+        atexit.register(self.stop)  # so that no thread is cut off while the process ends
+
+
+_pools: dict[str, Pool] = {}  # by fingerprint: two would put two threads on each core
+
+
+def load(compiler: Compiler, cache: DiskCache) -> Pool:
+    """The pool of this process."""
+    found = _pools.get(compiler.fingerprint)
+    if found is None:
+        built = build(compiler, cache, _SOURCE.read_text())
+        found = _pools[compiler.fingerprint] = Pool(built.path)
+    return found

@@ -1,0 +1,108 @@
+"""Build: a group of units becomes a Kernel, which names its buffers by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from tinyml import lazy
+from tinyml.dtype import DType
+from tinyml.graph import toposort
+from tinyml.kernel import Kernel, Output
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.schedule.fuse import Fusion, Group, walked
+
+Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
+
+
+def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[Built]:
+    """Kernels that compute the members of `group` that are stored.
+
+    Each comes with the nodes that are its outputs and its inputs. A group is one kernel, but a
+    scatter is two: its base first, then what is combined into it.
+    """
+    first = group.members[0]
+    if isinstance(first, lazy.Scatter):
+        return _scatter(first, fusion.units)
+    parts = [[m for m in part if m in stored] for part in group.parts]
+    parts = [sorted(part, key=fusion.position.__getitem__) for part in parts]
+    nodes = tuple(node for part in parts for node in part)
+    builder = _Builder(nodes, group.members, fusion.units)
+    built = [
+        tuple(
+            Output(nodes.index(node), node.shape, builder.inline(node), rows(group, node))
+            for node in part
+        )
+        for part in parts
+    ]
+    return [builder.finish(built)]
+
+
+def rows(group: Group, node: LazyBuffer) -> tuple[int, ...]:
+    """The axes of `node` that are the group's rows, in their order."""
+    place = group.places[node]
+    return tuple(sorted(place, key=place.__getitem__))
+
+
+def _scatter(node: lazy.Scatter, units: Container[LazyBuffer]) -> list[Built]:
+    base, index, source = node.sources
+    filling = _Builder((node,), (node,), units)
+    fill = Output(0, node.shape, filling.inline(base), walked(node.shape))
+    adding = _Builder((node,), (node,), units)
+    value, at = adding.inline(source), adding.inline(index)
+    add = Output(0, node.shape, value, walked(index.shape), at, node.axis, node.op)
+    return [filling.finish([(fill,)]), adding.finish([(add,)])]
+
+
+class _Builder:
+    """Rewrites the members of a group as values over slots."""
+
+    def __init__(
+        self,
+        outputs: tuple[LazyBuffer, ...],
+        members: Sequence[LazyBuffer],
+        units: Container[LazyBuffer],
+    ) -> None:
+        self.outputs, self.members, self.units = outputs, set(members), units
+        self.inputs: list[LazyBuffer] = []
+        self.done: dict[LazyBuffer, LazyBuffer] = {}
+
+    def finish(self, parts: Sequence[tuple[Output, ...]]) -> Built:
+        nodes = (*self.outputs, *self.inputs)
+        slots: tuple[tuple[Shape, DType], ...] = tuple((n.shape, n.dtype) for n in nodes)
+        return Kernel(tuple(parts), slots), self.outputs, tuple(self.inputs)
+
+    def inline(self, root: LazyBuffer) -> LazyBuffer:
+        """`root` as an expression over slots."""
+        stops = _Stops(self, root)
+        for node in toposort([root], stops, lazy.read_sources):
+            if node not in self.done:
+                self.done[node] = self._slot(node) if node in stops else self._rewritten(node)
+        return self.done[root]
+
+    def _rewritten(self, node: LazyBuffer) -> LazyBuffer:
+        if isinstance(node, lazy.Contiguous):
+            return self.done[node.sources[0]]
+        if isinstance(node, lazy.Assign):
+            return self.done[node.sources[1]]
+        sources = tuple(self.done[s] for s in node.sources)
+        anywhere: LazyBuffer = type(node)(node.shape, node.dtype, "", sources, node.arg)
+        return anywhere
+
+    def _slot(self, node: LazyBuffer) -> LazyBuffer:
+        number = len(self.outputs) + len(self.inputs)
+        self.inputs.append(node)
+        slot: LazyBuffer = lazy.Slot(node.shape, node.dtype, "", (), number)
+        return slot
+
+
+class _Stops:
+    """The nodes where inlining stops: leaves, and units of other groups."""
+
+    def __init__(self, builder: _Builder, root: LazyBuffer) -> None:
+        self.builder, self.root = builder, root
+
+    def __contains__(self, node: object) -> bool:
+        if isinstance(node, lazy.Data):
+            return True
+        inside = node in self.builder.members or node is self.root
+        return node in self.builder.units and not inside

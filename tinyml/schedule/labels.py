@@ -1,0 +1,126 @@
+"""Labels: which axis of a reader walks which axis of what it reads.
+
+A reader walks its own axes 0, 1, 2, ... Looking down from it through maps and moves, every
+axis of a node below has one label: the number of the reader's axis that walks it one to one,
+FIXED where the index does not change, or MIXED for anything else (merged, shifted, looked up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from tinyml import lazy
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Movement
+
+FIXED = -1
+MIXED = -2
+Labels = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Use:
+    """`node` is read, and its axes are walked as `labels` say."""
+
+    node: LazyBuffer
+    labels: Labels
+
+
+def trace(
+    starts: Iterable[tuple[LazyBuffer, Labels]], stop: Container[LazyBuffer]
+) -> tuple[list[Use], int]:
+    """Every leaf or node in `stop` that the starts read, labelled; and the number of nodes."""
+    uses: dict[tuple[LazyBuffer, Labels], Use] = {}
+    stack = list(starts)
+    seen: set[tuple[LazyBuffer, Labels]] = set()
+    while stack:
+        node, labels = stack.pop()
+        if (node, labels) in seen:
+            continue
+        seen.add((node, labels))
+        if node in stop or isinstance(node, lazy.Data):
+            uses[node, labels] = Use(node, labels)
+        else:
+            stack += step(node, labels)
+    return list(uses.values()), len(seen)
+
+
+def step(node: LazyBuffer, labels: Labels) -> list[tuple[LazyBuffer, Labels]]:
+    """The sources of a node that is not a reduction, labelled as the node is."""
+    if isinstance(node, lazy.Move):
+        return [(node.sources[0], through(node, labels))]
+    if isinstance(node, lazy.Gather):
+        data, index = node.sources
+        looked = tuple(MIXED if a == node.axis else x for a, x in enumerate(labels))
+        return [(data, looked), (index, labels)]
+    return [(source, labels) for source in node.sources]
+
+
+def through(node: lazy.Move, labels: Labels) -> Labels:
+    """The labels of the source of a movement whose result has `labels`."""
+    source, (_, arg) = node.sources[0], node.arg
+    match node.movement:
+        case Movement.PERMUTE:
+            below = [FIXED] * len(labels)
+            for out, axis in enumerate(arg):
+                below[axis] = labels[out]
+            return tuple(below)
+        case Movement.EXPAND:
+            return tuple(
+                x if n == m else FIXED
+                for x, n, m in zip(labels, source.shape, node.shape, strict=True)
+            )
+        case Movement.RESHAPE:
+            return _reshaped(labels, node.shape, source.shape)
+        case Movement.SHRINK | Movement.PAD | Movement.SKEW | Movement.FLIP:
+            flipped = arg if node.movement is Movement.FLIP else ()
+            return tuple(
+                x if n == m and a not in flipped and not _skewed(node, a) else _moved(x, n)
+                for a, (x, n, m) in enumerate(zip(labels, source.shape, node.shape, strict=True))
+            )
+
+
+def _skewed(node: lazy.Move, axis: int) -> bool:
+    return node.movement is Movement.SKEW and node.arg[1][0] == axis
+
+
+def _moved(label: int, size: int) -> int:
+    return FIXED if label == FIXED or size == 1 else MIXED
+
+
+def _reshaped(labels: Labels, shape: Shape, below: Shape) -> Labels:
+    """Labels survive a reshape where one axis stays one axis."""
+    if 0 in shape:
+        return (MIXED,) * len(below)
+    out: list[int] = [FIXED] * len(below)
+    for tops, bottoms in factor_groups(shape, below):
+        tops = [a for a in tops if shape[a] > 1]
+        bottoms = [a for a in bottoms if below[a] > 1]
+        if len(tops) == len(bottoms) == 1:
+            out[bottoms[0]] = labels[tops[0]]
+        elif any(labels[a] != FIXED for a in tops):
+            for a in bottoms:
+                out[a] = MIXED
+    return tuple(out)
+
+
+def factor_groups(shape: Shape, other: Shape) -> list[tuple[list[int], list[int]]]:
+    """The shortest runs of axes of two shapes (of equal size > 0) whose products agree."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(shape) or j < len(other):
+        tops, bottoms, left, right = [], [], 1, 1
+        while True:
+            if left <= right and i < len(shape):
+                left *= shape[i]
+                tops.append(i)
+                i += 1
+            elif j < len(other):
+                right *= other[j]
+                bottoms.append(j)
+                j += 1
+            if left == right and (tops and bottoms or i == len(shape) or j == len(other)):
+                break
+        groups.append((tops, bottoms))
+    return groups

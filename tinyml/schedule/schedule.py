@@ -1,0 +1,144 @@
+"""The pass itself: from wanted nodes to kernels in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinyml import lazy
+from tinyml.graph import toposort
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule.build import build
+from tinyml.schedule.fuse import Fusion, Group, ordered
+from tinyml.schedule.split import split_reductions
+from tinyml.schedule.units import find_units
+
+
+@dataclass(frozen=True)
+class KernelItem:
+    """Run a kernel. `outputs` and `inputs` say which node each slot is, outputs first."""
+
+    kernel: Kernel
+    device: str
+    outputs: tuple[LazyBuffer, ...]
+    inputs: tuple[LazyBuffer, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def nodes(self) -> tuple[LazyBuffer, ...]:
+        return self.outputs + self.inputs
+
+
+@dataclass(frozen=True)
+class CopyItem:
+    """Copy the source's memory to another device."""
+
+    output: LazyBuffer
+    source: LazyBuffer
+
+    @property
+    def nodes(self) -> tuple[LazyBuffer, ...]:
+        return (self.output, self.source)
+
+
+Item = KernelItem | CopyItem
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Items in order. `roots` are the nodes that hold what was asked for, one per question.
+
+    `in_place` are the Assign nodes whose kernel may write the target's own memory: nothing
+    that runs later reads the old values. The others are written to memory of their own, which
+    is copied into the target's when everything else is done.
+    """
+
+    items: tuple[Item, ...]
+    roots: tuple[LazyBuffer, ...]
+    in_place: frozenset[LazyBuffer]
+
+
+def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
+    """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
+    roots = split_reductions(wanted)
+    order = toposort(roots, (), lazy.read_sources)
+    units = find_units(order, roots)
+    fusion = Fusion(order, units)
+    groups = fusion.fuse()
+    in_place = _order_writes(groups, fusion)
+    items: list[Item] = []
+    stored = _stored(fusion, roots)
+    for group in ordered(groups):
+        items += _items(group, fusion, stored)
+    return Schedule(tuple(items), tuple(roots), in_place)
+
+
+def _items(group: Group, fusion: Fusion, stored: set[LazyBuffer]) -> list[Item]:
+    first = group.members[0]
+    if isinstance(first, lazy.Copy):
+        return [CopyItem(first, first.sources[0])]
+    return [
+        KernelItem(kernel, first.device, written, read, tuple(group.reasons))
+        for kernel, written, read in build(group, stored, fusion)
+    ]
+
+
+def _stored(fusion: Fusion, roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
+    """Units that need memory: asked for, assigned, or read by another group."""
+    stored = set(roots)
+    for unit, uses in fusion.uses.items():
+        if isinstance(unit, lazy.Assign):
+            stored.add(unit)
+        if isinstance(unit, lazy.Copy):
+            stored.update((unit, unit.sources[0]))
+        if isinstance(unit, lazy.Scatter):
+            stored.add(unit)
+        group = fusion.group_of[unit]
+        stored.update(use.node for use in uses if fusion.group_of.get(use.node) is not group)
+    return stored
+
+
+def _order_writes(groups: list[Group], fusion: Fusion) -> frozenset[LazyBuffer]:
+    """Which assignments can be done in place, with readers of the old values put before them."""
+    assigns: dict[LazyBuffer, list[LazyBuffer]] = {}
+    for unit in fusion.uses:
+        if isinstance(unit, lazy.Assign):
+            assigns.setdefault(lazy.assigned(unit), []).append(unit)
+    in_place: set[LazyBuffer] = set()
+    for target, versions in assigns.items():
+        writer = fusion.group_of[versions[-1]]
+        readers = {
+            fusion.group_of[unit]
+            for unit, uses in fusion.uses.items()
+            if any(use.node is target for use in uses)
+        }
+        alone = len(versions) == 1 and not any(_reads_elsewhere(target, writer, fusion))
+        if alone and not any(_reaches(writer, reader) for reader in readers - {writer}):
+            in_place.add(versions[0])
+            for reader in readers - {writer}:
+                reader.after.add(writer)
+                writer.before.add(reader)
+    return frozenset(in_place)
+
+
+def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[bool]:
+    """For every read of `target` in the writer: whether it is of another element than written."""
+    beside = next(part for part in writer.parts if any(lazy.assigned(m) is target for m in part))
+    return [
+        writer.reduces or member not in beside or use.labels != tuple(range(len(use.labels)))
+        for member in writer.members
+        for use in fusion.uses[member]
+        if use.node is target
+    ]
+
+
+def _reaches(start: Group, goal: Group) -> bool:
+    stack, seen = [start], {start}
+    while stack:
+        for group in stack.pop().after - seen:
+            if group is goal:
+                return True
+            seen.add(group)
+            stack.append(group)
+    return False

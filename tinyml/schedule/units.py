@@ -1,0 +1,103 @@
+"""Units: the nodes that may get memory of their own, each with the reason.
+
+A unit is computed as a whole; everything else is computed inside the units that read it.
+Whether a unit is really stored is decided later, by who ends up in one kernel with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyml import lazy
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import WORK, Movement
+
+MOST_LOADS = 24  # buffers that one expression reads
+MOST_DEPTH = 200  # ops from a leaf to the top of one expression
+CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
+SHARED = 24  # the same, for a value that several readers read once each
+
+
+def find_units(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> dict[LazyBuffer, str]:
+    """Every unit among `order` (sources first), with the reason why it is one."""
+    units: dict[LazyBuffer, str] = {
+        root: "asked for" for root in roots if not isinstance(root, lazy.Data)
+    }
+    for node in order:
+        if isinstance(node, lazy.Copy) and not isinstance(node.sources[0], lazy.Data):
+            units.setdefault(node.sources[0], f"copied to {node.device}")
+        reason = _REASONS.get(type(node))
+        if reason is not None:
+            units.setdefault(node, reason)
+    _add_shared(order, units)
+    _add_large(order, units)
+    return units
+
+
+_REASONS: dict[type[LazyBuffer], str] = {
+    lazy.Reduce: "a reduction",
+    lazy.Scatter: "accumulates by index",
+    lazy.Copy: "copied from another device",
+    lazy.Contiguous: "asked to be contiguous",
+    lazy.Assign: "assigned",
+}
+
+
+def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
+    """Values that cost much and are read more than once."""
+    readers = dict.fromkeys(order, 0)
+    for node in order:
+        for source in lazy.read_sources(node):
+            readers[source] += 1
+    work: dict[LazyBuffer, int] = {}
+    reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
+    for node in order:
+        sources = lazy.read_sources(node)
+        inline = [s for s in sources if s not in units]
+        own = WORK[node.op] if isinstance(node, lazy.Map) else 0
+        work[node] = min(1 << 20, own + sum(work[s] for s in inline))
+        reduced[node] = frozenset().union(
+            *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
+        )
+        if isinstance(node, lazy.Map) and node not in units and readers[node] > 1:
+            if reduced[node]:
+                units[node] = f"of a reduction, read by {readers[node]}"
+            elif work[node] >= SHARED:
+                units[node] = f"costly, read by {readers[node]}"
+        if isinstance(node, lazy.Move) and node.movement is Movement.EXPAND:
+            base = _unmoved(node)
+            if isinstance(base, lazy.Map) and base not in units:
+                if reduced[base] or work[base] >= CHEAP:
+                    units[base] = f"read {max(1, node.size // max(1, base.size))} times over"
+        if isinstance(node, lazy.Reduce):
+            base = _unmoved(node.sources[0])
+            if isinstance(base, lazy.Map) and 1 < len(reduced[base]):
+                if base.size <= sum(r.size for r in reduced[base]):
+                    units.setdefault(base, f"smaller than the {len(reduced[base])} it is made of")
+        if node in units:
+            work[node], reduced[node] = 0, frozenset()
+
+
+def _unmoved(node: LazyBuffer) -> LazyBuffer:
+    while isinstance(node, lazy.Move):
+        node = node.sources[0]
+    return node
+
+
+def _add_large(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
+    """Cuts through expressions that would read too much or nest too deep for one kernel."""
+    loads: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
+    depth: dict[LazyBuffer, int] = {}
+    for node in order:
+        sources = lazy.read_sources(node)
+        inline = [s for s in sources if s not in units]
+        loads[node] = frozenset().union(
+            *(loads[s] if s in inline else frozenset((s,)) for s in sources)
+        )
+        depth[node] = 1 + max((depth[s] for s in inline), default=0)
+        if isinstance(node, lazy.Data):
+            loads[node] = frozenset((node,))
+        elif isinstance(node, lazy.Map) and (
+            len(loads[node]) > MOST_LOADS or depth[node] > MOST_DEPTH
+        ):
+            units.setdefault(node, f"reads {len(loads[node])} buffers, {depth[node]} ops deep")

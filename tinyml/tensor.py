@@ -1,0 +1,664 @@
+"""Tensor: a node of the lazy graph, and the record of how it was made.
+
+What a tensor can do is in `functional/`, by family; here it is listed, and here are data,
+autograd and assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ContextDecorator
+from typing import Any, ClassVar, TypeAlias
+
+import numpy.typing as npt
+
+from tinyml import autograd, lazy, mlops
+from tinyml import realize as realizing
+from tinyml.autograd import mode
+from tinyml.device import Device
+from tinyml.dtype import DType, bool_, float16, float32, float64, int16, int32, int64
+from tinyml.dtypes import to_dtype
+from tinyml.errors import DTypeError, GradientError, ShapeError
+from tinyml.functional import (
+    activation,
+    attention,
+    convolution,
+    creation,
+    decomposition,
+    elementwise,
+    indexing,
+    linear_algebra,
+    loss,
+    movement,
+    random_,
+    reduction,
+    resize,
+    scan,
+    unary,
+    values,
+)
+from tinyml.lazy import LazyBuffer, Shape
+
+Scalar: TypeAlias = bool | int | float
+# inside the class the names bool, int and float are casts
+_Bool: TypeAlias = bool
+_Int: TypeAlias = int
+_Float: TypeAlias = float
+
+
+class Tensor:
+    """An array on a device, computed when somebody looks at it."""
+
+    training: ClassVar[_Bool] = False
+
+    # what most tensors have; an instance only stores what differs
+    requires_grad: _Bool = False
+    grad: Tensor | None = None
+    _record: mlops.Function | None = None
+    _assigned: _Int = 0  # the value of mode.assignments when this was last assigned to
+    _lazy: LazyBuffer
+    __array_priority__ = 1000  # numpy leaves `array + tensor` to us
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        value: Any = None,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: _Bool | None = None,
+    ) -> None:
+        target = None if dtype is None else to_dtype(dtype)
+        self.lazy = values.to_node(type(self), value, device, target)
+        self.requires_grad = bool(requires_grad)
+        self._check_differentiable()
+
+    def _check_differentiable(self) -> None:
+        if self.requires_grad and not self.dtype.is_float:
+            raise GradientError(f"only floats have gradients, not {self.dtype}; cast first")
+
+    @property
+    def lazy(self) -> LazyBuffer:
+        """The node that says what this tensor's values are."""
+        return self._lazy
+
+    @lazy.setter
+    def lazy(self, node: LazyBuffer) -> None:
+        self._lazy = node
+        realizing.watch(self)
+        if type(node) is lazy.Data and not self.requires_grad:
+            self._record = None  # a leaf now, unless somebody wants to differentiate it
+
+    # ---- making tensors out of nodes; for functional/ and mlops ----
+
+    @classmethod
+    def _of(cls, node: LazyBuffer) -> Tensor:
+        tensor = cls.__new__(cls)
+        tensor.lazy = node
+        return tensor
+
+    def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
+        """`function` of this tensor and others, recorded so that it can be differentiated.
+
+        Without an input that requires a gradient the record serves `gradient()` only, and is
+        dropped when the result is realized.
+        """
+        inputs = (self, *others)
+        node = function.forward(*[t._lazy for t in inputs])
+        out = object.__new__(Tensor)
+        out.lazy = node
+        if mode.recording and node.dtype.kind == "f":
+            function.inputs, function.clock = inputs, mode.assignments
+            out._record = function
+            for tensor in inputs:
+                if tensor.requires_grad:
+                    out.requires_grad = True
+                    break
+        return out
+
+    def _full(self, shape: Shape, value: Scalar, dtype: DType) -> Tensor:
+        return self._of(values.constant(value, dtype, self._lazy.device, shape))
+
+    def _arange(self, n: _Int, dtype: DType = int32) -> Tensor:
+        return self._of(lazy.iota(n, dtype, self._lazy.device))
+
+    def _eye_like(self, n: _Int) -> Tensor:
+        return creation.eye(type(self), n, dtype=self.dtype, device=self.device)
+
+    def _coerce(self, value: Any) -> Tensor:
+        return value if isinstance(value, Tensor) else Tensor(value, device=self.device)
+
+    def _requiring(self, requires_grad: _Bool | None) -> Tensor:
+        self.requires_grad = bool(requires_grad)
+        self._check_differentiable()
+        return self
+
+    # ---- what it is ----
+
+    @property
+    def shape(self) -> Shape:
+        return self._lazy.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._lazy.dtype
+
+    @property
+    def device(self) -> str:
+        return self._lazy.device
+
+    @property
+    def ndim(self) -> _Int:
+        return len(self._lazy.shape)
+
+    def numel(self) -> _Int:
+        """How many elements."""
+        return self._lazy.size
+
+    def size(self, dim: _Int | None = None) -> Any:
+        """The shape, or one size of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def element_size(self) -> _Int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def nbytes(self) -> _Int:
+        """Bytes of all elements."""
+        return self.numel() * self.element_size()
+
+    def is_floating_point(self) -> _Bool:
+        return self.dtype.is_float
+
+    def __len__(self) -> _Int:
+        if not self.shape:
+            raise TypeError("a tensor of 0 dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([self[i] for i in range(len(self))])
+
+    __hash__ = object.__hash__
+
+    # ---- values ----
+
+    def realize(self, *others: Tensor) -> Tensor:
+        """Compute this and other tensors, in one schedule."""
+        tensors = (self, *others)
+        leaves = realizing.realize([t._lazy for t in tensors])
+        for tensor, leaf in zip(tensors, leaves, strict=True):
+            tensor.lazy = leaf
+        return self
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The values as a numpy array of their own (bfloat16 as float32)."""
+        return values.to_numpy(self)
+
+    def data(self) -> memoryview:
+        """The values as a buffer."""
+        return self.numpy().data
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        if self.numel() != 1:
+            raise ShapeError(f"item() needs exactly one element, and {self.shape} has not one")
+        return self.numpy().reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists."""
+        return self.numpy().tolist()
+
+    def __bool__(self) -> _Bool:
+        return bool(self.item())
+
+    def __int__(self) -> _Int:
+        return int(self.item())
+
+    def __float__(self) -> _Float:
+        return float(self.item())
+
+    def __index__(self) -> _Int:
+        if self.dtype.is_float:
+            raise TypeError(f"a tensor of {self.dtype} cannot be an index")
+        return int(self.item())
+
+    def __array__(self, dtype: Any = None, copy: _Bool | None = None) -> npt.NDArray[Any]:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"<Tensor {self.shape} {self.dtype} on {self.device}{grad}>"
+
+    def to(self, device: str | None) -> Tensor:
+        """The same values on another device."""
+        name = Device.canonical(device)
+        return self if name == self.device else self._apply(mlops.Copy(name))
+
+    def detach(self) -> Tensor:
+        """The same values, cut off from how they were made."""
+        return self._of(self._lazy)
+
+    def contiguous(self) -> Tensor:
+        """The same values in memory of their own."""
+        return self._apply(mlops.Contiguous())
+
+    def clone(self) -> Tensor:
+        """A copy that later assignments to this tensor do not change."""
+        return self._apply(mlops.Contiguous())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (values.from_parts, (type(self), *values.parts_of(self)))
+
+    def __copy__(self) -> Tensor:
+        return self._of(self._lazy)._requiring(self.requires_grad)
+
+    # ---- dtypes ----
+
+    def cast(self, dtype: DType | str) -> Tensor:
+        """The values as numbers of another dtype."""
+        target = dtype if type(dtype) is DType else to_dtype(dtype)
+        return self if self._lazy.dtype is target else self._apply(mlops.Cast(target))
+
+    def bitcast(self, dtype: DType | str) -> Tensor:
+        """The bits as numbers of another dtype of the same size."""
+        return self._of(lazy.bitcast(self._lazy, to_dtype(dtype)))
+
+    def float(self) -> Tensor:
+        return self.cast(float32)
+
+    def double(self) -> Tensor:
+        return self.cast(float64)
+
+    def half(self) -> Tensor:
+        return self.cast(float16)
+
+    def short(self) -> Tensor:
+        return self.cast(int16)
+
+    def int(self) -> Tensor:
+        return self.cast(int32)
+
+    def long(self) -> Tensor:
+        return self.cast(int64)
+
+    def bool(self) -> Tensor:
+        return self.cast(bool_)
+
+    # ---- gradients ----
+
+    def backward(self, gradient: Tensor | None = None, retain_graph: Any = False) -> Tensor:
+        """Add to `.grad` of every leaf that this was computed from; then forget the graph."""
+        seed = self._seed(gradient)
+        found = autograd.backward(self, seed, bool(retain_graph))
+        with autograd.no_grad():
+            for leaf, grad in found.items():
+                if leaf.grad is None:
+                    leaf.grad = grad if grad is not gradient else grad.detach()
+                else:
+                    leaf.grad.lazy = (leaf.grad + grad)._lazy
+        return self
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+        """d self / d target for each target; these can be differentiated again."""
+        return autograd.gradient(self, targets, self._seed(gradient, "gradient"))
+
+    def _seed(self, gradient: Tensor | None, op: str = "backward") -> Tensor:
+        if op == "backward" and not self.requires_grad:
+            raise GradientError(
+                f"backward: this {self.dtype} tensor was not computed from anything that requires "
+                "a gradient; give requires_grad=True to a floating tensor before computing with it"
+            )
+        if gradient is None:
+            if self.shape != ():
+                raise GradientError(
+                    f"{op} starts from one number, not from shape {self.shape}; reduce it with "
+                    ".sum() or .mean(), or pass gradient="
+                )
+            return self._full((), 1, self.dtype)
+        if gradient.shape != self.shape:
+            raise GradientError(f"{op}: gradient {gradient.shape} must have shape {self.shape}")
+        return gradient.cast(self.dtype)
+
+    # ---- assignment ----
+
+    def assign(self, value: Any) -> Tensor:
+        """From now on this tensor's memory holds `value`; earlier readers keep what they read."""
+        other = value if isinstance(value, Tensor) else Tensor(value, self.device, self.dtype)
+        if other.device != self.device:
+            raise ShapeError(f"assign: a value on {other.device} cannot go to {self.device}")
+        if other.dtype is not self.dtype:
+            raise DTypeError(f"assign: {other.dtype} cannot go to {self.dtype}; cast it first")
+        if other.shape != self.shape:
+            other = other.expand(self.shape)
+        if mode.recording and other.requires_grad and self._record is None and self.requires_grad:
+            raise GradientError(
+                "assign: this leaf requires a gradient, and so does the value; compute the value "
+                "under no_grad(), or .detach() it"
+            )
+        self._replace(other)
+        return self
+
+    def _replace(self, other: Tensor) -> None:
+        mode.assignments += 1
+        self._assigned = mode.assignments
+        in_memory = isinstance(self._lazy, (lazy.Data, lazy.Assign))
+        self.lazy = lazy.assign(self._lazy, other._lazy) if in_memory else other._lazy
+        if other.requires_grad and mode.recording:
+            self._record, self.requires_grad = other._record, True
+        else:
+            self._record = None
+
+    def _before_assignment(self) -> Tensor:
+        """This version of the values as a tensor of its own, for computing the next one."""
+        old = self._of(self._lazy)
+        old.requires_grad, old._record, old._assigned = (
+            self.requires_grad,
+            self._record,
+            self._assigned,
+        )
+        return old
+
+    def _in_place(self, result: Tensor) -> Tensor:
+        """`self op= other`: memory that is there is updated; otherwise the name is rebound."""
+        if mode.recording and result.requires_grad:
+            return result
+        if not isinstance(self._lazy, (lazy.Data, lazy.Assign)) or result.shape != self.shape:
+            return result
+        return self.assign(result.cast(self.dtype))
+
+    # ---- operators ----
+
+    __add__ = elementwise.add
+    __radd__ = elementwise.add
+    __sub__ = elementwise.sub
+    __rsub__ = elementwise.rsub
+    __mul__ = elementwise.mul
+    __rmul__ = elementwise.mul
+    __truediv__ = elementwise.div
+    __rtruediv__ = elementwise.rdiv
+    __floordiv__ = elementwise.idiv
+    __rfloordiv__ = elementwise.ridiv
+    __mod__ = elementwise.mod
+    __rmod__ = elementwise.rmod
+    __pow__ = elementwise.pow_
+    __rpow__ = elementwise.rpow
+    __and__ = elementwise.bitwise_and
+    __rand__ = elementwise.bitwise_and
+    __or__ = elementwise.bitwise_or
+    __ror__ = elementwise.bitwise_or
+    __xor__ = elementwise.bitwise_xor
+    __rxor__ = elementwise.bitwise_xor
+    __lshift__ = elementwise.lshift
+    __rlshift__ = elementwise.rlshift
+    __rshift__ = elementwise.rshift
+    __rrshift__ = elementwise.rrshift
+    __neg__ = unary.neg
+    __invert__ = elementwise.bitwise_not
+    __abs__ = unary.abs_
+    __lt__ = elementwise.lt
+    __le__ = elementwise.le
+    __gt__ = elementwise.gt
+    __ge__ = elementwise.ge
+    __iadd__ = elementwise.add_to
+    __isub__ = elementwise.subtract_from
+    __imul__ = elementwise.multiply_by
+    __itruediv__ = elementwise.divide_by
+    __matmul__ = linear_algebra.dot
+    __getitem__ = indexing.getitem
+    __setitem__ = indexing.setitem
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return elementwise.eq(self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return elementwise.ne(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return linear_algebra.dot(self._coerce(other), self)
+
+    # ---- functional/creation ----
+
+    full = classmethod(creation.full)
+    zeros = classmethod(creation.zeros)
+    ones = classmethod(creation.ones)
+    empty = classmethod(creation.empty)
+    eye = classmethod(creation.eye)
+    arange = classmethod(creation.arange)
+    linspace = classmethod(creation.linspace)
+    from_blob = classmethod(values.from_blob)
+    full_like = creation.full_like
+    zeros_like = creation.zeros_like
+    ones_like = creation.ones_like
+
+    # ---- functional/elementwise ----
+
+    add = elementwise.add
+    sub = elementwise.sub
+    mul = elementwise.mul
+    div = elementwise.div
+    idiv = elementwise.idiv
+    mod = elementwise.mod
+    maximum = elementwise.maximum
+    minimum = elementwise.minimum
+    copysign = elementwise.copysign
+    logaddexp = elementwise.logaddexp
+    lerp = elementwise.lerp
+    isclose = elementwise.isclose
+    allclose = elementwise.allclose
+    bitwise_and = elementwise.bitwise_and
+    bitwise_or = elementwise.bitwise_or
+    bitwise_xor = elementwise.bitwise_xor
+    bitwise_not = elementwise.bitwise_not
+    lshift = elementwise.lshift
+    rshift = elementwise.rshift
+    logical_not = elementwise.logical_not
+    where = elementwise.where
+    masked_fill = elementwise.masked_fill
+    clip = elementwise.clip
+    lt = elementwise.lt
+    le = elementwise.le
+    gt = elementwise.gt
+    ge = elementwise.ge
+    eq = elementwise.eq
+    ne = elementwise.ne
+    neg = unary.neg
+    sign = unary.sign
+    sqrt = unary.sqrt
+    rsqrt = unary.rsqrt
+    exp = unary.exp
+    exp2 = unary.exp2
+    log = unary.log
+    log2 = unary.log2
+    sin = unary.sin
+    cos = unary.cos
+    tan = unary.tan
+    asin = unary.asin
+    acos = unary.acos
+    atan = unary.atan
+    sinh = unary.sinh
+    cosh = unary.cosh
+    tanh = unary.tanh
+    asinh = unary.asinh
+    acosh = unary.acosh
+    atanh = unary.atanh
+    erf = unary.erf
+    reciprocal = unary.reciprocal
+    square = unary.square
+    trunc = unary.trunc
+    floor = unary.floor
+    ceil = unary.ceil
+    isnan = unary.isnan
+    isinf = unary.isinf
+    isfinite = unary.isfinite
+    pow = elementwise.pow_
+    abs = unary.abs_
+    round = unary.round_
+    clamp = elementwise.clip
+
+    # ---- functional/movement ----
+
+    reshape = movement.reshape
+    permute = movement.permute
+    transpose = movement.transpose
+    expand = movement.expand
+    flatten = movement.flatten
+    unflatten = movement.unflatten
+    squeeze = movement.squeeze
+    unsqueeze = movement.unsqueeze
+    flip = movement.flip
+    shrink = movement.shrink
+    shrink_to = movement.shrink_to
+    pad = movement.pad
+    pad_to = movement.pad_to
+    unfold = movement.unfold
+    cat = movement.cat
+    stack = movement.stack
+    split = movement.split
+    chunk = movement.chunk
+    repeat = movement.repeat
+    repeat_interleave = movement.repeat_interleave
+    roll = movement.roll
+    triu = movement.triu
+    tril = movement.tril
+    diag = movement.diag
+    diagonal = movement.diagonal
+    meshgrid = movement.meshgrid
+    view = movement.reshape
+    _pad_by = movement.pad_by
+    _broadcast_to = movement.broadcast_to
+
+    @property
+    def T(self) -> Tensor:
+        """The axes in reverse order."""
+        return self.permute(tuple(reversed(range(self.ndim))))
+
+    # ---- functional/reduction ----
+
+    prod = reduction.prod
+    mean = reduction.mean
+    var = reduction.var
+    std = reduction.std
+    std_mean = reduction.std_mean
+    var_mean = reduction.var_mean
+    logsumexp = reduction.logsumexp
+    argmax = reduction.argmax
+    argmin = reduction.argmin
+    sum = reduction.sum_
+    max = reduction.max_
+    min = reduction.min_
+    any = reduction.any_
+    all = reduction.all_
+
+    # ---- functional/linear_algebra ----
+
+    dot = linear_algebra.dot
+    linear = linear_algebra.linear
+    matmul = linear_algebra.dot
+    einsum = staticmethod(linear_algebra.einsum)
+
+    # ---- functional/activation ----
+
+    relu = activation.relu
+    relu6 = activation.relu6
+    sigmoid = activation.sigmoid
+    logsigmoid = activation.logsigmoid
+    silu = activation.silu
+    gelu = activation.gelu
+    quick_gelu = activation.quick_gelu
+    elu = activation.elu
+    celu = activation.celu
+    selu = activation.selu
+    softplus = activation.softplus
+    mish = activation.mish
+    softsign = activation.softsign
+    leaky_relu = activation.leaky_relu
+    hardtanh = activation.hardtanh
+    hardsigmoid = activation.hardsigmoid
+    hardswish = activation.hardswish
+    softmax = activation.softmax
+    log_softmax = activation.log_softmax
+    layernorm = activation.layernorm
+    rmsnorm = activation.rmsnorm
+    batchnorm = activation.batchnorm
+    sequential = activation.sequential
+    swish = activation.silu
+    qr = decomposition.qr
+    svd = decomposition.svd
+    newton_schulz = decomposition.newton_schulz
+    rearrange = decomposition.rearrange
+    scaled_dot_product_attention = attention.scaled_dot_product_attention
+    interpolate = resize.interpolate
+
+    # ---- functional/convolution ----
+
+    conv2d = convolution.conv2d
+    conv_transpose2d = convolution.conv_transpose2d
+    max_pool2d = convolution.max_pool2d
+    avg_pool2d = convolution.avg_pool2d
+    max_unpool2d = convolution.max_unpool2d
+
+    # ---- functional/indexing ----
+
+    gather = indexing.gather
+    scatter = indexing.scatter
+    scatter_reduce = indexing.scatter_reduce
+    masked_select = indexing.masked_select
+    nonzero = indexing.nonzero
+    one_hot = indexing.one_hot
+    _gather = indexing._gather
+
+    # ---- functional/scan ----
+
+    cumsum = scan.cumsum
+    cumprod = scan.cumprod
+    cummax = scan.cummax
+    logcumsumexp = scan.logcumsumexp
+    sort = scan.sort
+    argsort = scan.argsort
+    topk = scan.topk
+
+    # ---- functional/loss ----
+
+    nll_loss = loss.nll_loss
+    cross_entropy = loss.cross_entropy
+    sparse_categorical_crossentropy = loss.sparse_categorical_crossentropy
+    binary_crossentropy = loss.binary_crossentropy
+    binary_crossentropy_logits = loss.binary_crossentropy_logits
+
+    # ---- functional/random_ ----
+
+    rand = classmethod(random_.rand)
+    randn = classmethod(random_.randn)
+    randint = classmethod(random_.randint)
+    uniform = classmethod(random_.uniform)
+    normal = classmethod(random_.normal)
+    scaled_uniform = classmethod(random_.scaled_uniform)
+    glorot_uniform = classmethod(random_.glorot_uniform)
+    kaiming_uniform = classmethod(random_.kaiming_uniform)
+    kaiming_normal = classmethod(random_.kaiming_normal)
+    randperm = classmethod(random_.randperm)
+    rand_like = random_.rand_like
+    randn_like = random_.randn_like
+    multinomial = random_.multinomial
+    dropout = random_.dropout
+    manual_seed = staticmethod(random_.manual_seed)
+
+    @classmethod
+    def train(cls, mode: _Bool = True) -> Training:
+        """`with Tensor.train():` dropout and batch statistics are active; also a decorator."""
+        return Training(mode)
+
+
+class Training(ContextDecorator):
+    """Sets `Tensor.training` for a while."""
+
+    def __init__(self, mode: bool = True) -> None:
+        self._mode = mode
+        self._before: list[bool] = []
+
+    def __enter__(self) -> Training:
+        self._before.append(Tensor.training)
+        Tensor.training = self._mode
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Tensor.training = self._before.pop()

@@ -1,0 +1,193 @@
+"""Rooms announce what they do; listeners print, count, record or draw.
+
+A room calls `emit(event)` and knows none of its listeners. Emitting is free when nobody
+listens: hot paths ask `wanted(KernelRan)` before they build an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of everything that can be announced."""
+
+
+@dataclass(frozen=True)
+class DeviceOpened(Event):
+    """A device was used for the first time."""
+
+    name: str
+    target: Any  # codegen.target.Target, or None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class DevicePassedOver(Event):
+    """A faster device than the one that became the default does not answer."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Scheduled(Event):
+    """The scheduler turned a graph into kernels and copies, each with its reasons."""
+
+    items: tuple[Any, ...]  # schedule.KernelItem and schedule.CopyItem
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KernelScheduled(Event):
+    """A new kernel goes to codegen. `reasons`: one line per boundary, why it is there."""
+
+    name: str
+    kernel: Any  # kernel.Kernel
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelLowered(Event):
+    """Codegen went from a Kernel to a Program; every value on the way, for printing."""
+
+    kernel: Any  # kernel.Kernel
+    nest: Any  # codegen LoopNest before the Opts
+    opts: tuple[Any, ...]
+    optimized: Any  # codegen LoopNest after the Opts
+    linear: Any  # codegen LinearKernel
+    program: Any  # program.Program
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Compiled(Event):
+    """A compiler turned source into a binary (or a cache held it)."""
+
+    device: str
+    names: tuple[str, ...]
+    seconds: float
+    cached: bool
+    command: str  # the command line, or the library call
+    output: str  # what the compiler said: warnings, registers, spills
+
+
+@dataclass(frozen=True)
+class KernelRan(Event):
+    """A kernel was launched, and waited for because somebody listens."""
+
+    device: str
+    program: Any  # program.Program
+    seconds: float
+    shapes: tuple[tuple[int, ...], ...]
+    memory_used: int  # bytes in use on the device
+    outputs: int = 1  # how many of the shapes, from the first on, are written
+
+
+@dataclass(frozen=True)
+class Interpreted(Event):
+    """numpy computed what other devices have kernels for."""
+
+    device: str
+    name: str  # what was computed
+    shapes: tuple[tuple[int, ...], ...]  # of the results
+    seconds: float
+    memory_used: int  # bytes in use on the device
+
+
+@dataclass(frozen=True)
+class Launched(Event):
+    """A call was issued to a machine (not waited for). What TinyJit captures."""
+
+    call: Any  # plan.Call or plan.ReferenceCall
+    buffers: tuple[Any, ...]  # machine Buffers, in the order the call takes them
+
+
+@dataclass(frozen=True)
+class Copied(Event):
+    """Bytes went between the host and a device or between devices."""
+
+    source: str
+    target: str
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Allocated(Event):
+    """A machine gave out memory."""
+
+    device: str
+    nbytes: int
+    in_use: int
+
+
+@dataclass(frozen=True)
+class Uploaded(Event):
+    """Values of the host became a leaf."""
+
+    leaf: Any  # lazy.Data
+    values: Any  # numpy array, in storage dtype
+
+
+@dataclass(frozen=True)
+class ValuesKept(Event):
+    """A tensor was computed, or copied, because what it reads is about to be overwritten."""
+
+    holder: Any  # a Tensor
+
+
+@dataclass(frozen=True)
+class HostRead(Event):
+    """A value is about to be read on the host (`numpy()`, `item()`, `bool()`, ...)."""
+
+    device: str
+
+
+@dataclass(frozen=True)
+class RandomDrawn(Event):
+    """A random stream advanced. `leaf` is the node that holds the counter of this draw."""
+
+    leaf: Any  # lazy.Data
+    offset: int  # first counter value of this draw
+
+
+Listener = Callable[[Any], None]
+_E = TypeVar("_E", bound=Event)
+_listeners: dict[type[Event], list[Listener]] = {}
+
+
+def wanted(kind: type[Event]) -> bool:
+    """Whether anybody listens for this kind of event."""
+    return bool(_listeners.get(kind))
+
+
+def emit(event: Event) -> None:
+    """Announce an event to whoever listens."""
+    for listener in tuple(_listeners.get(type(event), ())):
+        listener(event)
+
+
+def subscribe(kind: type[_E], listener: Callable[[_E], None]) -> Callable[[], None]:
+    """Call `listener` for every event of `kind`; returns the function that ends it."""
+    _listeners.setdefault(kind, []).append(listener)
+
+    def unsubscribe() -> None:
+        _listeners[kind].remove(listener)
+
+    return unsubscribe
+
+
+@contextmanager
+def listen(kind: type[_E]) -> Iterator[list[_E]]:
+    """Collect the events of one kind: `with listen(KernelRan) as launches: ...`."""
+    collected: list[_E] = []
+    unsubscribe = subscribe(kind, collected.append)
+    try:
+        yield collected
+    finally:
+        unsubscribe()
