@@ -190,9 +190,10 @@ def matmul_relu() -> None:
         )
         say(
             "Matmul and relu: what makes it fast",
-            """The Opts give each thread a small block of results, which it keeps in registers:
-            what is loaded once is then used many times. With three loops alone, every product
-            would need two loads.""",
+            """With three loops alone, every product would need two loads. `unroll` and `lanes` give
+            a thread a small block of results to keep in registers, so that what is loaded once is
+            used many times; `thread` and `grid` share the blocks out; `stage` first copies what
+            many will read to fast memory; `peel` sets apart what fills no whole block.""",
             "\n".join(map(str, step.opts)) or "no Opts",
         )
     compare(result, np.maximum(left @ right, 0))

@@ -10,7 +10,7 @@ divisors are positive and division rounds towards minus infinity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import gcd
 from typing import Any
 
@@ -231,19 +231,17 @@ def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
     raise TypeError(f"cannot substitute in {atom!r}")
 
 
-def replace_looked(index: Linear, known: Mapping[Any, Looked]) -> Linear:
-    """The same index with the values that it looks up replaced: {value: atom}."""
-    if not known:
-        return index
+def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
+    """The same index with every value that it looks up replaced."""
     result = Linear((), index.constant)
     for atom, factor in index.terms:
         match atom:
-            case Looked(value=value) if value in known:
-                new = linear(known[value])
+            case Looked():
+                new = linear(change(atom))
             case Quotient(inner=inner, by=by):
-                new = replace_looked(inner, known) // by
+                new = map_looked(inner, change) // by
             case Remainder(inner=inner, by=by):
-                new = replace_looked(inner, known) % by
+                new = map_looked(inner, change) % by
             case _:
                 new = linear(atom)
         result = result + new * factor

@@ -79,7 +79,8 @@ class Data(LazyBuffer):
 
     def add_reader(self, reader: object) -> None:
         """Note that `reader` (a tensor) holds this version of the values itself."""
-        if len(self.noted) > 8 and self.noted[0]() is None:
+        count = len(self.noted)
+        if count >= 8 and not count & (count - 1):  # now and then, so that it costs little
             self.noted[:] = [r for r in self.noted if r() is not None]
         self.noted.append(weakref.ref(reader))
 

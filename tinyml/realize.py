@@ -53,6 +53,7 @@ class Holder(Protocol):
 
 class _Watch(weakref.ref[Any]):
     __slots__ = ("key",)
+    key: int
 
 
 _pending: dict[int, _Watch] = {}
@@ -80,9 +81,10 @@ def _with_readers(nodes: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]
     """Holders of graphs that read what `nodes` overwrite, and the nodes that save their values."""
     targets = {lazy.assigned(n) for n in toposort(nodes) if isinstance(n, lazy.Assign)}
     buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
-    if not buffers:
-        return []
-    asked = set(nodes)
+    return _readers_of(buffers, set(nodes)) if buffers else []
+
+
+def _readers_of(buffers: set[int], asked: set[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
         saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
@@ -233,7 +235,13 @@ def _interpret_graph(call: ReferenceCall, buffers: Sequence[Buffer]) -> None:
         leaf: to_compute(buffer.read(), leaf.dtype).reshape(leaf.shape)
         for leaf, buffer in zip(call.leaves, buffers, strict=False)
     }
+    start = time.perf_counter()
     values = interpret.interpret(call.nodes, known)
+    if trace.wanted(trace.Interpreted):
+        nodes = toposort(call.nodes, set(call.leaves))
+        words = dict.fromkeys(n.op.name.lower() for n in nodes if isinstance(n, lazy.Map))
+        name = "_".join([*list(words)[:4], f"{len(nodes)}nodes"])
+        _announce(name, [node.shape for node in call.nodes], start)
     for node, buffer in zip(call.nodes, buffers[len(call.leaves) :], strict=True):
         buffer.write(to_storage(values[node], node.dtype))
 

@@ -186,7 +186,8 @@ class Tensor:
         tensors = (self, *others)
         leaves = realizing.realize([t._lazy for t in tensors])
         for tensor, leaf in zip(tensors, leaves, strict=True):
-            tensor.lazy = leaf
+            if tensor._lazy is not leaf:
+                tensor.lazy = leaf
         return self
 
     def numpy(self) -> npt.NDArray[Any]:

@@ -23,7 +23,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.dtype import DType, bool_, float32, int32
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Looked, linear
+from tinyml.index import Axis, Linear, Looked, linear, map_looked, substitute_valid
 from tinyml.ops import BITWISE, COMPARE, Op
 from tinyml.program import Language
 
@@ -42,6 +42,7 @@ LIBM = {
     Op.EXP: "exp", Op.EXP2: "exp2", Op.LOG: "log", Op.LOG2: "log2", Op.SIN: "sin", Op.COS: "cos",
     Op.TANH: "tanh", Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow",
 }  # fmt: skip
+EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW})  # libm's in lanes too
 
 
 class CRenderer(Renderer):
@@ -135,9 +136,10 @@ class CRenderer(Renderer):
             text = f"*(const {kind} *)(slot{e.slot} + {wrap(start, 12)})", UNARY
             converted = self._from_memory(text, e.dtype, lanes)
             if e.valid:
-                zero = f"({self.vector(e.dtype, lanes)}){{0}}"
+                register_kind = self.vector(e.dtype, lanes)
                 condition = wrap(self.condition(e.valid), TERNARY + 1)
-                return f"{condition} ? {wrap(converted, TERNARY + 1)} : {zero}", TERNARY
+                taken = f"({register_kind}){wrap(converted, UNARY)}"
+                return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
             return converted
         elements = []
         for n in range(lanes):
@@ -225,7 +227,9 @@ class CRenderer(Renderer):
             position = _lane_index(position, n)
             sign = "-" if put.dtype is bool_ else ""
             line = self._put_element(put, position, (f"{sign}lanes[{n}]", UNARY))
-            yield f"  {self.guarded(put.valid, line)}"
+            valid = substitute_valid(put.valid, {lane: linear(n)}) if lane else put.valid
+            if valid is not None:
+                yield f"  {self.guarded(valid, line)}"
         yield "}"
 
     def _put_element(self, put: ir.Put, position: Linear, text: Text) -> str:
@@ -273,17 +277,19 @@ class CRenderer(Renderer):
 
     def select(self, e: Select, lanes: int) -> Text:
         lane = next((a for v in e.valid for a in v.free & self.k.lanes), None)
-        if lane is None or lanes == 1:
+        if lanes == 1:
             return super().select(e, lanes)
+        if lane is None:  # one condition for all lanes; casts, for arithmetic drops attributes
+            kind, condition = self.vector(e.dtype, lanes), self.condition(e.valid)
+            chosen = f"{wrap(condition, 3)} ? ({kind})({self.value(e.value, lanes)})"
+            return f"{chosen} : ({kind})({self.value(e.other, lanes)})", TERNARY
         mask = []
         for n in range(lanes):
-            at = {lane: linear(n)}
-            texts = [
-                self.within(type(v)(v.index.substitute(at), v.low, v.high)) for v in e.valid
-            ]
-            mask.append("-(" + " && ".join(wrap(t, 5) for t in texts) + ")")
-        chosen = f"({self.vector(bool_, lanes)}){{{', '.join(mask)}}}", ATOM
-        return self.where(chosen, self.text(e.value, lanes), self.text(e.other, lanes), e.dtype, lanes)
+            valid = substitute_valid(e.valid, {lane: linear(n)})
+            always_or_never = "0" if valid is None else "-1"
+            mask.append(f"-({self.condition(valid)[0]})" if valid else always_or_never)
+        listed: Text = f"({self.vector(bool_, lanes)}){{{', '.join(mask)}}}", ATOM
+        return self.where(listed, self.text(e.value, lanes), self.text(e.other, lanes), e.dtype, lanes)
 
     def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
@@ -362,6 +368,9 @@ class CRenderer(Renderer):
         """Ops that C has no operator for, as functions of the prelude."""
         arguments = ", ".join(o[0] for o in operands)
         if op in LIBM and lanes == 1:
+            if dtype is float32 and op not in EXACT:  # the same bits as in a vector
+                text = self._call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
+                return f"{text[0]}[0]", ATOM
             suffix = "f" if dtype is float32 else ""
             return f"__builtin_{LIBM[op]}{suffix}({arguments})", ATOM
         kind = TYPES[dtype.name]
@@ -469,10 +478,11 @@ def _lane_of(e: Load, lane: Axis | None, n: int, lanes: int) -> Load | None:
 
 def _lane_index(index: Linear, n: int) -> Linear:
     """The index with every looked-up vector replaced by its lane n."""
-    result = linear(index.constant)
-    for atom, factor in index.terms:
-        if isinstance(atom, Looked) and isinstance(atom.value, Name) and atom.value.lanes > 1:
-            value: Name = Name(f"{atom.value.name}[{n}]", atom.value.dtype, 1)
-            atom = value.looked(atom.size)
-        result = result + linear(atom) * factor
-    return result
+
+    def lane(atom: Looked) -> Looked:
+        if not (isinstance(atom.value, Name) and atom.value.lanes > 1):
+            return atom
+        value: Name = Name(f"{atom.value.name}[{n}]", atom.value.dtype, 1)
+        return value.looked(atom.size)
+
+    return map_looked(index, lane)

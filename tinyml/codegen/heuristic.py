@@ -76,6 +76,8 @@ class _Chooser:
             if contraction is None or not self.contraction(number, contraction):
                 if folds(one):
                     self.rows(number)
+                elif any(store.op for walk in one.walks for store in walk.stores):
+                    self.scatter(number)
                 else:
                     self.map(number)
             number += 1
@@ -90,6 +92,10 @@ class _Chooser:
 
     def map(self, number: int) -> None:
         raise NotImplementedError
+
+    def scatter(self, number: int) -> None:
+        """Stores that may meet in one place: walked by threads that take turns (atomics)."""
+        self.map(number)
 
     def apply(self, kind: OptKind, axis: Axis | str, amount: int = 0, slot: int = 0) -> bool:
         """Make one choice; False if the nest does not admit it."""
@@ -155,6 +161,23 @@ class _CpuChooser(_Chooser):
         elif last.size >= self.lanes and self.lanes > 1:
             self.apply(OptKind.LANES, last, self.lanes)
         self._share(number)
+
+    def scatter(self, number: int) -> None:
+        """Only rows that no looked-up index depends on are shared out: no two stores meet."""
+        one = self.one(number)
+        looked = {
+            a
+            for walk in one.walks
+            for store in walk.stores
+            for atom, _ in store.position.terms
+            if not isinstance(atom, Axis)
+            for a in atom.free
+        }
+        apart = [a for a in one.rows if a not in looked]
+        if apart and apart[-1] is one.rows[-1] and apart[-1].size >= self.lanes > 1:
+            self.apply(OptKind.LANES, apart[-1], self.lanes)
+        for axis in apart[:-1]:
+            self.apply(OptKind.GRID, axis)
 
     def _share(self, number: int) -> None:
         """Outer rows to the grid, while what stays inside is worth a call."""

@@ -24,7 +24,6 @@ from tinyml.codegen.expr import (
     Select,
     Wide,
     const,
-    looked_in,
     rewrite,
     substitute,
     with_sources,
@@ -38,13 +37,11 @@ from tinyml.index import (
     Axis,
     Linear,
     Looked,
-    Quotient,
     Range,
-    Remainder,
     both,
     inside,
     linear,
-    replace_looked,
+    map_looked,
     row_major,
     substitute_valid,
     unravel,
@@ -420,28 +417,27 @@ class _Emitter:
         """`e` on what its operands were made into."""
         if isinstance(e, Fold):
             raise AssertionError(f"{e} is not known here")
-        looked = _looked_atoms(made, e)
+
+        def made_of(atom: Looked) -> Looked:
+            return made[atom.value].looked(atom.size)
+
         match e:
             case Load():
-                valid = tuple(_range_on(v, looked) for v in e.valid)
-                return Load(e.slot, e.dtype, replace_looked(e.position, looked), valid)
+                valid = tuple(_range_on(v, made_of) for v in e.valid)
+                return Load(e.slot, e.dtype, map_looked(e.position, made_of), valid)
             case Wide():
-                position = replace_looked(e.position, looked)
+                position = map_looked(e.position, made_of)
                 return Wide(e.slot, e.dtype, position, e.valid, e.lanes)
             case Place():
-                return Place(replace_looked(e.index, looked), e.dtype)
+                return Place(map_looked(e.index, made_of), e.dtype)
             case Select():
-                valid = tuple(_range_on(v, looked) for v in e.valid)
+                valid = tuple(_range_on(v, made_of) for v in e.valid)
                 return Select(valid, made[e.value], made[e.other])
         return with_sources(e, tuple(made[s] for s in e.sources))
 
     def _place(self, scope: _Scope, position: Linear) -> Linear:
-        looked = {v: self.emit_named(scope, v).looked(0) for v in looked_in(position, ())}
-        sized = {
-            value: self.emit_named(scope, value).looked(_size_of(position, value))
-            for value in looked
-        }
-        return replace_looked(position, sized)
+        """A position in terms of names."""
+        return map_looked(position, lambda a: self.emit_named(scope, a.value).looked(a.size))
 
     def emit_named(self, scope: _Scope, value: Expr) -> Expr:
         """Like emit, but the result is a name."""
@@ -530,35 +526,8 @@ class _Known:
         return isinstance(e, Expr) and self.scope.find(e) is not None
 
 
-def _looked_atoms(made: Mapping[Expr, Expr], e: Expr) -> dict[Expr, Looked]:
-    match e:
-        case Load() | Wide():
-            index, valid = e.position, e.valid
-        case Place():
-            index, valid = e.index, ()
-        case Select():
-            index, valid = ZERO, e.valid
-        case _:
-            return {}
-    values = looked_in(index, valid)
-    places = [index, *(v.index for v in valid)]
-    return {v: made[v].looked(max(_size_of(i, v) for i in places)) for v in values}
-
-
-def _size_of(index: Linear, value: Expr) -> int:
-    """The number of elements that a looked-up value counts in."""
-    for atom, _ in index.terms:
-        match atom:
-            case Looked() if atom.value is value:
-                return atom.size
-            case Quotient(inner=inner) | Remainder(inner=inner):
-                if (size := _size_of(inner, value)) > 0:
-                    return size
-    return 0
-
-
-def _range_on(v: Range, looked: Mapping[Expr, Looked]) -> Range:
-    made: Range = Range(replace_looked(v.index, looked), v.low, v.high)
+def _range_on(v: Range, change: Callable[[Looked], Looked]) -> Range:
+    made: Range = Range(map_looked(v.index, change), v.low, v.high)
     return made
 
 

@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
 from tinyml.graph import toposort
-from tinyml.plan import CopyCall, KernelCall
+from tinyml.plan import CopyCall, KernelCall, NewBuffer
 from tinyml.runtime.machine import Buffer
+
+
+def written(call: Any) -> tuple[int, ...]:
+    """Positions among a call's buffers that it writes."""
+    if isinstance(call, KernelCall):
+        return tuple(dict.fromkeys(output.slot for output in call.kernel.outputs))
+    if isinstance(call, CopyCall):
+        return (1,)
+    return tuple(range(len(call.leaves), len(call.leaves) + len(call.nodes)))
+
+
+def read(call: Any) -> tuple[int, ...]:
+    """Positions among a call's buffers that it reads: a scatter reads what it adds to."""
+    if isinstance(call, KernelCall):
+        only_written = {o.slot for o in call.kernel.outputs} - {
+            o.slot for o in call.kernel.outputs if o.index is not None
+        }
+        return tuple(s for s in range(len(call.kernel.slots)) if s not in only_written)
+    if isinstance(call, CopyCall):
+        return (0,)
+    return tuple(range(len(call.leaves)))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call, and what it reads and writes by the numbers that a capture gives to buffers."""
+
+    call: Any  # plan.Call or plan.ReferenceCall
+    buffers: tuple[int, ...]
+    reads: frozenset[int]
+    writes: frozenset[int]
 
 
 @dataclass
 class Recording:
-    """The events of one run of a function."""
+    """One run of a function. Buffers have numbers, and live no longer than without us."""
 
-    launches: list[trace.Launched] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    buffers: list[NewBuffer] = field(default_factory=list)
+    numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
-    kept: list[trace.ValuesKept] = field(default_factory=list)
+    kept: list[weakref.ref[Any]] = field(default_factory=list)
+
+    def launched(self, event: trace.Launched) -> None:
+        """Note a launch."""
+        own = tuple(map(self._number, event.buffers))
+        reads = frozenset(own[i] for i in read(event.call))
+        writes = frozenset(own[i] for i in written(event.call))
+        self.launches.append(Launch(event.call, own, reads, writes))
+
+    def _number(self, buffer: Buffer) -> int:
+        number = self.numbers.get(buffer)
+        if number is None:
+            number = self.numbers[buffer] = len(self.buffers)
+            self.buffers.append(NewBuffer(buffer.size, buffer.dtype, buffer.machine.name))
+        return number
 
     def constants(self) -> list[lazy.Data]:
         """Leaves with values of the host, other than random counters."""
@@ -34,7 +83,9 @@ class Recording:
         """What was done, without tensors and memory."""
         counters = {event.leaf for event in self.draws}
         uploads = [u.values for u in self.uploads if u.leaf not in counters]
-        coarse, fine = zip(*map(_outline, self.launches), strict=True) if self.launches else ((), ())
+        coarse, fine = (
+            zip(*map(_outline, self.launches), strict=True) if self.launches else ((), ())
+        )
         return Outline(
             tuple((u.shape, u.dtype) for u in uploads),
             tuple(np.asarray(u).tobytes() for u in uploads),
@@ -78,7 +129,7 @@ def _first_difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> int:
     return next(number for number, (a, b) in pairs if a != b)
 
 
-def _outline(event: trace.Launched) -> tuple[Any, Any]:
+def _outline(event: Launch) -> tuple[Any, Any]:
     """What a call does in words, and exactly."""
     call = event.call
     if isinstance(call, KernelCall):
@@ -112,13 +163,13 @@ def record(refuse_reads: bool) -> Iterator[Recording]:
     """Collect what happens; `refuse_reads`: reading a value on the host is an error."""
     found = Recording()
     with ExitStack() as stack:
-        for kind, events in (
-            (trace.Launched, found.launches),
-            (trace.RandomDrawn, found.draws),
-            (trace.Uploaded, found.uploads),
-            (trace.ValuesKept, found.kept),
-        ):
-            stack.callback(trace.subscribe(kind, events.append))
+        stack.callback(trace.subscribe(trace.RandomDrawn, found.draws.append))
+        stack.callback(trace.subscribe(trace.Uploaded, found.uploads.append))
+        stack.callback(trace.subscribe(trace.Launched, found.launched))
+        keep = found.kept
+        stack.callback(
+            trace.subscribe(trace.ValuesKept, lambda e: keep.append(weakref.ref(e.holder)))
+        )
         if refuse_reads:
             stack.callback(trace.subscribe(trace.HostRead, _refuse))
         yield found
@@ -130,54 +181,6 @@ def _refuse(event: trace.HostRead) -> None:
         "TinyJit captures the function: a replay would not read it again. Return the tensor and "
         "read it outside; choose between tensors with .where()"
     )
-
-
-def written(call: Any) -> tuple[int, ...]:
-    """Positions among a call's buffers that it writes."""
-    if isinstance(call, KernelCall):
-        return tuple(dict.fromkeys(output.slot for output in call.kernel.outputs))
-    if isinstance(call, CopyCall):
-        return (1,)
-    return tuple(range(len(call.leaves), len(call.leaves) + len(call.nodes)))
-
-
-def read(call: Any) -> tuple[int, ...]:
-    """Positions among a call's buffers that it reads: a scatter reads what it adds to."""
-    if isinstance(call, KernelCall):
-        only_written = {o.slot for o in call.kernel.outputs} - {
-            o.slot for o in call.kernel.outputs if o.index is not None
-        }
-        return tuple(s for s in range(len(call.kernel.slots)) if s not in only_written)
-    if isinstance(call, CopyCall):
-        return (0,)
-    return tuple(range(len(call.leaves)))
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A call, and what it reads and writes by the numbers that a capture gives to buffers."""
-
-    call: Any  # plan.Call or plan.ReferenceCall
-    buffers: tuple[int, ...]
-    reads: frozenset[int]
-    writes: frozenset[int]
-
-
-def number_buffers(launches: list[trace.Launched]) -> tuple[list[Launch], list[Buffer]]:
-    """Launches with numbers for buffers, and the buffers."""
-    numbers: dict[int, int] = {}
-    buffers: list[Buffer] = []
-    numbered = []
-    for event in launches:
-        for buffer in event.buffers:
-            if id(buffer) not in numbers:
-                numbers[id(buffer)] = len(buffers)
-                buffers.append(buffer)
-        own = tuple(numbers[id(b)] for b in event.buffers)
-        reads = frozenset(own[i] for i in read(event.call))
-        writes = frozenset(own[i] for i in written(event.call))
-        numbered.append(Launch(event.call, own, reads, writes))
-    return numbered, buffers
 
 
 def needed(launches: list[Launch], roots: set[int]) -> list[Launch]:

@@ -1,0 +1,348 @@
+"""Expressions of the Tensor API, with how many kernels each should take, and why.
+
+Each entry is made by a function of nothing that returns the tensors to realize, whose inputs
+are realized before. The same table is compiled for other targets by other tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinyml import Tensor, nn
+from tinyml.dtype import float16
+from tinyml.nn.optim import Optimizer
+
+Made = list[Tensor]
+Make = Callable[[], Made]
+
+
+@dataclass(frozen=True)
+class Expression:
+    name: str
+    kernels: int
+    why: str
+    make: Make
+    missing: str = ""  # what keeps it from the count that is wanted
+
+
+_found: list[Expression] = []
+
+
+def expression(kernels: int, why: str, missing: str = "") -> Callable[[Make], Make]:
+    def found(make: Make) -> Make:
+        _found.append(Expression(make.__name__, kernels, why, make, missing))
+        return make
+
+    return found
+
+
+def real(*shape: int, requires_grad: bool = False) -> Tensor:
+    """A tensor in memory."""
+    drawn = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+    return Tensor(drawn, requires_grad=requires_grad).realize()
+
+
+def whole(high: int, *shape: int) -> Tensor:
+    drawn = np.random.default_rng(high).integers(0, high, shape).astype(np.int32)
+    return Tensor(drawn).realize()
+
+
+# ---- elementwise, movement, broadcast ----
+
+
+@expression(1, "elementwise ops fuse")
+def chain() -> Made:
+    x, y = real(64, 65), real(64, 65)
+    return [((x + y) * x - 3).exp().relu() / (y * y + 1)]
+
+
+@expression(1, "a broadcast operand is only read differently")
+def broadcast() -> Made:
+    return [real(64, 65) * real(65) + real(64, 1)]
+
+
+@expression(1, "movements are index arithmetic")
+def views() -> Made:
+    x = real(12, 20)
+    moved = x.permute(1, 0).reshape(4, 5, 12).flip(1).pad((1, 1, 2, 0)).shrink(((0, 4), (1, 6), (2, 9)))
+    return [moved + 1]
+
+
+@expression(1, "a transpose is a copy with other positions")
+def transpose() -> Made:
+    return [real(37, 21).T.contiguous()]
+
+
+@expression(1, "a cheap value with several readers is computed again")
+def shared() -> Made:
+    x = real(64, 65)
+    y = x * 2 + 1
+    return [y * y + y.relu()]
+
+
+@expression(1, "a costly value with several readers stays in registers")
+def shared_costly() -> Made:
+    x = real(64, 65)
+    y = x.exp().sin().tanh()
+    return [y * (1 - y) + y.relu()]
+
+
+@expression(1, "the pieces are told apart by position")
+def cat() -> Made:
+    return [Tensor.cat(real(5, 8), real(7, 8), real(4, 8))]
+
+
+@expression(1, "as cat")
+def stack() -> Made:
+    return [Tensor.stack(real(5, 8), real(5, 8), real(5, 8))]
+
+
+@expression(1, "numbers and positions need no memory")
+def triangle() -> Made:
+    return [real(33, 33).triu(1)]
+
+
+@expression(1, "a cast is elementwise")
+def half() -> Made:
+    return [(real(64, 65).cast(float16) * 2).float()]
+
+
+# ---- rows ----
+
+
+@expression(1, "a reduction takes what is before and after it")
+def sum_of_rows() -> Made:
+    x = real(40, 65)
+    return [((x * x + 1).sum(1) * 2).sqrt()]
+
+
+@expression(1, "the same over the leading axis")
+def sum_of_columns() -> Made:
+    return [real(65, 40).sum(0) + 1]
+
+
+@expression(1, "dependent reductions of a row are walks of one row")
+def softmax() -> Made:
+    return [real(40, 65).softmax()]
+
+
+@expression(1, "as softmax")
+def log_softmax() -> Made:
+    return [real(40, 65).log_softmax()]
+
+
+@expression(1, "as softmax")
+def logsumexp() -> Made:
+    return [real(40, 65).logsumexp(1)]
+
+
+@expression(1, "mean, variance and the final map of a row")
+def layernorm() -> Made:
+    return [real(40, 65).layernorm() * real(65) + real(65)]
+
+
+@expression(1, "as layernorm")
+def rmsnorm() -> Made:
+    return [real(40, 65).rmsnorm()]
+
+
+@expression(1, "the mean is part of the row's first walk")
+def variance() -> Made:
+    return [real(40, 65).var(1)]
+
+
+@expression(1, "both from one walk over the same row")
+def std_and_mean() -> Made:
+    return list(real(40, 65).std_mean(1))
+
+
+@expression(1, "value and position of the greatest are reductions of one row")
+def argmax() -> Made:
+    return [real(40, 65).argmax(1)]
+
+
+@expression(1, "the row's softmax is computed again from its input")
+def softmax_backward() -> Made:
+    x = real(40, 65, requires_grad=True)
+    return x.softmax().gradient(x, gradient=real(40, 65))
+
+
+@expression(1, "sums over the row of the gradient and the normalized values")
+def layernorm_backward() -> Made:
+    x = real(40, 65, requires_grad=True)
+    return x.layernorm().gradient(x, gradient=real(40, 65))
+
+
+@expression(1, "as layernorm")
+def rmsnorm_backward() -> Made:
+    x = real(40, 65, requires_grad=True)
+    return x.rmsnorm().gradient(x, gradient=real(40, 65))
+
+
+@expression(1, "as softmax")
+def logsumexp_backward() -> Made:
+    x = real(40, 65, requires_grad=True)
+    return x.logsumexp(1).gradient(x, gradient=real(40))
+
+
+@expression(2, "a large sum to one result has pieces, and a sum of the pieces")
+def full_sum() -> Made:
+    return [real(512, 512).sum()]
+
+
+@expression(1, "a small one is not worth a second launch")
+def small_sum() -> Made:
+    return [(real(30, 40) * 2).sum()]
+
+
+# ---- contractions ----
+
+
+@expression(1, "product, sum, bias and activation")
+def linear_relu() -> Made:
+    return [(real(64, 48) @ real(48, 32) + real(32)).relu()]
+
+
+@expression(1, "as relu")
+def linear_gelu() -> Made:
+    return [(real(64, 48) @ real(48, 32) + real(32)).gelu()]
+
+
+@expression(1, "the residual is read where the result is written")
+def linear_residual() -> Made:
+    return [real(64, 48) @ real(48, 32) + real(32) + real(64, 32)]
+
+
+@expression(1, "a cast of the operands is a prologue")
+def half_matmul() -> Made:
+    a, b = real(64, 48).cast(float16).realize(), real(48, 32).cast(float16).realize()
+    return [(a @ b).float() + 1]
+
+
+@expression(2, "one per layer: the second reads every element of the first again and again")
+def mlp() -> Made:
+    hidden = (real(64, 48) @ real(48, 32) + real(32)).relu()
+    return [hidden @ real(32, 10) + real(10)]
+
+
+@expression(2, "the gradient of each operand is a contraction of its own")
+def matmul_backward() -> Made:
+    a, b = real(64, 48, requires_grad=True), real(48, 32, requires_grad=True)
+    return (a @ b).gradient(a, b, gradient=real(64, 32))
+
+
+@expression(1, "windows are positions; bias and activation follow the sum")
+def convolution() -> Made:
+    made = real(2, 3, 12, 12).conv2d(real(8, 3, 3, 3), real(8), padding=1)
+    return [made.relu()]
+
+
+@expression(1, "a reduction over windows")
+def max_pool() -> Made:
+    return [real(2, 3, 12, 12).max_pool2d((2, 2))]
+
+
+@expression(1, "the same with a sum")
+def avg_pool() -> Made:
+    return [real(2, 3, 12, 12).avg_pool2d((2, 2))]
+
+
+@expression(3, "scores; their softmax, whose rows are read once per value column; values")
+def attention() -> Made:
+    q, k, v = (real(2, 4, 16, 8) for _ in range(3))
+    return [q.scaled_dot_product_attention(k, v)]
+
+
+# ---- losses, indices, random numbers ----
+
+
+@expression(1, "one row per example: logsumexp, and the logit that the label picks", missing="the gathered logit is stored first (2 kernels)")
+def cross_entropy_rows() -> Made:
+    return [real(64, 10).cross_entropy(whole(10, 64), reduction="none")]
+
+
+@expression(2, "the rows, then their mean")
+def cross_entropy() -> Made:
+    return [real(64, 10).cross_entropy(whole(10, 64))]
+
+
+@expression(3, "zeros; what the labels add to them by index; the softmax of the row, minus that")
+def cross_entropy_backward() -> Made:
+    x = real(64, 10, requires_grad=True)
+    return x.cross_entropy(whole(10, 64)).gradient(x)
+
+
+@expression(1, "rows are read where the index says")
+def embedding() -> Made:
+    layer = nn.Embedding(50, 16)
+    layer.weight.realize()
+    return [layer(whole(50, 4, 8))]
+
+
+@expression(2, "a kernel that fills with zeros, one that accumulates by index")
+def embedding_backward() -> Made:
+    layer = nn.Embedding(50, 16)
+    weight = layer.weight.realize()
+    weight.requires_grad = True
+    return layer(whole(50, 4, 8)).gradient(weight, gradient=real(4, 8, 16))
+
+
+@expression(1, "an index tensor picks, as an embedding does")
+def picked() -> Made:
+    return [real(20, 6)[whole(20, 9)]]
+
+
+@expression(1, "random numbers are computed where they are used", missing="the expression is cut in two by its size (2 kernels)")
+def dropout() -> Made:
+    with Tensor.train():
+        return [(real(64, 65) * 2).dropout(0.5)]
+
+
+@expression(1, "numbers of a counter", missing="the expression is cut in two by its size (2 kernels)")
+def random() -> Made:
+    return [Tensor.rand(64, 65)]
+
+
+# ---- updates ----
+
+
+def _step(kind: type[Optimizer], **settings: float) -> Made:
+    shapes = ((48, 32), (32,), (32, 10), (10,))
+    parameters = [real(*shape, requires_grad=True) for shape in shapes]
+    optimizer = kind(parameters, **settings)
+    for parameter in parameters:
+        parameter.grad = real(*parameter.shape)
+    with Tensor.train():
+        return optimizer.schedule_step()
+
+
+@expression(1, "independent updates share a launch, whatever their shapes")
+def sgd() -> Made:
+    return _step(nn.optim.SGD, lr=0.1)
+
+
+@expression(1, "a parameter and its momentum are outputs of one part", missing="updates that share inputs are not one part (2 kernels)")
+def sgd_momentum() -> Made:
+    return _step(nn.optim.SGD, lr=0.1, momentum=0.9)
+
+
+@expression(1, "a parameter and its two moments are outputs of one part", missing="updates that share inputs are not one part (4 kernels)")
+def adam() -> Made:
+    return _step(nn.optim.Adam, lr=0.1)
+
+
+@expression(1, "as Adam", missing="updates that share inputs are not one part (4 kernels)")
+def adamw() -> Made:
+    return _step(nn.optim.AdamW, lr=0.1)
+
+
+@expression(1, "an assignment writes its target's memory")
+def assign() -> Made:
+    x = real(64, 65)
+    return [x.assign(x * 2 + real(64, 65))]
+
+
+EXPRESSIONS = {e.name: e for e in _found}

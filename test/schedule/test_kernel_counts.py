@@ -1,0 +1,49 @@
+"""How many kernels expressions take. The table with the reasons is test/expressions.py."""
+
+from __future__ import annotations
+
+import pytest
+from expressions import EXPRESSIONS, Made
+
+from tinyml import Tensor, trace
+from tinyml.device import Device
+from tinyml.schedule import KernelItem, schedule
+
+
+@pytest.fixture(autouse=True)
+def _on_cpu() -> None:
+    """NUMPY has no kernels; CPU, EMU and CUDA have the same."""
+    if not Device.available("CPU"):
+        pytest.skip("no C compiler")
+
+
+def items(made: Made) -> list[KernelItem]:
+    nodes = [tensor.lazy for tensor in made]
+    return [item for item in schedule(nodes).items if isinstance(item, KernelItem)]
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_kernel_count(name: str, request: pytest.FixtureRequest, monkeypatch) -> None:
+    monkeypatch.setattr(Device, "_default", "CPU")
+    wanted = EXPRESSIONS[name]
+    if wanted.missing:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=wanted.missing))
+    found = items(wanted.make())
+    told = "\n\n".join(f"{item.kernel}\n" + "\n".join(item.reasons) for item in found)
+    assert len(found) == wanted.kernels, f"{wanted.why}\n\n{told}"
+    assert all(item.reasons for item in found)
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(EXPRESSIONS) >= 25
+    assert all(e.why for e in EXPRESSIONS.values())
+
+
+def test_launches_are_the_kernels_of_the_schedule(monkeypatch) -> None:
+    monkeypatch.setattr(Device, "_default", "CPU")
+    for name in ("layernorm", "mlp", "sgd"):
+        made = EXPRESSIONS[name].make()
+        planned = len(items(made))
+        with trace.listen(trace.Launched) as launches:
+            Tensor.realize(*made)
+        assert len(launches) == planned

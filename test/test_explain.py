@@ -1,0 +1,92 @@
+"""`python -m tinyml`: one expression through all rooms, and what is here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tinyml import config
+from tinyml.__main__ import main
+from tinyml.device import Device
+from tinyml.explain import parse_shape
+
+VALUES = ("Schedule", "Kernel", "LoopNest", "Opts", "LinearKernel", "Program", "Launch")
+
+
+@pytest.fixture(autouse=True)
+def _default_again(device: str) -> None:
+    """After the fixture `device`, which puts back what --device changes."""
+
+
+def test_every_value_is_shown(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # A shape that no other test has: kernels are lowered once per process.
+    with config.override(noopt=False):
+        assert (
+            main(["(a + b).sum()", "--device", device, "--shape", "a=3x211", "--shape=b=3x211"])
+            == 0
+        )
+    text = capsys.readouterr().out
+    assert "a: 3x211 float32" in text
+    assert "v0 = a + b" in text
+    assert "== Result: () float32" in text
+    for value in VALUES:
+        assert (f"\n== {value}: " in text) == (device != "NUMPY"), value
+    assert ("== Interpreter: " in text) == (device == "NUMPY")
+
+
+def test_noopt_and_several_results(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["a * 2 - 7, a[i].sum(1)", "--noopt", "--device", device]) == 0
+    text = capsys.readouterr().out
+    assert text.count("== Result") == 2
+    if device != "NUMPY":
+        assert "== Opts: decisions about these loops\n    none" in text
+    assert not config.current.noopt
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("(a + b", "this is no expression of Python"),
+        ("(a +* b)", "(a +* b)\n        ^"),
+        ("q + b", "there is no 'q'; there are a, b, c"),
+        ("q + b", "--shape q=4x256 makes a tensor of that name"),
+        ("a.shape", "gives tuple, and only a Tensor"),
+        ("a.sum().item()", "gives float"),
+        ("a @ b", "matmul: cannot multiply (4, 256) with (4, 256)"),
+        ("a.summ()", "no attribute 'summ'"),
+        ("a.__class__", "private"),
+        ("__import__('os')", "there is no '__import__'"),
+        ("[x for x in a]", "ListComp cannot be explained"),
+        ("a.sum(axis=7)", "axis"),
+    ],
+)
+def test_mistakes_teach(
+    expression: str, message: str, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([expression, "--device", device]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--device", "TPU"], ["--shape", "a:4"], ["--shape", "a=4xb"]]
+)
+def test_bad_options_teach(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["a", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert "there are: NUMPY" in error or "write NAME=SIZExSIZE" in error
+
+
+def test_shapes() -> None:
+    assert parse_shape("a=4x256") == ("a", (4, 256))
+    assert parse_shape("q=()") == ("q", ())
+    assert parse_shape("q=0x3") == ("q", (0, 3))
+
+
+def test_env_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env"]) == 0
+    text = capsys.readouterr().out
+    for word in ("tinyml ", "numpy ", "NUMPY ", "CPU ", "CUDA ", "EMU ", "cache ", "settings "):
+        assert word in text
+    if not Device.available("CUDA"):
+        assert "CUDA       missing: CUDA " in text

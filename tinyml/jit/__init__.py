@@ -1,0 +1,169 @@
+"""TinyJit: what a function launches is captured once, and launched again with new arguments.
+
+The first call runs the function plainly, the second captures it, all later ones replay what
+was captured and do not call the function. So whatever a function does besides computing with
+tensors happens in the first two calls only; what can be seen to go wrong that way raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from tinyml import config
+from tinyml.errors import JitError
+from tinyml.jit.capture import capture
+from tinyml.jit.record import Outline, capturing, record
+from tinyml.jit.step import RESET, Step
+from tinyml.jit.structure import difference, flatten, rebuild
+from tinyml.lazy import Data
+from tinyml.tensor import Tensor
+
+_R = TypeVar("_R")
+
+
+class TinyJit(Generic[_R]):
+    """`@TinyJit` on a function or method of tensors, other values, and containers of them.
+
+    Tensors among the arguments may have other values in each call; shapes, dtypes, devices,
+    and all other values must be those of the capture. Tensors that the function uses besides
+    may be assigned to, inside and outside. Results are new tensors in each call, and carry no
+    gradient.
+    """
+
+    def __init__(self, function: Callable[..., _R]) -> None:
+        self._function = function
+        self._methods: dict[int, tuple[weakref.ref[Any], TinyJit[_R]]] = {}
+        self.reset()
+        functools.update_wrapper(self, function)
+
+    def reset(self) -> None:
+        """Forget what was captured: the next call runs plainly, the one after it captures."""
+        self._arguments: Any = None  # structure of the last call that was not a replay
+        self._training = False
+        self._outline: Outline | None = None
+        self._results: Any = None
+        self._step: Step | None = None
+
+    @property
+    def captured(self) -> Step | None:
+        """What replays run, once it is captured."""
+        return self._step
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _R:
+        return self._call((), args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else _Method(self._of(instance), instance)
+
+    def _of(self, instance: Any) -> TinyJit[_R]:
+        """The TinyJit of one instance: each captures for itself."""
+        key = id(instance)
+        reference, method = self._methods.get(key, (None, None))
+        if method is None or reference is None or reference() is not instance:
+            methods = self._methods
+
+            def forget(gone: weakref.ref[Any]) -> None:
+                if key in methods and methods[key][0] is gone:
+                    del methods[key]
+
+            method = TinyJit(self._function)
+            methods[key] = weakref.ref(instance, forget), method
+        return method
+
+    def _call(self, bound: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _R:
+        if capturing.active or not config.current.jit:
+            return self._function(*bound, *args, **kwargs)
+        tensors: list[Tensor] = []
+        arguments = flatten((args, kwargs), tensors)
+        if self._step is None:
+            return self._run(lambda: self._function(*bound, *args, **kwargs), arguments, tensors)
+        if arguments != self._arguments:
+            self._complain(arguments, len(bound))
+        if Tensor.training != self._training:
+            raise JitError(
+                f"Tensor.training was {self._training} when {self._name} was captured, and is "
+                f"{Tensor.training} now: use two TinyJits. {RESET}"
+            )
+        for tensor in tensors:
+            if type(tensor._lazy) is not Data:
+                Tensor.realize(*tensors)
+                break
+        results = self._step.replay(tensors)
+        found: _R = rebuild(self._results, iter(results))
+        return found
+
+    def _run(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
+        """The first call, or the second."""
+        setting = arguments, Tensor.training
+        if self._arguments is None:
+            with record(refuse_reads=False) as recording:
+                result = function()
+                results: list[Tensor] = []
+                flatten(result, results)
+                Tensor.realize(*results) if results else None
+            self._outline = recording.outline()
+            self._arguments, self._training = setting
+            return result
+        found, structure, step, outline = capture(function, tensors)
+        before, self._outline = self._outline, outline
+        same = setting == (self._arguments, self._training)
+        self._arguments, self._training = setting
+        if same and before is not None:
+            outline.check_same(before)
+        self._outline, self._results, self._step = None, structure, step
+        captured: _R = rebuild(structure, iter(found))
+        return captured
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", repr(self._function))
+
+    def _complain(self, given: Any, bound: int) -> None:
+        """JitError that says which argument is not what was captured."""
+        captured: Any = self._arguments
+        (args, kwargs), (new_args, new_kwargs) = captured.parts, given.parts
+        if len(args.parts) != len(new_args.parts):
+            text = (
+                f"was captured with {len(args.parts)} positional arguments, and is called with "
+                f"{len(new_args.parts)}"
+            )
+        elif args != new_args:
+            names = self._names(bound) + [str(i) for i in range(len(args.parts))]
+            paths = [f"argument {name}" for name in names]
+            pairs = zip(args.parts, new_args.parts, paths, strict=False)
+            text = next(t for t in (difference(*three) for three in pairs) if t is not None)
+        else:
+            text = difference(kwargs, new_kwargs, "keyword argument ") or ""
+        raise JitError(
+            f"{self._name}: {text}. A replay does what was captured: pass what changes as a "
+            f"Tensor, or use one TinyJit for each case. {RESET}"
+        )
+
+    def _names(self, bound: int) -> list[str]:
+        try:
+            parameters = inspect.signature(self._function).parameters.values()
+        except (TypeError, ValueError):
+            return []
+        return [p.name for p in parameters if p.kind in _POSITIONAL][bound:]
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class _Method:
+    """A TinyJit bound to an instance."""
+
+    __slots__ = ("_instance", "_jit")
+
+    def __init__(self, jit: TinyJit[Any], instance: Any) -> None:
+        self._jit, self._instance = jit, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jit._call((self._instance,), args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jit, name)  # reset, captured

@@ -1,0 +1,404 @@
+"""A captured step: launches in order, and the memory that they run on.
+
+argument   the buffer that the caller gives, bound anew in each replay
+state      a buffer of a tensor that lives outside: read, or assigned to in place
+output     new memory in each replay, because the caller may keep it
+interim    memory of the step; what never lives together shares it
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from tinyml import lazy, trace
+from tinyml import realize as realizing
+from tinyml.autograd import mode
+from tinyml.device import open_device
+from tinyml.dtype import DType
+from tinyml.errors import JitError
+from tinyml.functional.random_ import generator
+from tinyml.jit.record import Launch
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.plan import KernelCall, NewBuffer
+from tinyml.realize import memory
+from tinyml.runtime.machine import Buffer
+from tinyml.tensor import Tensor
+
+# ---- what a step is made of ----
+
+
+@dataclass(frozen=True)
+class Given:
+    """A result that is an argument itself."""
+
+    argument: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """A result that is a tensor from outside, such as a parameter."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A result with the memory of an argument, or of a state."""
+
+    of: int | State  # the argument's number
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A result that is computed. `followers` are tensors outside that hold it, too."""
+
+    number: int
+    shape: Shape
+    dtype: DType
+    device: str
+    followers: tuple[weakref.ref[Tensor], ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A result that the function made of values of the host."""
+
+    values: npt.NDArray[Any]  # in storage dtype
+    dtype: DType
+    device: str
+
+
+Result = Given | Held | Alias | Fresh | Constant
+
+
+@dataclass(eq=False)
+class State:
+    """Memory that tensors outside hold."""
+
+    number: int
+    buffer: Buffer
+    holders: list[weakref.ref[Tensor]]
+    read: bool  # by the step, before it is written, or by the caller as a result
+    written: bool
+
+    def alive(self) -> list[Tensor]:
+        """The tensors that hold it."""
+        return [t for ref in self.holders if (t := ref()) is not None]
+
+
+@dataclass
+class Parts:
+    """All that a capture found."""
+
+    launches: list[Launch]
+    buffers: list[NewBuffer]  # by number
+    arguments: list[int | None]  # per tensor argument: its buffer, None if it is not used
+    own_arguments: list[tuple[int, weakref.ref[Tensor]]]  # whose gradients the step writes
+    counters: list[Buffer | None] = field(default_factory=list)  # per draw
+    states: list[State] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+
+
+# ---- memory of the step ----
+
+
+class _Span(Buffer):
+    """The beginning of another buffer's memory."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Buffer, like: NewBuffer) -> None:
+        super().__init__(owner.machine, like.size, like.dtype)
+        self._owner = owner
+
+    @property
+    def memory(self) -> Any:
+        return self._owner.memory
+
+
+def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> dict[int, Buffer]:
+    """Memory for buffers that only the step uses; those that never live together share it.
+
+    The largest are placed first, each into the first memory that is free for as long as it lives.
+    """
+    lives: dict[int, tuple[int, int]] = {}
+    for time, launch in enumerate(launches):
+        for number in launch.buffers:
+            lives[number] = lives.get(number, (time, time))[0], time
+    placed: dict[str, list[tuple[Buffer, list[tuple[int, int]]]]] = {}
+    found: dict[int, Buffer] = {}
+    for number in sorted(interim, key=lambda n: -interim[n].size * interim[n].dtype.itemsize):
+        new, (first, last) = interim[number], lives[number]
+        blocks = placed.setdefault(new.device, [])
+        free = [b for b in blocks if all(last < start or end < first for start, end in b[1])]
+        if not free:
+            free = [(Buffer(open_device(new.device).machine, new.size, new.dtype), [])]
+            blocks += free
+        free[0][1].append((first, last))
+        found[number] = _Span(free[0][0], new)
+    return found
+
+
+# ---- running the launches ----
+
+
+class _NativePlan(Protocol):
+    def run(self) -> None: ...
+
+    def rebind(self, call: int, slot: int, address: int) -> None: ...
+
+
+class _Runner:
+    """Launches on a table of buffers: in one go where the machine can, otherwise one by one."""
+
+    def __init__(self, launches: list[Launch], table: list[Buffer | None]) -> None:
+        self._launches = launches
+        self._table = table
+        self._plan = _native_plan(launches, table)
+        self._addresses = [b.memory if self._plan and b else None for b in table]
+        self._places: list[list[tuple[int, int]]] = [[] for _ in table]
+        for call, launch in enumerate(launches):
+            for slot, number in enumerate(launch.buffers):
+                self._places[number].append((call, slot))
+
+    def bind(self, number: int, buffer: Buffer) -> None:
+        """Run on this buffer from now on."""
+        self._table[number] = buffer
+        if self._plan is not None:
+            address = buffer.memory
+            if self._addresses[number] != address:
+                self._addresses[number] = address
+                for call, slot in self._places[number]:
+                    self._plan.rebind(call, slot, address)
+
+    def release(self, number: int) -> None:
+        """The buffer is not ours: hold it no longer. It is bound again before the next run."""
+        self._table[number] = None
+
+    def run(self) -> None:
+        """Issue all launches."""
+        seen = trace.wanted(trace.KernelRan) or trace.wanted(trace.Launched)
+        if self._plan is not None and not seen:
+            self._plan.run()
+            return
+        table = self._table
+        for launch in self._launches:
+            buffers = [b for n in launch.buffers if (b := table[n]) is not None]
+            realizing.execute(launch.call, buffers)
+
+
+def _native_plan(launches: list[Launch], table: list[Buffer | None]) -> _NativePlan | None:
+    """All launches as one of the machine's plans; None if they are not all its programs."""
+    calls = []
+    for launch in launches:
+        if not isinstance(launch.call, KernelCall) or launch.call.executable is None:
+            return None
+        addresses = [b.memory for n in launch.buffers if (b := table[n]) is not None]
+        calls.append((launch.call.executable, addresses))
+    devices = {launch.call.device for launch in launches}
+    machine = open_device(devices.pop()).machine if len(devices) == 1 else None
+    make = getattr(machine, "plan", None)
+    plan: _NativePlan | None = make(calls) if make is not None else None
+    return plan
+
+
+# ---- the step ----
+
+
+class Step:
+    """Launches that can be run again, with other arguments."""
+
+    def __init__(self, parts: Parts, table: list[Buffer | None]) -> None:
+        """`table` has a buffer of the right size for each number that is used."""
+        self._parts = parts
+        self._runner = _Runner(parts.launches, table)
+        numbered = [(n, i) for i, n in enumerate(parts.arguments) if n is not None]
+        self._first = dict(reversed(numbered))  # the first argument that has a buffer
+        self._pattern = [None if n is None else self._first[n] for n in parts.arguments]
+        written = {n for launch in parts.launches for n in launch.writes}
+        self._written_arguments = [i for n, i in self._first.items() if n in written]
+        self._written_states = [s for s in parts.states if s.written]
+        self._fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
+        for number in (*self._first, *self._fresh):
+            self._runner.release(number)
+        self._states_known()
+
+    @property
+    def nbytes_interim(self) -> int:
+        """Bytes that the step keeps for itself between replays."""
+        spans = [b for b in self._runner._table if isinstance(b, _Span)]
+        return sum(owner.nbytes for owner in {id(s._owner): s._owner for s in spans}.values())
+
+    def replay(self, inputs: list[Tensor]) -> list[Tensor]:
+        """Run all launches on these (realized) arguments."""
+        buffers: list[Buffer] = [memory[t.lazy] for t in inputs]  # type: ignore[index]
+        self._check_arguments(inputs, buffers)
+        holders = [ref() for ref in self._references]
+        if [None if t is None else t._lazy for t in holders] != self._nodes:
+            self._find_states()
+        self._keep_values(inputs, buffers)
+        runner, parts = self._runner, self._parts
+        for number, buffer in zip(parts.arguments, buffers, strict=True):
+            if number is not None:
+                runner.bind(number, buffer)
+        for counter in parts.counters:
+            values = generator.leaf_values(generator.advance())
+            if counter is not None:
+                counter.write(values)
+        made = {number: self._allocate(number) for number in self._fresh}
+        runner.run()
+        mode.assignments += 1
+        for tensor in self._assigned:
+            if (found := tensor()) is not None:
+                found._assigned = mode.assignments
+        return self._results(inputs, made)
+
+    # -- arguments --
+
+    def _check_arguments(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
+        for i, reference in self._parts.own_arguments:
+            if inputs[i] is not reference():
+                raise JitError(
+                    f"tensor argument {i} received a gradient when the function was captured, "
+                    "and is another tensor now, whose .grad a replay would not set. Return "
+                    f"loss.gradient(x) instead of calling backward(). {RESET}"
+                )
+        pattern = self._pattern
+        ids = list(map(id, buffers))
+        for i, first in enumerate(pattern):
+            if first is not None and first != i and ids[first] != ids[i]:
+                raise JitError(
+                    f"tensor arguments {first} and {i} were one tensor when the function was "
+                    f"captured, and are two now. {RESET}"
+                )
+        if not (self._written_arguments or self._written_states) or not ids:
+            return
+        for i in self._written_arguments:
+            for j, other in enumerate(ids):
+                if other == ids[i] and pattern[j] != pattern[i] and pattern[j] is not None:
+                    self._shared(f"tensor arguments {i} and {j}")
+        states = self._written_ids
+        for i, own in enumerate(ids):
+            if own in states and pattern[i] is not None:
+                self._shared(f"tensor argument {i} and a tensor that the function assigns to")
+
+    @staticmethod
+    def _shared(who: str) -> None:
+        raise JitError(
+            f"{who} share memory now, and did not when the function was captured; one of them is "
+            f"assigned to. Pass a .clone(), or {RESET[0].lower()}{RESET[1:]}"
+        )
+
+    # -- states --
+
+    def _find_states(self) -> None:
+        """Some tensor outside was assigned to, replaced or forgotten: find its memory."""
+        for state in self._parts.states:
+            holders = state.alive()
+            if not holders:
+                if state.read:
+                    new = self._parts.buffers[state.number]
+                    raise JitError(
+                        f"a tensor that the function reads ({new.dtype}, {new.size} elements, on "
+                        f"{new.device}) was replaced by another object after the capture. assign() "
+                        f"to a tensor instead of replacing it. {RESET}"
+                    )
+                continue
+            Tensor.realize(*holders)
+            found = {id(b): b for b in (memory[t.lazy] for t in holders)}  # type: ignore[index]
+            if id(state.buffer) in found:
+                continue
+            buffer = found.popitem()[1]
+            spec = NewBuffer(buffer.size, buffer.dtype, buffer.machine.name)
+            if found or spec != self._parts.buffers[state.number]:
+                raise JitError(
+                    f"a tensor that the function uses had {self._parts.buffers[state.number]} "
+                    f"when captured, and has {spec} now. {RESET}"
+                )
+            state.buffer = buffer
+            self._runner.bind(state.number, buffer)
+        self._states_known()
+
+    def _states_known(self) -> None:
+        """Remember who holds what, so that a replay sees quickly that it is still so."""
+        held = [t for state in self._parts.states for t in state.alive()]
+        self._references = [weakref.ref(t) for t in held]
+        self._nodes: list[LazyBuffer | None] = [t._lazy for t in held]
+        self._writers = {id(t) for state in self._written_states for t in state.alive()}
+        self._assigned = [weakref.ref(t) for s in self._written_states for t in s.alive()]
+        self._written_ids = {id(state.buffer) for state in self._written_states}
+        leaves = {t._lazy: None for s in self._written_states for t in s.alive()}
+        self._noted = [leaf.noted for leaf in leaves if isinstance(leaf, lazy.Data)]
+        self._noted_count = sum(map(len, self._noted))
+        self._harmless: weakref.WeakSet[LazyBuffer] = weakref.WeakSet()
+
+    def _keep_values(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
+        """Whoever outside still wants the values that this replay overwrites gets them now."""
+        if self._written_arguments:
+            writers = self._writers | {id(inputs[i]) for i in self._written_arguments}
+            written = self._written_ids | {id(buffers[i]) for i in self._written_arguments}
+            realizing.keep_values(written, writers)
+        elif self._written_ids and (
+            sum(map(len, self._noted)) != self._noted_count or self._somebody_reads()
+        ):
+            realizing.keep_values(self._written_ids, self._writers)
+            self._noted_count = sum(map(len, self._noted))
+
+    def _somebody_reads(self) -> bool:
+        for holder in realizing.pending():
+            node = holder.lazy
+            if node not in self._harmless:
+                if realizing.reads(node, self._written_ids):
+                    return True
+                self._harmless.add(node)
+        return False
+
+    # -- results --
+
+    def _allocate(self, number: int) -> Buffer:
+        new = self._parts.buffers[number]
+        buffer = Buffer(open_device(new.device).machine, new.size, new.dtype)
+        self._runner.bind(number, buffer)
+        return buffer
+
+    def _results(self, inputs: list[Tensor], made: dict[int, Buffer]) -> list[Tensor]:
+        leaves: dict[int, lazy.Data] = {}
+        results = []
+        for result in self._parts.results:
+            match result:
+                case Given(argument=i):
+                    results.append(inputs[i])
+                case Held(tensor=tensor):
+                    results.append(tensor)
+                case Alias(of=of):
+                    holder = inputs[of] if isinstance(of, int) else of.alive()[0]
+                    results.append(Tensor._of(holder.lazy))
+                case Constant(values=values, dtype=dtype, device=device):
+                    results.append(Tensor._of(realizing.upload(values, dtype, device)))
+                case Fresh():
+                    results.append(self._fresh_result(result, leaves, made))
+        for number in self._parts.arguments:
+            if number is not None:
+                self._runner.release(number)
+        return results
+
+    def _fresh_result(
+        self, fresh: Fresh, leaves: dict[int, lazy.Data], made: dict[int, Buffer]
+    ) -> Tensor:
+        leaf = leaves.get(fresh.number)
+        if leaf is None:
+            leaf = leaves[fresh.number] = lazy.data(fresh.shape, fresh.dtype, fresh.device)
+            memory[leaf] = made[fresh.number]
+            self._runner.release(fresh.number)
+            for reference in fresh.followers:
+                if (follower := reference()) is not None:
+                    follower.lazy = leaf
+        return Tensor._of(leaf)
+
+
+RESET = "After .reset() the function is captured anew"
