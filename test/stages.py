@@ -27,6 +27,7 @@ from tinyml.codegen.simulate import simulate
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, open_device
 from tinyml.dtype import to_compute, to_storage
+from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Language
@@ -153,3 +154,12 @@ def simple_runners() -> dict[str, Runner]:
     }
 
 
+
+
+def described(roots: Sequence[LazyBuffer]) -> str:
+    """The graph below `roots`, and the kernels it becomes: what one needs to repeat a failure."""
+    order = toposort(roots)
+    number = {node: f"n{n}" for n, node in enumerate(order)}
+    lines = [f"{number[n]} = {n!r} of {[number[s] for s in n.sources]}" for n in order]
+    kernels = [str(k) for k in kernels_of(schedule(roots))]
+    return "\n".join([*lines, f"roots {[number[r] for r in roots]}", *kernels])

@@ -1,9 +1,9 @@
 """A device joins a machine (where memory is) to a target (what its kernels say).
 
-    NUMPY   the reference: graphs are interpreted with numpy
-    CPU     generated C, the host's compiler, all cores
-    CUDA    generated CUDA C, PyCUDA
-    EMU     the same CUDA C, run thread by thread on the host
+NUMPY   the reference: graphs are interpreted with numpy
+CPU     generated C, the host's compiler, all cores
+CUDA    generated CUDA C, PyCUDA
+EMU     the same CUDA C, run thread by thread on the host
 """
 
 from __future__ import annotations

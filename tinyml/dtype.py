@@ -193,7 +193,8 @@ def bfloat16_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
 def bfloat16_values(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """float32 values of bfloat16 `bits` (uint16)."""
     wide = np.ascontiguousarray(bits).astype(np.uint32) << np.uint32(16)
-    return wide.view(np.float32).reshape(bits.shape)
+    values: npt.NDArray[np.float32] = wide.view(np.float32).reshape(bits.shape)
+    return values
 
 
 def to_compute(stored: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:

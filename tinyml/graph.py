@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 
 class Interned(type):
@@ -14,7 +14,7 @@ class Interned(type):
     to it, which is exponential; comparing them by identity is free.
     """
 
-    _nodes: dict[Hashable, weakref.ref[Any]] = {}
+    _nodes: ClassVar[dict[Hashable, weakref.ref[Any]]] = {}
 
     def __call__(cls, *parts: Any) -> Any:
         key = (cls, *parts)

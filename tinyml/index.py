@@ -146,9 +146,7 @@ class Linear(metaclass=Interned):
             return whole + rest.low // by
         common = gcd(by, *(f for _, f in rest.terms))
         if common > 1:
-            inner = Linear(
-                tuple((a, f // common) for a, f in rest.terms), rest.constant // common
-            )
+            inner = Linear(tuple((a, f // common) for a, f in rest.terms), rest.constant // common)
             return whole + inner // (by // common)
         if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
@@ -165,9 +163,7 @@ class Linear(metaclass=Interned):
             return rest - rest.low // by * by
         common = gcd(by, *(f for _, f in rest.terms), rest.constant)
         if common > 1:
-            inner = Linear(
-                tuple((a, f // common) for a, f in rest.terms), rest.constant // common
-            )
+            inner = Linear(tuple((a, f // common) for a, f in rest.terms), rest.constant // common)
             return inner % (by // common) * common
         if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
@@ -198,10 +194,10 @@ class Linear(metaclass=Interned):
 
     def __str__(self) -> str:
         if self._text is None:
-            parts = [a.text if f == 1 else f"{a.text}*{f}" for a, f in self.terms]
+            parts = ["-" * (f < 0) + a.text + f"*{abs(f)}" * (f * f != 1) for a, f in self.terms]
             if self.constant or not parts:
                 parts.append(str(self.constant))
-            self._text = " + ".join(parts)
+            self._text = " + ".join(parts).replace("+ -", "- ")
         return self._text
 
     __repr__ = __str__

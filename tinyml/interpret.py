@@ -207,7 +207,7 @@ def scatter_into(sources: list[Array], axis: int, op: Op, dtype: DType) -> Array
     """base with base[.. index[.. i ..] ..] `op=` source[.. i ..]; sources: base, index, source."""
     base, index, source = sources
     out = base.astype(_accumulator(dtype), copy=True)
-    places = list(np.indices(index.shape, sparse=True))
+    places: list[Array] = list(np.indices(index.shape, sparse=True))
     places[axis] = np.clip(index.astype(np.int64), 0, max(base.shape[axis] - 1, 0))
     if index.size:
         ACCUMULATE[op].at(out, tuple(places), source)
@@ -252,7 +252,9 @@ def contract(a: Array, b: Array, axes: tuple[int, ...], dtype: DType) -> Array:
 
 def _walked(x: Array, repeats: list[bool]) -> Array:
     """x without its repetitions: size 1 along the axes where it repeats itself."""
-    return x[tuple(slice(0, 1) if r and n else slice(None) for r, n in zip(repeats, x.shape))]
+    index = [slice(0, 1) if r and n else slice(None) for r, n in zip(repeats, x.shape, strict=True)]
+    walked: Array = x[tuple(index)]
+    return walked
 
 
 def _as_matrix(x: Array, batch: list[int], rows: list[int], columns: list[int]) -> Array:

@@ -98,7 +98,9 @@ def name(k: Kernel) -> str:
 
 def run(k: Kernel, buffers: Sequence[npt.NDArray[Any]]) -> None:
     """Execute with numpy on whole arrays: fill the outputs among `buffers` (compute dtypes)."""
-    known = {n: buffers[n.arg] for n in nodes(k) if isinstance(n, lazy.Slot)}
+    known: dict[LazyBuffer, npt.NDArray[Any]] = {
+        n: buffers[n.arg] for n in nodes(k) if isinstance(n, lazy.Slot)
+    }
     values = interpret.interpret([r for o in k.outputs for r in o.roots], known)
     for output in k.outputs:
         target = buffers[output.slot]
@@ -129,4 +131,3 @@ def verify(k: Kernel) -> None:
             raise VerifyError(f"{node!r} has no meaning inside a kernel\n{k}")
         if isinstance(node, lazy.Slot) and k.slots[node.arg] != (node.shape, node.dtype):
             raise VerifyError(f"slot{node.arg} is {k.slots[node.arg]}, read as {node!r}\n{k}")
-

@@ -210,11 +210,17 @@ def read_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
     return node.sources[1:] if isinstance(node, Assign) else node.sources
 
 
-def assigned(node: LazyBuffer) -> LazyBuffer:
-    """The leaf whose memory an Assign writes: the first target of a chain of assignments."""
+def versions(node: LazyBuffer) -> tuple[int, LazyBuffer]:
+    """How many assignments one after the other `node` is, and the leaf whose memory they write."""
+    count = 0
     while isinstance(node, Assign):
-        node = node.sources[0]
-    return node
+        count, node = count + 1, node.sources[0]
+    return count, node
+
+
+def assigned(node: LazyBuffer) -> LazyBuffer:
+    """The leaf whose memory an Assign writes; any other node itself."""
+    return versions(node)[1]
 
 
 # ---- building: each checks what it is given and returns a node ----
@@ -394,9 +400,7 @@ def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
     if x.shape == shape:
         return x
     if prod(shape) != x.size or any(n < 0 for n in shape):
-        raise ShapeError(
-            f"cannot reshape {x.shape} ({x.size} elements) to {shape} ({prod(shape)})"
-        )
+        raise ShapeError(f"cannot reshape {x.shape} ({x.size} elements) to {shape} ({prod(shape)})")
     while isinstance(x, Move) and x.movement is Movement.RESHAPE:
         x = x.sources[0]  # the reshape between is not needed
         if x.shape == shape:
@@ -467,4 +471,3 @@ def skew(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer:
         raise ShapeError(f"cannot skew axis {axis} of {x.shape} by axis {by} in steps of {step}")
     shape = tuple(size if a == axis else n for a, n in enumerate(x.shape))
     return _move(Movement.SKEW, x, shape, (axis, by, step, size))
-

@@ -109,10 +109,9 @@ def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
     last: dict[LazyBuffer, tuple[int, LazyBuffer]] = {}
     for root in roots:
         if isinstance(root, lazy.Assign):
-            length, node = 0, root
-            while isinstance(node, lazy.Assign):
-                length, node = length + 1, node.sources[0]
-            last[node] = max(last.get(node, (0, root)), (length, root), key=lambda x: x[0])
+            versions, target = lazy.versions(root)
+            if versions > last.get(target, (0, root))[0]:
+                last[target] = versions, root
     return {root for _, root in last.values()}
 
 

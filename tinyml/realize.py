@@ -81,16 +81,16 @@ def _with_readers(nodes: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]
     """Holders of graphs that read what `nodes` overwrite, and the nodes that save their values."""
     targets = {lazy.assigned(n) for n in toposort(nodes) if isinstance(n, lazy.Assign)}
     buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
-    return _readers_of(buffers, set(nodes)) if buffers else []
+    return _readers_of(buffers) if buffers else []
 
 
-def _readers_of(buffers: set[int], asked: set[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
+def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
         saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
         found.update({id(h): (h, saved) for h in leaf.readers() if h.lazy is leaf})
     for holder in pending():
-        if holder.lazy not in asked and reads(holder.lazy, buffers):
+        if reads(holder.lazy, buffers):
             found[id(holder)] = holder, holder.lazy
     return list(found.values())
 
@@ -105,7 +105,7 @@ def keep_values(buffers: set[int], besides: Container[int]) -> None:
 
     `besides` are the ids of the holders that want the new values.
     """
-    readers = [(h, n) for h, n in _readers_of(buffers, set()) if id(h) not in besides]
+    readers = [(h, n) for h, n in _readers_of(buffers) if id(h) not in besides]
     for (holder, _), leaf in zip(readers, realize([n for _, n in readers]), strict=True):
         holder.lazy = leaf
 
@@ -127,14 +127,16 @@ def realize(nodes: Sequence[LazyBuffer]) -> list[Data]:
     while more := _new_readers(wanted, readers):
         readers += more
     order = toposort([*wanted, *(node for _, node in readers)])
-    unreal = list(dict.fromkeys(n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data))
+    unreal = list(
+        dict.fromkeys(n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data)
+    )
     if unreal:
         leaves = [n for n in order if type(n) is Data]
         made = dict(zip(unreal, _run(unreal, order, leaves), strict=True))
     for holder, node in readers:
-        holder.lazy = made[node]
-        if trace.wanted(trace.ValuesKept):
+        if type(holder.lazy) is Data and trace.wanted(trace.ValuesKept):
             trace.emit(trace.ValuesKept(holder))
+        holder.lazy = made[node]
     return [n if isinstance(n, Data) else made[n] for n in wanted]
 
 
@@ -271,9 +273,7 @@ def _copy(source: Buffer, target: Buffer) -> None:
     target.write(source.read())
     if trace.wanted(trace.Copied):
         seconds = time.perf_counter() - start
-        trace.emit(
-            trace.Copied(source.machine.name, target.machine.name, source.nbytes, seconds)
-        )
+        trace.emit(trace.Copied(source.machine.name, target.machine.name, source.nbytes, seconds))
 
 
 # ---- between numpy and leaves ----

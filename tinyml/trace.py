@@ -136,7 +136,7 @@ class Uploaded(Event):
 
 @dataclass(frozen=True)
 class ValuesKept(Event):
-    """A tensor was computed, or copied, because what it reads is about to be overwritten."""
+    """A tensor got a copy of its values, because another one's assignment overwrote them."""
 
     holder: Any  # a Tensor
 

@@ -37,9 +37,31 @@ def blend(kind: str, bits: str, mask: str) -> str:
     )
 
 
+def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:
+    """The larger or smaller of two vectors."""
+    mask = f"a {'>' if op is Op.MAX else '<'} b" + (" | a != a" if propagates_nan else "")
+    return (
+        f"static inline {vector} {name}({vector} a, {vector} b) {{\n"
+        f"  const {bits} m = ({bits})({mask});\n"
+        f"  return ({vector})((m & ({bits})a) | (~m & ({bits})b));\n}}"
+    )
+
+
+def function(op: Op, kind: str, names: dict[str, str]) -> str:
+    """A scalar function for a kind of dtype, with its type and name filled in."""
+    body = FUNCTIONS[op][kind]
+    for mark, text in names.items():
+        body = body.replace(mark, text)
+    return body
+
+
 def float_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
     """A function of float32 lanes, after the functions that it calls."""
-    pieces = [text for needed in NEEDS.get(op, ()) for text in float_function(needed, vector, integer, lanes)]
+    pieces = [
+        text
+        for needed in NEEDS.get(op, ())
+        for text in float_function(needed, vector, integer, lanes)
+    ]
     body = BODIES[op].replace("LANES", str(lanes))
     return [*pieces, body.replace("F32", vector).replace("I32", integer)]
 
@@ -99,7 +121,29 @@ static inline unsigned short float16_bits(float value) {
 #endif""",
 }
 
-INTEGER_DIVISION: dict[Op, dict[str, str]] = {
+_SHL = """static inline TYPE NAME(TYPE a, TYPE b) {
+  return b >= 0 && b < BITS ? (TYPE)((unsigned long long)a << b) : 0;
+}"""
+_SHR = """static inline TYPE NAME(TYPE a, TYPE b) {
+  return b >= 0 && b < BITS ? a >> b : a < 0 ? -1 : 0;
+}"""
+_MAX = "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }"
+_MIN = "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }"
+
+# by kind of dtype: floating, signed, unsigned
+FUNCTIONS: dict[Op, dict[str, str]] = {
+    Op.MAX: {
+        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b || a != a ? a : b; }",
+        "i": _MAX,
+        "u": _MAX,
+    },
+    Op.MIN: {
+        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b || a != a ? a : b; }",
+        "i": _MIN,
+        "u": _MIN,
+    },
+    Op.SHL: {"i": _SHL, "u": _SHL},
+    Op.SHR: {"i": _SHR, "u": _SHR},
     Op.IDIV: {
         "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a / b : 0; }""",
         "i": """static inline TYPE NAME(TYPE a, TYPE b) {
@@ -122,23 +166,4 @@ INTEGER_DIVISION: dict[Op, dict[str, str]] = {
   return (r < 0) != (b < 0) ? r + b : r;
 }""",
     },
-}
-
-FUNCTIONS: dict[Op, str | dict[str, str]] = {
-    Op.MAX: {
-        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b || a != a ? a : b; }",
-        "i": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }",
-        "u": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }",
-    },
-    Op.MIN: {
-        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b || a != a ? a : b; }",
-        "i": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }",
-        "u": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }",
-    },
-    Op.SHL: """static inline TYPE NAME(TYPE a, TYPE b) {
-  return b >= 0 && b < BITS ? (TYPE)((unsigned long long)a << b) : 0;
-}""",
-    Op.SHR: """static inline TYPE NAME(TYPE a, TYPE b) {
-  return b >= 0 && b < BITS ? a >> b : a < 0 ? -1 : 0;
-}""",
 }

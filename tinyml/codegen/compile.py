@@ -42,9 +42,7 @@ def compile(
     program = render(linearized, k, target, cost(plain))
     if trace.wanted(trace.KernelLowered):
         seconds = time.perf_counter() - start
-        event = trace.KernelLowered(
-            k, plain, tuple(opts), optimized, linearized, program, seconds
-        )
+        event = trace.KernelLowered(k, plain, tuple(opts), optimized, linearized, program, seconds)
         trace.emit(event)
     return program
 
@@ -52,7 +50,7 @@ def compile(
 def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> Program:
     """The instructions as text, under a name that no other text has."""
     head = [linearized.name, *str(k).splitlines()]
-    renderer = (CRenderer if target.language is Language.C else CudaRenderer)
+    renderer = CRenderer if target.language is Language.C else CudaRenderer
     draft = renderer(linearized, target.check).render("NAME", head, spent)
     key = hashlib.sha256("\n".join((*draft.prelude, draft.source)).encode()).hexdigest()[:8]
     name = f"{linearized.name}_{key}"

@@ -38,7 +38,10 @@ class CudaRenderer(Renderer):
     def __init__(self, k: LinearKernel, check: bool = False) -> None:
         super().__init__(k)
         self.check = check
-        if max((prod(shape) for shape, _ in k.slots), default=0) > LARGE or k.blocks > LARGE // 1024:
+        if (
+            max((prod(shape) for shape, _ in k.slots), default=0) > LARGE
+            or k.blocks > LARGE // 1024
+        ):
             self.index_type = "long long"
         self.prelude[PACK] = None
         for _, dtype in k.slots:
@@ -222,7 +225,9 @@ class CudaRenderer(Renderer):
         if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
             op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
         if op in (Op.ADD, Op.MUL) and dtype.kind == "i":  # wraps around only when unsigned
-            unsigned: list[Text] = [(f"({_unsigned(dtype)}){wrap(o, UNARY)}", UNARY) for o in operands]
+            unsigned: list[Text] = [
+                (f"({_unsigned(dtype)}){wrap(o, UNARY)}", UNARY) for o in operands
+            ]
             return self._own_size(binary(SIGN[op], *unsigned)[0], dtype)
         if op in SIGN:
             text, strength = binary(SIGN[op], *operands)

@@ -132,9 +132,7 @@ class Stored(Expr):
 class Wide(Expr):
     __slots__ = ("lanes", "position", "slot", "valid")
 
-    def __init__(
-        self, slot: int, dtype: DType, position: Linear, valid: Valid, lanes: int
-    ) -> None:
+    def __init__(self, slot: int, dtype: DType, position: Linear, valid: Valid, lanes: int) -> None:
         self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
         self.lanes, self.free = lanes, position.free.union(*(v.free for v in valid))
 
@@ -162,17 +160,22 @@ class Name(Expr):
         self.name, self.dtype, self.lanes, self.free = name, dtype, lanes, frozenset()
 
 
-def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
-    """The values that an index and conditions look up."""
-    found: dict[Expr, None] = {}
+def lookups(index: Linear | None, valid: Valid) -> tuple[Looked, ...]:
+    """The atoms of an index and of conditions that look a value up."""
+    found: dict[Expr, Looked] = {}
     pending = [atom for i in (index, *(v.index for v in valid)) if i for atom, _ in i.terms]
     while pending:
         atom = pending.pop()
         if isinstance(atom, Looked):
-            found[atom.value] = None
+            found[atom.value] = atom
         elif isinstance(atom, (Quotient, Remainder)):
             pending += [a for a, _ in atom.inner.terms]
-    return tuple(found)
+    return tuple(found.values())
+
+
+def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
+    """The values that an index and conditions look up."""
+    return tuple([atom.value for atom in lookups(index, valid)])
 
 
 def substitute(root: Expr, known: Mapping[Axis, Linear]) -> Expr:
@@ -251,9 +254,9 @@ def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
     first = operands[0]
     if op is Op.CAST and first.dtype is dtype:
         return first
-    if op is Op.CAST and isinstance(first, Const) and not (first.dtype.is_float and dtype.is_int):
-        if not dtype.is_half:
-            return const(_cast_number(first.value, dtype), dtype)
+    inexact = dtype.is_half or (first.dtype.is_float and dtype.is_int)
+    if op is Op.CAST and isinstance(first, Const) and not inexact:
+        return const(_cast_number(first.value, dtype), dtype)
     if op is Op.NEG and isinstance(first, Alu) and first.op is Op.NEG:
         return first.operands[0]
     if op is Op.MUL:
@@ -287,6 +290,7 @@ def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
 
 # ---- text ----
 
+
 def describe(roots: Iterable[Expr], most: int = 60) -> tuple[list[str], dict[Expr, str]]:
     """Lines that name what is used twice or long, and the text of every expression.
 
@@ -318,13 +322,13 @@ def _text(e: Expr, known: Mapping[Expr, str]) -> str:
         case Const():
             return f"{e.value:g}" if isinstance(e.value, float) else str(e.value)
         case Load():
-            return f"slot{e.slot}[{e.position}{_conditions(e.valid)}]"
+            return f"slot{e.slot}[{place_text(e.position, e.valid, known)}]"
         case Place():
-            return f"({e.index})"
+            return f"({place_text(e.index, (), known)})"
         case Stored():
             return f"{e.name}[{e.index}]"
         case Wide():
-            return f"slot{e.slot}[{e.position}{_conditions(e.valid)}]x{e.lanes}"
+            return f"slot{e.slot}[{place_text(e.position, e.valid, known)}]x{e.lanes}"
         case Part():
             return f"{known[e.wide]}.{e.lane}"
         case Name():
@@ -340,6 +344,14 @@ def _text(e: Expr, known: Mapping[Expr, str]) -> str:
             head = e.dtype.name if e.op is Op.CAST else e.op.name.lower()
             return f"{head}({', '.join(known[o] for o in e.operands)})"
     raise TypeError(f"no text for {type(e)}")
+
+
+def place_text(index: Linear, valid: Valid, known: Mapping[Expr, str]) -> str:
+    """A position and its conditions; `known` has texts for values that they look up."""
+    text = f"{index}{_conditions(valid)}"
+    for atom in lookups(index, valid):
+        text = text.replace(atom.text, known.get(atom.value) or str(atom.value))
+    return text
 
 
 def _conditions(valid: Valid) -> str:

@@ -317,12 +317,16 @@ class _CudaChooser(_Chooser):
         self.apply(OptKind.GRID, last.name)
         axis = self.row(number, last.name)
         size = axis.size if axis is not None else 1
-        self.apply(OptKind.THREAD, last.name, next(t for t in (256, 128, 64, 32) if t <= size or t == 32))
+        self.apply(
+            OptKind.THREAD, last.name, next(t for t in (256, 128, 64, 32) if t <= size or t == 32)
+        )
         self.bind_grid(number)
 
     def _wide(self, number: int, axis: Axis, size: int) -> None:
         """16-byte accesses where the axis divides evenly."""
-        itemsize = max((s.dtype.itemsize for w in self.one(number).walks for s in w.stores), default=4)
+        itemsize = max(
+            (s.dtype.itemsize for w in self.one(number).walks for s in w.stores), default=4
+        )
         for load in loads(self.one(number)):
             itemsize = max(itemsize, load.dtype.itemsize)
         lanes = 16 // itemsize
@@ -335,8 +339,10 @@ class _CudaChooser(_Chooser):
         last_row = one.rows[-1] if one.rows else None
         along_fold = sum(side_by_side(one, a) for a in folded)
         longest = max((a.size for a in folded), default=1)
-        if last_row is not None and last_row.size >= 32 and (
-            side_by_side(one, last_row) > along_fold or longest < 16
+        if (
+            last_row is not None
+            and last_row.size >= 32
+            and (side_by_side(one, last_row) > along_fold or longest < 16)
         ):
             self.apply(OptKind.GRID, last_row)
             self.apply(OptKind.THREAD, last_row.name, 64 if last_row.size >= 64 else 32)

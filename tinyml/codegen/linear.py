@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinyml.codegen.expr import Expr, Name
+from tinyml.codegen.expr import Expr, Name, place_text
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -225,13 +225,12 @@ def _text(instr: Instr) -> str:
         case AcrossThreads(name, op):
             return f"{name.name} = {_combined(op)} of {name.name} over the threads along {TX}"
         case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
-            guard = f" if {' and '.join(map(str, valid))}" if valid else ""
+            place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""
             stored = ", ".join(map(_bare, values))
-            return f"slot{slot}[{position}] {_assigned(op)} {stored}{guard}{only}"
+            return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
         case PutTile(tile=tile, index=index, value=value, valid=valid):
-            guard = f" if {' and '.join(map(str, valid))}" if valid else ""
-            return f"{tile}[{index}] = {_bare(value)}{guard}"
+            return f"{tile}[{place_text(index, valid, {})}] = {_bare(value)}"
         case Barrier():
             return "barrier"
     return str(instr)

@@ -101,9 +101,7 @@ class _Scope:
 class _Emitter:
     """Writes one nest."""
 
-    def __init__(
-        self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool
-    ) -> None:
+    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         self.kinds = dict(nest.kinds)
         self.splits = [split for split in nest.splits if split.rest]
         self.mark = f"_{number}" if number else ""
@@ -151,11 +149,7 @@ class _Emitter:
             varied = [
                 again
                 for wide in stores
-                for again in (
-                    self._varied(wide, known, unrolled)
-                    if unrolled or known
-                    else [wide]
-                )
+                for again in (self._varied(wide, known, unrolled) if unrolled or known else [wide])
             ]
             self._folds(inner, [store.value for wide in varied for store in wide])
             made = {  # all values before any store: a store may overwrite what another one read
@@ -252,10 +246,10 @@ class _Emitter:
         for e in toposort(values, _Known(scope)):
             below = max((depth[s] for s in e.sources if s in depth), default=0)
             depth[e] = below
-            if isinstance(e, Fold) and scope.find(e) is None:
-                if e.free - self.free_lanes <= scope.bound:
-                    ready[e] = below
-                    depth[e] = below + 1
+            new = isinstance(e, Fold) and scope.find(e) is None
+            if isinstance(e, Fold) and new and e.free - self.free_lanes <= scope.bound:
+                ready[e] = below
+                depth[e] = below + 1
         groups: dict[tuple[int, tuple[Axis, ...]], list[Fold]] = {}
         for fold, level in ready.items():
             groups.setdefault((level, fold.axes), []).append(fold)
@@ -268,12 +262,8 @@ class _Emitter:
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
         spread = steps if len(folds) * steps <= SEPARATE else 1
-        accumulators = [
-            [self._declare(scope, fold, lane) for _ in range(spread)] for fold in folds
-        ]
-        has_rest = lane is not None and any(
-            split.inner is lane for split in self.splits
-        )
+        accumulators = [[self._declare(scope, fold, lane) for _ in range(spread)] for fold in folds]
+        has_rest = lane is not None and any(split.inner is lane for split in self.splits)
         rests = [self._declare(scope, fold, None) if has_rest else None for fold in folds]
 
         def enter(inner: _Scope, known: Known) -> None:
@@ -381,9 +371,7 @@ class _Emitter:
                 continue
             made[e] = self._on(e, made)
             depth[e] = 1 + max((depth[s] for s in e.sources), default=0)
-            trivial = isinstance(e, (Const, Name, Part)) or (
-                isinstance(e, Place) and not e.sources
-            )
+            trivial = isinstance(e, (Const, Name, Part)) or (isinstance(e, Place) and not e.sources)
             if not trivial and (e in named or depth[e] > DEEPEST):
                 name = self._name("v", e.dtype, _lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, made[e]))

@@ -89,9 +89,7 @@ class _Lowering:
             return Store(output.slot, value.dtype, position, value)
         looked = linear(self.at(output.index, index).looked(output.shape[output.axis]))
         place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
-        return Store(
-            output.slot, value.dtype, row_major(place, output.shape), value, (), output.op
-        )
+        return Store(output.slot, value.dtype, row_major(place, output.shape), value, (), output.op)
 
     def at(self, node: LazyBuffer, index: Index) -> Expr:
         """The value of `node` at `index`. Generators on a stack, so that depth costs nothing."""

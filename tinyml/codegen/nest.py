@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tinyml.codegen.expr import Expr, Fold, Load, describe
+from tinyml.codegen.expr import Expr, Fold, Load, describe, place_text
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid
 from tinyml.lazy import Shape
-from tinyml.ops import Op
+from tinyml.ops import SIGN, Op
 
 
 class Kind(Enum):
@@ -159,9 +159,9 @@ def _lines(ln: LoopNest) -> Iterator[str]:
         for walk in nest.walks:
             yield f"  walk {named(walk.axes)}" if walk.axes else "  once"
             for store in walk.stores:
-                sign = f"{store.op.name.lower()}=" if store.op else "="
-                where = f" if {' and '.join(map(str, store.valid))}" if store.valid else ""
-                yield f"    slot{store.slot}[{store.position}] {sign} {text[store.value]}{where}"
+                sign = f"{SIGN.get(store.op, store.op.name.lower())}=" if store.op else "="
+                place = place_text(store.position, store.valid, text)
+                yield f"    slot{store.slot}[{place}] {sign} {text[store.value]}"
         bound = dict.fromkeys(a for f in folds(nest) for a in f.axes)
         if bound:
             yield f"  folds over {named(tuple(bound))}"

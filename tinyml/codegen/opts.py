@@ -98,7 +98,7 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return peel(nest, axis, opt.amount)
     enough = opt.amount <= axis.size or opt.kind is OptKind.THREAD
-    _require(1 < opt.amount and enough, opt, f"{axis.name} has {axis.size} steps")
+    _require(opt.amount > 1 and enough, opt, f"{axis.name} has {axis.size} steps")
     if opt.kind is OptKind.THREAD:
         name = f"{axis.name}t" if is_row(nest, axis) else TX
         return split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
@@ -147,9 +147,7 @@ def first(nest: LoopNest, axis: Axis) -> LoopNest:
     return replace(nest, nests=tuple(ordered(one) for one in nest.nests))
 
 
-def split(
-    nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = False
-) -> LoopNest:
+def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = False) -> LoopNest:
     """`axis` in steps of `inner.size`.
 
     What remains after the last whole step is done by a shorter step; or, where threads walk

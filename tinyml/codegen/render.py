@@ -157,7 +157,9 @@ class Renderer:
         lanes = name.lanes
         if op in (Op.ADD, Op.MUL) and name.dtype.is_float:
             return f"{name.name} {SIGN[op]}= {self.value(value, lanes)};"
-        combined = self.alu(op, name.dtype, [self.text(name, lanes), self.text(value, lanes)], lanes)
+        combined = self.alu(
+            op, name.dtype, [self.text(name, lanes), self.text(value, lanes)], lanes
+        )
         return f"{name.name} = {combined[0]};"
 
     def barrier(self) -> str:

@@ -1,10 +1,10 @@
 """Schedule: cut the lazy graph into kernels, in an order that respects reads and writes.
 
-    split    large reductions to few results are done in two steps
-    units    which nodes may get memory of their own, and why
-    labels   which axis of a reader walks which axis of what it reads
-    fuse     units that share rows become groups
-    build    a group becomes a Kernel
+split    large reductions to few results are done in two steps
+units    which nodes may get memory of their own, and why
+labels   which axis of a reader walks which axis of what it reads
+fuse     units that share rows become groups
+build    a group becomes a Kernel
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _repeats(node: LazyBuffer) -> bool:
 
 
 class Fusion:
-    """Joins groups until nothing more fits. Not a function, because the groups refer to each other."""
+    """Joins groups until nothing more fits."""
 
     def __init__(self, order: Iterable[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
         self.units = units
@@ -268,10 +268,10 @@ class Fusion:
             shape = domain(lead)
             key = level[group], shape, lead.axes, lead.device, tuple(group.places[lead].items())
             other = bins.get(key)
-            if other is not None and self._share_input(other, group):
-                if self._may_join(other, group):
-                    self._join(other, group, {**other.places, **group.places})
-                    group = self.group_of[lead]
+            shares = other is not None and self._share_input(other, group)
+            if other is not None and shares and self._may_join(other, group):
+                self._join(other, group, {**other.places, **group.places})
+                group = self.group_of[lead]
             bins[key] = group
 
     def _share_input(self, one: Group, other: Group) -> bool:
@@ -345,9 +345,7 @@ def _check_rows(
         places[unit] = {axis: row for axis, row in moved.items() if row is not None}
     if above.reduces and not below.reduces:  # the joined group keeps above's numbering
         back = {r: a for a, r in row_of.items() if r is not None}
-        return {
-            u: {axis: back[row] for axis, row in place.items()} for u, place in places.items()
-        }
+        return {u: {axis: back[row] for axis, row in place.items()} for u, place in places.items()}
     return places
 
 

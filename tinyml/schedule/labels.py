@@ -120,7 +120,7 @@ def factor_groups(shape: Shape, other: Shape) -> list[tuple[list[int], list[int]
                 right *= other[j]
                 bottoms.append(j)
                 j += 1
-            if left == right and (tops and bottoms or i == len(shape) or j == len(other)):
+            if left == right and ((tops and bottoms) or i == len(shape) or j == len(other)):
                 break
         groups.append((tops, bottoms))
     return groups

@@ -53,29 +53,36 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
     reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
     for node in order:
         sources = lazy.read_sources(node)
-        inline = [s for s in sources if s not in units]
         own = WORK[node.op] if isinstance(node, lazy.Map) else 0
-        work[node] = min(1 << 20, own + sum(work[s] for s in inline))
+        work[node] = min(1 << 20, own + sum(work[s] for s in sources if s not in units))
         reduced[node] = frozenset().union(
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
         )
+        base = _unmoved(node.sources[0]) if node.sources else node
+        if isinstance(base, lazy.Map) and base not in units:
+            reason = _worth_storing(node, base, work[base], reduced[base])
+            if reason:
+                units[base] = reason
         if isinstance(node, lazy.Map) and node not in units and readers[node] > 1:
             if reduced[node]:
                 units[node] = f"of a reduction, read by {readers[node]}"
             elif work[node] >= SHARED:
                 units[node] = f"costly, read by {readers[node]}"
-        if isinstance(node, lazy.Move) and node.movement is Movement.EXPAND:
-            base = _unmoved(node)
-            if isinstance(base, lazy.Map) and base not in units:
-                if reduced[base] or work[base] >= CHEAP:
-                    units[base] = f"read {max(1, node.size // max(1, base.size))} times over"
-        if isinstance(node, lazy.Reduce):
-            base = _unmoved(node.sources[0])
-            if isinstance(base, lazy.Map) and 1 < len(reduced[base]):
-                if base.size <= sum(r.size for r in reduced[base]):
-                    units.setdefault(base, f"smaller than the {len(reduced[base])} it is made of")
         if node in units:
             work[node], reduced[node] = 0, frozenset()
+
+
+def _worth_storing(
+    node: LazyBuffer, base: LazyBuffer, work: int, reduced: frozenset[LazyBuffer]
+) -> str:
+    """Why `base`, which `node` reads through moves, deserves memory; empty if it does not."""
+    repeats = isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
+    if repeats and (reduced or work >= CHEAP):
+        return f"read {max(1, node.size // max(1, base.size))} times over"
+    smaller = len(reduced) > 1 and base.size <= sum(r.size for r in reduced)
+    if isinstance(node, lazy.Reduce) and smaller:
+        return f"smaller than the {len(reduced)} reductions it is made of"
+    return ""
 
 
 def _unmoved(node: LazyBuffer) -> LazyBuffer:

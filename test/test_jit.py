@@ -1,0 +1,645 @@
+"""TinyJit: replays do what calling the function would have done, or raise."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, TinyJit, config, nn, trace
+from tinyml.device import Device
+from tinyml.errors import JitError
+
+
+def full(value: float, *shape: int) -> Tensor:
+    """A tensor in memory."""
+    return Tensor(np.full(shape or (4,), value, np.float32))
+
+
+# ---- arguments and results ----
+
+
+def test_a_replay_computes_with_new_arguments(device: str) -> None:
+    calls = []
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        return x * 2 + y
+
+    for i in range(5):
+        assert step(full(i), y=full(1)).tolist() == [2 * i + 1] * 4
+    assert len(calls) == 2
+
+
+class Pair(NamedTuple):
+    low: Tensor
+    high: Tensor
+
+
+def test_containers_keep_their_structure(device: str) -> None:
+    @TinyJit
+    def step(batch: dict[str, Any], scale: int) -> dict[str, Any]:
+        x, (y, _) = batch["x"], batch["rest"]
+        return {"z": Pair(x - y, x + y), "a": [(x * scale).sum(), None], "n": 3}
+
+    for i in range(4):
+        found = step({"x": full(i), "rest": [full(1), "text"]}, 2)
+        assert list(found) == ["z", "a", "n"]
+        assert isinstance(found["z"], Pair)
+        assert found["z"].low.tolist() == [i - 1] * 4
+        assert found["z"].high.tolist() == [i + 1] * 4
+        assert found["a"][0].item() == 8 * i
+        assert found["a"][1] is None
+        assert found["n"] == 3
+
+
+def test_the_order_of_keywords_and_dicts_is_free(device: str) -> None:
+    step = TinyJit(lambda **x: x["a"] - x["b"])
+    step(a=full(1), b=full(2))
+    step(a=full(1), b=full(2))
+    assert step(b=full(1), a=full(5)).tolist() == [4] * 4
+
+
+def test_arguments_may_be_expressions(device: str) -> None:
+    step = TinyJit(lambda x: x.sum())
+    for i in range(4):
+        assert step(full(i) * 2 + 1).item() == 4 * (2 * i + 1)
+
+
+def test_earlier_results_stay(device: str) -> None:
+    step = TinyJit(lambda x: (x + 1, (x * x).sum()))
+    results = [step(full(i)) for i in range(6)]
+    for i, (a, b) in enumerate(results):
+        assert (a.tolist(), b.item()) == ([i + 1] * 4, 4 * i * i)
+
+
+def test_a_result_can_be_the_next_argument(device: str) -> None:
+    step = TinyJit(lambda x: x + 1)
+    x = full(0)
+    for i in range(6):
+        x = step(x)
+        assert x.tolist() == [i + 1] * 4
+
+
+def test_results_that_are_arguments_or_parameters(device: str) -> None:
+    w = full(0).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> list[Tensor]:
+        w.assign(w + x)
+        y = x * 2
+        return [x, w, x.detach(), w.detach(), y, y, x.reshape(4)]
+
+    for i in range(1, 6):
+        x = full(i)
+        found = step(x)
+        total = sum(range(1, i + 1))
+        assert found[0] is x
+        assert found[1] is w
+        wanted = [i, total, i, total, 2 * i, 2 * i, i]
+        assert [t.tolist() for t in found] == [[n] * 4 for n in wanted]
+
+
+def test_old_aliases_of_a_parameter_keep_their_values(device: str) -> None:
+    w = full(0).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w + x)
+        return w.detach()
+
+    copies = []
+    for i in range(6):
+        pending = w * 10
+        copies.append((w.detach(), step(full(1)), pending))
+        assert pending.tolist() == [10 * i] * 4
+    for i, (before, after, pending) in enumerate(copies):
+        assert before.tolist() == [i] * 4
+        assert after.tolist() == [i + 1] * 4
+        assert pending.tolist() == [10 * i] * 4
+
+
+def test_a_result_made_of_host_values(device: str) -> None:
+    step = TinyJit(lambda x: (x + 1, Tensor([1.0, 2.0])))
+    for _ in range(4):
+        _, constant = step(full(0))
+        assert constant.tolist() == [1, 2]
+        constant.assign(constant * 0).realize()
+
+
+def test_results_carry_no_gradient(device: str) -> None:
+    w = full(1).realize()
+    w.requires_grad = True
+    step = TinyJit(lambda x: (w * x).sum())
+    assert step(full(2)).requires_grad
+    for _ in range(2):
+        assert not step(full(2)).requires_grad
+
+
+# ---- state ----
+
+
+def test_parameters_advance(device: str) -> None:
+    w, total = full(0).realize(), full(0, 1).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w * 0.5 + x)
+        total.assign(total + w.sum())  # not returned and not realized
+        return w.max()
+
+    wanted, sums = 0.0, 0.0
+    for i in range(6):
+        wanted = wanted * 0.5 + i
+        sums += 4 * wanted
+        assert step(full(i)).item() == wanted
+        assert w.tolist() == [wanted] * 4
+        assert total.item() == sums
+
+
+def test_assigning_outside_reaches_the_step(device: str) -> None:
+    w = full(1).realize()
+    step = TinyJit(lambda x: w * x)
+    for i in range(6):
+        w.assign(full(i) * 3)
+        assert step(full(2)).tolist() == [6 * i] * 4
+
+
+def test_new_memory_of_a_parameter_is_found(device: str) -> None:
+    w = full(1).realize()
+    step = TinyJit(lambda x: w * x)
+    for i in range(6):
+        w.lazy = (full(i) + 1).realize().lazy
+        assert step(full(2)).tolist() == [2 * (i + 1)] * 4
+
+
+def test_an_argument_is_assigned_to(device: str) -> None:
+    @TinyJit
+    def step(x: Tensor) -> None:
+        x.assign(x + 1)
+
+    for i in range(5):
+        x = full(i).realize()
+        old, pending = x.detach(), x * 2
+        step(x)
+        assert x.tolist() == [i + 1] * 4
+        assert old.tolist() == [i] * 4
+        assert pending.tolist() == [2 * i] * 4
+
+
+def test_a_node_that_is_replaced_is_as_good_as_assigned(device: str) -> None:
+    w = full(1).realize()
+    w.requires_grad = True
+
+    @TinyJit
+    def accumulate(x: Tensor) -> Tensor:
+        loss = (w * x).sum()
+        loss.backward()
+        return loss
+
+    for i in range(1, 6):
+        accumulate(full(i))
+        assert w.grad is not None
+        assert w.grad.tolist() == [sum(range(i + 1))] * 4
+
+
+def test_gradients_that_stay_are_renewed(device: str) -> None:
+    w = full(1).realize()
+    w.requires_grad = True
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.grad = None
+        loss = (w * x).sum()
+        loss.backward()
+        return loss
+
+    for i in range(5):
+        assert step(full(i)).item() == 4 * i
+        assert w.grad is not None
+        assert w.grad.tolist() == [i] * 4
+
+
+def test_tensors_left_behind_are_renewed(device: str) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.last = self.double = full(0).realize()
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            self.last = x + 1
+            self.double = x * 2
+            return self.last
+
+    model = Model()
+    for i in range(5):
+        assert model.step(full(i)).tolist() == [i + 1] * 4
+        assert model.last.tolist() == [i + 1] * 4
+        assert model.double.tolist() == [2 * i] * 4
+
+
+def test_methods_capture_for_each_instance(device: str) -> None:
+    class Model:
+        def __init__(self, value: float) -> None:
+            self.w = full(value).realize()
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            return self.w * x
+
+    models = [Model(1), Model(10)]
+    for i in range(4):
+        for model, factor in zip(models, (1, 10), strict=True):
+            assert model.step(full(i)).tolist() == [factor * i] * 4
+    models[0].step.reset()
+    assert models[0].step.captured is None
+    assert models[1].step.captured is not None
+    watch = weakref.ref(models[1])
+    del model, models
+    gc.collect()
+    assert watch() is None
+
+
+def test_what_was_pending_before_is_data(device: str) -> None:
+    """Weights that nobody realized are not computed again by each replay."""
+    x = full(3).realize()
+    weights = x * 2
+    step = TinyJit(lambda y: weights + y)
+    step(full(0))
+    step(full(0))
+    x.assign(full(100)).realize()
+    assert step(full(1)).tolist() == [7] * 4
+    assert step.captured is not None
+    assert len(step.captured._parts.launches) == 1
+
+
+# ---- random numbers ----
+
+
+def test_random_numbers_are_those_without_jit(device: str) -> None:
+    def step(x: Tensor) -> Tensor:
+        return x + Tensor.rand(4) * 0.5 + Tensor.rand(4)
+
+    def run(function: Callable[[Tensor], Tensor]) -> list[Any]:
+        Tensor.manual_seed(3)
+        found: list[Any] = []
+        for i in range(5):
+            found += [function(full(i)).tolist(), Tensor.rand(2).tolist()]
+        Tensor.manual_seed(11)
+        return [*found, function(full(0)).tolist()]
+
+    assert run(TinyJit(step)) == run(step)
+
+
+# ---- training ----
+
+
+def _train(device: str, jit: bool) -> tuple[list[float], list[Any]]:
+    Tensor.manual_seed(5)
+    rng = np.random.default_rng(0)
+
+    class Model:
+        def __init__(self) -> None:
+            self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x).relu().dropout(0.25))
+
+    model = Model()
+    optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=0.02)
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sparse_categorical_crossentropy(y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    losses = []
+    with config.override(jit=jit), Tensor.train():
+        for i in range(8):
+            x = Tensor(rng.standard_normal((5, 6), np.float32))
+            y = Tensor(rng.integers(0, 3, 5).astype(np.int32))
+            losses.append(step(x, y).item())
+            if i == 5:
+                optimizer.lr = 0.001
+    return losses, [p.tolist() for p in nn.state.get_parameters(model)]
+
+
+def test_training_is_the_same_with_and_without(device: str) -> None:
+    (losses, weights), (plain_losses, plain_weights) = _train(device, True), _train(device, False)
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)
+    for a, b in zip(weights, plain_weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+# ---- what raises ----
+
+
+def _captured(function: Callable[..., Any], *args: Any) -> TinyJit[Any]:
+    step = TinyJit(function)
+    step(*args)
+    step(*args)
+    return step
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: (full(1, 3), 2, [full(1)]), r"x was a float32 tensor of shape \(4,\).*\(3,\)"),
+        (lambda: (full(1).cast("int32"), 2, [full(1)]), "x .*float32.*int32"),
+        (lambda: (full(1), 3, [full(1)]), r"n was 2 \(int\) when captured, and is now 3"),
+        (lambda: (full(1), 2.0, [full(1)]), r"n was 2 \(int\).*2.0 \(float\)"),
+        (lambda: (full(1), 2, [full(1), full(1)]), "rest was a list of 1 .* a list of 2"),
+        (lambda: (full(1), 2, (full(1),)), "rest was a list of 1 .* a tuple of 1"),
+        (lambda: (full(1), 2, [full(1, 2)]), r"rest\[0\] was .*\(4,\)"),
+        (lambda: (full(1), 2, [1.0]), r"rest\[0\] was a float32 tensor .* now 1.0"),
+        (lambda: (full(1), 2), "3 positional arguments, and is called with 2"),
+    ],
+)
+def test_other_arguments_raise(given: Callable[[], Any], words: str) -> None:
+    def function(x: Tensor, n: int, rest: Any = ()) -> Tensor:
+        return x.sum() * n + (sum(rest) * 2.0 if n == 1 else full(3).sum())
+
+    step = _captured(function, full(1), 2, [full(1)])
+    with pytest.raises(JitError, match=rf"(?s){words}.*reset\(\)"):
+        step(*given())
+    assert step(full(1), 2, [full(3)]).item() == 20
+    step.reset()
+    assert step(*given()) is not None
+
+
+def test_another_device_raises() -> None:
+    step = _captured(lambda x: x + 1, full(1).to("NUMPY"))
+    if Device.available("CPU"):
+        with pytest.raises(JitError, match="on NUMPY when captured.* on CPU"):
+            step(full(1).to("CPU"))
+
+
+def test_numpy_arguments_are_compared() -> None:
+    step = _captured(lambda x, a: x + Tensor(a), full(1), np.ones(4, np.float32))
+    assert step(full(2), np.ones(4, np.float32)).tolist() == [3] * 4
+    with pytest.raises(JitError, match="argument a was array"):
+        step(full(2), np.zeros(4, np.float32))
+
+
+def test_one_tensor_twice(device: str) -> None:
+    step = _captured(lambda x, y: x + y, full(1), full(1))
+    x = full(2)
+    assert step(x, x).tolist() == [4] * 4
+    same = TinyJit(lambda x, y: x + y)
+    same(x, x)
+    same(x, x)
+    assert same(x, x).tolist() == [4] * 4
+    with pytest.raises(JitError, match="arguments 0 and 1 were one tensor"):
+        same(x, full(1))
+
+
+def test_one_tensor_twice_where_one_is_assigned_to(device: str) -> None:
+    w = full(0).realize()
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.assign(x + 1)
+        w.assign(w + 1)
+        return x + y
+
+    step = _captured(function, full(1), full(1))
+    x = full(2)
+    with pytest.raises(JitError, match="share memory"):
+        step(x, x)
+    with pytest.raises(JitError, match="share memory"):
+        step(x, w)
+
+
+def _branches(x: Tensor) -> Tensor:
+    return x + 1 if x.sum().item() > 0 else x - 1
+
+
+def test_reading_on_the_host_raises_and_leaves_no_trace(device: str) -> None:
+    step = TinyJit(_branches)
+    step(full(1))
+    for _ in range(2):
+        with pytest.raises(JitError, match="read on the host") as caught:
+            step(full(1))
+        assert any("x.sum().item() > 0" in str(entry.statement) for entry in caught.traceback)
+    assert full(1).sum().item() == 4
+    assert step.captured is None
+
+
+def test_an_exception_while_capturing(device: str) -> None:
+    w, wrong = full(0).realize(), [False]
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w + x).realize()
+        if wrong[0]:
+            raise ValueError("wrong")
+        return w * 1
+
+    step(full(1))
+    wrong[0] = True
+    with pytest.raises(ValueError, match="wrong"):
+        step(full(1))
+    assert step.captured is None
+    wrong[0] = False
+    for i in range(3, 7):
+        assert step(full(1)).tolist() == [i] * 4
+
+
+def test_a_function_that_launches_nothing(device: str) -> None:
+    step = TinyJit(lambda x: x)
+    step(full(1))
+    with pytest.raises(JitError, match="launched nothing"):
+        step(full(1))
+
+
+def test_changing_host_values_raise(device: str) -> None:
+    count = [0.0]
+
+    def uploads(x: Tensor) -> Tensor:
+        count[0] += 1
+        return x + Tensor(np.full(4, count[0], np.float32))
+
+    def computes(x: Tensor) -> Tensor:
+        count[0] += 1
+        return x * (count[0] + 0.25)
+
+    for function in (uploads, computes):
+        step = TinyJit(function)
+        step(full(1))
+        with pytest.raises(JitError, match="not the same in its last two calls"):
+            step(full(1))
+        assert step.captured is None
+
+
+def test_a_tensor_that_is_put_in_the_place_of_another(device: str) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.h = full(0).realize()
+
+        @TinyJit
+        def inside(self, x: Tensor) -> Tensor:
+            self.h = (self.h + x).realize()
+            return self.h * 1
+
+        @TinyJit
+        def outside(self, x: Tensor) -> Tensor:
+            return self.h + x
+
+    model = Model()
+    model.inside(full(1))
+    with pytest.raises(JitError, match="another object in its place"):
+        model.inside(full(1))
+    for _ in range(3):
+        model.outside(full(1))
+    model.h = full(5).realize()
+    with pytest.raises(JitError, match="was replaced by another object"):
+        model.outside(full(1))
+    model.outside.reset()
+    for _ in range(3):
+        assert model.outside(full(1)).tolist() == [6] * 4
+
+
+def test_assigning_to_a_constant_without_memory(device: str) -> None:
+    count = Tensor(0.0)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        count.assign(count + 1)
+        return x + 1
+
+    step(full(1))
+    with pytest.raises(JitError, match=r"\.realize\(\) on it before"):
+        step(full(1))
+
+
+def test_training_mode_is_part_of_the_capture(device: str) -> None:
+    step = _captured(lambda x: x.dropout(0.5) + 1, full(1))
+    with Tensor.train(), pytest.raises(JitError, match="training"):
+        step(full(1))
+
+
+def test_gradient_of_an_argument(device: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        x.requires_grad, x.grad = True, None
+        loss = (x * x).sum()
+        loss.backward()
+        return loss
+
+    x = full(2)
+    step = _captured(function, x)
+    x.assign(full(3)).realize()
+    step(x)
+    assert x.grad is not None
+    assert x.grad.tolist() == [6] * 4
+    with pytest.raises(JitError, match="received a gradient"):
+        step(full(1))
+
+
+# ---- nesting, settings ----
+
+
+def test_a_jit_inside_a_jit(device: str) -> None:
+    inner = TinyJit(lambda x: x * 2)
+    outer = TinyJit(lambda x: inner(x) + 1)
+    for i in range(5):
+        assert outer(full(i)).tolist() == [2 * i + 1] * 4
+    for i in range(5):
+        assert inner(full(i)).tolist() == [2 * i] * 4
+    assert outer(full(9)).tolist() == [19] * 4
+
+
+def test_without_jit_the_function_is_called(device: str) -> None:
+    calls = []
+
+    @TinyJit
+    def step(x: Tensor) -> float:
+        calls.append(1)
+        return float((x * len(calls)).sum().item())
+
+    with config.override(jit=False):
+        assert [step(full(1)) for _ in range(4)] == [4, 8, 12, 16]
+
+
+def test_every_launch_is_announced_to_who_listens(device: str) -> None:
+    step = _captured(lambda x: (x.sum() + x).max(), full(1))
+    assert step.captured is not None
+    with trace.listen(trace.Launched) as launches:
+        assert step(full(2)).item() == 10
+    assert len(launches) == len(step.captured._parts.launches)
+    if device != "NUMPY":
+        with trace.listen(trace.KernelRan) as ran:
+            step(full(2))
+        assert len(ran) == len(launches)
+    assert step(full(3)).item() == 15
+
+
+def test_a_step_over_two_devices(device: str) -> None:
+    other = "NUMPY" if device != "NUMPY" else "CPU"
+    if not Device.available(other):
+        pytest.skip("one device only")
+    step = TinyJit(lambda x: ((x + 1).to(other) * 2).to(device) + x)
+    for i in range(4):
+        assert step(full(i)).tolist() == [2 * (i + 1) + i] * 4
+
+
+# ---- memory ----
+
+
+def test_memory_is_flat(device: str) -> None:
+    w = full(0, 256).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w * 0.5 + x)
+        return (w * w).sum()
+
+    def replay(count: int) -> None:
+        for i in range(count):
+            step(full(i % 3, 256)).item()
+
+    replay(10)
+    gc.collect()
+    gc.disable()
+    try:
+        before = Device.memory_stats(device).in_use, _live_buffers()
+        replay(300)
+        assert (Device.memory_stats(device).in_use, _live_buffers()) == before
+    finally:
+        gc.enable()
+
+
+def _live_buffers() -> int:
+    from tinyml.realize import memory
+
+    return len(memory)
+
+
+def test_interim_memory_is_shared() -> None:
+    if not Device.available("CPU"):
+        pytest.skip("no CPU device")
+
+    def chain(x: Tensor) -> Tensor:
+        for _ in range(8):
+            x = (x + 1).contiguous().realize()
+        return x.sum()
+
+    step = _captured(chain, full(1, 1024).to("CPU"))
+    assert step.captured is not None
+    assert step.captured.nbytes_interim == 2 * 4096
+
+
+def test_memory_returns_when_the_step_is_forgotten(device: str) -> None:
+    x = full(1, 1024).realize()
+    before = Device.memory_stats(device).in_use
+    step = _captured(lambda x: ((x + 1).contiguous().realize() * 2).sum(), x)
+    step(x)
+    step.reset()
+    gc.collect()
+    assert Device.memory_stats(device).in_use == before

@@ -1,0 +1,268 @@
+"""Values in C: types, vectors, and what each op says.
+
+A vector of bools is a vector of int32 that are 0 or -1, whatever was compared.
+"""
+
+from __future__ import annotations
+
+from tinyml.codegen.c_text import (
+    HALF,
+    blend,
+    extreme,
+    float_function,
+    function,
+    lane_function,
+    vector_type,
+)
+from tinyml.codegen.expr import Name
+from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
+from tinyml.dtype import DType, bool_, float32, int32
+from tinyml.ops import COMPARE, Op
+
+TYPES = {
+    "bool": "_Bool", "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
+    "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int",
+    "int64": "long long", "float16": "unsigned short", "bfloat16": "unsigned short",
+    "float32": "float", "float64": "double",
+}  # fmt: skip
+SHORT = {
+    "bool": "i32", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "int8": "i8",
+    "int16": "i16", "int32": "i32", "int64": "i64", "float16": "u16", "bfloat16": "u16",
+    "float32": "f32", "float64": "f64",
+}  # fmt: skip
+LIBM = {
+    Op.EXP: "exp", Op.EXP2: "exp2", Op.LOG: "log", Op.LOG2: "log2", Op.SIN: "sin", Op.COS: "cos",
+    Op.TANH: "tanh", Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow",
+}  # fmt: skip
+EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW})  # libm's in lanes too
+
+
+def _suffix(dtype: DType) -> str:
+    """What C's math functions end in."""
+    return "f" if dtype is float32 else ""
+
+
+class CValues(Renderer):
+    """Types and ops in C, on scalars and on vectors."""
+
+    types = TYPES
+
+    def vector(self, dtype: DType, lanes: int) -> str:
+        """The name of a vector type, defined in the prelude."""
+        name = f"{SHORT[register(dtype).name]}x{lanes}"
+        kind = "int" if dtype is bool_ else TYPES[register(dtype).name]
+        size = 4 if dtype is bool_ else register(dtype).itemsize
+        self.prelude[vector_type(name, kind, size, lanes)] = None
+        return name
+
+    def _memory_vector(self, dtype: DType, lanes: int) -> str:
+        """The vector type of elements as memory holds them."""
+        short = {"bool": "u8", "float16": "u16", "bfloat16": "u16"}.get(dtype.name)
+        name = f"{short or SHORT[dtype.name]}x{lanes}"
+        kind = "unsigned char" if dtype is bool_ else TYPES[dtype.name]
+        self.prelude[vector_type(name, kind, dtype.itemsize, lanes)] = None
+        return name
+
+    def type_of(self, name: Name) -> str:
+        if name.lanes > 1:
+            return self.vector(name.dtype, name.lanes)
+        return TYPES[register(name.dtype).name]
+
+    def splat(self, text: Text, dtype: DType, lanes: int) -> Text:
+        kind = self.vector(dtype, lanes)
+        if dtype is bool_:
+            return f"-(int){wrap(text, UNARY)} - ({kind}){{0}}", 11
+        if register(dtype).itemsize < 4:
+            text = f"({TYPES[dtype.name]}){wrap(text, UNARY)}", UNARY
+        return f"{wrap(text, 11)} - ({kind}){{0}}", 11  # x - 0 is x, also for -0.0
+
+    def _value_of(self, text: str, dtype: DType) -> Text:
+        if not dtype.is_half:
+            return text, ATOM
+        self.prelude[HALF[dtype.name]] = None
+        return f"{dtype.name}_value({text})", ATOM
+
+    def _bits_of(self, text: Text, dtype: DType) -> Text:
+        if not dtype.is_half:
+            return text
+        self.prelude[HALF[dtype.name]] = None
+        return f"{dtype.name}_bits({text[0]})", ATOM
+
+    def _from_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
+        if dtype is bool_:
+            return f"-__builtin_convertvector({text[0]}, {self.vector(bool_, lanes)})", UNARY
+        if dtype.is_half:
+            return self._half_lanes(dtype, "value", text, lanes)
+        return text
+
+    def _to_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
+        if dtype is bool_:
+            kind = self._memory_vector(bool_, lanes)
+            return f"__builtin_convertvector(-({text[0]}), {kind})", ATOM
+        if dtype.is_half:
+            return self._half_lanes(dtype, "bits", text, lanes)
+        return text
+
+    def _half_lanes(self, dtype: DType, what: str, text: Text, lanes: int) -> Text:
+        self.prelude[HALF[dtype.name]] = None
+        memory, wide = self._memory_vector(dtype, lanes), self.vector(float32, lanes)
+        source, target = (memory, wide) if what == "value" else (wide, memory)
+        name = f"{dtype.name}_{what}"
+        self.prelude[lane_function(name, name, target, [source], lanes)] = None
+        return f"{name}_x{lanes}({text[0]})", ATOM
+
+    def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
+        kind = self.vector(dtype, lanes)
+        bits = self._mask_type(dtype, lanes)
+        self.prelude[blend(kind, bits, self.vector(bool_, lanes))] = None
+        return f"blend_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
+
+    def _mask_type(self, dtype: DType, lanes: int) -> str:
+        size = 4 if dtype is bool_ else register(dtype).itemsize
+        signed = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[size]
+        name = f"{SHORT[signed]}x{lanes}"
+        self.prelude[vector_type(name, TYPES[signed], size, lanes)] = None
+        return name
+
+    def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        text = self._alu(op, register(dtype), operands, lanes)
+        if dtype.is_half and op not in COMPARE and op not in (Op.NEG, Op.MAX, Op.MIN, Op.WHERE):
+            return self._rounded(text, dtype, lanes)
+        return text
+
+    def _rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return self._value_of(self._bits_of(text, dtype)[0], dtype)
+        bits = self._half_lanes(dtype, "bits", text, lanes)
+        return self._half_lanes(dtype, "value", bits, lanes)
+
+    def _alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        if op is Op.WHERE:
+            return self.where(operands[0], operands[1], operands[2], dtype, lanes)
+        if op is Op.NEG:
+            return self._wrapped(f"-{wrap(operands[0], UNARY + 1)}", UNARY, dtype, lanes)
+        if op is Op.NOT:
+            sign = "!" if dtype is bool_ and lanes == 1 else "~"
+            return self._wrapped(f"{sign}{wrap(operands[0], UNARY)}", UNARY, dtype, lanes)
+        if op in COMPARE:
+            return self._compare(op, dtype, operands, lanes)
+        if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
+            op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
+        if op in SIGN and (op not in (Op.ADD, Op.MUL) or dtype.is_float):
+            return self._wrapped(*binary(SIGN[op], *operands), dtype, lanes)
+        if op in (Op.ADD, Op.MUL):
+            return self._whole(op, dtype, operands, lanes)
+        return self._call(op, dtype, operands, lanes)
+
+    def _whole(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        """Integers wrap around, which C promises for unsigned ones only."""
+        if dtype.kind == "u" or dtype.itemsize < 4:
+            return self._wrapped(*binary(SIGN[op], *operands), dtype, lanes)
+        unsigned = {4: "uint32", 8: "uint64"}[dtype.itemsize]
+        if lanes > 1:
+            kind = f"{SHORT[unsigned]}x{lanes}"
+            self.prelude[vector_type(kind, TYPES[unsigned], dtype.itemsize, lanes)] = None
+            back = self.vector(dtype, lanes)
+        else:
+            kind, back = TYPES[unsigned], TYPES[dtype.name]
+        parts: list[Text] = [(f"({kind}){wrap(o, UNARY)}", UNARY) for o in operands]
+        return f"({back})({binary(SIGN[op], *parts)[0]})", UNARY
+
+    def _wrapped(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
+        """C computes small integers as int: bring the result back to its own size."""
+        if lanes == 1 and dtype.kind in "ui" and dtype.itemsize < 4:
+            return f"({TYPES[dtype.name]})({text})", UNARY
+        return text, strength
+
+    def _compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        if lanes > 1 and dtype is bool_:
+            operands = operands[::-1]  # true is -1 in a lane, and below false
+        text = binary(SIGN[op], *operands)
+        if lanes > 1 and dtype is not bool_ and dtype.itemsize != 4:
+            return f"__builtin_convertvector({text[0]}, {self.vector(bool_, lanes)})", ATOM
+        return text
+
+    def _call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        """Ops that C has no operator for, as functions of the prelude."""
+        arguments = ", ".join(o[0] for o in operands)
+        if op in LIBM and lanes == 1 and dtype is float32 and op not in EXACT:
+            wide = self._call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
+            return f"{wide[0]}[0]", ATOM  # the same bits as in a vector
+        if op in LIBM and lanes == 1:
+            return f"__builtin_{LIBM[op]}{_suffix(dtype)}({arguments})", ATOM
+        return f"{self._function(op, dtype, len(operands), lanes)}({arguments})", ATOM
+
+    def _function(self, op: Op, dtype: DType, arity: int, lanes: int) -> str:
+        """The name of a function, defined in the prelude."""
+        name = f"{op.name.lower()}_{SHORT[dtype.name]}"
+        vector = self.vector(dtype, lanes) if lanes > 1 else ""
+        if op in LIBM and dtype is float32:
+            for piece in float_function(op, vector, self.vector(int32, lanes), lanes):
+                self.prelude[piece] = None
+            return f"{LIBM[op]}_{vector}"
+        if op in (Op.MAX, Op.MIN) and vector:
+            bits = self._mask_type(dtype, lanes)
+            self.prelude[extreme(f"{name}_x{lanes}", op, vector, bits, dtype.is_float)] = None
+            return f"{name}_x{lanes}"
+        call = f"__builtin_{LIBM[op]}" if op in LIBM else name
+        if op not in LIBM:
+            kind = "f" if dtype.is_float else dtype.kind
+            types = {"TYPE": TYPES[dtype.name], "BITS": str(8 * dtype.itemsize)}
+            self.prelude[function(op, kind, {**types, "NAME": name, "SUFFIX": _suffix(dtype)})] = (
+                None
+            )
+        if not vector:
+            return call
+        self.prelude[lane_function(name, call, vector, [vector] * arity, lanes)] = None
+        return f"{name}_x{lanes}"
+
+    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if target is bool_:
+            return self._truth(value, source, lanes)
+        if lanes > 1:
+            text = self._cast_lanes(value, source, target, lanes)
+        elif register(source) is register(target):
+            text = value
+        else:
+            if source.is_float and target.is_int and target.itemsize < 8:
+                value = f"(long long){wrap(value, UNARY)}", UNARY  # wraps, as numpy's cast does
+            text = f"({TYPES[register(target).name]}){wrap(value, UNARY)}", UNARY
+        return self._rounded(text, target, lanes) if target.is_half else text
+
+    def _truth(self, value: Text, source: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return f"{wrap(value, 9)} != 0", 8
+        test = f"{wrap(value, 9)} != ({self.vector(source, lanes)}){{0}}"
+        if source is bool_ or register(source).itemsize == 4:
+            return test, 8
+        return f"__builtin_convertvector({test}, {self.vector(bool_, lanes)})", ATOM
+
+    def _cast_lanes(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if source is bool_:
+            value, source = (f"-({value[0]})", UNARY), int32
+        if register(source) is register(target):
+            return value
+        if source.is_float and target.is_int and target.itemsize < 8:
+            value = f"__builtin_convertvector({value[0]}, {self._int64(lanes)})", ATOM
+        return f"__builtin_convertvector({value[0]}, {self.vector(target, lanes)})", ATOM
+
+    def _int64(self, lanes: int) -> str:
+        self.prelude[vector_type(f"i64x{lanes}", "long long", 8, lanes)] = None
+        return f"i64x{lanes}"
+
+    def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if source.is_half:
+            value = (
+                self._half_lanes(source, "bits", value, lanes)
+                if lanes > 1
+                else self._bits_of(value, source)
+            )
+        if lanes > 1:
+            kind = self._memory_vector(target, lanes)
+            text: Text = f"({kind}){wrap(value, UNARY)}", UNARY
+            return self._from_memory(text, target, lanes) if target.is_half else text
+        a, b = TYPES[source.name], TYPES[target.name]
+        text = f"((union {{ {a} from; {b} to; }}){{{value[0]}}}).to", ATOM
+        return self._value_of(text[0], target)
