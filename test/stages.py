@@ -49,7 +49,7 @@ def simulated(target: Target, opts: Sequence[Opt] | None = ()) -> Runner:
     def run(k: Kernel, arrays: Sequence[Array]) -> None:
         plain = lower(k)
         nest.verify(plain)
-        optimized = optimize(plain, choose(plain, target) if opts is None else opts)
+        optimized = choose(plain, target)[1] if opts is None else optimize(plain, opts)
         nest.verify(optimized)
         linearized = linearize(optimized, vectors=target.language is Language.C)
         linear.verify(linearized)

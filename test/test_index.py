@@ -178,7 +178,7 @@ def test_an_index_knows_its_strides() -> None:
 
 @pytest.mark.parametrize(
     ("index", "text"),
-    [(A * 20 + C, "a*20 + c"), (ZERO, "0"), (B * 2 - 1, "b*2 + -1"), (B // 3, "(b)//3")],
+    [(A * 20 + C, "a*20 + c"), (ZERO, "0"), (A - B * 2 - 1, "-b*2 + a - 1"), (B // 3, "(b)//3")],
 )
 def test_an_index_prints_as_one_would_write_it(index: Linear, text: str) -> None:
     assert str(index) == text

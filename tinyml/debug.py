@@ -224,10 +224,11 @@ class Report:
             for total in mine.values():
                 everything.add(total.seconds, total.flops, total.nbytes)
             everything.count = sum(total.count for total in mine.values())
-            say(f"tinyml: {device:5} {everything}  in all")
+            say(f"tinyml: {device:5} {everything}  100 %  in all")
             longest = sorted(mine, key=lambda name: -mine[name].seconds)
             for name in longest[:_MOST_KERNELS]:
-                say(f"tinyml: {device:5} {mine[name]}  {name}")
+                share = 100 * mine[name].seconds / (everything.seconds or 1)
+                say(f"tinyml: {device:5} {mine[name]} {share:4.0f} %  {name}")
             if len(mine) > _MOST_KERNELS:
                 say(f"tinyml: {device:5} and {len(mine) - _MOST_KERNELS} more")
 

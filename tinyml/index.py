@@ -187,10 +187,16 @@ class Linear(metaclass=Interned):
         """The same expression with axes replaced."""
         if self.free.isdisjoint(known):
             return self
-        result = Linear((), self.constant)
+        terms: list[tuple[Atom, int]] = []
+        constant = self.constant
         for atom, factor in self.terms:
-            result = result + _replaced(atom, known) * factor
-        return result
+            if atom.free.isdisjoint(known):
+                terms.append((atom, factor))
+                continue
+            new = _replaced(atom, known)
+            constant += new.constant * factor
+            terms += [(a, f * factor) for a, f in new.terms]
+        return _sum(terms, constant)
 
     def __str__(self) -> str:
         if self._text is None:
@@ -213,8 +219,6 @@ def linear(value: Atom | int) -> Linear:
 
 
 def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
-    if atom.free.isdisjoint(known):
-        return linear(atom)
     match atom:
         case Axis():
             return known[atom]
@@ -249,8 +253,9 @@ def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Linear:
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor
     kept = {a: f for a, f in factors.items() if f}
-    for atom in list(kept):  # x // n * n + x % n is x
-        if isinstance(atom, Remainder) and atom in kept:
+    remainders = [a for a in kept if type(a) is Remainder]
+    for atom in remainders:  # x // n * n + x % n is x
+        if atom in kept:
             factor = kept[atom]
             quotient = atom.inner // atom.by * (atom.by * factor)
             if quotient.terms and all(kept.get(a) == f for a, f in quotient.terms):

@@ -261,4 +261,5 @@ def _as_matrix(x: Array, batch: list[int], rows: list[int], columns: list[int]) 
     order = batch + rows + columns
     rest = [i for i in range(x.ndim) if i not in order]
     sizes = [int(np.prod([x.shape[i] for i in group])) for group in (batch, rows, columns)]
-    return x.transpose(order + rest).reshape(sizes)
+    matrix: Array = x.transpose(order + rest).reshape(sizes)
+    return matrix

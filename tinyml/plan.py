@@ -15,7 +15,7 @@ from tinyml.codegen.compile import compile
 from tinyml.device import open_device
 from tinyml.dtype import DType
 from tinyml.errors import DeviceError
-from tinyml.kernel import Kernel
+from tinyml.kernel import Kernel, Output
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.program import Program
 from tinyml.runtime.machine import Executable
@@ -89,19 +89,45 @@ def make_plan(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
                 new.append(NewBuffer(node.size, node.dtype, node.device))
     _compile([item for item in made.items if isinstance(item, KernelItem)])
     calls = [call for item in made.items if (call := _call(item, numbers)) is not None]
-    results = []
-    for root in made.roots:
-        if isinstance(root, lazy.Assign) and root not in made.in_place:
-            own = numbers[root]
-            target = numbers[lazy.assigned(root)]
-            if root in last_versions(made.roots):
-                calls.append(CopyCall((own, target)))
-                own = target
-            results.append(own)
-        else:
-            results.append(numbers[root])
+    last = last_versions(made.roots)
+    late = [r for r in dict.fromkeys(made.roots) if r in last and r not in made.in_place]
+    calls += _store(late, numbers)
+    for root in late:
+        numbers[root] = numbers[lazy.assigned(root)]
+    results = [numbers[root] for root in made.roots]
     forget = _forget(calls, len(leaves), set(results))
     return Plan(len(leaves), tuple(new), tuple(calls), forget, tuple(results))
+
+
+def _store(late: Sequence[LazyBuffer], numbers: dict[LazyBuffer, int]) -> list[Call]:
+    """Copy assignments that could not be done in place into their targets, at the very end."""
+    calls: list[Call] = []
+    for device in dict.fromkeys(root.device for root in late):
+        roots = [root for root in late if root.device == device and root.size]
+        for first in range(0, len(roots), _MOST_STORED):
+            some = roots[first : first + _MOST_STORED]
+            item = KernelItem(
+                _copies(some), device, (), (), ("the old values were read until now",)
+            )
+            _compile([item])
+            targets = [numbers[lazy.assigned(root)] for root in some]
+            buffers = (*targets, *(numbers[root] for root in some))
+            executable = _executables.get(_key(item.kernel, device))
+            calls.append(KernelCall(device, item.kernel, executable, buffers))
+    return calls
+
+
+_MOST_STORED = 32  # copies in one kernel
+
+
+def _copies(nodes: Sequence[LazyBuffer]) -> Kernel:
+    """A kernel that copies one buffer for each node."""
+    slots = tuple(((node.size,), node.dtype) for node in nodes)
+    parts = []
+    for slot, (shape, dtype) in enumerate(slots):
+        value: LazyBuffer = lazy.Slot(shape, dtype, "", (), len(slots) + slot)
+        parts.append((Output(slot, shape, value, (0,) if shape != (1,) else ()),))
+    return Kernel(tuple(parts), slots + slots)
 
 
 def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:

@@ -31,8 +31,9 @@ def compile(
     start = time.perf_counter()
     plain = lower(k)
     if opts is None:
-        opts = choose(plain, target)
-    optimized = optimize(plain, opts)
+        opts, optimized = choose(plain, target)
+    else:
+        optimized = optimize(plain, opts)
     linearized = linearize(optimized, vectors=target.language is Language.C)
     if verify:
         kernel.verify(k)

@@ -6,7 +6,7 @@
            | Alu(op, expr*)                      an op
            | Select(valid, expr, expr)           the first where all conditions hold
            | Fold(op, axes, body)                body combined over axes
-           | Stored(name, index)                 an element of a staged tile
+           | Stored(name, index, after)          an element of a tile filled at steps of `after`
            | Wide(slot, position, valid, lanes)  elements side by side, in one access
            | Part(wide, lane)                    one of them
            | Name(name, lanes)                   a local variable (after linearize)
@@ -21,7 +21,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tinyml.dtype import DType, bool_
 from tinyml.graph import Interned, toposort
-from tinyml.index import Axis, Linear, Looked, Quotient, Remainder, Valid, substitute_valid
+from tinyml.index import (
+    ZERO,
+    Axis,
+    Linear,
+    Looked,
+    Quotient,
+    Range,
+    Remainder,
+    Valid,
+    map_looked,
+    substitute_valid,
+)
 from tinyml.lazy import parse_number
 from tinyml.ops import COMPARE, SIGN, Op
 
@@ -123,10 +134,11 @@ class Fold(Expr):
 
 
 class Stored(Expr):
-    __slots__ = ("index", "name")
+    __slots__ = ("after", "index", "name")
 
-    def __init__(self, name: str, dtype: DType, index: Linear) -> None:
-        self.name, self.dtype, self.index, self.free = name, dtype, index, index.free
+    def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
+        self.name, self.dtype, self.index, self.after = name, dtype, index, after
+        self.free = index.free | {after}  # another step of `after` fills it with other values
 
 
 class Wide(Expr):
@@ -201,7 +213,7 @@ def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr
             valid = substitute_valid(e.valid, known)
             return select(valid, done[e.value], done[e.other])
         case Stored():
-            return Stored(e.name, e.dtype, e.index.substitute(known))
+            return Stored(e.name, e.dtype, e.index.substitute(known), e.after)
         case Wide():
             valid = substitute_valid(e.valid, known)
             if valid is None:
@@ -214,17 +226,37 @@ def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr
 
 
 def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
-    """`e` on other operands; indices and conditions stay as they are."""
+    """`e` on other operands, among them the values that its index and conditions look up."""
     match e:
         case Alu():
             return Alu(e.op, e.dtype, sources)
         case Fold():
             return Fold(e.op, sources[0], e.axes)
-        case Select():
-            return Select(e.valid, sources[0], sources[1])
         case Part():
             return Part(sources[0], e.lane)
+        case Select():
+            _, valid = _relooked(ZERO, e.valid, sources[2:])
+            return Select(valid, sources[0], sources[1])
+        case Load() if sources:
+            position, valid = _relooked(e.position, e.valid, sources)
+            return Load(e.slot, e.dtype, position, valid)
+        case Wide() if sources:
+            position, valid = _relooked(e.position, e.valid, sources)
+            return Wide(e.slot, e.dtype, position, valid, e.lanes)
+        case Place() if sources:
+            return Place(_relooked(e.index, (), sources)[0], e.dtype)
     return e
+
+
+def _relooked(index: Linear, valid: Valid, sources: tuple[Expr, ...]) -> tuple[Linear, Valid]:
+    """An index and conditions that look up `sources` instead, in the order of `looked_in`."""
+    known = dict(zip(looked_in(index, valid), sources, strict=True))
+
+    def change(atom: Looked) -> Looked:
+        return known[atom.value].looked(atom.size)
+
+    ranges = [Range(map_looked(v.index, change), v.low, v.high) for v in valid]
+    return map_looked(index, change), tuple(ranges)
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:

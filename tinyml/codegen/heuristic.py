@@ -20,10 +20,11 @@ from tinyml.ops import Op
 from tinyml.program import Language
 
 
-def choose(nest: LoopNest, target: Target) -> list[Opt]:
-    """The Opts for `nest`, in the order in which they apply."""
-    chooser = _CpuChooser if target.language is Language.C else _CudaChooser
-    return chooser(nest, target).choose()
+def choose(nest: LoopNest, target: Target) -> tuple[list[Opt], LoopNest]:
+    """The Opts for `nest`, in the order in which they apply, and the nest with them applied."""
+    chooser = (_CpuChooser if target.language is Language.C else _CudaChooser)(nest, target)
+    chooser.choose()
+    return chooser.opts, chooser.nest
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class _Chooser:
         self.nest, self.target = nest, target
         self.opts: list[Opt] = []
 
-    def choose(self) -> list[Opt]:
+    def choose(self) -> None:
         self._collapse()
         number = 0
         while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
@@ -81,7 +82,6 @@ class _Chooser:
                 else:
                     self.map(number)
             number += 1
-        return self.opts
 
     def contraction(self, number: int, found: Contraction) -> bool:
         """Whether the nest could be given tiles."""
@@ -381,9 +381,12 @@ class _CudaChooser(_Chooser):
         self.bind_grid(number)
         inner = prod(a.size for a in found.fold.axes[1:])
         step = 16 // inner if inner < 16 else 1
+        after = depth.name
         if 1 < step < depth.size:
             self.apply(OptKind.SPLIT, depth, step)
+        elif depth.size <= step:  # all of it fits at once
+            after = self.one(number).rows[0].name
         for side in (found.kept_loads, found.streamed_loads):
             if len(side) == 1:
-                self.apply(OptKind.STAGE, depth.name, slot=side[0].slot)
+                self.apply(OptKind.STAGE, after, slot=side[0].slot)
         return True

@@ -190,6 +190,7 @@ class _Emitter:
             return
         first = loops.waiting[0]
         if first.size == 1:
+            self._fill_tiles(scope, first, known)
             self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
         else:
             self._loop(scope, first, loops, known, enter, body)

@@ -148,7 +148,9 @@ class _Lowering:
             if source.shape[n] > 1:
                 axes.append(self._axis(self.folded, "r", source.shape[n], taken | {*axes}))
                 inner[n] = linear(axes[-1])
-        body = yield source, tuple(inner), valid
+        walked = {a for n, i in enumerate(index) if n not in node.axes for a in i.free}
+        kept = tuple(v for v in valid if not v.free.isdisjoint(walked))  # the rest guards no load
+        body = yield source, tuple(inner), kept
         if node.dtype.is_half:  # halves are summed in float32, and rounded once
             body = alu(Op.CAST, float32, body)
         folded: Expr = Fold(node.op, body, tuple(axes)) if axes else body
@@ -176,7 +178,8 @@ class _Lowering:
         allowed, needed = both(valid, within), both(within)
         if allowed is None or needed is None:
             return fill
-        value = yield source, index, allowed
+        known = tuple(ZERO if n == 1 else i for i, n in zip(index, source.shape, strict=True))
+        value = yield source, known, allowed
         return select(needed, value, fill)
 
 

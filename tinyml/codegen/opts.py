@@ -36,7 +36,7 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Tile, Walk, axes, folds, roots
 from tinyml.errors import TinymlError
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside, linear, row_major
+from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside, linear, map_looked, row_major
 from tinyml.interpret import identity
 from tinyml.ops import Op
 
@@ -87,6 +87,7 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             return collapse(nest, axis)
         case OptKind.GRID:
             _require(is_row(nest, axis), opt, "only row axes are walked by blocks")
+            _require(not axis.more, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)
         case OptKind.ORDER:
             _require(is_row(nest, axis), opt, "only row axes are ordered")
@@ -153,6 +154,7 @@ def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = Fa
     What remains after the last whole step is done by a shorter step; or, where threads walk
     and all must walk alike, by a whole one whose surplus is masked.
     """
+    _check_inner(nest, axis, inner)
     masked = masked or kind is Kind.THREAD or nest.kind(axis) is not Kind.LOOP
     whole, rest = divmod(axis.size, inner.size)
     if masked and axis.more:
@@ -176,6 +178,18 @@ def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = Fa
         kinds=tuple(kinds.items()),
         splits=splits,
     )
+
+
+def _check_inner(nest: LoopNest, axis: Axis, inner: Axis) -> None:
+    """Whether `axis` can be split by `inner`; OptError if not."""
+    if any(s.inner is axis for s in nest.splits):
+        raise OptError(f"cannot split {axis.name}: it has a shorter last step")
+    if inner.name != TX and any(a.name == inner.name for one in nest.nests for a in axes(one)):
+        raise OptError(f"cannot split {axis.name}: there is an axis {inner.name} already")
+    walks = [w.axes for one in nest.nests for w in one.walks]
+    for group in [*walks, *(f.axes for one in nest.nests for f in folds(one))]:
+        if axis in group and any(a.name == inner.name for a in group):
+            raise OptError(f"cannot split {axis.name}: {inner.name} walks beside it already")
 
 
 def _resplit(old: Split, axis: Axis, outer: Axis, inner: Axis) -> Split:
@@ -223,7 +237,8 @@ class _Change:
         valid = both((v for v in store.valid), guards)
         assert valid is not None
         changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
-        position = store.position.substitute(self.index)
+        looked = map_looked(store.position, lambda a: self.expr(a.value).looked(a.size))
+        position = looked.substitute(self.index)
         value = self.expr(store.value)
         return Store(store.slot, store.dtype, position, value, changed or (), store.op)
 
@@ -273,7 +288,7 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     if whole == axis.size:
         return nest
     for one in nest.nests:
-        if axis in one.rows and any(nest.kind(a) is not Kind.LOOP for a in axes(one)):
+        if axis in one.rows and (one.tiles or any(nest.kind(a) is not Kind.LOOP for a in axes(one))):
             raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
     nests: list[Nest] = []
     rests: list[Nest] = []
@@ -295,7 +310,8 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
 def collapse(nest: LoopNest, outer: Axis) -> LoopNest:
     """`outer` and the axis after it become one; OptError unless all indices stay plain."""
     inner = _next(nest, outer)
-    if inner is None or nest.kind(outer) is not Kind.LOOP or nest.kind(inner) is not Kind.LOOP:
+    whole = inner is not None and not outer.more and not inner.more
+    if inner is None or not whole or {nest.kind(outer), nest.kind(inner)} != {Kind.LOOP}:
         raise OptError(f"cannot collapse {outer.name}: no loop follows it everywhere")
     joined = Axis(outer.name, outer.size * inner.size)
     index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
@@ -388,10 +404,12 @@ def _tile(
     )  # what lies side by side in the tile is what lanes or threads read side by side
     if len(found) > 1 or not inner:
         raise OptError(f"cannot stage slot{load.slot}: it is read {len(found)} ways")
+    if any(not {s.outer, s.inner}.isdisjoint({after, *load.free}) for s in nest.splits):
+        raise OptError(f"cannot stage slot{load.slot}: its last step is shorter")
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
     value = substitute(load, {a: linear(b) for a, b in own.items()})
     index = row_major([linear(a) for a in inner], [a.size for a in inner])
-    stored: Expr = Stored(name, load.dtype, index)
+    stored: Expr = Stored(name, load.dtype, index, after)
 
     def read(e: Expr) -> Expr | None:
         return stored if e is load else None

@@ -103,7 +103,7 @@ class TinyJit(Generic[_R]):
             with record(refuse_reads=False) as recording:
                 result = function()
                 results: list[Tensor] = []
-                flatten(result, results)
+                flatten(result, results, in_order=True)
                 Tensor.realize(*results) if results else None
             self._outline = recording.outline()
             self._arguments, self._training = setting

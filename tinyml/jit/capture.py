@@ -9,11 +9,12 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tinyml import lazy
 from tinyml import realize as realizing
-from tinyml.errors import JitError
+from tinyml.errors import JitError, TinymlError
 from tinyml.graph import toposort
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
@@ -65,7 +66,8 @@ def capture(
     function: Callable[[], Any], inputs: list[Tensor]
 ) -> tuple[list[Tensor], Any, Step, Outline]:
     """Call `function`; its results and their structure, and the step that gives them again."""
-    Tensor.realize(*[t for t in _pending() if _has_data(t.lazy)], *inputs)
+    _realize_pending()
+    Tensor.realize(*inputs) if inputs else None
     before, grads = _Before(), [t.grad for t in inputs]
     capturing.active = True
     try:
@@ -93,6 +95,17 @@ def capture(
 
 def _tensor(result: Given | Tensor, inputs: list[Tensor]) -> Tensor:
     return inputs[result.argument] if isinstance(result, Given) else result
+
+
+def _realize_pending() -> None:
+    """Compute what tensors outside say already: it is data for the step, not a part of it."""
+    tensors = [t for t in _pending() if _has_data(t.lazy)]
+    try:
+        Tensor.realize(*tensors) if tensors else None
+    except TinymlError:  # one cannot be computed: that is for whoever looks at it
+        for tensor in tensors:
+            with suppress(TinymlError):
+                tensor.realize()
 
 
 def _pending() -> list[Tensor]:

@@ -96,7 +96,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Outline:
-    """What two runs of a function are compared by: first what they did, then with what numbers."""
+    """What two runs of a function are compared by: what they did, and with what numbers."""
 
     uploads: tuple[Any, ...]
     uploaded: tuple[bytes, ...]
@@ -114,11 +114,18 @@ class Outline:
             )
         if self.launches == earlier.launches and self.launched != earlier.launched:
             number = _first_difference(self.launched, earlier.launched)
+            now, then = self.launched[number], earlier.launched[number]
+            which = _first_difference(now, then)
             raise JitError(
-                f"the function computes with a Python number (in {self.launches[number]}) that "
-                "was not the same in its last two calls; a replay would repeat the last one. "
-                f"{_INSTEAD}"
+                "the function computes with a Python number that was not the same in its last "
+                f"two calls ({_plain(then[which])}, then {_plain(now[which])}); a replay would "
+                f"repeat the last one. {_INSTEAD}"
             )
+
+
+def _plain(arg: Any) -> str:
+    """A constant is written in hexadecimal, so that it is exact."""
+    return str(float.fromhex(arg)) if isinstance(arg, str) and "0x" in arg else str(arg)
 
 
 _INSTEAD = "Pass what changes as a Tensor argument, or keep it in a Tensor and assign() to it"
@@ -130,20 +137,14 @@ def _first_difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> int:
 
 
 def _outline(event: Launch) -> tuple[Any, Any]:
-    """What a call does in words, and exactly."""
+    """What a call computes, without the numbers in it, and these numbers."""
     call = event.call
-    if isinstance(call, KernelCall):
-        return kernel.name(call.kernel), call.kernel
     if isinstance(call, CopyCall):
         return "copy", None
-    order = toposort(call.nodes)
-    number = {node: n for n, node in enumerate(order)}
-    words = ", ".join(sorted({type(n).__name__.lower() for n in order}))
-    sources = tuple(tuple(number[s] for s in n.sources) for n in order)
-    return f"{len(order)} nodes: {words}", tuple(
-        (type(n), n.shape, n.dtype, None if isinstance(n, lazy.Data) else n.arg, s)
-        for n, s in zip(order, sources, strict=True)
-    )
+    nodes = kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
+    number = {node: n for n, node in enumerate(nodes)}
+    graph = tuple((type(n), n.shape, n.dtype, tuple([number[s] for s in n.sources])) for n in nodes)
+    return graph, tuple([n.arg for n in nodes if isinstance(n, (lazy.Const, lazy.Move))])
 
 
 class _Capturing:

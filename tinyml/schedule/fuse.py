@@ -125,6 +125,10 @@ def _repeats(node: LazyBuffer) -> bool:
     return False
 
 
+def _assigns(group: Group) -> bool:
+    return any(isinstance(member, lazy.Assign) for member in group.members)
+
+
 class Fusion:
     """Joins groups until nothing more fits."""
 
@@ -192,6 +196,7 @@ class Fusion:
             and len(above.members) + len(below.members) <= MOST_MEMBERS
             and above.nodes + below.nodes <= MOST_NODES
             and not any(isinstance(m, apart) for m in (*above.members, *below.members))
+            and not (above.contracts and _assigns(below))  # updates share launches instead
             and not (below.contracts and (above.reduces or below.rows != above.rows))
             and all(m.size for m in (*above.members, *below.members))
         )
@@ -240,8 +245,7 @@ class Fusion:
         level = levels(self.groups())
         bins: dict[tuple[int, str], Group] = {}
         for group in self.groups():
-            assigns = any(isinstance(m, lazy.Assign) for m in group.members)
-            if not assigns or group.reduces or group.members[0].device == "NUMPY":
+            if not _assigns(group) or group.reduces or group.members[0].device == "NUMPY":
                 continue
             key = level[group], group.members[0].device
             other = bins.get(key)

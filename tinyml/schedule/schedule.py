@@ -10,7 +10,7 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.build import build
-from tinyml.schedule.fuse import Fusion, Group, ordered
+from tinyml.schedule.fuse import Fusion, Group, ordered, walked
 from tinyml.schedule.split import split_reductions
 from tinyml.schedule.units import find_units
 
@@ -126,7 +126,10 @@ def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[
     """For every read of `target` in the writer: whether it is of another element than written."""
     beside = next(part for part in writer.parts if any(lazy.assigned(m) is target for m in part))
     return [
-        writer.reduces or member not in beside or use.labels != tuple(range(len(use.labels)))
+        member not in beside
+        or isinstance(member, lazy.Reduce)
+        or len(writer.places[member]) < len(walked(member.shape))
+        or use.labels != tuple(range(len(use.labels)))
         for member in writer.members
         for use in fusion.uses[member]
         if use.node is target

@@ -1,0 +1,1 @@
+"""Measuring tinyml beside its peers. README.md says how."""

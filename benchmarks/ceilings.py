@@ -1,0 +1,150 @@
+"""What this machine can do at best, measured: memory bandwidth and multiply-adds.
+
+Both come from small C programs that tinyml's own CPU machine compiles and runs on its own
+threads. Bandwidth is the best of copy and triad, with plain and with non-temporal stores, over
+arrays of several sizes: a workload is compared with the size next to its own, so that what fits
+into a cache is held against the cache.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tinyml import config
+from tinyml.device import open_device
+from tinyml.program import Language, Program
+from tinyml.runtime.cpu import available_cores
+
+SIZES = tuple(1 << n for n in range(20, 29, 2))  # bytes that one pass moves: 1 MB to 256 MB
+_CHAINS = 12  # of multiply-adds: enough to hide their latency, few enough for 16 registers
+_STEPS = 200_000
+
+_PRELUDE = """
+#if defined(__AVX512F__)
+#define WIDTH 64
+#elif defined(__AVX__)
+#define WIDTH 32
+#else
+#define WIDTH 16
+#endif
+#if defined(__AVX__)
+#include <immintrin.h>
+#define STREAM(p, v) _mm256_stream_ps((float *)(p), v)
+#define STREAM_WIDTH 32
+#else
+#define STREAM(p, v) *(p) = v
+#define STREAM_WIDTH 16
+#endif
+typedef float wide __attribute__((vector_size(WIDTH)));
+typedef float piece __attribute__((vector_size(STREAM_WIDTH)));
+"""
+_HEAD = "void %s(void *const *buffers, long start, long end) {\n"
+_PASS = """  piece *a = buffers[0]; const piece *b = buffers[1], *c = buffers[2]; (void)c;
+  long count = {elements} / (STREAM_WIDTH / 4), each = count / {grid};
+  for (long i = start * each; i < end * each; i++) {{ {body} }}
+}}
+"""
+_STREAMS = {
+    "copy": (2, "a[i] = b[i];"),
+    "copy, non-temporal": (2, "STREAM(a + i, b[i]);"),
+    "triad": (3, "a[i] = b[i] + 3.0f * c[i];"),
+    "triad, non-temporal": (3, "STREAM(a + i, b[i] + 3.0f * c[i]);"),
+}
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Bytes per second by bytes moved, and floating-point operations per second."""
+
+    bandwidth: dict[int, float]
+    flops: float
+    threads: int
+
+    def seconds(self, nbytes: int, flops: int) -> float:
+        """The least time for so much work, if both are done at once."""
+        return max(nbytes / self.bandwidth_at(nbytes), flops / self.flops)
+
+    def bandwidth_at(self, nbytes: int) -> float:
+        """Bandwidth over the measured size that is closest to this one."""
+        size = min(self.bandwidth, key=lambda s: abs(math.log(s / max(nbytes, 1))))
+        return self.bandwidth[size]
+
+
+def measure(threads: int, rounds: int = 7) -> Ceilings:
+    """Measure both, the best of several rounds: a ceiling is what was reached when undisturbed."""
+    flops = _fma_peak(threads, rounds)
+    return Ceilings({size: _bandwidth(size, threads, rounds) for size in SIZES}, flops, threads)
+
+
+def _bandwidth(size: int, threads: int, rounds: int) -> float:
+    best, machine = 0.0, open_device("CPU").machine
+    memories = [machine.allocate(size // 2) for _ in range(3)]
+    for number, (arrays, body) in enumerate(_STREAMS.values()):
+        elements = size // arrays // 4 // 1024 * 1024
+        name = f"ceiling_stream_{number}_{size}"
+        text = _HEAD % name + _PASS.format(elements=elements, grid=threads * 4, body=body)
+        run = machine.load([_program(name, text, 3, threads * 4, size)])[0].launch
+        repeats = max(1, (1 << 26) // size)
+        seconds = min(_seconds(run, memories, repeats) for _ in range(rounds))
+        best = max(best, arrays * elements * 4 / seconds)
+    for memory in memories:
+        machine.free(memory, size // 2)
+    return best
+
+
+def _fma_peak(threads: int, rounds: int) -> float:
+    machine = open_device("CPU").machine
+    names = [f"x{i}" for i in range(_CHAINS)]
+    lines = [f"  wide {n} = a + {i};" for i, n in enumerate(names)]
+    steps = " ".join(f"{n} = {n} * a + b;" for n in names)
+    name = "ceiling_fma"
+    text = "\n".join(
+        [
+            _HEAD % name + "  float *out = buffers[0]; wide a = {}, b = {}; a += 0.999f; b += 1e-3f;",
+            '  asm volatile("" : "+x"(a), "+x"(b));',  # values that the compiler cannot know
+            *lines,
+            f"  for (long i = 0; i < {_STEPS} * (end - start); i++) {{ {steps} }}",
+            f"  wide sum = {' + '.join(names)};",
+            "  out[16 * start] = sum[0];\n}\n",
+        ]
+    )
+    flops = 2 * _CHAINS * _STEPS * threads
+    run = machine.load([_program(name, text, 1, threads, 0, flops * 8)])[0].launch
+    memory = machine.allocate(64 * threads)
+    seconds = min(_seconds(run, [memory], 1) for _ in range(rounds * 20))
+    machine.free(memory, 64 * threads)
+    return flops * _lanes() / seconds
+
+
+def _lanes() -> int:
+    """Floats in the vector that `wide` is on this machine."""
+    compiler = open_device("CPU").machine.compiler  # type: ignore[attr-defined]
+    for macro, lanes in (("__AVX512F__", 16), ("__AVX__", 8)):
+        if compiler.defines(macro):
+            return lanes
+    return 4
+
+
+def _program(
+    name: str, text: str, slots: int, grid: int, nbytes: int, flops: int = 0
+) -> Program:
+    from tinyml.program import Cost
+
+    prelude = (_PRELUDE,)
+    return Program(name, Language.C, prelude, text, slots, grid, cost=Cost(flops, nbytes))
+
+
+def _seconds(run: Any, memories: list[Any], repeats: int) -> float:
+    run(memories)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run(memories)
+    return (time.perf_counter() - start) / repeats
+
+
+def threads() -> int:
+    """How many threads everybody gets: those of tinyml."""
+    return config.current.threads or available_cores()

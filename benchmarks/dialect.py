@@ -1,0 +1,235 @@
+"""One spelling for what the workloads need, in each library's own best way of saying it.
+
+A workload is written once, on an `Ops`. What all libraries write alike (`a * b`, `a @ b`, `.T`,
+`reshape`) it says directly. numpy's dialect has two uses: in float64 it is the reference that
+every result is checked against, in float32 it is one of the peers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = Any  # a tensor of the library that speaks
+
+
+class Ops(Protocol):
+    """What a library is asked to do."""
+
+    def exp(self, x: Array) -> Array: ...
+    def sin(self, x: Array) -> Array: ...
+    def tanh(self, x: Array) -> Array: ...
+    def sigmoid(self, x: Array) -> Array: ...
+    def relu(self, x: Array) -> Array: ...
+    def gelu(self, x: Array) -> Array: ...
+    def sum(self, x: Array, axis: int | None) -> Array: ...
+    def softmax(self, x: Array) -> Array: ...
+    def log_softmax(self, x: Array) -> Array: ...
+    def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array: ...
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array: ...
+    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array: ...
+    def max_pool(self, x: Array) -> Array: ...
+    def swap(self, x: Array, first: int, second: int) -> Array: ...
+    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array: ...
+    def embedding(self, weight: Array, tokens: Array) -> Array: ...
+    def cross_entropy(self, logits: Array, labels: Array) -> Array: ...
+
+
+class _Methods:
+    """What tinyml and tinygrad spell alike: methods of the tensor."""
+
+    def exp(self, x: Array) -> Array:
+        return x.exp()
+
+    def sin(self, x: Array) -> Array:
+        return x.sin()
+
+    def tanh(self, x: Array) -> Array:
+        return x.tanh()
+
+    def sigmoid(self, x: Array) -> Array:
+        return x.sigmoid()
+
+    def relu(self, x: Array) -> Array:
+        return x.relu()
+
+    def gelu(self, x: Array) -> Array:
+        return x.gelu()
+
+    def sum(self, x: Array, axis: int | None) -> Array:
+        return x.sum(axis)
+
+    def softmax(self, x: Array) -> Array:
+        return x.softmax(-1)
+
+    def log_softmax(self, x: Array) -> Array:
+        return x.log_softmax(-1)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        return x.layernorm() * weight + bias
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return x.linear(weight.T, bias)
+
+    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return x.conv2d(weight, bias, padding=1)
+
+    def max_pool(self, x: Array) -> Array:
+        return x.max_pool2d()
+
+    def swap(self, x: Array, first: int, second: int) -> Array:
+        return x.transpose(first, second)
+
+    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+        return q.scaled_dot_product_attention(k, v, is_causal=causal)
+
+    def cross_entropy(self, logits: Array, labels: Array) -> Array:
+        return logits.sparse_categorical_crossentropy(labels)
+
+
+class TinymlOps(_Methods):
+    """tinyml."""
+
+    def embedding(self, weight: Array, tokens: Array) -> Array:
+        return weight[tokens]
+
+
+class TinygradOps(_Methods):
+    """tinygrad."""
+
+    def embedding(self, weight: Array, tokens: Array) -> Array:
+        import tinygrad
+
+        layer = tinygrad.nn.Embedding.__new__(tinygrad.nn.Embedding)
+        layer.vocab_sz, layer.embed_sz, layer.weight = *weight.shape, weight
+        return layer(tokens)
+
+
+class TorchOps:
+    """torch: its fused functions where it has some."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch, self._f = torch, torch.nn.functional
+
+    def exp(self, x: Array) -> Array:
+        return x.exp()
+
+    def sin(self, x: Array) -> Array:
+        return x.sin()
+
+    def tanh(self, x: Array) -> Array:
+        return x.tanh()
+
+    def sigmoid(self, x: Array) -> Array:
+        return x.sigmoid()
+
+    def relu(self, x: Array) -> Array:
+        return x.relu()
+
+    def gelu(self, x: Array) -> Array:
+        return self._f.gelu(x, approximate="tanh")
+
+    def sum(self, x: Array, axis: int | None) -> Array:
+        return x.sum() if axis is None else x.sum(axis)
+
+    def softmax(self, x: Array) -> Array:
+        return x.softmax(-1)
+
+    def log_softmax(self, x: Array) -> Array:
+        return x.log_softmax(-1)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        return self._f.layer_norm(x, x.shape[-1:], weight, bias)
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return self._f.linear(x, weight, bias)
+
+    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return self._f.conv2d(x, weight, bias, padding=1)
+
+    def max_pool(self, x: Array) -> Array:
+        return self._f.max_pool2d(x, 2)
+
+    def swap(self, x: Array, first: int, second: int) -> Array:
+        return x.transpose(first, second)
+
+    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+        return self._f.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def embedding(self, weight: Array, tokens: Array) -> Array:
+        return self._f.embedding(tokens, weight)
+
+    def cross_entropy(self, logits: Array, labels: Array) -> Array:
+        return self._f.cross_entropy(logits, labels.long())
+
+
+class NumpyOps:
+    """numpy, without gradients: formulas from the textbook."""
+
+    def exp(self, x: Array) -> Array:
+        return np.exp(x)
+
+    def sin(self, x: Array) -> Array:
+        return np.sin(x)
+
+    def tanh(self, x: Array) -> Array:
+        return np.tanh(x)
+
+    def sigmoid(self, x: Array) -> Array:
+        return 1 / (1 + np.exp(-x))
+
+    def relu(self, x: Array) -> Array:
+        return np.maximum(x, 0)
+
+    def gelu(self, x: Array) -> Array:
+        return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * (x * x * x))))
+
+    def sum(self, x: Array, axis: int | None) -> Array:
+        return x.sum(axis)
+
+    def softmax(self, x: Array) -> Array:
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    def log_softmax(self, x: Array) -> Array:
+        x = x - x.max(-1, keepdims=True)
+        return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        variance = (centred * centred).mean(-1, keepdims=True)
+        return centred / np.sqrt(variance + 1e-5) * weight + bias
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return x @ weight.T if bias is None else x @ weight.T + bias
+
+    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        n, _, height, width = x.shape
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+        rows = windows.transpose(0, 2, 3, 1, 4, 5).reshape(n * height * width, -1)
+        out = rows @ weight.reshape(len(weight), -1).T
+        out = out.reshape(n, height, width, -1).transpose(0, 3, 1, 2)
+        return out if bias is None else out + bias.reshape(1, -1, 1, 1)
+
+    def max_pool(self, x: Array) -> Array:
+        n, c, height, width = x.shape
+        return x.reshape(n, c, height // 2, 2, width // 2, 2).max(axis=(3, 5))
+
+    def swap(self, x: Array, first: int, second: int) -> Array:
+        return np.swapaxes(x, first, second)
+
+    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+        scores = q @ np.swapaxes(k, -1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
+        if causal:
+            scores = np.where(np.tri(q.shape[-2], k.shape[-2], dtype=bool), scores, -np.inf)
+        return self.softmax(scores) @ v
+
+    def embedding(self, weight: Array, tokens: Array) -> Array:
+        return weight[tokens]
+
+    def cross_entropy(self, logits: Array, labels: Array) -> Array:
+        return -self.log_softmax(logits)[np.arange(len(labels)), labels].mean()

@@ -1,0 +1,266 @@
+"""The libraries that are timed, each used as its own documentation says to be fast.
+
+A peer turns a workload into a `call`: a function without arguments that computes the workload
+once, waits until it is done and returns the results. Inputs are already in the library's memory;
+each call makes its results anew, after those of the call before were dropped.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.dialect import NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
+from benchmarks.steps import RATE, Step, tinyml_step
+from benchmarks.workloads import Arrays, Workload
+
+Work = Workload | Step
+Call = Callable[[], tuple[Any, ...]]
+
+
+class Peer(Protocol):
+    """A library under the clock."""
+
+    name: str
+    ops: Ops
+
+    @property
+    def version(self) -> str: ...
+
+    def prepare(self, work: Work, arrays: Arrays) -> Call:
+        """A call that computes `work` on these inputs."""
+        ...
+
+    def numpy(self, result: Any) -> npt.NDArray[Any]:
+        """A result, as an array of the host."""
+        ...
+
+
+class TinymlPeer:
+    """tinyml under TinyJit."""
+
+    name = "tinyml"
+
+    def __init__(self) -> None:
+        import tinyml
+        from tinyml.device import open_device
+
+        self.ops: Ops = TinymlOps()
+        self._tinyml = tinyml
+        self._machine = open_device(tinyml.Device.DEFAULT).machine
+
+    @property
+    def version(self) -> str:
+        return f"{self._tinyml.__version__} {self._tinyml.Device.DEFAULT}, TinyJit"
+
+    def prepare(self, work: Work, arrays: Arrays) -> Call:
+        inputs = [self._tinyml.Tensor(array) for array in arrays]
+        if isinstance(work, Step):
+            step, inputs = tinyml_step(work, inputs), work.split(inputs)[1]
+            jitted = self._tinyml.TinyJit(lambda *data: (step(*data),))
+        else:
+            jitted = self._tinyml.TinyJit(_expression(self.ops, work))
+
+        def call() -> tuple[Any, ...]:
+            results: tuple[Any, ...] = jitted(*inputs)
+            self._machine.synchronize()
+            return results
+
+        return call
+
+    def numpy(self, result: Any) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = result.numpy()
+        return array
+
+
+class TinygradPeer:
+    """tinygrad under TinyJit; its replays write into the same memory each time."""
+
+    name = "tinygrad"
+
+    def __init__(self) -> None:
+        import tinygrad
+
+        self.ops: Ops = TinygradOps()
+        self._tinygrad = tinygrad
+        self._device = tinygrad.Device[tinygrad.Device.DEFAULT]
+
+    @property
+    def version(self) -> str:
+        device = self._tinygrad.Device.DEFAULT
+        return f"{importlib.metadata.version('tinygrad')} {device}, TinyJit"
+
+    def prepare(self, work: Work, arrays: Arrays) -> Call:
+        inputs = [self._tinygrad.Tensor(array).realize() for array in arrays]
+        if isinstance(work, Step):
+            step, inputs = self._step(work, inputs), work.split(inputs)[1]
+            jitted = self._tinygrad.TinyJit(step)
+        else:
+            expression = _expression(self.ops, work)
+
+            def realized(*tensors: Any) -> tuple[Any, ...]:
+                results = expression(*tensors)
+                results[0].realize(*results[1:])
+                return results
+
+            jitted = self._tinygrad.TinyJit(realized)
+
+        def call() -> tuple[Any, ...]:
+            results: tuple[Any, ...] = jitted(*inputs)
+            self._device.synchronize()
+            return results
+
+        return call
+
+    def _step(self, step: Step, tensors: list[Any]) -> Callable[..., Any]:
+        parameters, _ = step.split(tensors)
+        optimizer = self._tinygrad.nn.optim.AdamW(list(parameters.values()), lr=RATE)
+
+        def call(*data: Any) -> tuple[Any, ...]:
+            with self._tinygrad.Context(TRAINING=1):
+                optimizer.zero_grad()
+                loss = step.loss(self.ops, parameters, *data)
+                loss.backward()
+                return (loss.realize(*optimizer.schedule_step()),)
+
+        return call
+
+    def numpy(self, result: Any) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = result.numpy()
+        return array
+
+
+def _expression(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:
+    """A workload on tensors that have `gradient`."""
+    if work.gradients is None:
+        return lambda *inputs: (work.run(ops, *inputs),)
+
+    def both(*inputs: Any) -> tuple[Any, ...]:
+        output = work.run(ops, *inputs[:-1])
+        return output, *output.gradient(*inputs[:-1], gradient=inputs[-1])
+
+    return both
+
+
+class TorchPeer:
+    """torch, op by op."""
+
+    name = "torch"
+
+    def __init__(self, threads: int) -> None:
+        import torch
+
+        self.ops: Ops = TorchOps()
+        self._torch = torch
+        torch.set_num_threads(threads)
+
+    @property
+    def version(self) -> str:
+        return f"{self._torch.__version__}, eager, {self._torch.get_num_threads()} threads"
+
+    def _ready(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    def prepare(self, work: Work, arrays: Arrays) -> Call:
+        # copies: numpy's memory is not aligned to a vector
+        tensors = [self._torch.from_numpy(array).clone() for array in arrays]
+        if isinstance(work, Step):
+            return self._step(work, tensors)
+        function = self._ready(lambda *inputs: work.run(self.ops, *inputs))
+        if work.gradients is None:
+
+            def forward() -> tuple[Any, ...]:
+                with self._torch.no_grad():
+                    return (function(*tensors),)
+
+            return forward
+        *inputs, upstream = tensors
+        for tensor in inputs:
+            tensor.requires_grad_()
+
+        def both() -> tuple[Any, ...]:
+            output = function(*inputs)
+            return output, *self._torch.autograd.grad(output, inputs, upstream)
+
+        return both
+
+    def _step(self, step: Step, tensors: list[Any]) -> Call:
+        parameters, data = step.split(tensors)
+        for tensor in parameters.values():
+            tensor.requires_grad_()
+        optimizer = self._torch.optim.AdamW(parameters.values(), lr=RATE, fused=True)
+        loss_of = self._ready(lambda *data: step.loss(self.ops, parameters, *data))
+
+        def call() -> tuple[Any, ...]:
+            optimizer.zero_grad()
+            loss = loss_of(*data)
+            loss.backward()
+            optimizer.step()
+            return (loss.detach(),)
+
+        return call
+
+    def numpy(self, result: Any) -> npt.NDArray[Any]:
+        array: npt.NDArray[Any] = result.detach().numpy()
+        return array
+
+
+class CompilePeer(TorchPeer):
+    """torch.compile, with what it calls its default mode."""
+
+    name = "compile"
+
+    @property
+    def version(self) -> str:
+        return f"{self._torch.__version__}, torch.compile, {self._torch.get_num_threads()} threads"
+
+    def _ready(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self._torch._dynamo.reset()
+        compiled: Callable[..., Any] = self._torch.compile(function, dynamic=False)
+        return compiled
+
+
+class NumpyPeer:
+    """numpy in float32: what people have anyway. Forward only."""
+
+    name = "numpy"
+
+    def __init__(self) -> None:
+        self.ops: Ops = NumpyOps()
+
+    @property
+    def version(self) -> str:
+        return np.__version__
+
+    def prepare(self, work: Work, arrays: Arrays) -> Call:
+        if isinstance(work, Step) or work.gradients is not None:
+            raise NotImplementedError("numpy has no gradients")
+        return lambda: (work.run(self.ops, *arrays),)
+
+    def numpy(self, result: Any) -> npt.NDArray[Any]:
+        return np.asarray(result)
+
+
+PEERS = ("torch", "compile", "tinygrad", "numpy")
+
+
+def open_peers(names: list[str], threads: int) -> tuple[list[Peer], list[str]]:
+    """tinyml and the peers that are installed; and a line for each that is not."""
+    openers: dict[str, Callable[[], Peer]] = {
+        "torch": lambda: TorchPeer(threads),
+        "compile": lambda: CompilePeer(threads),
+        "tinygrad": TinygradPeer,
+        "numpy": NumpyPeer,
+    }
+    found: list[Peer] = [TinymlPeer()]
+    missing = []
+    for name in names:
+        try:
+            found.append(openers[name]())
+        except ImportError as error:
+            missing.append(f"{name} is left out: {error}")
+    return found, missing

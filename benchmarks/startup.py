@@ -1,0 +1,143 @@
+"""From `python` to the first training step: whole processes, cold and warm disk caches.
+
+    python benchmarks/startup.py                          # the digits convnet
+    python benchmarks/startup.py --step GPT --rounds 3
+
+Each process makes its data and parameters, runs one step, says so and ends. Processes of the
+libraries alternate. Cold means an empty folder for everything that a library caches on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # a checkout need not be installed
+
+LIBRARIES = ("tinyml", "torch", "compile", "tinygrad")
+IMPORTS = ("numpy", "tinyml", "torch", "tinygrad")
+
+
+@dataclass(frozen=True)
+class Life:
+    """A process: seconds to its first step, to its end, and the most memory it held."""
+
+    step: float
+    end: float
+    megabytes: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step", default="digits", help="a word of the step's name: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", default=",".join(LIBRARIES), help="%(default)s")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return first_step(args.child, args.step)
+    print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors\n")
+    print(imports(args.rounds))
+    print()
+    print(first_steps(args.peers.split(","), args.step, args.rounds))
+    return None
+
+
+def first_step(library: str, word: str) -> None:
+    """What the child does: one step, waited for."""
+    from benchmarks import peers, steps
+
+    openers = {"tinyml": peers.TinymlPeer, "tinygrad": peers.TinygradPeer}
+    if library in openers:
+        peer = openers[library]()
+    else:
+        kind = peers.TorchPeer if library == "torch" else peers.CompilePeer
+        peer = kind(len(os.sched_getaffinity(0)))
+    step = next(s for s in steps.steps() if word in s.name)
+    (loss,) = peer.prepare(step, step.inputs())()
+    print(float(peer.numpy(loss)), flush=True)
+
+
+def imports(rounds: int) -> str:
+    """A table of what `import` costs, beyond starting Python."""
+    lines = ["| process | s | MB |", "| --- | ---: | ---: |"]
+    commands = {"pass": "python, nothing imported"} | {f"import {n}": f"import {n}" for n in IMPORTS}
+    present = [c for c in commands if live([sys.executable, "-c", c], {}) is not None]
+    lives: dict[str, list[Life]] = {command: [] for command in present}
+    for _ in range(rounds):
+        for command in present:
+            lives[command].append(live([sys.executable, "-c", command], {}) or Life(0, 0, 0))
+    for command in present:
+        seconds = statistics.median(life.end for life in lives[command])
+        lines.append(f"| {commands[command]} | {seconds:.2f} | {lives[command][0].megabytes:.0f} |")
+    return "\n".join(lines)
+
+
+def first_steps(libraries: list[str], word: str, rounds: int) -> str:
+    """A table of the first step, cold and warm."""
+    head = f"| first step: {word} | cold: step s | end s | warm: step s | end s | peak MB |"
+    lines = [head, "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    cold: dict[str, list[Life]] = {library: [] for library in libraries}
+    warm: dict[str, list[Life]] = {library: [] for library in libraries}
+    for _ in range(rounds):
+        for library in libraries:
+            with tempfile.TemporaryDirectory() as folder:
+                command = [sys.executable, __file__, "--child", library, "--step", word]
+                for lives in (cold, warm):
+                    if (life := live(command, caches(folder))) is not None:
+                        lives[library].append(life)
+    for library in libraries:
+        lines.append(f"| {library} | {' | '.join(_cells(cold[library], warm[library]))} |")
+    return "\n".join(lines)
+
+
+def _cells(cold: list[Life], warm: list[Life]) -> list[str]:
+    if not cold or not warm:
+        return ["failed or not installed", "", "", "", ""]
+    median = statistics.median
+    times = [median(life.step for life in cold), median(life.end for life in cold)]
+    times += [median(life.step for life in warm), median(life.end for life in warm)]
+    peak = max(life.megabytes for life in warm)
+    return [*(f"{seconds:.2f}" for seconds in times), f"{peak:.0f}"]
+
+
+def caches(folder: str) -> dict[str, str]:
+    """Settings that send each library's disk cache into `folder`."""
+    return {
+        "TINYML_CACHE": f"{folder}/tinyml",
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+        "CACHEDB": f"{folder}/tinygrad.db",
+    }
+
+
+def live(command: list[str], environment: dict[str, str]) -> Life | None:
+    """Run a process to its end; None if it fails. Its first line of output marks the step."""
+    start = time.perf_counter()
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    step = time.perf_counter() - start
+    child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    child.stdout.close()
+    end = time.perf_counter() - start
+    # the children's memory (compilers) is not in it; Linux counts kilobytes
+    return None if child.returncode else Life(step, end, usage.ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    main()

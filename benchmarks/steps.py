@@ -1,0 +1,202 @@
+"""Training steps: forward, backward and AdamW, on fixed data, from the same parameters.
+
+The models are those of examples/, without dropout (each library draws other random numbers).
+The reference is tinyml's NUMPY device, its numpy interpreter, in float64; the peers do not share
+a line with it, so that an error of its own would show as all of them being wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.dialect import Ops, TinymlOps
+from benchmarks.workloads import Arrays, Shape
+
+RATE = 1e-3
+CHECKED = 4  # the step whose loss is compared
+Parameters = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model by its parameters and its loss. The result of a call is the loss before it."""
+
+    name: str
+    parameters: dict[str, Shape]
+    data: Callable[[np.random.Generator], Arrays]
+    loss: Callable[..., Any]  # (ops, parameters, *data) -> loss
+    flops: int
+    quick: bool = True
+    group: str = "step"
+    rtol: float = 1e-3
+
+    def inputs(self, seed: int = 0) -> Arrays:
+        """Parameters, in the order of `parameters`, then data."""
+        random = np.random.default_rng(seed)
+        arrays = [_initial(name, shape, random) for name, shape in self.parameters.items()]
+        return [*arrays, *self.data(random)]
+
+    def split(self, tensors: list[Any]) -> tuple[Parameters, list[Any]]:
+        """Inputs as parameters by name, and data."""
+        count = len(self.parameters)
+        return dict(zip(self.parameters, tensors[:count], strict=True)), tensors[count:]
+
+    def reference(self, arrays: Arrays) -> Arrays:
+        """The loss of step number `CHECKED`."""
+        from tinyml import Tensor
+
+        wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+        call = tinyml_step(self, [Tensor(array, device="NUMPY") for array in wide])
+        for _ in range(CHECKED):
+            loss = call()
+        return [loss.numpy()]
+
+    def nbytes(self, inputs: Arrays, results: Arrays) -> int:
+        """Parameters and both moments are read and written, data is read."""
+        parameters, data = self.split(list(inputs))
+        return 6 * sum(a.nbytes for a in parameters.values()) + sum(a.nbytes for a in data)
+
+
+def tinyml_step(step: Step, tensors: list[Any]) -> Callable[[], Any]:
+    """One training step of tinyml, without a JIT."""
+    from tinyml import Tensor, nn
+
+    parameters, data = step.split(tensors)
+    for tensor in parameters.values():
+        tensor.requires_grad = True
+    optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
+    ops = TinymlOps()
+
+    def call(*inputs: Any) -> Any:
+        with Tensor.train():
+            optimizer.zero_grad()
+            loss = step.loss(ops, parameters, *(inputs or data))
+            loss.backward()
+            optimizer.step()
+            return loss
+
+    return call
+
+
+def _initial(name: str, shape: Shape, random: np.random.Generator) -> Any:
+    """Small uniform weights; ones and zeros for what scales and shifts."""
+    if name.endswith("scale"):
+        return np.ones(shape, np.float32)
+    if name.endswith("shift"):
+        return np.zeros(shape, np.float32)
+    bound = 1 / math.sqrt(math.prod(shape[1:]) or 1)
+    return random.uniform(-bound, bound, shape).astype(np.float32)
+
+
+# ---- models ----
+
+
+def _labelled(shape: Shape, classes: int) -> Callable[[np.random.Generator], Arrays]:
+    def draw(random: np.random.Generator) -> Arrays:
+        labels = random.integers(0, classes, shape[0]).astype(np.int32)
+        return [random.standard_normal(shape, dtype=np.float32), labels]
+
+    return draw
+
+
+def digits(batch: int = 64) -> Step:
+    """The convolutional network of examples/train_digits.py."""
+    parameters: dict[str, Shape] = {"conv1": (16, 1, 3, 3), "conv1.shift": (16,)}
+    parameters |= {"conv2": (32, 16, 3, 3), "conv2.shift": (32,)}
+    parameters |= {"hidden": (64, 512), "hidden.shift": (64,), "out": (10, 64), "out.shift": (10,)}
+
+    def loss(ops: Ops, p: Parameters, images: Any, labels: Any) -> Any:
+        x = ops.relu(ops.conv2d(images, p["conv1"], p["conv1.shift"]))
+        x = ops.max_pool(ops.relu(ops.conv2d(x, p["conv2"], p["conv2.shift"])))
+        x = x.reshape(batch, 512)
+        x = ops.relu(ops.linear(x, p["hidden"], p["hidden.shift"]))
+        return ops.cross_entropy(ops.linear(x, p["out"], p["out.shift"]), labels)
+
+    work = 64 * 9 * 16 * (1 + 32) + 512 * 64 + 640  # multiply-adds for one image
+    return Step("digits convnet step", parameters, _labelled((batch, 1, 8, 8), 10), loss, 6 * batch * work)
+
+
+def mlp(sizes: tuple[int, ...] = (784, 512, 512, 10), batch: int = 128) -> Step:
+    """Linear layers with relu between them."""
+    parameters: dict[str, Shape] = {}
+    for n, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        parameters |= {f"{n}": (fan_out, fan_in), f"{n}.shift": (fan_out,)}
+    last = len(sizes) - 2
+
+    def loss(ops: Ops, p: Parameters, x: Any, labels: Any) -> Any:
+        for n in range(last):
+            x = ops.relu(ops.linear(x, p[f"{n}"], p[f"{n}.shift"]))
+        return ops.cross_entropy(ops.linear(x, p[f"{last}"], p[f"{last}.shift"]), labels)
+
+    work = sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+    name = f"MLP {'-'.join(map(str, sizes))} step"
+    return Step(name, parameters, _labelled((batch, sizes[0]), sizes[-1]), loss, 6 * batch * work)
+
+
+@dataclass(frozen=True)
+class GPTSize:
+    """How large a GPT is."""
+
+    layers: int = 4
+    dim: int = 256
+    heads: int = 4
+    context: int = 128
+    batch: int = 8
+    vocabulary: int = 128
+
+
+def gpt(size: GPTSize, quick: bool = False) -> Step:
+    """The GPT of examples/train_gpt.py."""
+    d, tokens = size.dim, size.batch * size.context
+    parameters: dict[str, Shape] = {"token": (size.vocabulary, d), "position": (size.context, d)}
+    for n in range(size.layers):
+        parameters |= {f"{n}.1.scale": (d,), f"{n}.1.shift": (d,)}
+        parameters |= {f"{n}.qkv": (3 * d, d), f"{n}.out": (d, d)}
+        parameters |= {f"{n}.2.scale": (d,), f"{n}.2.shift": (d,)}
+        parameters |= {f"{n}.up": (4 * d, d), f"{n}.up.shift": (4 * d,)}
+        parameters |= {f"{n}.down": (d, 4 * d), f"{n}.down.shift": (d,)}
+    parameters |= {"scale": (d,), "shift": (d,), "head": (size.vocabulary, d)}
+
+    def draw(random: np.random.Generator) -> Arrays:
+        shape = (size.batch, size.context + 1)
+        text = random.integers(0, size.vocabulary, shape).astype(np.int32)
+        return [text[:, :-1].copy(), text[:, 1:].copy().reshape(-1)]
+
+    def loss(ops: Ops, p: Parameters, x: Any, y: Any) -> Any:
+        return _gpt_loss(ops, p, size, x, y)
+
+    products = size.layers * (12 * d * d + size.context * d) + d * size.vocabulary
+    name = f"GPT {size.layers}x{d} T{size.context} B{size.batch} step"
+    return Step(name, parameters, draw, loss, 6 * tokens * products, quick)
+
+
+def _gpt_loss(ops: Ops, p: Parameters, size: GPTSize, tokens: Any, labels: Any) -> Any:
+    x = ops.embedding(p["token"], tokens) + p["position"]
+    for n in range(size.layers):
+        normal = ops.layer_norm(x, p[f"{n}.1.scale"], p[f"{n}.1.shift"])
+        x = x + _attend(ops, p, size, n, normal)
+        normal = ops.layer_norm(x, p[f"{n}.2.scale"], p[f"{n}.2.shift"])
+        up = ops.gelu(ops.linear(normal, p[f"{n}.up"], p[f"{n}.up.shift"]))
+        x = x + ops.linear(up, p[f"{n}.down"], p[f"{n}.down.shift"])
+    x = ops.layer_norm(x, p["scale"], p["shift"])
+    logits = ops.linear(x, p["head"], None).reshape(size.batch * size.context, -1)
+    return ops.cross_entropy(logits, labels)
+
+
+def _attend(ops: Ops, p: Parameters, size: GPTSize, n: int, x: Any) -> Any:
+    batch, context, heads, d = size.batch, size.context, size.heads, size.dim
+    qkv = ops.linear(x, p[f"{n}.qkv"], None).reshape(batch, context, 3, heads, d // heads)
+    q, k, v = (ops.swap(qkv[:, :, i], 1, 2) for i in range(3))  # (batch, heads, context, -1)
+    y = ops.swap(ops.attention(q, k, v, True), 1, 2)
+    return ops.linear(y.reshape(batch, context, d), p[f"{n}.out"], None)
+
+
+def steps() -> list[Step]:
+    """All training steps."""
+    small = GPTSize(layers=2, dim=128, context=64)
+    return [digits(), mlp(), gpt(small, quick=True), gpt(GPTSize())]

@@ -1,0 +1,223 @@
+"""Opts never change what a kernel computes, alone or together, also where sizes are odd."""
+
+from __future__ import annotations
+
+import contextlib
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from tinyml import kernel, lazy
+from tinyml.codegen import nest
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.opts import Opt, OptError, OptKind, apply, find, optimize
+from tinyml.codegen.simulate import simulate
+from tinyml.device import Device
+from tinyml.dtype import float16
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule import schedule
+
+GRAPHS = {
+    "elementwise": lambda: graphs.elementwise(5, 11),
+    "halves": lambda: graphs.elementwise(3, 13, dtype=float16),
+    "softmax": lambda: graphs.softmax(leaf(3, 11)),
+    "layernorm": lambda: graphs.layernorm(leaf(5, 7)),
+    "column sum": lambda: graphs.total(leaf(11, 5), 0),
+    "matmul": lambda: graphs.linear_relu(5, 7, 11),
+    "transposed matmul": lambda: graphs.matmul(lazy.permute(leaf(3, 5), (1, 0)), leaf(3, 9)),
+    "convolution": lambda: graphs.convolution(1, 2, 3, 5, 4),
+    "padded": lambda: lazy.pad(leaf(3, 6), ((1, 0), (3, 2)), 5.0),
+    "embedding": lambda: graphs.embedding(6, 5, 7),
+    "scatter": lambda: graphs.embedding_gradient(6, 5, 7),
+}
+# one kernel per graph: the last, which has something to say
+KERNELS: dict[str, Kernel] = {
+    name: stages.kernels_of(schedule([make()]))[-1] for name, make in GRAPHS.items()
+}
+SIZES = {
+    OptKind.COLLAPSE: (0,), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
+    OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
+    OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4),
+}  # fmt: skip
+
+
+def arrays_of(k: Kernel) -> list[graphs.Array]:
+    """Buffers for the slots of a kernel: indices are small, outputs start as zeros."""
+    rng = np.random.default_rng(3)
+    written = {output.slot for output in k.outputs}
+    found = []
+    for slot, (shape, dtype) in enumerate(k.slots):
+        drawn = graphs.numbers(rng, shape, dtype)
+        found.append(np.zeros_like(drawn) if slot in written else drawn)
+    return found
+
+
+WANTED: dict[str, list[graphs.Array]] = {}
+for _name, _kernel in KERNELS.items():
+    WANTED[_name] = arrays_of(_kernel)
+    kernel.run(_kernel, WANTED[_name])
+
+
+def choices(plain: LoopNest) -> list[Opt]:
+    """Every Opt that could be tried on a nest."""
+    axes = dict.fromkeys(a.name for one in plain.nests for a in nest.axes(one))
+    slots = range(len(plain.slots))
+    return [
+        Opt(kind, axis, amount, slot)
+        for kind in OptKind
+        for axis in axes
+        for amount in SIZES[kind]
+        for slot in (slots if kind is OptKind.STAGE else (0,))
+    ]
+
+
+def assert_unchanged(name: str, nest_: LoopNest) -> None:
+    """Both dialects of the nest compute what the kernel does."""
+    nest.verify(nest_)
+    k = KERNELS[name]
+    kinds = {kind for _, kind in nest_.kinds}
+    for vectors in (True, False):
+        if vectors and (nest.Kind.THREAD in kinds or nest.Kind.LANE not in kinds):
+            continue  # C has no threads of a block; without lanes both dialects are alike
+        found = arrays_of(k)
+        simulate(linearize(nest_, vectors), found)
+        for output in k.outputs:
+            got, wanted = found[output.slot], WANTED[name][output.slot]
+            half = output.value.dtype.is_half
+            np.testing.assert_allclose(
+                got.astype(np.float64), wanted.astype(np.float64), 2e-2 if half else 1e-4, 1e-4
+            )
+
+
+def spread(plain: LoopNest, opt: Opt) -> LoopNest:
+    """All rows but the one that `opt` is about walked by blocks, which is quick to simulate."""
+    if opt.kind in (OptKind.COLLAPSE, OptKind.ORDER):
+        return plain
+    rows = dict.fromkeys(a.name for one in plain.nests for a in one.rows if a.name != opt.axis)
+    return optimize(plain, [Opt(OptKind.GRID, name) for name in rows])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_opt_alone(name: str) -> None:
+    plain = lower(KERNELS[name])
+    applied: set[OptKind] = set()
+    for opt in choices(plain):
+        try:
+            changed = apply(spread(plain, opt), opt)
+        except OptError:
+            continue
+        applied.add(opt.kind)
+        try:
+            assert_unchanged(name, changed)
+        except Exception as error:
+            raise AssertionError(f"{opt} changes {name}: {error}\n{changed}") from error
+    assert {OptKind.GRID, OptKind.LANES, OptKind.UNROLL, OptKind.SPLIT} <= applied
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(st.data())
+def test_opts_together(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(KERNELS)))
+    changed = lower(KERNELS[name])
+    applied: list[Opt] = []
+    for _ in range(data.draw(st.integers(2, 4))):
+        opt = data.draw(st.sampled_from(choices(changed)))
+        try:
+            changed = apply(changed, opt)
+        except OptError:
+            continue
+        applied.append(opt)
+    rows = dict.fromkeys(a.name for one in changed.nests for a in one.rows)
+    for axis in rows:  # what is left is walked by blocks: quick to simulate
+        with contextlib.suppress(OptError):
+            if changed.kind(find(changed, axis)) is nest.Kind.LOOP:
+                changed = apply(changed, Opt(OptKind.GRID, axis))
+    note(f"{name}: {[str(o) for o in applied]}\n{changed}")
+    assert_unchanged(name, changed)
+
+
+@pytest.mark.parametrize("machine", ["CPU", "EMU"])
+def test_opts_on_machines(machine: str) -> None:
+    if not Device.available(machine):
+        pytest.skip(f"{machine} does not answer")
+    common = (OptKind.GRID, OptKind.UNROLL, OptKind.LANES)
+    for kind in common if machine == "CPU" else (*common, OptKind.THREAD):
+        for name, k in KERNELS.items():
+            opts = []
+            plain = lower(k)
+            for opt in choices(plain):
+                if opt.kind is kind and not opts:
+                    try:
+                        plain = apply(plain, opt)
+                        opts.append(opt)
+                    except OptError:
+                        continue
+            found = arrays_of(k)
+            stages.on_machine(machine, [k], opts)(k, found)
+            for output in k.outputs:
+                wide = (a[output.slot].astype(np.float64) for a in (found, WANTED[name]))
+                np.testing.assert_allclose(*wide, 2e-2, 1e-3, err_msg=f"{name} {opts}")
+
+
+# ---- what does not fit ----
+
+
+def plain_of(root: LazyBuffer) -> LoopNest:
+    (k,) = stages.kernels_of(schedule([root]))
+    return lower(k)
+
+
+@pytest.mark.parametrize(
+    ("opt", "why"),
+    [
+        (Opt(OptKind.UNROLL, "nowhere", 2), "no axis nowhere"),
+        (Opt(OptKind.UNROLL, "i0", 1), "cannot unroll i0 1"),
+        (Opt(OptKind.LANES, "i0", 99), "i0 has 13 steps"),
+        (Opt(OptKind.GRID, "r0"), "only row axes"),
+        (Opt(OptKind.ORDER, "r0"), "only row axes"),
+        (Opt(OptKind.COLLAPSE, "r0"), "cannot collapse"),
+    ],
+)
+def test_an_opt_that_does_not_fit_says_why(opt: Opt, why: str) -> None:
+    with pytest.raises(OptError, match=why):
+        apply(plain_of(graphs.matmul(leaf(13, 5), leaf(5, 7))), opt)
+
+
+def test_axes_that_are_read_apart_are_not_collapsed() -> None:
+    x = lazy.permute(leaf(4, 6), (1, 0))
+    with pytest.raises(OptError, match="read apart"):
+        apply(plain_of(graphs.add(x, leaf(6, 4))), Opt(OptKind.COLLAPSE, "i0"))
+
+
+def test_a_value_read_in_two_ways_is_not_staged() -> None:
+    x = leaf(6, 6)
+    both = graphs.matmul(x, lazy.permute(x, (1, 0)))
+    with pytest.raises(OptError, match="cannot stage"):
+        apply(plain_of(both), Opt(OptKind.STAGE, "r0", slot=1))
+
+
+def test_a_list_of_opts_is_a_value() -> None:
+    opts = [Opt(OptKind.UNROLL, "i0", 4), Opt(OptKind.LANES, "i1", 8)]
+    assert [str(o) for o in opts] == ["unroll i0 4", "lanes i1 8"]
+    plain = plain_of(graphs.matmul(leaf(13, 5), leaf(5, 9)))
+    assert optimize(plain, opts) == optimize(optimize(plain, opts[:1]), opts[1:])
+    assert optimize(plain, []) is plain
+
+
+def test_a_plain_loop_nest_prints_what_it_walks() -> None:
+    text = str(optimize(plain_of(graphs.matmul(leaf(13, 5), leaf(5, 9))), [Opt(OptKind.GRID, "i0")]))
+    assert "grid i0:13" in text
+    assert "loop r0:5" in text
