@@ -7,6 +7,7 @@ each call makes its results anew, after those of the call before were dropped.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from benchmarks.dialect import NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
 from benchmarks.steps import RATE, Step, tinyml_step
 from benchmarks.workloads import Arrays, Workload
+from tinyml.device import open_device
 
 Work = Workload | Step
 Call = Callable[[], tuple[Any, ...]]
@@ -46,9 +48,7 @@ class TinymlPeer:
     name = "tinyml"
 
     def __init__(self) -> None:
-        import tinyml
-        from tinyml.device import open_device
-
+        tinyml: Any = importlib.import_module("tinyml")
         self.ops: Ops = TinymlOps()
         self._tinyml = tinyml
         self._machine = open_device(tinyml.Device.DEFAULT).machine
@@ -60,10 +60,17 @@ class TinymlPeer:
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         inputs = [self._tinyml.Tensor(array) for array in arrays]
         if isinstance(work, Step):
-            step, inputs = tinyml_step(work, inputs), work.split(inputs)[1]
-            jitted = self._tinyml.TinyJit(lambda *data: (step(*data),))
+            function = _alone(tinyml_step(work, inputs))
+            inputs = work.split(inputs)[1]
         else:
-            jitted = self._tinyml.TinyJit(_expression(self.ops, work))
+            function = _expression(self.ops, work)
+
+        def realized(*tensors: Any) -> tuple[Any, ...]:
+            results = function(*tensors)
+            self._tinyml.Tensor.realize(*results)
+            return results
+
+        jitted = self._tinyml.TinyJit(realized)
 
         def call() -> tuple[Any, ...]:
             results: tuple[Any, ...] = jitted(*inputs)
@@ -83,8 +90,7 @@ class TinygradPeer:
     name = "tinygrad"
 
     def __init__(self) -> None:
-        import tinygrad
-
+        tinygrad: Any = importlib.import_module("tinygrad")
         self.ops: Ops = TinygradOps()
         self._tinygrad = tinygrad
         self._device = tinygrad.Device[tinygrad.Device.DEFAULT]
@@ -134,6 +140,11 @@ class TinygradPeer:
         return array
 
 
+def _alone(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    """A function of one result as one of several."""
+    return lambda *inputs: (function(*inputs),)
+
+
 def _expression(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:
     """A workload on tensors that have `gradient`."""
     if work.gradients is None:
@@ -151,11 +162,10 @@ class TorchPeer:
 
     name = "torch"
 
-    def __init__(self, threads: int) -> None:
-        import torch
-
+    def __init__(self, threads: int, device: str = "cpu") -> None:
+        torch: Any = importlib.import_module("torch")
         self.ops: Ops = TorchOps()
-        self._torch = torch
+        self._torch, self._device = torch, device
         torch.set_num_threads(threads)
 
     @property
@@ -167,7 +177,7 @@ class TorchPeer:
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         # copies: numpy's memory is not aligned to a vector
-        tensors = [self._torch.from_numpy(array).clone() for array in arrays]
+        tensors = [self._torch.from_numpy(array).clone().to(self._device) for array in arrays]
         if isinstance(work, Step):
             return self._step(work, tensors)
         function = self._ready(lambda *inputs: work.run(self.ops, *inputs))
@@ -205,7 +215,7 @@ class TorchPeer:
         return call
 
     def numpy(self, result: Any) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = result.detach().numpy()
+        array: npt.NDArray[Any] = result.detach().cpu().numpy()
         return array
 
 
@@ -234,7 +244,7 @@ class NumpyPeer:
 
     @property
     def version(self) -> str:
-        return np.__version__
+        return str(np.__version__)
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         if isinstance(work, Step) or work.gradients is not None:

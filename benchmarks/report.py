@@ -9,9 +9,9 @@ Record = dict[str, Any]
 
 LEFT_OUT = "left out"  # how the error begins of those who cannot take part
 LEGEND = """\
-`ms`: tinyml, median of the rounds that count. A peer's column: its ms and, after the ×, how many
-times faster tinyml is (above 1: tinyml wins), the median of the ratios of the single rounds.
-`best ×`: the same against the fastest peer. `roof`: share of the machine's ceiling that tinyml
+`ms`: tinyml, median of the rounds that count. A peer's column: its ms and, in
+brackets, how many times faster tinyml is (above 1: tinyml wins), the median of the ratios of the
+single rounds. `best`: the same against the fastest peer. `roof`: share of the machine's ceiling that tinyml
 reached, by bytes (B) or by FLOPs (F), whichever bounds. `rounds`: those that count, of those run;
 `~`: others used the machine in nearly all of them; then all figures of the line are those of the
 fastest single call, and say less."""
@@ -20,7 +20,7 @@ fastest single call, and say less."""
 def table(results: Sequence[Record], peers: Sequence[str]) -> str:
     """One line for each workload."""
     others = [name for name in peers if name != "tinyml"]
-    head = ["workload", "ms", "roof", *others, "best ×", "rounds"]
+    head = ["workload", "ms", "roof", *others, "best", "rounds"]
     lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
     lines += [_line(_cells(result, others)) for result in results]
     return "\n".join(lines)
@@ -73,7 +73,7 @@ def _cells(result: Record, others: Sequence[str]) -> list[str]:
         elif own is None:
             cells.append(milliseconds(peer["seconds"]))
         else:
-            cells.append(f"{milliseconds(peer['seconds'])} ×{peer['speedup']:.2f}")
+            cells.append(f"{milliseconds(peer['seconds'])} ({peer['speedup']:.2f}x)")
     return [*cells, _best(result, others), _rounds(result)]
 
 
@@ -82,7 +82,7 @@ def _best(result: Record, others: Sequence[str]) -> str:
     if "tinyml" not in result["peers"] or not found:
         return ""
     fastest = min(found, key=lambda name: found[name]["seconds"])
-    return f"{found[fastest]['speedup']:.2f}"
+    return f"{found[fastest]['speedup']:.2f}x"
 
 
 def _roof(result: Record) -> str:

@@ -1,7 +1,7 @@
 """Time tinyml beside its peers, in one interleaved run.
 
-    python benchmarks/run.py                        # everything; writes benchmarks/results/
-    python benchmarks/run.py --quick softmax matmul # what has these words in its name
+python benchmarks/run.py                        # everything; writes benchmarks/results/
+python benchmarks/run.py --quick softmax matmul # what has these words in its name
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def arguments() -> argparse.Namespace:
 
 def everything(quick: bool) -> list[Work]:
     """All workloads, or those of --quick."""
-    all_of_them = [*workloads.kernels(), *steps.steps()]
+    all_of_them: list[Work] = [*workloads.kernels(), *steps.steps()]
     return [work for work in all_of_them if work.quick or not quick]
 
 

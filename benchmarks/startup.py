@@ -16,13 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout need not be installed
 
 LIBRARIES = ("tinyml", "torch", "compile", "tinygrad")
+if TYPE_CHECKING:
+    from benchmarks.peers import Peer
+
 IMPORTS = ("numpy", "tinyml", "torch", "tinygrad")
 
 
@@ -55,12 +60,14 @@ def first_step(library: str, word: str) -> None:
     """What the child does: one step, waited for."""
     from benchmarks import peers, steps
 
-    openers = {"tinyml": peers.TinymlPeer, "tinygrad": peers.TinygradPeer}
-    if library in openers:
-        peer = openers[library]()
-    else:
-        kind = peers.TorchPeer if library == "torch" else peers.CompilePeer
-        peer = kind(len(os.sched_getaffinity(0)))
+    threads = len(os.sched_getaffinity(0))
+    openers: dict[str, Callable[[], Peer]] = {
+        "tinyml": peers.TinymlPeer,
+        "torch": lambda: peers.TorchPeer(threads),
+        "compile": lambda: peers.CompilePeer(threads),
+        "tinygrad": peers.TinygradPeer,
+    }
+    peer = openers[library]()
     step = next(s for s in steps.steps() if word in s.name)
     (loss,) = peer.prepare(step, step.inputs())()
     print(float(peer.numpy(loss)), flush=True)
@@ -69,7 +76,9 @@ def first_step(library: str, word: str) -> None:
 def imports(rounds: int) -> str:
     """A table of what `import` costs, beyond starting Python."""
     lines = ["| process | s | MB |", "| --- | ---: | ---: |"]
-    commands = {"pass": "python, nothing imported"} | {f"import {n}": f"import {n}" for n in IMPORTS}
+    commands = {"pass": "python, nothing imported"} | {
+        f"import {n}": f"import {n}" for n in IMPORTS
+    }
     present = [c for c in commands if live([sys.executable, "-c", c], {}) is not None]
     lives: dict[str, list[Life]] = {command: [] for command in present}
     for _ in range(rounds):

@@ -7,6 +7,7 @@ a line with it, so that an error of its own would show as all of them being wron
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ class Step:
     def nbytes(self, inputs: Arrays, results: Arrays) -> int:
         """Parameters and both moments are read and written, data is read."""
         parameters, data = self.split(list(inputs))
-        return 6 * sum(a.nbytes for a in parameters.values()) + sum(a.nbytes for a in data)
+        moved = 6 * sum(int(a.nbytes) for a in parameters.values())
+        return moved + sum(int(a.nbytes) for a in data)
 
 
 def tinyml_step(step: Step, tensors: list[Any]) -> Callable[[], Any]:
@@ -118,13 +120,15 @@ def digits(batch: int = 64) -> Step:
         return ops.cross_entropy(ops.linear(x, p["out"], p["out.shift"]), labels)
 
     work = 64 * 9 * 16 * (1 + 32) + 512 * 64 + 640  # multiply-adds for one image
-    return Step("digits convnet step", parameters, _labelled((batch, 1, 8, 8), 10), loss, 6 * batch * work)
+    return Step(
+        "digits convnet step", parameters, _labelled((batch, 1, 8, 8), 10), loss, 6 * batch * work
+    )
 
 
 def mlp(sizes: tuple[int, ...] = (784, 512, 512, 10), batch: int = 128) -> Step:
     """Linear layers with relu between them."""
     parameters: dict[str, Shape] = {}
-    for n, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for n, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         parameters |= {f"{n}": (fan_out, fan_in), f"{n}.shift": (fan_out,)}
     last = len(sizes) - 2
 
@@ -133,7 +137,7 @@ def mlp(sizes: tuple[int, ...] = (784, 512, 512, 10), batch: int = 128) -> Step:
             x = ops.relu(ops.linear(x, p[f"{n}"], p[f"{n}.shift"]))
         return ops.cross_entropy(ops.linear(x, p[f"{last}"], p[f"{last}.shift"]), labels)
 
-    work = sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+    work = sum(a * b for a, b in itertools.pairwise(sizes))
     name = f"MLP {'-'.join(map(str, sizes))} step"
     return Step(name, parameters, _labelled((batch, sizes[0]), sizes[-1]), loss, 6 * batch * work)
 

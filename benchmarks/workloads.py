@@ -109,9 +109,7 @@ def _streams() -> list[Workload]:
     big, small = (1 << 24,), (1 << 18,)
     return [
         Workload("add 16M", "stream", (big, big), lambda ops, a, b: a + b),
-        Workload(
-            "gelu(a*b+c) 16M", "stream", (big,) * 3, lambda ops, a, b, c: ops.gelu(a * b + c)
-        ),
+        Workload("gelu(a*b+c) 16M", "stream", (big,) * 3, lambda ops, a, b, c: ops.gelu(a * b + c)),
         Workload("sin-exp-tanh-sigmoid 256k", "stream", (small,), _chain),
     ]
 
@@ -142,7 +140,9 @@ def _summing(axis: int | None) -> Callable[..., Any]:
 def _product(m: int, k: int, n: int, name: str = "", quick: bool = True) -> Workload:
     name = name or (f"matmul {m}" if m == k == n else f"matmul {m}x{k}x{n}")
     shapes = (m, k), (k, n)
-    return Workload(name, "contraction", shapes, lambda ops, a, b: a @ b, 2 * m * k * n, None, quick)
+    return Workload(
+        name, "contraction", shapes, lambda ops, a, b: a @ b, 2 * m * k * n, None, quick
+    )
 
 
 def _contractions() -> list[Workload]:
@@ -211,4 +211,3 @@ def _attentions() -> list[Workload]:
 def kernels() -> list[Workload]:
     """All workloads that are one expression."""
     return [*_streams(), *_rows(), *_contractions(), *_attentions()]
-

@@ -120,7 +120,7 @@ def test_threads_that_store_different_values_are_found() -> None:
 
 def test_a_missing_barrier_is_found() -> None:
     fill = ir.PutTile("tile0", float32, linear(TX), Load(1, float32, linear(TX), ()), ())
-    read = put(Stored("tile0", float32, linear(TX) * -1 + 3), linear(TX))
+    read = put(Stored("tile0", float32, linear(TX) * -1 + 3, TX), linear(TX))
     assert launch(one_part(fill, ir.Barrier(), read, threads=4, tile=4)) == [3, 2, 1, 0]
     assert launch(one_part(fill, read, threads=4, tile=4)) == [0, 0, 0, 0]
     with pytest.raises(VerifyError, match="while others may read"):

@@ -78,7 +78,9 @@ class CudaRenderer(Renderer):
         return sum(_aligned(local) for local in self.k.locals)
 
     def thread_axes(self, part: ir.Part) -> Iterator[str]:
-        yield from self.numbered(part.threads, "ty")
+        self.threads = prod(a.size for a in part.threads)
+        number = f"(ty % {self.threads})" if self.threads < self.k.block[1] else "ty"
+        yield from self.numbered(part.threads, number)
 
     def axis(self, name: str) -> str:
         along = {ir.TX: 0, "ty": 1}.get(name)
@@ -153,6 +155,8 @@ class CudaRenderer(Renderer):
         line = self._put_line(put)
         if put.once and self.k.block[0] > 1:
             line = f"if ({ir.TX} == 0) {line}"
+        if self.threads < self.k.block[1]:  # a store in place must be done by one thread only
+            line = f"if (ty < {self.threads}) {line}"
         yield self.guarded(put.valid, line)
 
     def _put_line(self, put: ir.Put) -> str:

@@ -104,6 +104,7 @@ class _Lowering:
                 answer = self.done[current] = end.value
                 stack.pop()
                 continue
+            wanted = _relevant(*wanted)
             answer = self.done.get(wanted)
             if answer is None:
                 stack.append((wanted, self._steps(*wanted)))
@@ -181,6 +182,17 @@ class _Lowering:
         known = tuple(ZERO if n == 1 else i for i, n in zip(index, source.shape, strict=True))
         value = yield source, known, allowed
         return select(needed, value, fill)
+
+
+def _relevant(node: LazyBuffer, index: Index, valid: Valid) -> Request:
+    """Without conditions on axes that the index does not have: they cannot keep it in bounds.
+
+    So a reduction inside a padded region does not come to depend on where in it one is.
+    """
+    if valid:
+        free = {a for i in index for a in i.free}
+        valid = tuple(v for v in valid if not free.isdisjoint(v.free))
+    return node, index, valid
 
 
 def moved_index(node: lazy.Move, index: Index) -> Index:

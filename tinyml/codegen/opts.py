@@ -82,6 +82,8 @@ def optimize(nest: LoopNest, opts: Sequence[Opt]) -> LoopNest:
 def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     axis = find(nest, opt.axis)
+    staged = any(one.tiles and axis in axes(one) for one in nest.nests)
+    _require(opt.kind is OptKind.STAGE or not staged, opt, "tiles are staged last")
     match opt.kind:
         case OptKind.COLLAPSE:
             return collapse(nest, axis)
@@ -101,6 +103,7 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     enough = opt.amount <= axis.size or opt.kind is OptKind.THREAD
     _require(opt.amount > 1 and enough, opt, f"{axis.name} has {axis.size} steps")
     if opt.kind is OptKind.THREAD:
+        _require(_apart(nest, axis), opt, "a fold over tx would depend on tx")
         name = f"{axis.name}t" if is_row(nest, axis) else TX
         return split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
     letter, kind = {
@@ -109,7 +112,31 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
         OptKind.SPLIT: ("s", Kind.LOOP),
     }[opt.kind]
     masked = opt.kind is OptKind.SPLIT
-    return split(nest, axis, Axis(axis.name + letter, opt.amount), kind, masked)
+    made = split(nest, axis, Axis(axis.name + letter, opt.amount), kind, masked)
+    _require(_one_lane(made), opt, "values would have lanes along two axes")
+    return made
+
+
+def _one_lane(nest: LoopNest) -> bool:
+    """Whether no value depends on two axes of lanes."""
+    lanes = {a for a, kind in nest.kinds if kind is Kind.LANE}
+    values = [e.free for one in nest.nests for e in toposort(roots(one))]
+    stores = [s for one in nest.nests for walk in one.walks for s in walk.stores]
+    return len(lanes) < 2 or all(
+        len(free & lanes) < 2 for free in (*values, *(s.position.free | s.value.free for s in stores))
+    )
+
+
+def _apart(nest: LoopNest, axis: Axis) -> bool:
+    """Whether tx stays either an axis that a fold walks or one that it depends on, never both."""
+    for one in nest.nests:
+        inside = {a for walk in one.walks for a in walk.axes}
+        for fold in folds(one):
+            over = any(a.name == TX or a is axis for a in fold.axes)
+            under = any(a.name == TX or a is axis for a in fold.free & inside)
+            if over and under:
+                return False
+    return True
 
 
 def _require(holds: bool, opt: Opt, why: str) -> None:

@@ -73,7 +73,7 @@ class _Builder:
 
     def inline(self, root: LazyBuffer) -> LazyBuffer:
         """`root` as an expression over slots."""
-        stops = _Stops(self, root)
+        stops = _Stops(self)
         for node in toposort([root], stops, lazy.read_sources):
             if node not in self.done:
                 self.done[node] = self._slot(node) if node in stops else self._rewritten(node)
@@ -98,11 +98,10 @@ class _Builder:
 class _Stops:
     """The nodes where inlining stops: leaves, and units of other groups."""
 
-    def __init__(self, builder: _Builder, root: LazyBuffer) -> None:
-        self.builder, self.root = builder, root
+    def __init__(self, builder: _Builder) -> None:
+        self.builder = builder
 
     def __contains__(self, node: object) -> bool:
         if isinstance(node, lazy.Data):
             return True
-        inside = node in self.builder.members or node is self.root
-        return node in self.builder.units and not inside
+        return node in self.builder.units and node not in self.builder.members

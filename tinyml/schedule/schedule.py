@@ -11,7 +11,7 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.build import build
 from tinyml.schedule.fuse import Fusion, Group, ordered, walked
-from tinyml.schedule.split import split_reductions
+from tinyml.schedule.split import share_assigned, split_reductions
 from tinyml.schedule.units import find_units
 
 
@@ -61,7 +61,7 @@ class Schedule:
 
 def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
-    roots = split_reductions(wanted)
+    roots = share_assigned(split_reductions(wanted))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots)
     fusion = Fusion(order, units)
@@ -105,14 +105,14 @@ def _order_writes(groups: list[Group], fusion: Fusion) -> frozenset[LazyBuffer]:
     for unit in fusion.uses:
         if isinstance(unit, lazy.Assign):
             assigns.setdefault(lazy.assigned(unit), []).append(unit)
+    readers_of: dict[LazyBuffer, set[Group]] = {}
+    for unit, uses in fusion.uses.items():
+        for use in uses:
+            readers_of.setdefault(use.node, set()).add(fusion.group_of[unit])
     in_place: set[LazyBuffer] = set()
     for target, versions in assigns.items():
         writer = fusion.group_of[versions[-1]]
-        readers = {
-            fusion.group_of[unit]
-            for unit, uses in fusion.uses.items()
-            if any(use.node is target for use in uses)
-        }
+        readers = readers_of.get(target, set())
         alone = len(versions) == 1 and not any(_reads_elsewhere(target, writer, fusion))
         if alone and not any(_reaches(writer, reader) for reader in readers - {writer}):
             in_place.add(versions[0])

@@ -29,6 +29,33 @@ def split_reductions(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     return [changed[root] for root in roots]
 
 
+def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+    """The same values, with what is assigned read from its new place.
+
+    Whoever reads the value of an assignment then reads the assignment itself, so that a kernel
+    makes both at once and need not keep the old values for it.
+    """
+    order = toposort(roots)
+    places: dict[LazyBuffer, LazyBuffer] = {}
+    for node in order:
+        if isinstance(node, lazy.Assign) and isinstance(node.sources[0], lazy.Data):
+            if isinstance(node.sources[1], lazy.Map):
+                places.setdefault(node.sources[1], node)
+    changed: dict[LazyBuffer, LazyBuffer] = {}
+    plain: dict[LazyBuffer, LazyBuffer] = {}  # what is asked for by itself has its own memory
+    for node in order:
+        if isinstance(node, lazy.Assign) and node.sources[1] in places:
+            if places[node.sources[1]] is node:
+                continue  # made where its value was
+        plain[node] = changed[node] = node.with_sources(tuple(changed[s] for s in node.sources))
+        assign = places.get(node)
+        if assign is not None:
+            changed[node] = plain[assign] = changed[assign] = assign.with_sources(
+                (assign.sources[0], plain[node])
+            )
+    return [plain[root] for root in roots]
+
+
 def _split(node: lazy.Reduce) -> LazyBuffer:
     source = node.sources[0]
     folded = prod(source.shape[a] for a in node.axes)

@@ -1,0 +1,187 @@
+"""benchmarks/: the workloads mean what they say, and the arithmetic of the report is right.
+
+Nothing is timed here, and no peer is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import machine, report, run, size, steps, timing, workloads
+from benchmarks.ceilings import Ceilings
+from benchmarks.dialect import NumpyOps
+from benchmarks.peers import NumpyPeer, TinymlPeer
+from benchmarks.steps import GPTSize
+from benchmarks.timing import Round
+from benchmarks.workloads import Workload
+from tinyml import Device
+
+KERNELS = workloads.kernels()
+FORWARD_AND_BACKWARD = [work for work in KERNELS if work.gradients is not None]
+STEPS = [steps.digits(4), steps.mlp((6, 5, 3), 4), steps.gpt(GPTSize(1, 8, 2, 4, 2, 5))]
+
+
+def by_name(works: list[Any]) -> Any:
+    return pytest.mark.parametrize("work", works, ids=lambda work: work.name)
+
+
+@by_name([work.shrunk() for work in KERNELS])
+def test_tinyml_agrees_with_float64(work: Workload) -> None:
+    inputs = work.inputs()
+    run.checked(TinymlPeer(), work, inputs, work.reference(inputs))
+
+
+@by_name(STEPS)
+def test_a_step_agrees_with_float64(work: steps.Step) -> None:
+    inputs = work.inputs()
+    run.checked(TinymlPeer(), work, inputs, work.reference(inputs))
+
+
+@by_name([work.shrunk() for work in FORWARD_AND_BACKWARD])
+def test_reference_gradients_are_differences(work: Workload) -> None:
+    *inputs, upstream = [array.astype(np.float64) for array in work.inputs()]
+    assert work.gradients is not None
+    random = np.random.default_rng(1)
+    for n, gradient in enumerate(work.gradients(upstream, *inputs)):
+        direction = random.standard_normal(inputs[n].shape)
+
+        def along(t: float, n: int = n, direction: Any = direction) -> float:
+            moved = [x + t * direction if i == n else x for i, x in enumerate(inputs)]
+            return float((work.run(NumpyOps(), *moved) * upstream).sum())
+
+        slope = (along(1e-5) - along(-1e-5)) / 2e-5
+        np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=1e-5, atol=1e-6)
+
+
+def test_a_wrong_result_is_not_timed() -> None:
+    work = KERNELS[0].shrunk()
+    inputs = work.inputs()
+    with pytest.raises(AssertionError, match=r"result 0 is off by"):
+        run.checked(NumpyPeer(), work, inputs, [1.01 * work.reference(inputs)[0]])
+
+
+def test_names_are_unique_and_select() -> None:
+    names = [work.name for work in run.everything(quick=False)]
+    assert len(set(names)) == len(names)
+    assert [w.name for w in run.everything(quick=False) if run.matches(w, ["matmul 102"])] == [
+        "matmul 1021",
+        "matmul 1024",
+    ]
+    assert all(run.matches(work, ["row"]) for work in KERNELS if work.group == "row")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_dies_is_an_error() -> None:
+    assert run._apart(lambda: {"fine": 1}) == {"fine": 1}
+    assert "exit code 7" in run._apart(lambda: run.os._exit(7))["error"]
+    assert run._apart(lambda: 1 // 0)["error"].startswith("ZeroDivisionError")
+
+
+def rounds(*foreign: float) -> list[Round]:
+    """Rounds in which tinyml takes 1, 2, 3... s and torch twice that."""
+    times = [{"tinyml": n + 1.0, "torch": 2 * (n + 1.0)} for n in range(len(foreign))]
+    return [Round(t, t, f) for t, f in zip(times, foreign, strict=True)]
+
+
+def test_disturbed_rounds_do_not_count() -> None:
+    timings = timing.keep(rounds(0.5, 0.0, 0.01, 0.3, 0.02))
+    assert (timings.taken, timings.calm, timings.disturbed) == (5, 3, False)
+    assert timings.seconds("tinyml") == 3.0
+    assert timings.speedup("tinyml", over="torch") == 2.0
+
+
+def test_without_calm_rounds_the_fastest_call_has_to_do() -> None:
+    timings = timing.keep(rounds(0.5, 0.0, 0.5, 0.3))
+    assert (timings.taken, timings.calm, timings.disturbed) == (4, 1, True)
+    assert timings.seconds("tinyml") == 1.0
+
+
+def test_interleaving_calls_everybody_in_turn() -> None:
+    order: list[str] = []
+    calls = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+    timings = timing.interleave(calls, rounds=1, budget=0.0)
+    assert timings.taken >= 1
+    assert {"a", "b"} == set(order)
+    assert all(r.least["a"] <= r.seconds["a"] for r in timings.kept)
+
+
+def test_the_roof_is_what_takes_longer() -> None:
+    limits = Ceilings({1 << 20: 100.0, 1 << 26: 10.0}, flops=50.0, threads=2)
+    assert limits.bandwidth_at(1 << 30) == 10.0
+    assert limits.seconds(nbytes=1 << 20, flops=1) == (1 << 20) / 100
+    assert limits.seconds(nbytes=1, flops=1000) == 20.0
+
+
+RESULT: dict[str, Any] = {
+    "name": "softmax",
+    "errors": {"compile": "RuntimeError: no compiler", "numpy": "left out: it has no gradients"},
+    "peers": {
+        "tinyml": {"seconds": 0.002, "speedup": 1.0},
+        "torch": {"seconds": 0.003, "speedup": 1.52},
+        "tinygrad": {"seconds": 0.1234, "speedup": 61.7},
+    },
+    "fraction": 0.456,
+    "bound": "B",
+    "kept": 9,
+    "calm": 9,
+    "taken": 11,
+}
+
+
+def test_the_table() -> None:
+    names = ["tinyml", "torch", "compile", "tinygrad", "numpy"]
+    lines = report.table([RESULT], names).split("\n")
+    assert lines[0] == (
+        "| workload | ms | roof | torch | compile | tinygrad | numpy | best | rounds |"
+    )
+    assert lines[2] == (
+        "| softmax | 2 | 46 % B | 3 (1.52x) | failed | 123 (61.70x) |  | 1.52x | 9/11 |"
+    )
+
+
+def test_the_table_when_tinyml_fails() -> None:
+    peers = {"torch": {"seconds": 0.003}}
+    failed = {"name": "add", "errors": {"tinyml": "CompileError: no"}, "peers": peers}
+    assert report.table([failed], ["tinyml", "torch"]).split("\n")[2] == (
+        "| add | failed |  | 3 |  |  |"
+    )
+    assert report.failures([failed]) == "- add: tinyml: CompileError: no"
+
+
+def test_the_document_says_where_it_was_measured() -> None:
+    full = {
+        "title": "figures",
+        "machine": {"cpu": "a fast one", "commit": "abc"},
+        "settings": {"threads": 2},
+        "ceilings": {"bandwidth": {1 << 20: 5e10}, "flops": 2e11, "threads": 2},
+        "peers": ["tinyml", "torch"],
+        "results": [RESULT],
+    }
+    text = report.document(full)
+    for words in ("- cpu: a fast one", "1 MB: 50.0", "200 GFLOP/s", "- softmax: compile: Run"):
+        assert words in text
+
+
+def test_size_counts_rooms_and_functions(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "a.py").write_text("def f(x):\n    return x\n")
+    (tmp_path / "top.py").write_text("X = 1\n")
+    rooms, files, functions = size.count(tmp_path)
+    assert rooms == {"room": 2, "(top)": 1}
+    assert [f.where for f in files] == ["room/a.py", "top.py"]
+    assert functions == [size.Span(2, "room/a.py: f")]
+
+
+def test_file_names_are_plain() -> None:
+    assert machine.slug("AMD EPYC (family 25, model 1)") == "amd-epyc-family-25-model-1"
+
+
+def test_the_default_device_is_what_tinyml_is_timed_on() -> None:
+    assert Device.DEFAULT in TinymlPeer().version

@@ -1,0 +1,67 @@
+static inline float max_f32(float a, float b) { return a > b || a != a ? a : b; }
+typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+#ifndef DONE_pick_f32x4
+#define DONE_pick_f32x4
+static inline f32x4 pick_f32x4(i32x4 m, f32x4 a, f32x4 b) {
+  return (f32x4)((m & (i32x4)a) | (~m & (i32x4)b));
+}
+#endif
+#ifndef DONE_scale_f32x4
+#define DONE_scale_f32x4
+static inline f32x4 scale_f32x4(f32x4 p, i32x4 n) {
+  const i32x4 half = n >> 1;
+  return p * (f32x4)((half + 127) << 23) * (f32x4)((n - half + 127) << 23);
+}
+#endif
+static inline f32x4 exp_f32x4(f32x4 x) {
+  const f32x4 zero = {0};
+  f32x4 t = pick_f32x4(x < -104.0f, zero - 104.0f, pick_f32x4(x > 89.0f, zero + 89.0f, x));
+  const f32x4 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
+  const f32x4 n = shifted - 12582912.0f;
+  t = t - n * 0.693359375f;
+  t = t + n * 2.12194440e-4f;
+  f32x4 p = t * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * t + 8.3334519073e-3f;
+  p = p * t + 4.1665795894e-2f;
+  p = p * t + 1.6666665459e-1f;
+  p = p * t + 5.0000001201e-1f;
+  p = p * (t * t) + t + 1.0f;
+  return scale_f32x4(p, (i32x4)shifted - 0x4b400000);
+}
+
+// max_sum_neg_add_64x256_r256
+//   v0 = max(slot1) over axis 1           : 64x1 float32
+//   v1 = expand(v0)                       : 64x256 float32
+//   v2 = neg(v1)                          : 64x256 float32
+//   v3 = slot1 + v2                       : 64x256 float32
+//   v4 = exp(v3)                          : 64x256 float32
+//   v5 = sum(v4) over axis 1              : 64x1 float32
+//   v6 = expand(v5)                       : 64x256 float32
+//   v7 = v4 / v6                          : 64x256 float32
+// slot0 = v7
+void max_sum_neg_add_64x256_r256_be957c54(void *const *buffers, long start, long end) {
+  float *restrict slot0 = buffers[0];
+  const float *restrict slot1 = buffers[1];
+  for (long block = start; block < end; ++block) {
+    for (long i0 = 0; i0 < 64; ++i0) {
+      float acc0 = -__builtin_inff();
+      for (long r0 = 0; r0 < 256; ++r0) {
+        const float v1 = slot1[i0 * 256 + r0];
+        acc0 = max_f32(acc0, v1);
+      }
+      float acc2 = 0.0f;
+      const float v4 = -acc0;
+      for (long r0 = 0; r0 < 256; ++r0) {
+        const float v3 = slot1[i0 * 256 + r0];
+        const float v5 = exp_f32x4(v3 + v4 - (f32x4){0})[0];
+        acc2 += v5;
+      }
+      for (long j0 = 0; j0 < 256; ++j0) {
+        const float v6 = slot1[i0 * 256 + j0];
+        const float v7 = exp_f32x4(v6 + v4 - (f32x4){0})[0];
+        slot0[i0 * 256 + j0] = v7 / acc2;
+      }
+    }
+  }
+}

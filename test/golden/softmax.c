@@ -1,0 +1,99 @@
+typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
+  const i32x8 m = (i32x8)(a > b | a != a);
+  return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
+}
+static inline float max_f32(float a, float b) { return a > b || a != a ? a : b; }
+#ifndef DONE_pick_f32x8
+#define DONE_pick_f32x8
+static inline f32x8 pick_f32x8(i32x8 m, f32x8 a, f32x8 b) {
+  return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
+}
+#endif
+#ifndef DONE_scale_f32x8
+#define DONE_scale_f32x8
+static inline f32x8 scale_f32x8(f32x8 p, i32x8 n) {
+  const i32x8 half = n >> 1;
+  return p * (f32x8)((half + 127) << 23) * (f32x8)((n - half + 127) << 23);
+}
+#endif
+static inline f32x8 exp_f32x8(f32x8 x) {
+  const f32x8 zero = {0};
+  f32x8 t = pick_f32x8(x < -104.0f, zero - 104.0f, pick_f32x8(x > 89.0f, zero + 89.0f, x));
+  const f32x8 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
+  const f32x8 n = shifted - 12582912.0f;
+  t = t - n * 0.693359375f;
+  t = t + n * 2.12194440e-4f;
+  f32x8 p = t * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * t + 8.3334519073e-3f;
+  p = p * t + 4.1665795894e-2f;
+  p = p * t + 1.6666665459e-1f;
+  p = p * t + 5.0000001201e-1f;
+  p = p * (t * t) + t + 1.0f;
+  return scale_f32x8(p, (i32x8)shifted - 0x4b400000);
+}
+
+// max_sum_neg_add_64x256_r256
+//   v0 = max(slot1) over axis 1           : 64x1 float32
+//   v1 = expand(v0)                       : 64x256 float32
+//   v2 = neg(v1)                          : 64x256 float32
+//   v3 = slot1 + v2                       : 64x256 float32
+//   v4 = exp(v3)                          : 64x256 float32
+//   v5 = sum(v4) over axis 1              : 64x1 float32
+//   v6 = expand(v5)                       : 64x256 float32
+//   v7 = v4 / v6                          : 64x256 float32
+// slot0 = v7
+void max_sum_neg_add_64x256_r256_ff3dbca7(void *const *buffers, long start, long end) {
+  float *restrict slot0 = buffers[0];
+  const float *restrict slot1 = buffers[1];
+  for (long block = start; block < end; ++block) {
+    const long i0 = block;
+    f32x8 acc0 = -__builtin_inff() - (f32x8){0};
+    f32x8 acc1 = -__builtin_inff() - (f32x8){0};
+    f32x8 acc2 = -__builtin_inff() - (f32x8){0};
+    f32x8 acc3 = -__builtin_inff() - (f32x8){0};
+    for (long r0 = 0; r0 < 8; ++r0) {
+      const f32x8 v4 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32));
+      acc0 = max_f32_x8(acc0, v4);
+      const f32x8 v5 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 8));
+      acc1 = max_f32_x8(acc1, v5);
+      const f32x8 v6 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 16));
+      acc2 = max_f32_x8(acc2, v6);
+      const f32x8 v7 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 24));
+      acc3 = max_f32_x8(acc3, v7);
+    }
+    acc0 = max_f32_x8(acc0, acc2);
+    acc1 = max_f32_x8(acc1, acc3);
+    acc0 = max_f32_x8(acc0, acc1);
+    float acc8 = max_f32(max_f32(max_f32(acc0[0], acc0[4]), max_f32(acc0[2], acc0[6])), max_f32(max_f32(acc0[1], acc0[5]), max_f32(acc0[3], acc0[7])));
+    f32x8 acc9 = 0.0f - (f32x8){0};
+    f32x8 acc10 = 0.0f - (f32x8){0};
+    f32x8 acc11 = 0.0f - (f32x8){0};
+    f32x8 acc12 = 0.0f - (f32x8){0};
+    const float v14 = -acc8;
+    for (long r0 = 0; r0 < 8; ++r0) {
+      const f32x8 v13 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32));
+      const f32x8 v15 = exp_f32x8(v13 + (v14 - (f32x8){0}));
+      acc9 += v15;
+      const f32x8 v16 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 8));
+      const f32x8 v17 = exp_f32x8(v16 + (v14 - (f32x8){0}));
+      acc10 += v17;
+      const f32x8 v18 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 16));
+      const f32x8 v19 = exp_f32x8(v18 + (v14 - (f32x8){0}));
+      acc11 += v19;
+      const f32x8 v20 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 24));
+      const f32x8 v21 = exp_f32x8(v20 + (v14 - (f32x8){0}));
+      acc12 += v21;
+    }
+    acc9 += acc11;
+    acc10 += acc12;
+    acc9 += acc10;
+    float acc22 = acc9[0] + acc9[4] + (acc9[2] + acc9[6]) + (acc9[1] + acc9[5] + (acc9[3] + acc9[7]));
+    for (long j0 = 0; j0 < 32; ++j0) {
+      const f32x8 v23 = *(const f32x8 *)(slot1 + (i0 * 256 + j0 * 8));
+      const f32x8 v24 = exp_f32x8(v23 + (v14 - (f32x8){0}));
+      *(f32x8 *)(slot0 + (i0 * 256 + j0 * 8)) = v24 / (acc22 - (f32x8){0});
+    }
+  }
+}

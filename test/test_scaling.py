@@ -1,0 +1,123 @@
+"""Doubling a graph at most doubles the work: counted in calls, because clocks lie."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import add, leaf, mul
+
+from tinyml import Tensor, lazy
+from tinyml.device import Device
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule import schedule
+
+BOUND = 2.5
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """How many Python functions `work` calls."""
+    count = 0
+
+    def counted(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def chain(n: int) -> list[LazyBuffer]:
+    x = y = leaf(8)
+    for _ in range(n):
+        y = add(y, x)
+    return [y]
+
+
+def tree(n: int) -> list[LazyBuffer]:
+    """n leaves added in pairs."""
+    level = [leaf(8) for _ in range(n)]
+    while len(level) > 1:
+        level = [add(a, b) for a, b in zip(level[::2], level[1::2], strict=True)]
+    return level
+
+
+def diamonds(n: int) -> list[LazyBuffer]:
+    """Every value read twice: there are 2 ** n paths."""
+    x = leaf(8)
+    for _ in range(n):
+        x = mul(add(x, x), x)
+    return [x]
+
+
+def layers(n: int) -> list[LazyBuffer]:
+    x = leaf(16, 16)
+    for _ in range(n):
+        x = graphs.softmax(graphs.matmul(x, leaf(16, 16)))
+    return [x]
+
+
+def siblings(n: int) -> list[LazyBuffer]:
+    """n results that have nothing to do with each other."""
+    return [add(leaf(4 + i), leaf(4 + i)) for i in range(n)]
+
+
+def updates(n: int) -> list[LazyBuffer]:
+    made = []
+    for i in range(n):
+        target = leaf(4 + i)
+        made.append(lazy.assign(target, add(target, leaf(4 + i))))
+    return made
+
+
+SIZES = {chain: 800, tree: 256, diamonds: 200, layers: 12, siblings: 100, updates: 100}
+
+
+@pytest.mark.parametrize("make", SIZES, ids=lambda f: f.__name__)
+def test_scheduling(make: Callable[[int], list[LazyBuffer]]) -> None:
+    small, large = make(SIZES[make]), make(2 * SIZES[make])
+    schedule(make(4))  # what is done once
+    once, twice = calls(lambda: schedule(small)), calls(lambda: schedule(large))
+    assert twice < BOUND * once, f"{once} calls, then {twice}"
+
+
+@pytest.mark.parametrize("make", [chain, diamonds, layers], ids=lambda f: f.__name__)
+def test_lowering(make: Callable[[int], list[LazyBuffer]]) -> None:
+    def lowered(n: int) -> int:
+        kernels = stages.kernels_of(schedule(make(n)))
+        return calls(lambda: [stages.compile(k, stages.C) for k in kernels])
+
+    lowered(4)
+    size = SIZES[make] // 4
+    once, twice = lowered(size), lowered(2 * size)
+    assert twice < BOUND * once, f"{once} calls, then {twice}"
+
+
+def test_a_chain_of_a_hundred_thousand_ops() -> None:
+    roots = chain(100_000)
+    (x,) = [n for n in toposort(roots) if isinstance(n, lazy.Data)]
+    (found,) = stages.interpreted(roots, {x: np.ones(8, np.float32)})
+    assert found.tolist() == [100_001] * 8
+    made = schedule(roots)
+    assert 1 < len(made.items) < 5000
+    assert max(len(item.nodes) for item in made.items) < 50
+
+
+def test_ten_thousand_inputs() -> None:
+    if not Device.available("CPU"):
+        pytest.skip("no C compiler")
+    parts = [Tensor([float(i)], device="CPU") for i in range(10_000)]
+    made = schedule([Tensor.stack(parts).lazy])
+    assert len(made.items) < 1000
+    assert max(len(item.nodes) for item in made.items) < 100
