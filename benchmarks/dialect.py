@@ -102,7 +102,8 @@ class TinygradOps(_Methods):
     def embedding(self, weight: Array, tokens: Array) -> Array:
         kind = importlib.import_module("tinygrad.nn").Embedding
         layer = kind.__new__(kind)
-        layer.vocab_sz, layer.embed_sz, layer.weight = *weight.shape, weight
+        layer.vocab_sz, layer.embed_sz = weight.shape
+        layer.weight = weight
         return layer(tokens)
 
 

@@ -44,7 +44,7 @@ def cpu_model() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or platform.machine()
-    parts = dict(re.findall(r"^([\w ]+?)\s*:\s*(.*)$", text, re.MULTILINE))
+    parts: dict[str, str] = dict(re.findall(r"^([\w ]+?)\s*:\s*(.*)$", text, re.MULTILINE))
     name = parts.get("model name", platform.machine())
     if "cpu family" in parts and "model" in parts:
         name += f" (family {parts['cpu family']}, model {parts['model']})"
@@ -56,7 +56,8 @@ def compiler() -> str:
     from tinyml.device import open_device
 
     found = open_device("CPU").machine.compiler  # type: ignore[attr-defined]
-    return f"{found.version.splitlines()[0]}: {' '.join(found.flags)}"
+    name = str(found.version).splitlines()[0]
+    return f"{name}: {' '.join(found.flags)}"
 
 
 def slug(name: str) -> str:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     found, missing = peers.open_peers(args.peers, threads)
     print("\n".join(missing), file=sys.stderr)
     chosen = [w for w in everything(args.quick) if matches(w, args.names)]
-    top = _apart(lambda: dataclasses.asdict(ceilings.measure(threads)))
+    top = _apart(lambda: dataclasses.asdict(ceilings.measure(threads, 7 if args.quick else 20)))
     if "error" in top:
         sys.exit(f"the ceilings cannot be measured: {top['error']}")
     limits = ceilings.Ceilings(**top)

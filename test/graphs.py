@@ -161,9 +161,9 @@ def op_table(dtype: DType, shape: tuple[int, ...]) -> dict[str, LazyBuffer]:
     for target in ALL:
         if target is not dtype:
             table[f"CAST {target}"] = lazy.cast(x, target)
-        if target is not dtype and target.itemsize == dtype.itemsize:
-            if bool_ not in (target, dtype):
-                table[f"BITCAST {target}"] = lazy.bitcast(x, target)
+        same_size = target is not dtype and target.itemsize == dtype.itemsize
+        if same_size and bool_ not in (target, dtype):
+            table[f"BITCAST {target}"] = lazy.bitcast(x, target)
     if dtype is not bool_:
         for op in sorted(REDUCE, key=lambda op: op.name):
             table[f"fold {op.name}"] = lazy.reduce_(op, x, (len(shape) - 1,))

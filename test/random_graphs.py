@@ -64,7 +64,7 @@ def _partner(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
     """Something of x's shape: a node there is, a number, a row or column repeated, a new leaf."""
     same = [y for y in pool if y.shape == x.shape and y.dtype is x.dtype]
     choice = draw(st.integers(0, 4))
-    if choice == 0 or choice == 1 and not x.shape:
+    if choice == 0 or (choice == 1 and not x.shape):
         return lazy.const(draw(st.integers(-3, 3)), x.dtype, DEVICE, x.shape)
     if choice in (1, 2):
         kept = [draw(st.booleans()) for _ in x.shape]
@@ -98,7 +98,9 @@ def _count(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
 def _convert(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
     if x.dtype.is_float:
         bits = lazy.bitcast(x, int32)
-        return lazy.bitcast(lazy.map_(Op.XOR, bits, lazy.const(1 << 31, int32, DEVICE, x.shape)), float32)
+        return lazy.bitcast(
+            lazy.map_(Op.XOR, bits, lazy.const(1 << 31, int32, DEVICE, x.shape)), float32
+        )
     there: DType = draw(st.sampled_from((bool_,)))
     return lazy.cast(lazy.cast(x, there), x.dtype)
 

@@ -1,10 +1,10 @@
 """Every way there is to run a graph, so that tests can ask which value first goes wrong.
 
-    interpreted   the lazy graph, node by node
-    "kernel"      its kernels, on whole arrays
-    "plain"       their loops without Opts, every thread at once
-    "optimized"   their loops with Opts
-    machines      their text, compiled: see `on_machine`
+interpreted   the lazy graph, node by node
+"kernel"      its kernels, on whole arrays
+"plain"       their loops without Opts, every thread at once
+"optimized"   their loops with Opts
+machines      their text, compiled: see `on_machine`
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def device(name: str) -> OpenDevice:
     return open_device(name)
 
 
-def on_machine(
-    name: str, kernels: Iterable[Kernel], opts: Sequence[Opt] | None = None
-) -> Runner:
+def on_machine(name: str, kernels: Iterable[Kernel], opts: Sequence[Opt] | None = None) -> Runner:
     """A runner for `kernels`, all compiled at once."""
     opened = device(name)
     assert opened.target is not None
@@ -75,9 +73,7 @@ def on_machine(
 
     def run(k: Kernel, arrays: Sequence[Array]) -> None:
         pairs = list(zip(arrays, k.slots, strict=True))
-        buffers = [
-            Buffer(opened.machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs
-        ]
+        buffers = [Buffer(opened.machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
         executables[k].launch([b.memory for b in buffers])
         opened.machine.synchronize()
         for output in k.outputs:
@@ -133,9 +129,7 @@ def agree(
     return made
 
 
-def same(
-    array: Array, right: Array, node: LazyBuffer, name: str, rtol: float, atol: float
-) -> None:
+def same(array: Array, right: Array, node: LazyBuffer, name: str, rtol: float, atol: float) -> None:
     """Assert equality of whole numbers, closeness of floats, with a message that says where."""
     if node.dtype.is_float:
         wide = array.astype(np.float64), right.astype(np.float64)
@@ -152,8 +146,6 @@ def simple_runners() -> dict[str, Runner]:
         "optimized for C": simulated(C, None),
         "optimized for CUDA": simulated(CUDA, None),
     }
-
-
 
 
 def described(roots: Sequence[LazyBuffer]) -> str:

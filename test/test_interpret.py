@@ -13,10 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinyml import interpret, lazy
-from tinyml.dtype import bfloat16, bfloat16_bits, bool_, float16, float32, int8, int32
-from tinyml.dtype import int64, uint8, uint32
+from tinyml.dtype import (
+    bfloat16,
+    bfloat16_bits,
+    bool_,
+    float16,
+    float32,
+    int8,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
+
 
 def value(node: LazyBuffer, **known: Array) -> Array:
     """The value of a node whose leaves are found in the order of the keywords."""
@@ -190,7 +201,9 @@ def test_an_index_outside_stays_inside() -> None:
 
 
 def test_where_iota_const_and_the_rest() -> None:
-    node = lazy.map_(Op.WHERE, leaf(2, dtype=bool_), *(lazy.const(v, int32, "CPU", (2,)) for v in (1, 2)))
+    node = lazy.map_(
+        Op.WHERE, leaf(2, dtype=bool_), *(lazy.const(v, int32, "CPU", (2,)) for v in (1, 2))
+    )
     assert value(node, x=np.array([True, False])).tolist() == [1, 2]
     assert value(lazy.iota(4, int32, "CPU")).tolist() == [0, 1, 2, 3]
     x = leaf(2)

@@ -64,6 +64,9 @@ def test_kernels_of_the_op_tables() -> None:
     toolchain()
     tables = [graphs.op_table(dtype, (4, 64)) for dtype in ALL]
     kernels = [
-        k for table in tables for node in table.values() for k in stages.kernels_of(schedule([node]))
+        k
+        for table in tables
+        for node in table.values()
+        for k in stages.kernels_of(schedule([node]))
     ]
     no_spills(build([compile(k, stages.CUDA) for k in dict.fromkeys(kernels)]))

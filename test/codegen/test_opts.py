@@ -218,6 +218,8 @@ def test_a_list_of_opts_is_a_value() -> None:
 
 
 def test_a_plain_loop_nest_prints_what_it_walks() -> None:
-    text = str(optimize(plain_of(graphs.matmul(leaf(13, 5), leaf(5, 9))), [Opt(OptKind.GRID, "i0")]))
+    text = str(
+        optimize(plain_of(graphs.matmul(leaf(13, 5), leaf(5, 9))), [Opt(OptKind.GRID, "i0")])
+    )
     assert "grid i0:13" in text
     assert "loop r0:5" in text

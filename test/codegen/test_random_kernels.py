@@ -27,7 +27,7 @@ def seeded(examples: int, shrink: bool = True) -> settings:
     )
 
 
-@seeded(250)
+@seeded(200)
 @given(random_graphs.graphs())
 def test_simple_runners_agree(roots: Roots) -> None:
     note(stages.described(roots))

@@ -105,7 +105,9 @@ def test_mnist_from_a_folder(tmp_path: Path):
         images = random.integers(0, 30, (count, 28, 28)).astype(np.uint8)
         images[np.arange(count), labels] = 255  # the line whose number is the label
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(images, 0x08))
-        (tmp_path / f"{part}-labels.idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels, 0x08), mtime=0))
+        (tmp_path / f"{part}-labels.idx1-ubyte.gz").write_bytes(
+            gzip.compress(idx(labels, 0x08), mtime=0)
+        )
     text = output("train_mnist.py", "--data", tmp_path, "--steps", 4, "--batch", 8)
     assert "on 12 digits" in text
 

@@ -29,7 +29,11 @@ print(*(event.cached for event in compiled))
 
 
 def start(device: str, cache: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "TINYML_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "TINYML_CACHE": str(cache),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, device],
         env=environment,
@@ -58,4 +62,4 @@ def test_processes_compile_at_once(device: str, tmp_path: Path) -> None:
     for process in together:
         assert len(finish(process)) == 2
     assert finish(start(device, tmp_path)) == ["True", "True"]
-    assert not [p for p in tmp_path.rglob(".new-*")], "half-written files stay behind"
+    assert not list(tmp_path.rglob(".new-*")), "half-written files stay behind"

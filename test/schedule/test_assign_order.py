@@ -61,7 +61,9 @@ def _view(data: st.DataObject, tensors: list[Tensor], arrays: list[Array], i: in
     return f"t{len(tensors) - 1} = t{i}.reshape(3, 4).T"
 
 
-def _realize(data: st.DataObject, tensors: list[Tensor], arrays: list[Array], i: int, j: int) -> str:
+def _realize(
+    data: st.DataObject, tensors: list[Tensor], arrays: list[Array], i: int, j: int
+) -> str:
     Tensor.realize(tensors[i], tensors[j])
     return f"realize(t{i}, t{j})"
 
@@ -84,9 +86,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize("device", ["NUMPY", "CPU"])
-@settings(
-    max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink]
-)
+@settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
 @given(data=st.data())
 def test_random_programs(device: str, data: st.DataObject) -> None:
     if not Device.available(device):

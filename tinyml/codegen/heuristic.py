@@ -385,8 +385,9 @@ class _CudaChooser(_Chooser):
         if 1 < step < depth.size:
             self.apply(OptKind.SPLIT, depth, step)
         elif depth.size <= step:  # all of it fits at once
-            after = self.one(number).rows[0].name
+            grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
+            after = grid[-1].name if grid else ""
         for side in (found.kept_loads, found.streamed_loads):
-            if len(side) == 1:
+            if len(side) == 1 and after:
                 self.apply(OptKind.STAGE, after, slot=side[0].slot)
         return True

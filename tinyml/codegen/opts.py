@@ -36,7 +36,18 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Tile, Walk, axes, folds, roots
 from tinyml.errors import TinymlError
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside, linear, map_looked, row_major
+from tinyml.index import (
+    Axis,
+    Linear,
+    Quotient,
+    Range,
+    Remainder,
+    both,
+    inside,
+    linear,
+    map_looked,
+    row_major,
+)
 from tinyml.interpret import identity
 from tinyml.ops import Op
 
@@ -123,7 +134,8 @@ def _one_lane(nest: LoopNest) -> bool:
     values = [e.free for one in nest.nests for e in toposort(roots(one))]
     stores = [s for one in nest.nests for walk in one.walks for s in walk.stores]
     return len(lanes) < 2 or all(
-        len(free & lanes) < 2 for free in (*values, *(s.position.free | s.value.free for s in stores))
+        len(free & lanes) < 2
+        for free in (*values, *(s.position.free | s.value.free for s in stores))
     )
 
 
@@ -315,7 +327,9 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     if whole == axis.size:
         return nest
     for one in nest.nests:
-        if axis in one.rows and (one.tiles or any(nest.kind(a) is not Kind.LOOP for a in axes(one))):
+        if axis in one.rows and (
+            one.tiles or any(nest.kind(a) is not Kind.LOOP for a in axes(one))
+        ):
             raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
     nests: list[Nest] = []
     rests: list[Nest] = []

@@ -24,7 +24,7 @@ from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, Use, step, trace
 
 MOST_MEMBERS = 24
-MOST_NODES = 500  # of all members' expressions: keeps compile time in bounds
+MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384

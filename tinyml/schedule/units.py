@@ -13,7 +13,7 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import WORK, Movement
 
 MOST_LOADS = 24  # buffers that one expression reads
-MOST_DEPTH = 200  # ops from a leaf to the top of one expression
+MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
 SHARED = 24  # the same, for a value that several readers read once each
 
@@ -45,10 +45,7 @@ _REASONS: dict[type[LazyBuffer], str] = {
 
 def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
     """Values that cost much and are read more than once."""
-    readers = dict.fromkeys(order, 0)
-    for node in order:
-        for source in lazy.read_sources(node):
-            readers[source] += 1
+    sinks = _sinks(order, units)
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
     for node in order:
@@ -63,13 +60,30 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
             reason = _worth_storing(node, base, work[base], reduced[base])
             if reason:
                 units[base] = reason
-        if isinstance(node, lazy.Map) and node not in units and readers[node] > 1:
+        if isinstance(node, lazy.Map) and node not in units and len(sinks[node]) > 1:
             if reduced[node]:
-                units[node] = f"of a reduction, read by {readers[node]}"
+                units[node] = "of a reduction, and wanted in several places"
             elif work[node] >= SHARED:
-                units[node] = f"costly, read by {readers[node]}"
+                units[node] = "costly, and wanted in several places"
         if node in units:
             work[node], reduced[node] = 0, frozenset()
+
+
+def _sinks(
+    order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]
+) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
+    """Two at most of the units that would evaluate each node themselves.
+
+    A look-up does not count: it evaluates the few elements that it picks.
+    """
+    sinks: dict[LazyBuffer, frozenset[LazyBuffer]] = dict.fromkeys(order, frozenset())
+    for node in reversed(order):
+        below = frozenset((node,)) if node in units else sinks[node]
+        sources = lazy.read_sources(node)
+        for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
+            if len(sinks[source]) < 2:
+                sinks[source] = frozenset([*sinks[source], *below][:3])
+    return sinks
 
 
 def _worth_storing(
