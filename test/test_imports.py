@@ -35,7 +35,6 @@ OPTIONAL = {
 MAY_PRINT = {"debug", "explain", "__main__"}
 MAY_READ_ENVIRONMENT = {
     "config": "the one place",
-    "runtime.cpu": "OMP_NUM_THREADS belongs to all libraries of the process",
     "runtime.compiler": "hands the environment on to the compiler's process",
 }
 MOST_LINES_OF_A_FILE = 500

@@ -17,11 +17,11 @@ class Config:
     device: str = ""  # DEVICE  NUMPY, CPU, CUDA or EMU; "" is the fastest one present
     debug: int = 0  # DEBUG   0 to 5, see README
     dump: str = ""  # DUMP    folder that receives the source of each kernel
-    beam: int = 0  # BEAM    search width for Opts; 0 uses the rules of thumb
     noopt: bool = False  # NOOPT   1: no Opts, the plainest kernel that is right
     verify: bool = False  # VERIFY  1: check every value between rooms
     jit: bool = True  # JIT     0: TinyJit calls the function plainly
     threads: int = 0  # THREADS number of CPU threads; 0 is one per available core
+    omp_threads: str = ""  # OMP_NUM_THREADS  the same wish, as OpenMP programs spell it
     seed: int = 0  # SEED    default seed of the random number generator
     check: bool = False  # CHECK   1: kernels trap on an index that is out of range
     cache: str | None = None  # TINYML_CACHE  folder of the disk cache; "" is none
@@ -37,7 +37,12 @@ class Config:
         return Path(base) / "tinyml"
 
 
-_NAMES = {"cache": "TINYML_CACHE", "compiler": "CC", "nvcc": "NVCC"}
+_NAMES = {
+    "omp_threads": "OMP_NUM_THREADS",
+    "cache": "TINYML_CACHE",
+    "compiler": "CC",
+    "nvcc": "NVCC",
+}
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:

@@ -339,14 +339,9 @@ class _CudaChooser(_Chooser):
         last_row = one.rows[-1] if one.rows else None
         along_fold = sum(side_by_side(one, a) for a in folded)
         longest = max((a.size for a in folded), default=1)
-        if (
-            last_row is not None
-            and last_row.size >= 32
-            and (side_by_side(one, last_row) > along_fold or longest < 16)
-        ):
-            self.apply(OptKind.GRID, last_row)
-            self.apply(OptKind.THREAD, last_row.name, 64 if last_row.size >= 64 else 32)
-            self.bind_grid(number)
+        columns = last_row is not None and side_by_side(one, last_row) > along_fold
+        if prod(a.size for a in one.rows) >= 32 and (columns or longest < 32):
+            self._thread_per_row(number)
             return
         threads = 32 if longest <= 1024 else 256
         for axis in folded:
@@ -357,6 +352,15 @@ class _CudaChooser(_Chooser):
         if threads == 32 and last_row is not None and last_row.size >= 4:
             self.apply(OptKind.GRID, last_row)
             self.apply(OptKind.THREAD, last_row.name, 4)
+        self.bind_grid(number)
+
+    def _thread_per_row(self, number: int, most: int = 128) -> None:
+        """Neighbouring rows to the threads of a block, each of which folds by itself."""
+        for axis in reversed(self.one(number).rows):
+            size = min(axis.size, most)
+            self.apply(OptKind.GRID, axis)
+            if size > 1 and self.apply(OptKind.THREAD, axis.name, size):
+                most //= size
         self.bind_grid(number)
 
     def contraction(self, number: int, found: Contraction) -> bool:

@@ -56,7 +56,7 @@ def thread_count() -> int:
 @functools.cache
 def available_threads() -> int:
     """OMP_NUM_THREADS if that is set, else the cores this process may use."""
-    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    wish = config.current.omp_threads.split(",")[0]
     if wish.isdigit() and int(wish) > 0:
         return int(wish)
     return available_cores()

@@ -38,15 +38,15 @@ def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     order = toposort(roots)
     places: dict[LazyBuffer, LazyBuffer] = {}
     for node in order:
-        if isinstance(node, lazy.Assign) and isinstance(node.sources[0], lazy.Data):
-            if isinstance(node.sources[1], lazy.Map):
-                places.setdefault(node.sources[1], node)
+        if isinstance(node, lazy.Assign):
+            target, value = node.sources
+            if isinstance(target, lazy.Data) and isinstance(value, lazy.Map):
+                places.setdefault(value, node)
     changed: dict[LazyBuffer, LazyBuffer] = {}
     plain: dict[LazyBuffer, LazyBuffer] = {}  # what is asked for by itself has its own memory
     for node in order:
-        if isinstance(node, lazy.Assign) and node.sources[1] in places:
-            if places[node.sources[1]] is node:
-                continue  # made where its value was
+        if isinstance(node, lazy.Assign) and places.get(node.sources[1]) is node:
+            continue  # made where its value was
         plain[node] = changed[node] = node.with_sources(tuple(changed[s] for s in node.sources))
         assign = places.get(node)
         if assign is not None:
