@@ -89,10 +89,20 @@ def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
     for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
         saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
         found.update({id(h): (h, saved) for h in leaf.readers() if h.lazy is leaf})
-    for holder in pending():
-        if reads(holder.lazy, buffers):
-            found[id(holder)] = holder, holder.lazy
+    holders = pending()
+    reading = _reading([holder.lazy for holder in holders], buffers)
+    found.update({id(h): (h, h.lazy) for h in holders if h.lazy in reading})
     return list(found.values())
+
+
+def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBuffer]:
+    """Every node below `nodes` that is computed from one of these buffers (ids), in one pass."""
+    found: set[LazyBuffer] = set()
+    for node in toposort(nodes):
+        leaf = isinstance(node, Data) and node in memory and id(memory[node]) in buffers
+        if leaf or not found.isdisjoint(node.sources):
+            found.add(node)
+    return found
 
 
 def pending() -> list[Holder]:
@@ -112,9 +122,7 @@ def keep_values(buffers: set[int], besides: Container[int]) -> None:
 
 def reads(node: LazyBuffer, buffers: Container[int]) -> bool:
     """Whether `node` is computed from one of these buffers (ids)."""
-    return any(
-        isinstance(n, Data) and n in memory and id(memory[n]) in buffers for n in toposort([node])
-    )
+    return node in _reading([node], buffers)
 
 
 # ---- realizing ----
