@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +31,14 @@ def calls(work: Callable[[], Any]) -> int:
         count += event == "call"
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # what earlier tests left behind would be counted when it is collected
     sys.setprofile(counted)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 

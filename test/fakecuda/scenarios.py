@@ -66,7 +66,7 @@ int i = blockIdx.x * {block} + threadIdx.x;
 
 ADD_ONE = program("add_one", "out[i] = in[i] + 1.0f;")
 DOUBLE = program("twice", "out[i] = 2.0f * in[i];")
-WILD = program("wild", "out[i + (1 << 20)] = in[i];")
+WILD = program("wild", "out[i + 1024] = in[i];")
 X = np.arange(1024, dtype=np.float32)
 
 
