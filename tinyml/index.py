@@ -83,6 +83,19 @@ class Looked(Atom):
         self.text = f"[{key}]"  # the same in every process, because terms are ordered by it
 
 
+class Within(Atom):
+    """inner, where some condition promises low <= inner <= high.
+
+    Only for simplifying below that condition: `bare` takes it off again.
+    """
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Linear, low: int, high: int) -> None:
+        self.inner, self.low, self.high, self.free = inner, low, high, inner.free
+        self.text = f"<{inner}>"
+
+
 class Linear(metaclass=Interned):
     """A sum of atoms with factors, and a constant. Build with `linear(...)` and operators."""
 
@@ -218,10 +231,39 @@ def linear(value: Atom | int) -> Linear:
     return Linear(((value, 1),), 0)
 
 
+def within(index: Linear, low: int, high: int) -> Linear:
+    """The index with bounds that a condition promises."""
+    if low <= index.low and index.high <= high:
+        return index
+    atom: Atom = Within(index, max(low, index.low), min(high, index.high))
+    return linear(atom)
+
+
+def bare(index: Linear) -> Linear:
+    """The index without promised bounds: what is computed, whether or not they hold."""
+    if all(isinstance(a, (Axis, Looked)) for a, _ in index.terms):
+        return index
+    result = linear(index.constant)
+    for atom, factor in index.terms:
+        match atom:
+            case Within(inner=inner):
+                new = bare(inner)
+            case Quotient(inner=inner, by=by):
+                new = bare(inner) // by
+            case Remainder(inner=inner, by=by):
+                new = bare(inner) % by
+            case _:
+                new = linear(atom)
+        result = result + new * factor
+    return result
+
+
 def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
     match atom:
         case Axis():
             return known[atom]
+        case Within(inner=inner):
+            return within(inner.substitute(known), atom.low, atom.high)
         case Quotient(inner=inner, by=by):
             return inner.substitute(known) // by
         case Remainder(inner=inner, by=by):

@@ -205,6 +205,11 @@ def parse_number(text: str, dtype: DType) -> float | int | bool:
     return text == "True" if dtype is bool_ else int(text)
 
 
+def zero_text(dtype: DType) -> str:
+    """The text of a Const that is 0."""
+    return const(0, dtype, "").arg  # type: ignore[no-any-return]
+
+
 def read_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
     """The sources whose values `node` needs: an Assign does not read its target."""
     return node.sources[1:] if isinstance(node, Assign) else node.sources

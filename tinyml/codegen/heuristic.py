@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tinyml.codegen.expr import Alu, Expr, Fold, Load
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
 from tinyml.codegen.nest import Kind, LoopNest, Nest, axes, folds, loads
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.target import Target
@@ -42,8 +42,8 @@ def contraction_of(one: Nest) -> Contraction | None:
     """The contraction that a nest is, if it is one."""
     for fold in folds(one):
         body = fold.body
-        while isinstance(body, Alu) and body.op is Op.CAST:
-            body = body.operands[0]
+        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
+            body = body.sources[0]
         if fold.op is Op.ADD and isinstance(body, Alu) and body.op is Op.MUL:
             left, right = (_loads(o) for o in body.operands)
             rows = set(one.rows)

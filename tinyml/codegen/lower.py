@@ -13,12 +13,15 @@ from tinyml.index import (
     ZERO,
     Axis,
     Linear,
+    Range,
     Valid,
+    bare,
     both,
     inside,
     linear,
     row_major,
     unravel,
+    within,
 )
 from tinyml.interpret import identity
 from tinyml.kernel import Kernel
@@ -115,12 +118,16 @@ class _Lowering:
         """Ask for what is needed by yielding requests; the answers come back as values."""
         match node:
             case lazy.Slot():
-                made: Expr = Load(node.arg, node.dtype, row_major(index, node.shape), valid)
+                plain = [bare(i) for i in index]
+                pairs = zip(plain, node.shape, strict=True)
+                safe = all(i.low >= 0 and i.high < n for i, n in pairs)  # wherever one is
+                position = row_major(plain, node.shape)
+                made: Expr = Load(node.arg, node.dtype, position, () if safe else valid)
                 return made
             case lazy.Const():
                 return const(node.value, node.dtype)
             case lazy.Iota():
-                place: Expr = Place(index[0], node.dtype)
+                place: Expr = Place(bare(index[0]), node.dtype)
                 return place
             case lazy.Map():
                 operands = []
@@ -175,12 +182,17 @@ class _Lowering:
 
     def _guarded(self, source: LazyBuffer, index: Index, valid: Valid, fill: Expr) -> Steps:
         """`source` at an index that may lie outside of it, where `fill` is."""
-        within = [inside(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True)]
-        allowed, needed = both(valid, within), both(within)
-        if allowed is None or needed is None:
+        ranges = [inside(i, 0, n - 1) for i, n in zip(index, source.shape, strict=True)]
+        needed = both(ranges)
+        if needed is None:
             return fill
-        known = tuple(ZERO if n == 1 else i for i, n in zip(index, source.shape, strict=True))
-        value = yield source, known, allowed
+        needed = tuple(Range(bare(v.index), v.low, v.high) for v in needed)
+        allowed = both(valid, needed)
+        if allowed is None:
+            return fill
+        pairs = zip(index, source.shape, strict=True)
+        promised = tuple(within(i, 0, n - 1) for i, n in pairs)  # where the conditions hold
+        value = yield source, promised, allowed
         return select(needed, value, fill)
 
 

@@ -89,7 +89,7 @@ def div(
         quotient = to_float(x)._apply(mlops.Div(), to_float(y))
         if rounding_mode is None:
             return quotient
-        return quotient.trunc() if rounding_mode == "trunc" else quotient.floor()
+        return quotient.trunc() if rounding_mode == "trunc" else _floor_quotient(x, y)
     floored = _bits(Op.IDIV, x, y)
     if rounding_mode == "floor":
         return floored
@@ -112,7 +112,8 @@ def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
     exact = ((x - x._apply(mlops.Mod(), y)) / y).round()
     opposite = ((x < 0) != (y < 0)) & (x != 0)
     unbounded = y.isinf() & x.isfinite()
-    return unbounded.where(opposite.where(-1.0, 0.0), (y == 0).where(x / y, exact))
+    below = -opposite.cast(x.dtype)  # -1 or 0
+    return unbounded.where(below, (y == 0).where(x / y, exact))
 
 
 def mod(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
@@ -140,7 +141,7 @@ def _power(x: Tensor, exponent: Scalar) -> Tensor:
             2: lambda x: x * x,
             3: lambda x: x * x * x,
             -1: lambda x: x.reciprocal(),
-            -2: lambda x: (x * x).reciprocal(),
+            -2: lambda x: x.reciprocal().square(),  # in this order the gradient at 0 is no NaN
         }
         if exponent in short:
             return short[exponent](x)

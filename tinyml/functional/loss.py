@@ -107,12 +107,18 @@ def sparse_categorical_crossentropy(
     return _reduced(losses, reduction)
 
 
+def _bounded_log(x: Tensor) -> Tensor:
+    """log(x), but not below -100, and with a gradient that is finite at 0."""
+    zero = x == 0
+    return zero.where(-100, zero.where(1, x).log().maximum(-100))
+
+
 @in_float32
 def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor:
     """The surprise at Y (0 to 1) of probabilities x."""
     _check_reduction(reduction)
     target = Y.cast(x.dtype)
-    losses = -(target * x.log().maximum(-100) + (1 - target) * (1 - x).log().maximum(-100))
+    losses = -(target * _bounded_log(x) + (1 - target) * _bounded_log(1 - x))
     return _reduced(losses, reduction)
 
 

@@ -229,11 +229,11 @@ def windows(
     x: Tensor, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Tensor:
     """(.., *spatial) to (.., *out, *sizes): element [o, k] is x[o * stride + k * dilation]."""
-    first = x.ndim - len(sizes)
+    first, rank = x.ndim - len(sizes), x.ndim
+    x = broadcast_to(reshape(x, (*x.shape, *(1,) * len(sizes))), (*x.shape, *sizes))
     for i, (k, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
-        axis, last = first + i, x.ndim
+        axis, last = first + i, rank + i
         out = (x.shape[axis] - dilation * (k - 1) - 1) // stride + 1
-        x = broadcast_to(reshape(x, (*x.shape, 1)), (*x.shape, k))
         if k > 1 or out * stride > x.shape[axis]:
             x = x._apply(mlops.Skew(axis, last, dilation, out * stride))
         else:

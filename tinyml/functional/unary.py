@@ -77,7 +77,8 @@ def abs_(x: Tensor) -> Tensor:
 
 
 def _abs_float(x: Tensor) -> Tensor:
-    return x.maximum(-x)  # a tie at 0: both halves of the gradient cancel, as torch has it
+    # At 0 a tie: both halves of the gradient cancel, as torch has it. -x of 0 would be -0.
+    return x.maximum(0 - x)
 
 
 def sign(x: Tensor) -> Tensor:
@@ -117,12 +118,16 @@ def asinh(x: Tensor) -> Tensor:
     size = x.abs()
     huge = size.detach() > 1e9  # the square would overflow
     small = huge.where(1, size)
-    return (huge.where(size * 2, small + (small * small + 1).sqrt())).log() * sign(x)
+    near = huge.where(size, small + (small * small + 1).sqrt()).log()
+    return (near + huge.where(math.log(2), 0.0)) * sign(x)
 
 
 @in_float32
 def acosh(x: Tensor) -> Tensor:
-    return (x + (x - 1).sqrt() * (x + 1).sqrt()).log()
+    huge = x.detach() > 1e9  # where x + x would overflow
+    small = huge.where(1, x)
+    near = huge.where(x, small + (small - 1).sqrt() * (small + 1).sqrt())
+    return near.log() + huge.where(math.log(2), 0.0)
 
 
 @in_float32

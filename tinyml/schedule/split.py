@@ -1,7 +1,8 @@
-"""Split: a large reduction to few results becomes two, so that it has rows to share out.
+"""Split: reductions and assignments are rewritten before anything is fused.
 
-The pieces depend on sizes alone, never on the machine or its threads: a program gives the
-same bits wherever it runs.
+A sum of sums becomes one sum. A large reduction to few results becomes two, so that it has rows
+to share out; the pieces depend on sizes alone, never on the machine or its threads: a program
+gives the same bits wherever it runs.
 """
 
 from __future__ import annotations
@@ -14,10 +15,92 @@ from tinyml.dtype import float32
 from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement, Op
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 LARGE = 16384  # elements folded into one result
 PIECE = 2048  # elements that one piece folds, about
+
+
+def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+    """The same values, with a sum that only another sum reads, through moves, made part of it.
+
+    So the gradient of a convolution is one contraction, and not windows that are added up later.
+    """
+    order = toposort(roots)
+    readers = dict.fromkeys(order, 0)
+    for node in order:
+        for source in node.sources:
+            readers[source] += 1
+    asked = set(roots)
+    changed: dict[LazyBuffer, LazyBuffer] = {}
+    for node in order:
+        again = node.with_sources(tuple(changed[s] for s in node.sources))
+        moves = _moves_between(node, readers, asked)
+        changed[node] = _joined(again, len(moves)) if moves is not None else again
+    return [changed[root] for root in roots]
+
+
+_ONE_TO_ONE = frozenset(Movement) - {Movement.EXPAND}
+
+
+def _moves_between(
+    node: LazyBuffer, readers: dict[LazyBuffer, int], asked: set[LazyBuffer]
+) -> list[LazyBuffer] | None:
+    """The moves from a sum down to another sum that nobody else reads; None if there is none."""
+    if not (isinstance(node, lazy.Reduce) and node.op is Op.ADD):
+        return None
+    moves: list[LazyBuffer] = []
+    below = node.sources[0]
+    while isinstance(below, lazy.Move) and below.movement in _ONE_TO_ONE:
+        if readers[below] > 1 or below in asked:
+            return None
+        if below.movement is Movement.PAD and below.arg[1][1] != lazy.zero_text(below.dtype):
+            return None
+        moves.append(below)
+        below = below.sources[0]
+    joins = isinstance(below, lazy.Reduce) and below.op is Op.ADD and below.size > 0
+    return moves if joins and readers[below] == 1 and below not in asked else None
+
+
+def _joined(node: LazyBuffer, moves: int) -> LazyBuffer:
+    """A sum of moved sums as one sum: the inner sum's axes come along, behind all others."""
+    assert isinstance(node, lazy.Reduce)
+    chain, below = [], node.sources[0]
+    for _ in range(moves):
+        chain.append(below)
+        below = below.sources[0]
+    if not isinstance(below, lazy.Reduce):  # it was joined with a sum below it already
+        return node
+    source, rank = below.sources[0], len(below.shape)
+    kept = [1 if a in below.axes else n for a, n in enumerate(source.shape)]
+    tail = tuple(source.shape[a] for a in below.axes)
+    order = [a for a in range(rank) if a not in below.axes] + list(below.axes)
+    value = lazy.reshape(lazy.permute(source, order), (*kept, *tail))
+    for move in reversed(chain):
+        value = _with_tail(move, value, tail)
+    axes = (*node.axes, *range(len(value.shape) - len(tail), len(value.shape)))
+    return lazy.reshape(lazy.reduce_(Op.ADD, value, axes), node.shape)
+
+
+def _with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuffer:
+    """The move of the leading axes of `value`, which has more axes behind them."""
+    assert isinstance(move, lazy.Move)
+    rank, (_, arg) = len(move.sources[0].shape), move.arg
+    match move.movement:
+        case Movement.RESHAPE:
+            return lazy.reshape(value, (*arg, *tail))
+        case Movement.PERMUTE:
+            return lazy.permute(value, (*arg, *range(rank, rank + len(tail))))
+        case Movement.PAD:
+            return lazy.pad(value, (*arg[0], *((0, 0) for _ in tail)), 0)
+        case Movement.SHRINK:
+            return lazy.shrink(value, (*arg, *((0, n) for n in tail)))
+        case Movement.FLIP:
+            return lazy.flip(value, arg)
+        case Movement.SKEW:
+            return lazy.skew(value, *arg)
+    raise TypeError(f"{move!r} repeats elements")
 
 
 def split_reductions(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:

@@ -1,0 +1,129 @@
+"""Moving, joining and indexing: values, gradients and dtypes are PyTorch's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from against_torch import Case, disagreements, pair, same, torch
+
+from tinyml import Tensor
+
+F = torch.nn.functional
+WHOLE = np.array([[-7, 3, 0], [5, -2, 1]], np.int32)
+
+
+def movement() -> list[Case]:
+    x = (2, 3, 4)
+    return [
+        same("reshape", lambda x: (x.reshape(4, -1), x.view(6, 4), x.flatten(1)), x),
+        same("permute", lambda x: (x.permute(2, 0, 1), x.transpose(0, -1)), x),
+        same("expand", lambda x: x.expand(2, -1, 4), (3, 1)),
+        same("squeeze", lambda x: (x.squeeze(), x.squeeze(1), x.unsqueeze(-2)), (2, 1, 3, 1)),
+        same("unflatten", lambda x: x.unflatten(2, (2, -1)), x),
+        same("flip", lambda x: x.flip(0, 2), x),
+        same("roll", lambda x: (x.roll(2, 1), x.roll((1, -2), (0, 2)), x.roll(5)), x),
+        same("unfold", lambda x: (x.unfold(2, 3, 1), x.unfold(1, 2, 2)), (2, 5, 4)),
+        same("repeat", lambda x: (x.repeat(2, 1, 3), x.repeat(2, 1, 1, 2)), x),
+        same("repeat_interleave", lambda x: (x.repeat_interleave(2, 1), x.repeat_interleave(3)), x),
+        same("triangles", lambda x: (x.triu(), x.tril(-1), x.triu(2), x.tril(1)), (2, 4, 3)),
+        same("diag", lambda x: x.diag(), (4,)),
+        same("diagonal", lambda x: x.diagonal(), (4, 4)),
+        same("split", lambda x: (*x.split(2, 1), *x.split([1, 3], 2), *x.chunk(3, 2)), x),
+        pair("cat", lambda x, y: x.cat(y, dim=1), lambda x, y: torch.cat((x, y), 1), x, (2, 2, 4)),
+        pair("cat dtypes", Tensor.cat, lambda *xs: torch.cat(xs), WHOLE, (1, 3)),
+        pair("stack", lambda x, y: x.stack(y, dim=-1), lambda x, y: torch.stack((x, y), -1), x, x),
+        *(
+            pair(
+                f"meshgrid {how}",
+                lambda x, y, h=how: x.meshgrid(y, indexing=h),
+                lambda x, y, h=how: torch.meshgrid(x, y, indexing=h),
+                (3,),
+                (2,),
+            )
+            for how in ("ij", "xy")
+        ),
+        *(
+            pair(
+                f"pad {mode} {by}",
+                lambda x, b=by, m=mode: x.pad(b, mode=m),
+                lambda x, b=by, m=mode: F.pad(x, b, mode=m),
+                (2, 3, 4, 4),
+            )
+            for mode in ("constant", "reflect", "replicate", "circular")
+            for by in ((1, 2, 3, 0), (-1, 2, 0, 1))
+        ),
+        pair("pad value", lambda x: x.pad((1, 1), value=2.5), lambda x: F.pad(x, (1, 1), value=2.5),
+             WHOLE.astype(np.float32)),
+    ]  # fmt: skip
+
+
+INDICES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "int": lambda x, i, j: x[1],
+    "negative": lambda x, i, j: x[-1, :, -2],
+    "slices": lambda x, i, j: x[:, 1:, ::2],
+    "negative slice": lambda x, i, j: x[..., -3:-1],
+    "none": lambda x, i, j: x[None, :, None, 1],
+    "tensor": lambda x, i, j: x[i],
+    "tensor in the middle": lambda x, i, j: x[:, j],
+    "tensors": lambda x, i, j: x[i, j],
+    "tensors apart": lambda x, i, j: x[i, :, j],
+    "tensor after slice": lambda x, i, j: x[1:, i, j],
+    "tensor and none": lambda x, i, j: x[None, i, :, None],
+    "tensor and int": lambda x, i, j: x[i, 1],
+    "int and slice and tensor": lambda x, i, j: x[0, :, j],
+    "ellipsis and tensor": lambda x, i, j: x[..., i],
+    "2-d tensor": lambda x, i, j: x[i.reshape(2, 2), 1:],
+    "broadcast tensors": lambda x, i, j: x[i.reshape(4, 1), j],
+    "list": lambda x, i, j: x[[1, 0, 1], 2],
+}
+
+
+def indexing() -> list[Case]:
+    i, j = np.array([0, -1, 2, 0]), np.array([1, 0, -2, 1])
+    return [same(name, f, (3, 4, 5), i, j) for name, f in INDICES.items()]
+
+
+def gathering() -> list[Case]:
+    index = np.array([[0, 2, 1], [1, 0, 0], [0, 0, 2]])
+    once = np.array([[0, 1, 2], [2, 0, 1]])
+    cases = [
+        same(f"gather {dim}", lambda x, i, d=dim: x.gather(d, i),
+             (3, 4) if dim else (3, 3), index)
+        for dim in (0, 1)
+    ]  # fmt: skip
+    cases += [
+        same("scatter", lambda x, i, s: x.scatter(0, i, s), (3, 3), once, (2, 3)),
+        same("scatter number", lambda x, i: x.scatter(1, i, 1.5), (3, 4), index),
+        same("scatter fewer", lambda x, i, s: x.scatter(1, i, s),
+             (4, 5), once, (3, 4), grad=False),
+        pair("scatter add", lambda x, i, s: x.scatter(0, i, s, reduce="add"),
+             lambda x, i, s: x.scatter_add(0, i, s), (3, 3), index, (3, 3)),
+        pair("scatter multiply", lambda x, i, s: x.scatter(1, i, s, reduce="multiply"),
+             lambda x, i, s: x.scatter_reduce(1, i, s, "prod"), (3, 3), index, (3, 3)),
+        pair("one_hot", lambda x: x.one_hot(4), lambda x: F.one_hot(x, 4), index, narrow=True),
+    ]  # fmt: skip
+    for how, own in itertools.product(("sum", "prod", "mean", "amax", "amin"), (True, False)):
+        cases.append(
+            same(
+                f"scatter_reduce {how} {own}",
+                lambda x, i, s, h=how, o=own: x.scatter_reduce(0, i, s, h, include_self=o),
+                (3, 3),
+                index,
+                (3, 3),
+            )
+        )
+    return cases
+
+
+GROUPS = (movement, indexing, gathering)
+
+
+@pytest.mark.parametrize("device", ["NUMPY", "CPU"], indirect=True)
+@pytest.mark.parametrize("cases", GROUPS, ids=lambda group: group.__name__)
+def test_group(device: str, cases: Callable[[], list[Case]]) -> None:
+    found = disagreements(cases())
+    assert not found, "\n".join(found)
