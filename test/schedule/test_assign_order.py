@@ -129,3 +129,17 @@ def test_who_read_before_keeps_what_was_read(device: str) -> None:
     assert x.tolist() == [2, 3, 4]
     assert before.tolist() == [10, 20, 30]
     assert view.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("device", ["NUMPY", "CPU"])
+def test_assignments_joined_across_a_transpose(device: str) -> None:
+    if not Device.available(device):
+        pytest.skip(f"{device} does not answer")
+    values = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
+    a, b = (Tensor(v.copy(), device=device).realize() for v in values)
+    old = a.detach()
+    a.assign(b)
+    b.assign(old + 1)
+    b.assign(a.T + b)  # walks the rows of a transposed, beside what reads the old ones plainly
+    np.testing.assert_array_equal(b.numpy(), values[1].T + values[0] + 1)
+    np.testing.assert_array_equal(a.numpy(), values[1])

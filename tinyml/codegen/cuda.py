@@ -38,10 +38,8 @@ class CudaRenderer(Renderer):
     def __init__(self, k: LinearKernel, check: bool = False) -> None:
         super().__init__(k)
         self.check = check
-        if (
-            max((prod(shape) for shape, _ in k.slots), default=0) > LARGE
-            or k.blocks > LARGE // 1024
-        ):
+        self.reach = max((prod(shape) for shape, _ in k.slots), default=0)
+        if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
         self.prelude[PACK] = None
         for _, dtype in k.slots:
@@ -61,6 +59,13 @@ class CudaRenderer(Renderer):
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
 
     def body(self) -> Iterator[str]:
+        lines = list(self._body())
+        if self.reach > LARGE and self.index_type == "int":  # positions in what is never stored
+            self.index_type = "long long"
+            lines = list(self._body())
+        yield from lines
+
+    def _body(self) -> Iterator[str]:
         offset = 0
         if self.k.locals:
             yield "  extern __shared__ __align__(16) unsigned char tinyml_shared[];"
@@ -71,7 +76,7 @@ class CudaRenderer(Renderer):
             offset += _aligned(local)
         for number, axis in enumerate((ir.TX, "ty")):
             if self.k.block[number] > 1:
-                yield f"  const int {axis} = threadIdx.{'xy'[number]};"
+                yield f"  const {self.index_type} {axis} = threadIdx.{'xy'[number]};"
         yield from self.parts(f"({self.index_type})blockIdx.x", 1)
 
     def shared_bytes(self) -> int:
@@ -185,6 +190,12 @@ class CudaRenderer(Renderer):
         self.prelude[LOOK[self.check]] = None
         return f"look<{self.index_type}>({self.value(value)}, {size})", ATOM
 
+    # ---- indices ----
+
+    def index(self, i: Linear) -> Text:
+        self.reach = max(self.reach, _reach(i))
+        return super().index(i)
+
     # ---- values ----
 
     def place(self, e: Place, lanes: int) -> Text:
@@ -264,6 +275,16 @@ class CudaRenderer(Renderer):
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         bits = self._bits_of(value, source)[0]
         return self._value_of(f"bits_as<{TYPES[target.name]}>({bits})", target)
+
+
+def _reach(i: Linear) -> int:
+    """The largest magnitude that is met while the terms of an index are added up."""
+    low = high = reach = 0
+    for atom, factor in i.terms:
+        ends = factor * atom.low, factor * atom.high
+        low, high = low + min(ends), high + max(ends)
+        reach = max(reach, *map(abs, ends), -low, high)
+    return max(reach, -(low + i.constant), high + i.constant)
 
 
 def _unsigned(dtype: DType) -> str:

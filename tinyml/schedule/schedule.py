@@ -124,11 +124,13 @@ def _order_writes(groups: list[Group], fusion: Fusion) -> frozenset[LazyBuffer]:
 
 def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[bool]:
     """For every read of `target` in the writer: whether it is of another element than written."""
-    beside = next(part for part in writer.parts if any(lazy.assigned(m) is target for m in part))
+    assign = next(m for m in writer.members if lazy.assigned(m) is target)
+    beside = next(part for part in writer.parts if assign in part)
     return [
         member not in beside
         or isinstance(member, lazy.Reduce)
         or len(writer.places[member]) < len(walked(member.shape))
+        or writer.places[member] != writer.places[assign]  # the rows may be walked transposed
         or use.labels != tuple(range(len(use.labels)))
         for member in writer.members
         for use in fusion.uses[member]
