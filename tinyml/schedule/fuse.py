@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tinyml import lazy
+from tinyml.errors import TinymlError
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, Use, step, trace
@@ -129,11 +130,21 @@ def _assigns(group: Group) -> bool:
     return any(isinstance(member, lazy.Assign) for member in group.members)
 
 
-class Fusion:
-    """Joins groups until nothing more fits."""
+class CircleError(TinymlError):
+    """Groups that were joined depend on each other: the search was not careful enough."""
 
-    def __init__(self, order: Iterable[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
-        self.units = units
+
+class Fusion:
+    """Joins groups until nothing more fits.
+
+    The search for circles stops at groups that lie wholly behind the reader. That keeps it short,
+    and misses a circle only where a third group lies on both sides; `careful` does not stop.
+    """
+
+    def __init__(
+        self, order: Iterable[LazyBuffer], units: dict[LazyBuffer, str], careful: bool = False
+    ) -> None:
+        self.units, self.careful = units, careful
         traced = {u: uses_of(u, units) for u in order if u in units}
         self.uses = {u: uses for u, (uses, _) in traced.items()}
         self.position = {unit: n for n, unit in enumerate(self.uses)}
@@ -209,7 +220,7 @@ class Fusion:
             group = stack.pop()
             if group is below:
                 return True
-            if group not in seen and group.first <= below.last:
+            if group not in seen and (self.careful or group.first <= below.last):
                 seen.add(group)
                 stack.extend(group.after)
         return False
@@ -304,7 +315,8 @@ def ordered(groups: Iterable[Group]) -> list[Group]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 ready.append(reader)
-    assert len(done) == len(groups), "groups depend on each other in a circle"
+    if len(done) < len(groups):
+        raise CircleError(f"{len(groups) - len(done)} groups depend on each other in a circle")
     return done
 
 

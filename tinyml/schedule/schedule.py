@@ -10,7 +10,7 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.build import build
-from tinyml.schedule.fuse import Fusion, Group, ordered, walked
+from tinyml.schedule.fuse import CircleError, Fusion, Group, ordered, walked
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
 from tinyml.schedule.units import find_units
 
@@ -64,8 +64,13 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     roots = share_assigned(split_reductions(join_sums(wanted)))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots)
-    fusion = Fusion(order, units)
-    groups = fusion.fuse()
+    try:
+        fusion = Fusion(order, units)
+        groups = fusion.fuse()
+        ordered(groups)
+    except CircleError:
+        fusion = Fusion(order, units, careful=True)
+        groups = fusion.fuse()
     in_place = _order_writes(groups, fusion)
     items: list[Item] = []
     stored = _stored(fusion, roots)
