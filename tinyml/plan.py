@@ -6,6 +6,7 @@ scheduling, no lowering, no compiling.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,6 +76,16 @@ _executables: dict[tuple[Kernel, str, bool], Executable] = {}
 
 def make_plan(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     """Schedule and compile what `nodes` need, given the leaves that they read or overwrite."""
+    collects = gc.isenabled()
+    gc.disable()  # many small nodes and no circles: the collector would only walk them
+    try:
+        return _make_plan(nodes, leaves)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _make_plan(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     start = time.perf_counter()
     made = schedule(nodes)
     trace.emit(trace.Scheduled(made.items, time.perf_counter() - start))
