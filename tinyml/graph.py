@@ -42,7 +42,6 @@ class HasSources(Protocol):
 
 
 _N = TypeVar("_N", bound=HasSources)
-_R = TypeVar("_R")
 
 
 def _all_sources(node: Any) -> tuple[Any, ...]:
@@ -74,14 +73,3 @@ def toposort(
             if source not in done:
                 stack.append((source, False))
     return list(done)
-
-
-def rebuild(
-    roots: Iterable[_N], change: Callable[[_N, tuple[_R, ...]], _R], leaves: Container[_N] = ()
-) -> dict[_N, _R]:
-    """`change(node, changed sources)` for every node below `roots`, sources first."""
-    changed: dict[_N, _R] = {}
-    for node in toposort(roots, leaves):
-        sources = () if node in leaves else tuple(changed[s] for s in node.sources)
-        changed[node] = change(node, sources)
-    return changed

@@ -108,10 +108,6 @@ class Linear(metaclass=Interned):
         self.free: frozenset[Axis] = frozenset().union(*(a.free for a, _ in terms))
         self._text: str | None = None
 
-    @property
-    def is_constant(self) -> bool:
-        return not self.terms
-
     def factor(self, atom: Atom) -> int:
         """The factor of `atom` as a term of its own; 0 if it is none."""
         return next((f for a, f in self.terms if a is atom), 0)

@@ -36,7 +36,6 @@ from tinyml.index import (
     ZERO,
     Axis,
     Linear,
-    Looked,
     Range,
     both,
     inside,
@@ -406,22 +405,6 @@ class _Emitter:
         """`e` on what its operands were made into."""
         if isinstance(e, Fold):
             raise AssertionError(f"{e} is not known here")
-
-        def made_of(atom: Looked) -> Looked:
-            return made[atom.value].looked(atom.size)
-
-        match e:
-            case Load():
-                valid = tuple(_range_on(v, made_of) for v in e.valid)
-                return Load(e.slot, e.dtype, map_looked(e.position, made_of), valid)
-            case Wide():
-                position = map_looked(e.position, made_of)
-                return Wide(e.slot, e.dtype, position, e.valid, e.lanes)
-            case Place():
-                return Place(map_looked(e.index, made_of), e.dtype)
-            case Select():
-                valid = tuple(_range_on(v, made_of) for v in e.valid)
-                return Select(valid, made[e.value], made[e.other])
         return with_sources(e, tuple(made[s] for s in e.sources))
 
     def _place(self, scope: _Scope, position: Linear) -> Linear:
@@ -513,11 +496,6 @@ class _Known:
 
     def __contains__(self, e: object) -> bool:
         return isinstance(e, Expr) and self.scope.find(e) is not None
-
-
-def _range_on(v: Range, change: Callable[[Looked], Looked]) -> Range:
-    made: Range = Range(map_looked(v.index, change), v.low, v.high)
-    return made
 
 
 def _lanes_of(e: Expr) -> int:
