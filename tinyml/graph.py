@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+
+class _Entry(weakref.ref[Any]):
+    """A node in the table of `Interned`, and the parts by which it is found."""
+
+    __slots__ = ("key",)
+    key: Hashable
 
 
 class Interned(type):
@@ -14,24 +21,31 @@ class Interned(type):
     to it, which is exponential; comparing them by identity is free.
     """
 
-    _nodes: ClassVar[dict[Hashable, weakref.ref[Any]]] = {}
-
     def __call__(cls, *parts: Any) -> Any:
         key = (cls, *parts)
-        nodes = Interned._nodes
-        found = nodes.get(key)
-        if found is not None:
-            node = found()
+        entry = _nodes.get(key)
+        if entry is not None:
+            node = entry()
             if node is not None:
                 return node
-        node = super().__call__(*parts)
-
-        def forget(reference: weakref.ref[Any]) -> None:
-            if nodes.get(key) is reference:
-                del nodes[key]
-
-        nodes[key] = weakref.ref(node, forget)
+        node = _make(cls, *parts)
+        entry = _nodes[key] = _Entry(node, _forget)
+        entry.key = key
         return node
+
+
+_nodes: dict[Hashable, _Entry] = {}
+_make = type.__call__
+
+
+def _forget(entry: _Entry) -> None:
+    if _nodes.get(entry.key) is entry:  # else there is an equal node again
+        del _nodes[entry.key]
+
+
+def count_nodes() -> int:
+    """How many nodes are alive."""
+    return len(_nodes)
 
 
 class HasSources(Protocol):

@@ -21,8 +21,8 @@ and dtypes are checked by the functions at the end of this file, when an op is r
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from tinyml.dtype import DType, bool_
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.graph import Interned
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
+from tinyml.roster import Roster
 
 Shape = tuple[int, ...]
 
@@ -71,22 +72,11 @@ class LazyBuffer(metaclass=Interned):
 class Data(LazyBuffer):
     """Values in memory. `arg` is a number that no other Data has."""
 
-    __slots__ = ("noted",)
+    __slots__ = ("readers",)
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.noted: list[weakref.ref[Any]] = []  # who ever said that he holds this node
-
-    def add_reader(self, reader: object) -> None:
-        """Note that `reader` (a tensor) holds this version of the values itself."""
-        count = len(self.noted)
-        if count >= 8 and not count & (count - 1):  # now and then, so that it costs little
-            self.noted[:] = [r for r in self.noted if r() is not None]
-        self.noted.append(weakref.ref(reader))
-
-    def readers(self) -> list[Any]:
-        """The tensors that hold these values themselves."""
-        return [r for ref in self.noted if (r := ref()) is not None]
+        self.readers = Roster()  # the tensors that hold (or held) this node itself
 
 
 class Const(LazyBuffer):
@@ -207,7 +197,7 @@ def parse_number(text: str, dtype: DType) -> float | int | bool:
 
 def zero_text(dtype: DType) -> str:
     """The text of a Const that is 0."""
-    return const(0, dtype, "").arg  # type: ignore[no-any-return]
+    return _exact_text(0, dtype)
 
 
 def read_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
@@ -241,18 +231,25 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
 
 def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffer:
     """`value` everywhere in `shape`."""
-    if dtype.is_float:
-        value = float(value)
-    elif dtype is bool_:
-        value = bool(value)
-    else:  # wraps around, as a cast does
-        value = int(value)
-        if not dtype.minimum <= value <= dtype.maximum:
-            span = 1 << (8 * dtype.itemsize)
-            value = (value - int(dtype.minimum)) % span + int(dtype.minimum)
-    text = value.hex() if dtype.is_float else str(value)
+    return _const(_exact_text(value, dtype), dtype, device, shape)
+
+
+@lru_cache(maxsize=4096)  # most programs use the same few
+def _const(text: str, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
     scalar: LazyBuffer = Const((), dtype, device, (), text)
     return expand(reshape(scalar, (1,) * len(shape)), shape) if shape else scalar
+
+
+def _exact_text(value: Any, dtype: DType) -> str:
+    if dtype.kind == "f":
+        return float(value).hex()
+    if dtype is bool_:
+        return str(bool(value))
+    value = int(value)
+    if not dtype.minimum <= value <= dtype.maximum:  # wraps around, as a cast does
+        span = 1 << (8 * dtype.itemsize)
+        value = (value - int(dtype.minimum)) % span + int(dtype.minimum)
+    return str(value)
 
 
 def iota(n: int, dtype: DType, device: str) -> LazyBuffer:
@@ -265,6 +262,19 @@ def iota(n: int, dtype: DType, device: str) -> LazyBuffer:
 
 def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
     """`op` on every element. Shapes, dtypes and devices are equal (WHERE: of the last two)."""
+    last = operands[-1]
+    shape, dtype, device = last.shape, last.dtype, last.device
+    alike = op is not Op.WHERE  # whose first operand is a bool
+    for other in operands:
+        if other.shape != shape or other.dtype is not dtype or other.device != device:
+            alike = False
+    if not alike:
+        _check_operands(op, operands)
+    node: LazyBuffer = Map(shape, _result_dtype(op, dtype), device, operands, op)
+    return node
+
+
+def _check_operands(op: Op, operands: tuple[LazyBuffer, ...]) -> None:
     first = operands[-1]
     for other in operands:
         if other.shape != first.shape:
@@ -279,13 +289,11 @@ def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
         raise DTypeError(f"{op.name} needs equal dtypes, got {[o.dtype for o in typed]}")
     if op is Op.WHERE and operands[0].dtype is not bool_:
         raise DTypeError(f"WHERE chooses by a bool, not by {operands[0].dtype}")
-    _check_dtype(op, first.dtype)
-    dtype = bool_ if op in COMPARE else first.dtype
-    node: LazyBuffer = Map(first.shape, dtype, first.device, operands, op)
-    return node
 
 
-def _check_dtype(op: Op, dtype: DType) -> None:
+@cache
+def _result_dtype(op: Op, dtype: DType) -> DType:
+    """The dtype of `op` on operands of `dtype`."""
     wrong = (
         (op in FLOAT_ONLY and not dtype.is_float)
         or (op in INT_ONLY and not dtype.is_int)
@@ -295,6 +303,7 @@ def _check_dtype(op: Op, dtype: DType) -> None:
     if wrong:
         wanted = "floats" if op in FLOAT_ONLY else "integers"
         raise DTypeError(f"{op.name} is an op on {wanted}, got {dtype}; cast first")
+    return bool_ if op in COMPARE else dtype
 
 
 def cast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
@@ -446,7 +455,7 @@ def pad(x: LazyBuffer, counts: Sequence[tuple[int, int]], value: Any = 0) -> Laz
     if not any(b or a for b, a in counts):
         return x
     shape = tuple(n + b + a for n, (b, a) in zip(x.shape, counts, strict=True))
-    return _move(Movement.PAD, x, shape, (counts, const(value, x.dtype, "").arg))
+    return _move(Movement.PAD, x, shape, (counts, _exact_text(value, x.dtype)))
 
 
 def shrink(x: LazyBuffer, spans: Sequence[tuple[int, int]]) -> LazyBuffer:

@@ -6,21 +6,17 @@ scheduling, no lowering, no compiling.
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tinyml import config, kernel, lazy, trace
-from tinyml.codegen.compile import compile
-from tinyml.device import open_device
+from tinyml import lazy
 from tinyml.dtype import DType
-from tinyml.errors import DeviceError
-from tinyml.kernel import Kernel, Output
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.program import Program
-from tinyml.runtime.machine import Executable
-from tinyml.schedule import CopyItem, KernelItem, schedule
+
+if TYPE_CHECKING:
+    from tinyml.kernel import Kernel
+    from tinyml.runtime.machine import Executable
 
 
 @dataclass(frozen=True)
@@ -71,76 +67,6 @@ class Plan:
     results: tuple[int, ...]  # per node asked for: its buffer
 
 
-_executables: dict[tuple[Kernel, str, bool], Executable] = {}
-
-
-def make_plan(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
-    """Schedule and compile what `nodes` need, given the leaves that they read or overwrite."""
-    collects = gc.isenabled()
-    gc.disable()  # many small nodes and no circles: the collector would only walk them
-    try:
-        return _make_plan(nodes, leaves)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _make_plan(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
-    start = time.perf_counter()
-    made = schedule(nodes)
-    trace.emit(trace.Scheduled(made.items, time.perf_counter() - start))
-    numbers: dict[LazyBuffer, int] = {leaf: n for n, leaf in enumerate(leaves)}
-    for assign in made.in_place:
-        numbers[assign] = numbers[lazy.assigned(assign)]
-    new: list[NewBuffer] = []
-    for item in made.items:
-        for node in item.nodes:
-            if node not in numbers:
-                numbers[node] = len(leaves) + len(new)
-                new.append(NewBuffer(node.size, node.dtype, node.device))
-    _compile([item for item in made.items if isinstance(item, KernelItem)])
-    calls = [call for item in made.items if (call := _call(item, numbers)) is not None]
-    last = last_versions(made.roots)
-    late = [r for r in dict.fromkeys(made.roots) if r in last and r not in made.in_place]
-    calls += _store(late, numbers)
-    for root in late:
-        numbers[root] = numbers[lazy.assigned(root)]
-    results = [numbers[root] for root in made.roots]
-    forget = _forget(calls, len(leaves), set(results))
-    return Plan(len(leaves), tuple(new), tuple(calls), forget, tuple(results))
-
-
-def _store(late: Sequence[LazyBuffer], numbers: dict[LazyBuffer, int]) -> list[Call]:
-    """Copy assignments that could not be done in place into their targets, at the very end."""
-    calls: list[Call] = []
-    for device in dict.fromkeys(root.device for root in late):
-        roots = [root for root in late if root.device == device and root.size]
-        for first in range(0, len(roots), _MOST_STORED):
-            some = roots[first : first + _MOST_STORED]
-            item = KernelItem(
-                _copies(some), device, (), (), ("the old values were read until now",)
-            )
-            _compile([item])
-            targets = [numbers[lazy.assigned(root)] for root in some]
-            buffers = (*targets, *(numbers[root] for root in some))
-            executable = _executables.get(_key(item.kernel, device))
-            calls.append(KernelCall(device, item.kernel, executable, buffers))
-    return calls
-
-
-_MOST_STORED = 32  # copies in one kernel
-
-
-def _copies(nodes: Sequence[LazyBuffer]) -> Kernel:
-    """A kernel that copies one buffer for each node."""
-    slots = tuple(((node.size,), node.dtype) for node in nodes)
-    parts = []
-    for slot, (shape, dtype) in enumerate(slots):
-        value: LazyBuffer = lazy.Slot(shape, dtype, "", (), len(slots) + slot)
-        parts.append((Output(slot, shape, value, (0,) if shape != (1,) else ()),))
-    return Kernel(tuple(parts), slots + slots)
-
-
 def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
     """The newest assignment to each target: the one whose chain of versions is the longest."""
     last: dict[LazyBuffer, tuple[int, LazyBuffer]] = {}
@@ -150,55 +76,3 @@ def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
             if versions > last.get(target, (0, root))[0]:
                 last[target] = versions, root
     return {root for _, root in last.values()}
-
-
-def _call(item: KernelItem | CopyItem, numbers: dict[LazyBuffer, int]) -> Call | None:
-    if isinstance(item, CopyItem):
-        return CopyCall((numbers[item.source], numbers[item.output]))
-    if not any(output.value.size for output in item.kernel.outputs):
-        return None
-    buffers = tuple(numbers[node] for node in item.nodes)
-    executable = _executables.get(_key(item.kernel, item.device))
-    return KernelCall(item.device, item.kernel, executable, buffers)
-
-
-def _key(k: Kernel, device: str) -> tuple[Kernel, str, bool]:
-    return k, device, config.current.noopt
-
-
-def _forget(calls: Sequence[Call], leaves: int, kept: set[int]) -> tuple[tuple[int, ...], ...]:
-    last = {number: n for n, call in enumerate(calls) for number in call.buffers}
-    forget: list[list[int]] = [[] for _ in calls]
-    for number, n in last.items():
-        if number >= leaves and number not in kept:
-            forget[n].append(number)
-    return tuple(map(tuple, forget))
-
-
-def _compile(items: Sequence[KernelItem]) -> None:
-    """Programs for all kernels that have none yet, compiled together per device."""
-    wanted: dict[str, dict[Kernel, KernelItem]] = {}
-    for item in items:
-        empty = not any(output.value.size for output in item.kernel.outputs)
-        if not empty and _key(item.kernel, item.device) not in _executables:
-            wanted.setdefault(item.device, {})[item.kernel] = item
-    for device, kernels in wanted.items():
-        opened = open_device(device)
-        if opened.target is None:
-            continue
-        programs = []
-        for k, item in kernels.items():
-            if trace.wanted(trace.KernelScheduled):
-                trace.emit(trace.KernelScheduled(kernel.name(k), k, item.reasons))
-            programs.append(_program(k, device))
-        executables = opened.machine.load(programs)
-        for k, executable in zip(kernels, executables, strict=True):
-            _executables[_key(k, device)] = executable
-
-
-def _program(k: Kernel, device: str) -> Program:
-    target = open_device(device).target
-    if target is None:
-        raise DeviceError(f"{device} runs no programs")
-    settings = config.current
-    return compile(k, target, [] if settings.noopt else None, settings.verify)

@@ -29,8 +29,8 @@ from tinyml.plan import (
     Plan,
     ReferenceCall,
     last_versions,
-    make_plan,
 )
+from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
 
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
@@ -51,30 +51,17 @@ class Holder(Protocol):
 # ---- who holds what ----
 
 
-class _Watch(weakref.ref[Any]):
-    __slots__ = ("key",)
-    key: int
+_pending = Roster(lambda holder: type(holder.lazy) is not Data)
 
 
-_pending: dict[int, _Watch] = {}
+def watch(holder: Holder, node: LazyBuffer) -> None:
+    """Note that `holder` holds `node` now. To be called whenever its node changes."""
+    (node.readers if type(node) is Data else _pending).note(holder)
 
 
-def _forget(watch: weakref.ref[Any]) -> None:
-    assert isinstance(watch, _Watch)
-    if _pending.get(watch.key) is watch:
-        del _pending[watch.key]
-
-
-def watch(holder: Holder) -> None:
-    """Note what `holder` holds now. To be called whenever its node changes."""
-    node = holder.lazy
-    key = id(holder)
-    if type(node) is Data:
-        _pending.pop(key, None)
-        node.add_reader(holder)
-    elif key not in _pending:
-        watch = _pending[key] = _Watch(holder, _forget)
-        watch.key = key
+def pending() -> list[Holder]:
+    """Everybody who holds a node that is not real yet."""
+    return _pending.members()
 
 
 def _with_readers(nodes: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
@@ -88,7 +75,7 @@ def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
         saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
-        found.update({id(h): (h, saved) for h in leaf.readers() if h.lazy is leaf})
+        found.update({id(h): (h, saved) for h in leaf.readers.members() if h.lazy is leaf})
     holders = pending()
     reading = _reading([holder.lazy for holder in holders], buffers)
     found.update({id(h): (h, h.lazy) for h in holders if h.lazy in reading})
@@ -103,11 +90,6 @@ def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBu
         if leaf or not found.isdisjoint(node.sources):
             found.add(node)
     return found
-
-
-def pending() -> list[Holder]:
-    """Everybody who holds a node that is not real yet."""
-    return [holder for watch in tuple(_pending.values()) if (holder := watch()) is not None]
 
 
 def keep_values(buffers: set[int], besides: Container[int]) -> None:
@@ -163,7 +145,7 @@ def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) 
     key = _structure(unreal, order, leaves, buffers)
     plan = _plans.get(key)
     if plan is None:
-        plan = make_plan(unreal, leaves)
+        plan = _prepare(unreal, leaves)
         if len(_plans) >= _MOST_PLANS:
             del _plans[next(iter(_plans))]
         _plans[key] = plan
@@ -182,6 +164,13 @@ def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) 
         memory[leaf] = buffer
         results.append(leaf)
     return results
+
+
+def _prepare(unreal: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
+    """A new plan. The compiler is loaded when there is something to compile."""
+    from tinyml.prepare import prepare
+
+    return prepare(unreal, leaves)
 
 
 def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:

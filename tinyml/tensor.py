@@ -84,7 +84,7 @@ class Tensor:
     @lazy.setter
     def lazy(self, node: LazyBuffer) -> None:
         self._lazy = node
-        realizing.watch(self)
+        realizing.watch(self, node)
         if type(node) is lazy.Data and not self.requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
 
@@ -92,8 +92,9 @@ class Tensor:
 
     @classmethod
     def _of(cls, node: LazyBuffer) -> Tensor:
-        tensor = cls.__new__(cls)
-        tensor.lazy = node
+        tensor = object.__new__(cls)
+        tensor._lazy = node
+        realizing.watch(tensor, node)
         return tensor
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
@@ -104,8 +105,7 @@ class Tensor:
         """
         inputs = (self, *others)
         node = function.forward(*[t._lazy for t in inputs])
-        out = object.__new__(Tensor)
-        out.lazy = node
+        out = Tensor._of(node)
         if mode.recording and node.dtype.kind == "f":
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
@@ -116,7 +116,7 @@ class Tensor:
         return out
 
     def _full(self, shape: Shape, value: Scalar, dtype: DType) -> Tensor:
-        return self._of(values.constant(value, dtype, self._lazy.device, shape))
+        return self._of(lazy.const(value, dtype, self._lazy.device, shape))
 
     def _arange(self, n: _Int, dtype: DType = int32) -> Tensor:
         return self._of(lazy.iota(n, dtype, self._lazy.device))

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+Event: TypeAlias = tuple[Any, ...]  # one of the classes below
 
 
-@dataclass(frozen=True)
-class Event:
-    """Base of everything that can be announced."""
-
-
-@dataclass(frozen=True)
-class DeviceOpened(Event):
+class DeviceOpened(NamedTuple):
     """A device was used for the first time."""
 
     name: str
@@ -26,24 +21,21 @@ class DeviceOpened(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class DevicePassedOver(Event):
+class DevicePassedOver(NamedTuple):
     """A faster device than the one that became the default does not answer."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Scheduled(Event):
+class Scheduled(NamedTuple):
     """The scheduler turned a graph into kernels and copies, each with its reasons."""
 
     items: tuple[Any, ...]  # schedule.KernelItem and schedule.CopyItem
     seconds: float
 
 
-@dataclass(frozen=True)
-class KernelScheduled(Event):
+class KernelScheduled(NamedTuple):
     """A new kernel goes to codegen. `reasons`: one line per boundary, why it is there."""
 
     name: str
@@ -51,8 +43,7 @@ class KernelScheduled(Event):
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class KernelLowered(Event):
+class KernelLowered(NamedTuple):
     """Codegen went from a Kernel to a Program; every value on the way, for printing."""
 
     kernel: Any  # kernel.Kernel
@@ -64,8 +55,7 @@ class KernelLowered(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Compiled(Event):
+class Compiled(NamedTuple):
     """A compiler turned source into a binary (or a cache held it)."""
 
     device: str
@@ -76,8 +66,7 @@ class Compiled(Event):
     output: str  # what the compiler said: warnings, registers, spills
 
 
-@dataclass(frozen=True)
-class KernelRan(Event):
+class KernelRan(NamedTuple):
     """A kernel was launched, and waited for because somebody listens."""
 
     device: str
@@ -88,8 +77,7 @@ class KernelRan(Event):
     outputs: int = 1  # how many of the shapes, from the first on, are written
 
 
-@dataclass(frozen=True)
-class Interpreted(Event):
+class Interpreted(NamedTuple):
     """numpy computed what other devices have kernels for."""
 
     device: str
@@ -99,16 +87,14 @@ class Interpreted(Event):
     memory_used: int  # bytes in use on the device
 
 
-@dataclass(frozen=True)
-class Launched(Event):
+class Launched(NamedTuple):
     """A call was issued to a machine (not waited for). What TinyJit captures."""
 
     call: Any  # plan.Call or plan.ReferenceCall
     buffers: tuple[Any, ...]  # machine Buffers, in the order the call takes them
 
 
-@dataclass(frozen=True)
-class Copied(Event):
+class Copied(NamedTuple):
     """Bytes went between the host and a device or between devices."""
 
     source: str
@@ -117,8 +103,7 @@ class Copied(Event):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Allocated(Event):
+class Allocated(NamedTuple):
     """A machine gave out memory."""
 
     device: str
@@ -126,30 +111,26 @@ class Allocated(Event):
     in_use: int
 
 
-@dataclass(frozen=True)
-class Uploaded(Event):
+class Uploaded(NamedTuple):
     """Values of the host became a leaf."""
 
     leaf: Any  # lazy.Data
     values: Any  # numpy array, in storage dtype
 
 
-@dataclass(frozen=True)
-class ValuesKept(Event):
+class ValuesKept(NamedTuple):
     """A tensor got a copy of its values, because another one's assignment overwrote them."""
 
     holder: Any  # a Tensor
 
 
-@dataclass(frozen=True)
-class HostRead(Event):
+class HostRead(NamedTuple):
     """A value is about to be read on the host (`numpy()`, `item()`, `bool()`, ...)."""
 
     device: str
 
 
-@dataclass(frozen=True)
-class RandomDrawn(Event):
+class RandomDrawn(NamedTuple):
     """A random stream advanced. `leaf` is the node that holds the counter of this draw."""
 
     leaf: Any  # lazy.Data

@@ -40,10 +40,11 @@ def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor,
             x, y = x.cast(dtype), x._full(x.shape, y, dtype)
             return (y, x) if reverse else (x, y)
         y = x._coerce(y)
-    if x.dtype is not y.dtype:
-        dtype = promote(x.dtype, y.dtype)
+    a, b = x._lazy, y._lazy
+    if a.dtype is not b.dtype:
+        dtype = promote(a.dtype, b.dtype)
         x, y = x.cast(dtype), y.cast(dtype)
-    if x.shape != y.shape:
+    if a.shape != b.shape:
         shape = broadcast_shape(op, x.shape, y.shape)
         x, y = x._broadcast_to(shape), y._broadcast_to(shape)
     return (y, x) if reverse else (x, y)

@@ -20,7 +20,6 @@ from tinyml.dtype import DType, float32, int64, uint32, uint64
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.axes import new_shape
-from tinyml.functional.values import constant
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 
@@ -63,7 +62,7 @@ def threefry(
     like = counter[0]
 
     def const(value: int) -> LazyBuffer:
-        return constant(value, uint32, like.device, like.shape)
+        return lazy.const(value, uint32, like.device, like.shape)
 
     parity = lazy.map_(Op.XOR, lazy.map_(Op.XOR, *key), const(0x1BD11BDA))
     keys = (*key, parity)
@@ -84,7 +83,7 @@ def _draw(kind: type[Tensor], shape: Shape, device: str | None) -> tuple[Tensor,
     leaf = realizing.upload(generator.leaf_values(draw), uint32, place)
     trace.emit(trace.RandomDrawn(leaf, draw))
     if not count:
-        empty = kind._of(constant(0, uint32, place, shape))
+        empty = kind._of(lazy.const(0, uint32, place, shape))
         return empty, empty
     k0, k1, number = (lazy.expand(lazy.shrink(leaf, ((i, i + 1),)), (count,)) for i in range(3))
     words = threefry((k0, k1), (lazy.iota(count, uint32, place), number))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from tinyml.device import Device
 from tinyml.dtype import DType, bool_, by_name, from_numpy, int64, to_compute, to_storage
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
-from tinyml.lazy import LazyBuffer, Shape
+from tinyml.lazy import LazyBuffer
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -96,19 +95,6 @@ def _stored(values: Array, dtype: DType) -> Array:
             values = values.astype(np.int64)
         computed = values.astype(dtype.compute)
     return np.array(to_storage(computed, dtype), order="C", copy=True)
-
-
-@functools.lru_cache(maxsize=4096)
-def _constant(value: Any, kind: Any, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
-    return lazy.const(value, dtype, device, shape)
-
-
-def constant(value: Any, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
-    """`value` everywhere in `shape`: looked up, because most programs use the same few."""
-    if value == 0 and isinstance(value, float) and math.copysign(1, value) < 0:
-        return lazy.const(value, dtype, device, shape)  # -0.0 equals 0.0 and is another number
-    kind: Any = type(value)  # 1, 1.0 and True are equal and not the same
-    return _constant(value, kind, dtype, device, shape)
 
 
 def to_numpy(x: Tensor) -> Array:

@@ -42,7 +42,7 @@ class _Before:
     def __init__(self) -> None:
         self.leaves: dict[int, tuple[weakref.ref[Tensor], Data]] = {}
         for leaf in list(memory):
-            for tensor in leaf.readers():
+            for tensor in leaf.readers.members():
                 if tensor.lazy is leaf:
                     self.leaves[id(tensor)] = weakref.ref(tensor), leaf
         self.constants: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
@@ -250,7 +250,9 @@ class _Analysis:
         for leaf, buffer in list(memory.items()):
             number = self.recording.numbers.get(buffer)
             if number is not None:
-                found = [t for t in leaf.readers() if t.lazy is leaf and id(t) not in excepted]
+                found = [
+                    t for t in leaf.readers.members() if t.lazy is leaf and id(t) not in excepted
+                ]
                 holders.setdefault(number, []).extend(found)
         return {number: tensors for number, tensors in holders.items() if tensors}
 

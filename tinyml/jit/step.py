@@ -333,8 +333,8 @@ class Step:
         self._assigned = [weakref.ref(t) for s in self._written_states for t in s.alive()]
         self._written_ids = {id(state.buffer) for state in self._written_states}
         leaves = {t._lazy: None for s in self._written_states for t in s.alive()}
-        self._noted = [leaf.noted for leaf in leaves if isinstance(leaf, lazy.Data)]
-        self._noted_count = sum(map(len, self._noted))
+        self._rosters = [leaf.readers for leaf in leaves if isinstance(leaf, lazy.Data)]
+        self._noted = sum(r.noted for r in self._rosters)
         self._harmless: weakref.WeakSet[LazyBuffer] = weakref.WeakSet()
 
     def _keep_values(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
@@ -344,10 +344,10 @@ class Step:
             written = self._written_ids | {id(buffers[i]) for i in self._written_arguments}
             realizing.keep_values(written, writers)
         elif self._written_ids and (
-            sum(map(len, self._noted)) != self._noted_count or self._somebody_reads()
+            sum(r.noted for r in self._rosters) != self._noted or self._somebody_reads()
         ):
             realizing.keep_values(self._written_ids, self._writers)
-            self._noted_count = sum(map(len, self._noted))
+            self._noted = sum(r.noted for r in self._rosters)
 
     def _somebody_reads(self) -> bool:
         for holder in realizing.pending():
