@@ -23,7 +23,15 @@ FLOORS: list[set[str]] = [
     {"plan"},
     {"prepare"},
     {"realize"},
-    {"mlops", "autograd", "functional", "tensor", "dtypes", "function"},  # what a Tensor is
+    {
+        "mlops",
+        "autograd",
+        "functional",
+        "tensor",
+        "dtypes",
+        "function",
+        "defaults",
+    },  # what a Tensor is
     {"nn", "jit", "debug", "viz", "search"},
     {"__init__"},
     {"explain"},

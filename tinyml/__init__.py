@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tinyml import config
+from tinyml import config, errors
 from tinyml.autograd import enable_grad, no_grad
+from tinyml.defaults import defaults
 from tinyml.device import Device
 from tinyml.dtypes import dtypes
 from tinyml.function import Function
 from tinyml.functional.random_ import manual_seed
 from tinyml.tensor import Tensor
 
+if TYPE_CHECKING:
+    from tinyml import nn
+    from tinyml.jit import TinyJit
+
 __version__ = "0.1.0"
-__all__ = ["Device", "Function", "Tensor", "dtypes", "enable_grad", "manual_seed", "no_grad"]
+__all__ = [
+    "Device",
+    "Function",
+    "Tensor",
+    "TinyJit",
+    "defaults",
+    "dtypes",
+    "enable_grad",
+    "errors",
+    "manual_seed",
+    "nn",
+    "no_grad",
+]
 
 if config.current.debug or config.current.dump:
     importlib.import_module("tinyml.debug").start(config.current)
 
+if not TYPE_CHECKING:  # what takes time to import, and not every program uses
 
-def __getattr__(name: str) -> Any:
-    if name == "nn":
-        return importlib.import_module("tinyml.nn")
-    if name == "TinyJit":
-        return importlib.import_module("tinyml.jit").TinyJit
-    raise AttributeError(f"module 'tinyml' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name == "nn":
+            return importlib.import_module("tinyml.nn")
+        if name == "TinyJit":
+            return importlib.import_module("tinyml.jit").TinyJit
+        raise AttributeError(f"module 'tinyml' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

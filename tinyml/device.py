@@ -8,6 +8,7 @@ EMU     the same CUDA C, run thread by thread on the host
 
 from __future__ import annotations
 
+import difflib
 import sys
 import time
 from collections.abc import Callable
@@ -129,9 +130,16 @@ class _Devices:
         """The device's name as tinyml spells it; None is the default. DeviceError if unknown."""
         if name is None:
             return self.DEFAULT
-        upper = name.upper()
+        if not isinstance(name, str):
+            raise TypeError(
+                f"a device is named by a str, one of {', '.join(_OPENERS)}; got {name!r} "
+                f"({type(name).__name__})"
+            )
+        upper = name.upper().removesuffix(":0")
         if upper not in _OPENERS:
-            raise DeviceError(f"no device {name!r}; there are: {', '.join(_OPENERS)}")
+            near = difflib.get_close_matches(upper, _OPENERS, 1) or ["CUDA"] * ("GPU" in upper)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DeviceError(f"no device {name!r}; there are: {', '.join(_OPENERS)}{hint}")
         return upper
 
     def memory_stats(self, name: str | None = None) -> MemoryStats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ContextDecorator
+from copy import deepcopy
 from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
@@ -25,7 +26,9 @@ from tinyml.functional import (
     convolution,
     creation,
     decomposition,
+    display,
     elementwise,
+    exchange,
     indexing,
     linear_algebra,
     loss,
@@ -37,6 +40,7 @@ from tinyml.functional import (
     unary,
     values,
 )
+from tinyml.functional.axes import resolve_axis
 from tinyml.lazy import LazyBuffer, Shape
 
 Scalar: TypeAlias = bool | int | float
@@ -57,8 +61,6 @@ class Tensor:
     _record: mlops.Function | None = None
     _assigned: _Int = 0  # the value of mode.assignments when this was last assigned to
     _lazy: LazyBuffer
-    __array_priority__ = 1000  # numpy leaves `array + tensor` to us
-    __array_ufunc__ = None
 
     def __init__(
         self,
@@ -124,8 +126,15 @@ class Tensor:
     def _eye_like(self, n: _Int) -> Tensor:
         return creation.eye(type(self), n, dtype=self.dtype, device=self.device)
 
-    def _coerce(self, value: Any) -> Tensor:
-        return value if isinstance(value, Tensor) else Tensor(value, device=self.device)
+    def _coerce(self, value: Any, op: str = "Tensor") -> Tensor:
+        if isinstance(value, Tensor):
+            return value
+        if not values.has_values(value):
+            raise TypeError(
+                f"{op}: a Tensor goes together with tensors, numbers, lists and arrays, not with "
+                f"{value!r} ({type(value).__name__})"
+            )
+        return Tensor(value, device=self.device)
 
     def _requiring(self, requires_grad: _Bool | None) -> Tensor:
         self.requires_grad = bool(requires_grad)
@@ -155,8 +164,11 @@ class Tensor:
         return self._lazy.size
 
     def size(self, dim: _Int | None = None) -> Any:
-        """The shape, or one size of it."""
-        return self.shape if dim is None else self.shape[dim]
+        """The shape, or one size of it; IndexError if there is no such axis."""
+        if dim is None:
+            return self.shape
+        axis = resolve_axis(dim, self.ndim, "size")
+        return self.shape[axis] if self.shape else 1
 
     def element_size(self) -> _Int:
         """Bytes of one element."""
@@ -171,13 +183,17 @@ class Tensor:
 
     def __len__(self) -> _Int:
         if not self.shape:
-            raise TypeError("a tensor of 0 dimensions has no length")
+            raise TypeError("len() and iteration need an axis, and this tensor has shape ()")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter([self[i] for i in range(len(self))])
 
-    __hash__ = object.__hash__
+    def __contains__(self, value: Any) -> _Bool:
+        equal = self == value
+        return equal if isinstance(equal, bool) else equal.any().item()
+
+    __hash__ = object.__hash__  # by identity, though == compares elements
 
     # ---- values ----
 
@@ -200,8 +216,11 @@ class Tensor:
 
     def item(self) -> Any:
         """The only element, as a Python number."""
+        return self._number("item()")
+
+    def _number(self, op: str, instead: str = "tolist() gives all of them") -> Any:
         if self.numel() != 1:
-            raise ShapeError(f"item() needs exactly one element, and {self.shape} has not one")
+            raise ShapeError(f"{op} needs exactly one element, got shape {self.shape}; {instead}")
         return self.numpy().reshape(()).item()
 
     def tolist(self) -> Any:
@@ -209,25 +228,45 @@ class Tensor:
         return self.numpy().tolist()
 
     def __bool__(self) -> _Bool:
-        return bool(self.item())
+        return bool(self._number("bool()", "say .any() or .all() of them"))
 
     def __int__(self) -> _Int:
-        return int(self.item())
+        return int(self._number("int()"))
 
     def __float__(self) -> _Float:
-        return float(self.item())
+        return float(self._number("float()"))
 
     def __index__(self) -> _Int:
         if self.dtype.is_float:
-            raise TypeError(f"a tensor of {self.dtype} cannot be an index")
-        return int(self.item())
-
-    def __array__(self, dtype: Any = None, copy: _Bool | None = None) -> npt.NDArray[Any]:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+            raise TypeError(f"an index is a whole number, and this tensor is {self.dtype}")
+        return int(self._number("an index", "index with the tensor itself"))
 
     def __repr__(self) -> str:
-        grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"<Tensor {self.shape} {self.dtype} on {self.device}{grad}>"
+        return display.describe(self)
+
+    def __format__(self, spec: str) -> str:
+        return display.format_number(self, spec)
+
+    # ---- arrays of other libraries ----
+
+    def __array__(self, dtype: Any = None, copy: _Bool | None = None) -> npt.NDArray[Any]:
+        return exchange.to_array(self, dtype, copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return exchange.ufunc(self, ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        return exchange.array_function(self, function, args, kwargs)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return exchange.cuda_interface(self)
+
+    __dlpack__ = exchange.to_dlpack
+    __dlpack_device__ = exchange.dlpack_device
+    from_dlpack = classmethod(exchange.from_dlpack)
+
+    # ---- places ----
 
     def to(self, device: str | None) -> Tensor:
         """The same values on another device."""
@@ -251,6 +290,11 @@ class Tensor:
 
     def __copy__(self) -> Tensor:
         return self._of(self._lazy)._requiring(self.requires_grad)
+
+    def __deepcopy__(self, memo: dict[_Int, Any]) -> Tensor:
+        copied = values.from_parts(type(self), *values.parts_of(self))
+        copied.grad = deepcopy(self.grad, memo)
+        return copied
 
     # ---- dtypes ----
 
@@ -395,6 +439,8 @@ class Tensor:
     __neg__ = unary.neg
     __invert__ = elementwise.bitwise_not
     __abs__ = unary.abs_
+    __divmod__ = elementwise.divmod_
+    __rdivmod__ = elementwise.rdivmod
     __lt__ = elementwise.lt
     __le__ = elementwise.le
     __gt__ = elementwise.gt
@@ -408,10 +454,18 @@ class Tensor:
     __setitem__ = indexing.setitem
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return elementwise.eq(self, other)
+        return elementwise.eq(self, other) if values.has_values(other) else NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return elementwise.ne(self, other)
+        return elementwise.ne(self, other) if values.has_values(other) else NotImplemented
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __round__(self, digits: _Int | None = None) -> Tensor:
+        if not digits or not self.dtype.is_float:
+            return self.round()
+        return (self * 10.0**digits).round() / 10.0**digits
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return linear_algebra.dot(self._coerce(other), self)
@@ -531,6 +585,13 @@ class Tensor:
     def T(self) -> Tensor:
         """The axes in reverse order."""
         return self.permute(tuple(reversed(range(self.ndim))))
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes exchanged: each matrix transposed."""
+        if self.ndim < 2:
+            raise ShapeError(f"mT: a matrix has two axes at least, got shape {self.shape}")
+        return self.transpose(-2, -1)
 
     # ---- functional/reduction ----
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinyml import lazy, mlops
 from tinyml.dtype import DType, bool_, int16, int64, promote
 from tinyml.dtypes import dtypes
@@ -35,11 +37,13 @@ def weak_dtype(dtype: DType, value: Scalar) -> DType:
 def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor, Tensor]:
     """x and y (or y and x) with one dtype and one shape."""
     if not isinstance(y, type(x)):
+        if isinstance(y, np.generic):
+            y = y.item()  # a number, as weak as Python's
         if isinstance(y, (bool, int, float)):
             dtype = weak_dtype(x.dtype, y)
             x, y = x.cast(dtype), x._full(x.shape, y, dtype)
             return (y, x) if reverse else (x, y)
-        y = x._coerce(y)
+        y = x._coerce(y, op)
     a, b = x._lazy, y._lazy
     if a.dtype is not b.dtype:
         dtype = promote(a.dtype, b.dtype)
@@ -123,6 +127,16 @@ def mod(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     if x.dtype is bool_:
         x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
     return x._apply(mlops.Mod(), y)
+
+
+def divmod_(x: Tensor, y: Tensor | Scalar) -> tuple[Tensor, Tensor]:
+    """(x // y, x % y)."""
+    return idiv(x, y), mod(x, y)
+
+
+def rdivmod(x: Tensor, y: Tensor | Scalar) -> tuple[Tensor, Tensor]:
+    """(y // x, y % x)."""
+    return ridiv(x, y), rmod(x, y)
 
 
 def pow_(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:

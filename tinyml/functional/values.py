@@ -5,7 +5,8 @@ from __future__ import annotations
 import array
 import ctypes
 import math
-from typing import TYPE_CHECKING, Any
+import types
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,19 @@ import numpy.typing as npt
 from tinyml import lazy
 from tinyml import realize as realizing
 from tinyml.device import Device
-from tinyml.dtype import DType, bool_, by_name, from_numpy, int64, to_compute, to_storage
+from tinyml.dtype import (
+    DType,
+    bool_,
+    by_name,
+    from_numpy,
+    int64,
+    to_compute,
+    to_storage,
+    uint64,
+)
 from tinyml.dtypes import dtypes
-from tinyml.errors import ShapeError
+from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional.exchange import values_of
 from tinyml.lazy import LazyBuffer
 
 if TYPE_CHECKING:
@@ -26,13 +37,14 @@ Array = npt.NDArray[Any]
 
 def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | None) -> LazyBuffer:
     """The node for whatever a Tensor can be made from."""
-    place = Device.canonical(device)
-    if isinstance(value, LazyBuffer):
-        return value
     if isinstance(value, kind):
         moved = value if device is None else value.to(device)
         return (moved if dtype is None else moved.cast(dtype)).lazy
+    place = Device.canonical(device)
+    if isinstance(value, LazyBuffer):
+        return value
     if isinstance(value, (bool, int, float)):
+        _check_number(value)
         return lazy.const(value, dtype or dtypes.from_py(value), place)
     if value is None:
         return lazy.const(0, dtype or dtypes.default_float, place, (0,))
@@ -47,10 +59,22 @@ def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | N
     return realizing.upload(_stored(values, target), target, place)
 
 
+def _check_number(value: Any) -> None:
+    if isinstance(value, int) and not int64.minimum <= value <= uint64.maximum:
+        raise OverflowError(f"Tensor: {value} does not fit into 64 bits; a float may be near it")
+
+
 def _holds(value: Any, kind: type[Tensor]) -> bool:
     return any(
         isinstance(v, kind) or (isinstance(v, (list, tuple)) and _holds(v, kind)) for v in value
     )
+
+
+def has_values(value: Any) -> bool:
+    """Whether an operand may stand beside a tensor; a string, None or a set may not."""
+    if isinstance(value, (bool, int, float, list, tuple, np.ndarray, np.generic, array.array)):
+        return True
+    return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
 
 
 def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
@@ -58,22 +82,55 @@ def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value), from_numpy(value.dtype)
     if isinstance(value, (bytes, bytearray)) or type(value).__name__ == "mmap":
-        bits = np.frombuffer(value, (dtype or dtypes.uint8).storage)
-        target = dtype or dtypes.uint8
-        return to_compute(bits, target), target
+        return _from_bytes(value, dtype or dtypes.uint8)
+    if hasattr(value, "__dlpack__"):
+        return values_of(value)
     if isinstance(value, (memoryview, array.array)) or hasattr(value, "__array__"):
         values = np.asarray(value)
         return values, from_numpy(values.dtype)
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, (list, tuple, range)):
         raise TypeError(
-            f"cannot make a Tensor from {type(value).__name__}; numbers, nested lists, numpy "
-            "arrays, bytes and tensors will do"
+            f"Tensor: cannot be made from {value!r} ({type(value).__name__}); numbers, nested "
+            f"lists, arrays, bytes and tensors will do{_ADVICE.get(type(value), '')}"
         )
     try:
         values = np.array(value)
     except ValueError as error:
-        raise ShapeError(f"a nested list must be rectangular: {error}") from None
+        raise ShapeError(f"Tensor: a nested list must be rectangular: {error}") from None
+    if values.dtype.kind not in "buif":
+        _complain_of_elements(value)
     return values, _dtype_of_list(values)
+
+
+_ADVICE: dict[type, str] = {
+    str: "; did you mean dtype= or device=?",
+    complex: ": a complex number is two floats, so keep real and imaginary parts apart",
+    set: ": a set has no order, so make a sorted list of it",
+    types.GeneratorType: ": make a list of it",
+}
+
+
+def _from_bytes(value: Any, dtype: DType) -> tuple[Array, DType]:
+    if len(value) % dtype.itemsize:
+        raise ShapeError(
+            f"Tensor: {len(value)} bytes are no whole number of {dtype} ({dtype.itemsize} bytes)"
+        )
+    return to_compute(np.frombuffer(value, dtype.storage), dtype), dtype
+
+
+def _complain_of_elements(value: Any) -> NoReturn:
+    """Say which element of a nested list is none that a tensor can hold."""
+    for element in value:
+        if isinstance(element, (list, tuple)):
+            _complain_of_elements(element)
+        elif not isinstance(element, (bool, int, float, np.generic, np.ndarray)):
+            raise DTypeError(
+                f"Tensor: a list holds numbers, bools and tensors, and not {element!r} "
+                f"({type(element).__name__})"
+            )
+        elif not isinstance(element, np.ndarray):
+            _check_number(element)
+    raise DTypeError("Tensor: these numbers have no dtype in common")
 
 
 def _dtype_of_list(values: Array) -> DType:

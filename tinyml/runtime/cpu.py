@@ -17,7 +17,7 @@ from tinyml.cache import DiskCache
 from tinyml.program import Program
 from tinyml.runtime import compiler, pool
 from tinyml.runtime.machine import Executable, MemoryStats
-from tinyml.runtime.memory import HostMemory
+from tinyml.runtime.memory import ALIGNMENT, HostMemory
 
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
 _BYTES_PER_THREAD = 16 << 10
@@ -153,12 +153,21 @@ class CpuMachine:
 
     def __init__(self, cache: DiskCache | None = None, memory_limit: int | None = None) -> None:
         self.name = "CPU"
+        self.dlpack_device = (1, 0)
         self._memory = HostMemory(self.name, memory_limit)
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         self.compiler = _compiler(config.current.compiler, cache)
         self._pool = pool.load(self.compiler, cache)
         self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
         self._loaded: dict[Program, CpuExecutable] = {}
+
+    def address(self, memory: int) -> int:
+        """A handle is an address."""
+        return memory
+
+    def adopt(self, address: int, nbytes: int) -> int | None:
+        """Memory of somebody else, if it is aligned as programs expect it."""
+        return None if address % ALIGNMENT else address
 
     def allocate(self, nbytes: int) -> int:
         """The address of nbytes of memory; OutOfMemoryError if there is none."""

@@ -33,6 +33,7 @@ from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaMemory
 from tinyml.runtime.cuda_staging import Staging
 from tinyml.runtime.machine import Executable, MemoryStats
+from tinyml.runtime.memory import ALIGNMENT
 
 _SHARED_BY_DEFAULT = 48 << 10  # bytes of dynamic shared memory; for more, a kernel has to ask
 _REMEMBERED = 16  # launches that a fault may be blamed on
@@ -112,6 +113,7 @@ class CudaMachine:
     ) -> None:
         """`builder` compiles programs: by default CUDA's compiler, for this card."""
         self.name = "CUDA"
+        self.dlpack_device = (2, device)
         self.driver = _open_driver()
         card = self.driver.Device(device)
         self.properties = _properties(self.driver, card)
@@ -135,6 +137,14 @@ class CudaMachine:
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         builder = self._default_builder() if builder is None else builder
         self._images = nvcc.Images(self.name, builder, cache, available_cores())
+
+    def address(self, memory: int) -> int:
+        """A handle is an address."""
+        return memory
+
+    def adopt(self, address: int, nbytes: int) -> int | None:
+        """Memory of the card that is somebody else's, if it is aligned as programs expect it."""
+        return None if address % ALIGNMENT else address
 
     def allocate(self, nbytes: int) -> int:
         """The address of nbytes of memory; OutOfMemoryError if there is none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,6 +45,15 @@ class Machine(Protocol):
     """
 
     name: str
+    dlpack_device: tuple[int, int]  # (1, 0) memory of the host, (2, n) memory of card n
+
+    def address(self, memory: Any) -> int:
+        """Where memory begins."""
+        ...
+
+    def adopt(self, address: int, nbytes: int) -> Any:
+        """A handle on memory of somebody else; None if programs cannot use it as it lies."""
+        ...
 
     def allocate(self, nbytes: int) -> Any:
         """Memory for nbytes (>= 0), aligned to 64 bytes at least; OutOfMemoryError if none."""
@@ -75,11 +85,17 @@ class Machine(Protocol):
 
 
 class Buffer:
-    """A span of one machine's memory: allocated on first use, freed when forgotten."""
+    """A span of one machine's memory: allocated on first use, freed when forgotten.
 
-    __slots__ = ("__weakref__", "_memory", "dtype", "machine", "nbytes", "size")
+    With an `owner` the memory is somebody else's, who is kept alive and frees it.
+    """
 
-    def __init__(self, machine: Machine, size: int, dtype: DType, memory: Any = None) -> None:
+    __slots__ = ("__weakref__", "_memory", "dtype", "machine", "nbytes", "owner", "size")
+
+    def __init__(
+        self, machine: Machine, size: int, dtype: DType, memory: Any = None, owner: Any = None
+    ) -> None:
+        self.owner = owner
         self.machine, self.size, self.dtype = machine, size, dtype
         self.nbytes = size * dtype.itemsize
         self._memory = memory
@@ -105,7 +121,7 @@ class Buffer:
     def __repr__(self) -> str:
         return f"Buffer({self.machine.name}, {self.size} x {self.dtype})"
 
-    def __del__(self) -> None:
-        if self._memory is not None:
+    def __del__(self, _at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._memory is not None and self.owner is None and not _at_exit():
             self.machine.free(self._memory, self.nbytes)
             self._memory = None

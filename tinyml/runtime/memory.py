@@ -17,7 +17,7 @@ from tinyml import trace
 from tinyml.errors import OutOfMemoryError
 from tinyml.runtime.machine import MemoryStats
 
-_LINE = 64  # bytes of a cache line, and of the widest vector
+ALIGNMENT = _LINE = 64  # bytes of a cache line, and of the widest vector
 _HUGE = 2 << 20  # bytes of a huge page
 _ADVISE_HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, of version 1

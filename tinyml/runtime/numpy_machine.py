@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,16 @@ class NumpyMachine:
 
     def __init__(self) -> None:
         self.name = "NUMPY"
+        self.dlpack_device = (1, 0)
         self._in_use = self._peak = 0
+
+    def address(self, memory: Bytes) -> int:
+        """Where the array's elements begin."""
+        return int(memory.ctypes.data)
+
+    def adopt(self, address: int, nbytes: int) -> Bytes:
+        """Memory of somebody else, as an array of bytes."""
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def allocate(self, nbytes: int) -> Bytes:
         """Memory for nbytes; OutOfMemoryError if none."""

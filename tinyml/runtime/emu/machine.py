@@ -133,6 +133,7 @@ class EmuMachine:
         memory_limit: int = 4 << 30,
     ) -> None:
         self.name = "EMU"
+        self.dlpack_device = (1, 0)
         self.order = order
         self._memory = GuardedMemory(self.name, memory_limit)
         cache = host_cache(config.current.cache_folder) if cache is None else cache
@@ -141,6 +142,13 @@ class EmuMachine:
             self.name, found, cache, available_cores(), emu_compile.render
         )
         self._loaded: dict[Program, EmuExecutable] = {}
+
+    def address(self, memory: int) -> int:
+        """A handle is an address."""
+        return memory
+
+    def adopt(self, address: int, nbytes: int) -> None:
+        """None: memory of somebody else has no guard pages."""
 
     def allocate(self, nbytes: int) -> int:
         """The address of nbytes of memory (16-byte aligned); OutOfMemoryError if there is none."""

@@ -1,0 +1,157 @@
+"""A tensor is a good citizen of Python: numbers, containers, copies, contexts, threads."""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import tinyml
+from tinyml import Device, Tensor, defaults, dtypes, nn
+
+
+def test_repr_shows_what_is_known_and_computes_nothing(device: str) -> None:
+    lazy = Tensor([1.0, 2.0]) + 1
+    assert repr(lazy) == f"<Tensor (2,) float32 on {device}, not computed yet>"
+    assert repr(lazy.realize()) == f"Tensor([2., 3.], dtype=float32, device={device})"
+    assert repr(Tensor(2.5)) == f"Tensor(2.5, dtype=float32, device={device})"
+    assert repr(Tensor([True], dtype="bool")) == f"Tensor([ True], dtype=bool, device={device})"
+    assert "shape=(0, 3)" in repr(Tensor.zeros(0, 3).contiguous().realize())
+    assert "requires_grad=True" in repr(Tensor([1.0], requires_grad=True))
+    assert "1.5" in repr(Tensor([1.5], dtype="bfloat16"))
+    assert len(repr(Tensor(range(5000)))) < 200
+
+
+def test_numbers(device: str) -> None:
+    half = Tensor(2.5)
+    assert f"{half:.2f} {half}" == "2.50 2.5"
+    assert f"{Tensor([1.0]).realize()}" == repr(Tensor([1.0]))
+    assert (int(half), float(half), bool(half), complex(half)) == (2, 2.5, True, 2.5)
+    assert (math.floor(half), math.sqrt(Tensor(4.0))) == (2, 2.0)
+    assert [10, 20, 30][Tensor(1)] == 20
+    assert list(range(Tensor(3))) == [0, 1, 2]
+    assert hex(Tensor([255])) == "0xff"
+    with pytest.raises(TypeError, match="float32"):
+        operator.index(half)
+    with pytest.raises(TypeError, match="shape"):
+        format(Tensor([1.0, 2.0]), ".2f")
+
+
+def test_operators_that_python_has_besides(device: str, compare: Any) -> None:
+    x, y = Tensor([7.25, -7.25]), Tensor([2.0, 2.0])
+    quotient, rest = divmod(x, y)
+    back, remains = divmod(9, y)
+    pairs = {
+        "quotient": (quotient, [3, -4]),
+        "rest": (rest, [1.25, 0.75]),
+        "reflected quotient": (back, [4, 4]),
+        "reflected rest": (remains, [1, 1]),
+        "round": (round(x), [7, -7]),
+        "to tenths": (round(x, 1), [7.2, -7.2]),
+        "plus": (+x, [7.25, -7.25]),
+    }
+    compare({name: (t, list(map(float, v))) for name, (t, v) in pairs.items()})
+    assert round(Tensor([15]), 1).tolist() == [15]
+
+
+def test_containers(device: str) -> None:
+    x = Tensor([[1, 2], [3, 4]])
+    assert (len(x), [row.tolist() for row in x]) == (2, [[1, 2], [3, 4]])
+    _, second = x
+    assert second.tolist() == [3, 4]
+    assert 3 in x
+    assert 5 not in x
+    assert "a" not in x
+    assert x.mT.tolist() == [[1, 3], [2, 4]]
+    assert (x.size(), x.size(-1), x.nbytes(), x.element_size()) == ((2, 2), 2, 16, 4)
+
+
+def test_equality_is_by_element_and_hashing_by_identity() -> None:
+    x, y = Tensor([1, 2]), Tensor([1, 2])
+    assert (x == y).tolist() == [True, True]
+    assert len({x, y, x}) == 2
+    assert {x: "x"}[x] == "x"
+    assert x in [x]
+    for other in (None, "a", object(), {1}):
+        assert (x == other) is False
+        assert (x != other) is True
+    with pytest.raises(ValueError, match=r"\.any\(\) or \.all\(\)"):
+        assert x in [y]
+
+
+def test_copies_are_independent(device: str) -> None:
+    base = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    base.sum().backward()
+    view = base.detach()[1].cast("bfloat16")
+    for made in (copy.deepcopy(view), copy.copy(view), pickle.loads(pickle.dumps(view))):
+        base.assign(base.detach() * 10).realize()
+        assert made.tolist() == [3, 4]
+        assert made.dtype is dtypes.bfloat16
+        base.assign(base.detach() / 10).realize()
+    deep = copy.deepcopy(base)
+    assert deep.requires_grad
+    assert deep.grad is not None
+    assert deep.grad is not base.grad
+    shared = [base, base]
+    copied = copy.deepcopy(shared)
+    assert copied[0] is copied[1]
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_models_and_optimizers_are_copied_together(device: str, duplicate: Any) -> None:
+    layer = nn.Linear(2, 1)
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layer), lr=0.5, momentum=0.9)
+    twin, its_optimizer = duplicate((layer, optimizer))
+    assert its_optimizer.params[0] is twin.weight
+    before = layer.weight.tolist()
+    with Tensor.train():
+        twin(Tensor.ones(1, 2)).sum().backward()
+        its_optimizer.step()
+    assert layer.weight.tolist() == before
+    assert twin.weight.numpy() == pytest.approx(layer.weight.numpy() - 0.5)
+
+
+def test_defaults_for_a_while() -> None:
+    before = Device.DEFAULT
+    with defaults(device="numpy", default_float="float64", default_int=dtypes.int64):
+        t = Tensor([1.0])
+        assert (t.device, t.dtype, Tensor([1]).dtype) == ("NUMPY", dtypes.float64, dtypes.int64)
+        with defaults(default_float="float16"):
+            assert (Tensor(1.0).dtype, Tensor(1.0).device) == (dtypes.float16, "NUMPY")
+        assert Tensor(1.0).dtype is dtypes.float64
+    assert (Device.DEFAULT, dtypes.default_float) == (before, dtypes.float32)
+
+    @defaults(device="NUMPY")
+    def inside() -> str:
+        return Tensor([1.0]).device
+
+    assert inside() == "NUMPY"
+    with pytest.raises(KeyError), defaults(device="NUMPY"):
+        raise KeyError
+    assert before == Device.DEFAULT
+    for wrong in ({"default_float": "int32"}, {"default_int": "float32"}):
+        with pytest.raises(TypeError, match="defaults"):
+            defaults(**wrong)
+
+
+def test_the_package_says_what_it_has() -> None:
+    names: dict[str, Any] = {}
+    exec("from tinyml import *", names)
+    assert set(tinyml.__all__) <= set(names)
+    assert set(tinyml.__all__) <= set(dir(tinyml))
+    assert names["TinyJit"].__module__ == "tinyml.jit"
+    with pytest.raises(AttributeError, match="no attribute 'Tensors'"):
+        tinyml.Tensors  # noqa: B018
+
+
+def test_importing_warns_of_nothing() -> None:
+    code = "import tinyml, tinyml.nn, tinyml.jit; print(tinyml.Tensor([1.0]).tolist())"
+    command = [sys.executable, "-W", "error", "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (found.stdout, found.stderr) == ("[1.0]\n", "")
