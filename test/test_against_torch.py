@@ -1,4 +1,4 @@
-"""Arithmetic, reductions, scans and products: values, gradients and dtypes are PyTorch's."""
+"""Arithmetic, reductions and products: values, gradients and dtypes are PyTorch's."""
 
 from __future__ import annotations
 
@@ -251,27 +251,6 @@ def reductions_otherwise() -> list[Case]:
     return [*cases, largest]
 
 
-def scans() -> list[Case]:
-    special = np.array([1, INF, 2, -INF, NAN, 1], np.float32)
-    return [
-        *(
-            same(f"{name} {axis}", lambda x, n=name, a=axis: getattr(x, n)(a), (4, 3))
-            for name, axis in itertools.product(("cumsum", "cumprod", "logcumsumexp"), (0, -1))
-        ),
-        same("cumsum long", lambda x: x.cumsum(0), (700,), rtol=1e-2, atol=1e-4),
-        same("cumsum ints", lambda x: (x.cumsum(0), x.cumprod(1)), WHOLE),
-        same("cumsum special", lambda x: x.cumsum(0), special),
-        pair("cummax", lambda x: x.cummax(1), lambda x: x.cummax(1)[0], (3, 4)),
-        same("sort", lambda x: x.sort(), (3, 5), narrow=True),
-        same("sort axis", lambda x: x.sort(0, descending=True), (3, 5), narrow=True),
-        same("sort nan", lambda x: x.sort()[0], special),
-        pair("sort stable", lambda x: x.sort(), lambda x: x.sort(stable=True), TIES, narrow=True),
-        same("argsort", lambda x: x.argsort(1, descending=True), (3, 5), narrow=True),
-        same("topk", lambda x: x.topk(2), (3, 5), narrow=True),
-        same("topk axis", lambda x: x.topk(2, 0, largest=False), (3, 5), narrow=True),
-    ]
-
-
 # ---- products ----
 
 
@@ -324,7 +303,6 @@ GROUPS = (
     choices,
     reductions,
     reductions_otherwise,
-    scans,
     products,
 )
 

@@ -539,6 +539,24 @@ class Gather(Function):
         return base._apply(ScatterAdd(self.axis), index, grad), None
 
 
+class Found(Function):
+    """Gather whose result, the third input, is known already."""
+
+    __slots__ = ("axis",)
+    reads_inputs = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: LazyBuffer, index: LazyBuffer, values: LazyBuffer) -> LazyBuffer:
+        return values
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, index, _ = self.inputs
+        base = x._full(x.shape, 0, grad.dtype)
+        return base._apply(ScatterAdd(self.axis), index, grad), None, None
+
+
 class ScatterAdd(Function):
     """base, with base[.. index[.. i ..] ..] += source[.. i ..] for every i."""
 

@@ -37,6 +37,7 @@ from tinyml.functional import (
     reduction,
     resize,
     scan,
+    sort,
     unary,
     values,
 )
@@ -673,10 +674,14 @@ class Tensor:
     cumsum = scan.cumsum
     cumprod = scan.cumprod
     cummax = scan.cummax
+    cummin = scan.cummin
     logcumsumexp = scan.logcumsumexp
-    sort = scan.sort
-    argsort = scan.argsort
-    topk = scan.topk
+
+    # ---- functional/sort ----
+
+    argsort = sort.argsort
+    topk = sort.topk
+    sort = sort.sort
 
     # ---- functional/loss ----
 

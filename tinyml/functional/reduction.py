@@ -119,10 +119,16 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     axes = resolve_axes(axis, x.ndim, "logsumexp")
     if not axes:
         return x.exp().log() if x.ndim else x
+    total, high = exponentials(x, axes)
+    result = total.log() + high
+    return result if keepdim else _without(result, axes)
+
+
+def exponentials(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
+    """(the sum of exp(x - high), high), with `high` such that nothing overflows; axes stay."""
     high = x.detach().max(axes, keepdim=True)
     high = high.isfinite().where(high, 0)
-    result = (x - high).exp().sum(axes, keepdim=True).log() + high
-    return result if keepdim else _without(result, axes)
+    return (x - high).exp().sum(axes, keepdim=True), high
 
 
 def argmax(x: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:

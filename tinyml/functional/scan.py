@@ -1,165 +1,159 @@
-"""Along an axis, in order: running sums, sorting, selection."""
+"""Along an axis, in order: running sums, products, extremes.
+
+A running value over n elements is made of blocks of about the same size on every level: the
+total of each block, the running totals of the blocks before, and inside a block a window that
+grows. With k levels that is n * n ** (1 / k) steps in 2 k - 1 kernels, each as parallel as any
+reduction, and an error that grows with the block and the levels, not with n (Blelloch 1990,
+"Prefix sums and their applications", with wide blocks in place of pairs).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinyml.dtype import DType, bool_, int32, int64, uint8
-from tinyml.errors import ShapeError
+from tinyml import mlops
+from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
+from tinyml.dtypes import to_dtype
 from tinyml.functional.axes import resolve_axis
+from tinyml.functional.elementwise import add, maximum, minimum, mul
 from tinyml.functional.movement import pad_by
 from tinyml.functional.precision import in_float32
-from tinyml.functional.reduction import max_, prod, sum_
-from tinyml.ops import Op
+from tinyml.functional.reduction import exponentials, max_, min_, prod, sum_
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
 
-BLOCK = 128  # how far a running value is computed by adding up all that is before it
-COUNTED = 1024  # the longest axis that is sorted by comparing every pair
+BLOCK = 64  # the longest window that is folded anew for each element
 
 
-def _reduce_last(op: Op, x: Tensor) -> Tensor:
-    axis = x.ndim - 1
-    return {Op.ADD: sum_, Op.MUL: prod, Op.MAX: max_}[op](x, axis)
+@dataclass(frozen=True)
+class _Running:
+    """An associative op: on many values, on two, and the value that changes nothing."""
+
+    fold: Callable[[Tensor, int], Tensor]
+    join: Callable[[Tensor, Tensor], Tensor]
+    nothing: Callable[[DType], Scalar]
 
 
-def _identity(op: Op, dtype: DType) -> Scalar:
-    return dtype.minimum if op is Op.MAX else (0 if op is Op.ADD else 1)
+def _log_total(x: Tensor, axis: int) -> Tensor:
+    total, high = exponentials(x, axis)
+    return (_log(total) + high).squeeze(axis)
 
 
-def _combine(op: Op, x: Tensor, y: Tensor) -> Tensor:
-    return x + y if op is Op.ADD else (x * y if op is Op.MUL else x.maximum(y))
+def _log_both(x: Tensor, y: Tensor) -> Tensor:
+    high = maximum(x, y).detach()
+    high = high.isfinite().where(high, 0)
+    return _log((x - high).exp() + (y - high).exp()) + high
 
 
-def _running(op: Op, x: Tensor) -> Tensor:
-    """Along the last axis: within blocks directly, then the totals of the blocks before."""
-    n = x.shape[-1]
-    nothing = _identity(op, x.dtype)
+def _log(total: Tensor) -> Tensor:
+    """The logarithm; that of nothing is -inf and constant: it passes no NaN to its block."""
+    nothing = total == 0
+    return nothing.where(-float("inf"), nothing.where(1, total).log())
+
+
+_SUM = _Running(lambda x, axis: sum_(x, axis, dtype=x.dtype), add, lambda dtype: 0)
+_PROD = _Running(lambda x, axis: prod(x, axis, dtype=x.dtype), mul, lambda dtype: 1)
+_MAX = _Running(max_, maximum, lambda dtype: dtype.minimum)
+_MIN = _Running(min_, minimum, lambda dtype: dtype.maximum)
+_LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.minimum)
+
+
+def _block(n: int) -> int:
+    """The size of a block: the same on all levels, about."""
+    levels = 1
+    while BLOCK**levels < n:
+        levels += 1
+    return 32 if 32**levels >= n else BLOCK
+
+
+def _within(running: _Running, x: Tensor) -> Tensor:
+    """Along a short last axis: each element with all before it."""
+    n, nothing = x.shape[-1], running.nothing(x.dtype)
+    until = x._arange(n).reshape((n, 1)) >= x._arange(n)
+    spread = x.unsqueeze(-2)._broadcast_to((*x.shape[:-1], n, n))
+    return running.fold(until.where(spread, nothing), -1)
+
+
+def _run(running: _Running, x: Tensor) -> Tensor:
+    """Along the last axis."""
+    n, front = x.shape[-1], x.shape[:-1]
     if n <= BLOCK:
-        before = x._arange(n).reshape((n, 1)) >= x._arange(n)
-        spread = x.reshape((*x.shape[:-1], 1, n))._broadcast_to((*x.shape[:-1], n, n))
-        return _reduce_last(op, before.where(spread, nothing))
-    blocks = -(-n // BLOCK)
-    front = ((0, 0),) * (x.ndim - 1)
-    padded = pad_by(x, (*front, (0, blocks * BLOCK - n)), nothing)
-    inside = _running(op, padded.reshape((*x.shape[:-1], blocks, BLOCK)))
-    totals = _running(op, inside[..., -1].contiguous())
-    earlier = pad_by(totals, (*front, (1, -1)), nothing).unsqueeze(-1)
-    joined = _combine(op, inside, earlier._broadcast_to(inside.shape))
+        return _within(running, x)
+    nothing, size = running.nothing(x.dtype), _block(n)
+    whole = ((0, 0),) * len(front)
+    padded = pad_by(x, (*whole, (0, -n % size)), nothing)
+    blocks = padded.reshape((*front, -1, size))
+    totals = _run(running, running.fold(blocks, -1)).contiguous()
+    before = pad_by(totals, (*whole, (1, -1)), nothing).unsqueeze(-1)
+    joined = running.join(before._broadcast_to(blocks.shape), _within(running, blocks))
     return joined.reshape(padded.shape).shrink([*(None for _ in front), (0, n)])
 
 
-def _along(op: Op, x: Tensor, axis: int, name: str) -> Tensor:
+def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     axis = resolve_axis(axis, x.ndim, name)
-    if not x.ndim or not x.numel():
+    if not x.ndim or not x.numel() or x.shape[axis] == 1:
         return x
-    if x.shape[axis] == 1:
-        return x
-    return _running(op, x.transpose(axis, -1)).transpose(axis, -1)
+    return _run(running, x.transpose(axis, -1)).transpose(axis, -1)
 
 
-def cumsum(x: Tensor, axis: int = 0) -> Tensor:
-    """The sum of each element and all before it."""
-    wide = x if x.dtype.is_float else x.cast(int64)
-    return _along(Op.ADD, wide, axis, "cumsum")
+# ---- sums and products ----
 
 
-def cumprod(x: Tensor, axis: int) -> Tensor:
-    """The product of each element and all before it."""
-    wide = x if x.dtype.is_float else x.cast(int64)
-    return _along(Op.MUL, wide, axis, "cumprod")
+def _wide(x: Tensor) -> Tensor:
+    """Integers as int64, as their sums are."""
+    return x if x.dtype.is_float or x.dtype is uint64 else x.cast(int64)
 
 
-def cummax(x: Tensor, axis: int = 0) -> Tensor:
-    """The largest of each element and all before it."""
-    if x.dtype is bool_:
-        return cummax(x.cast(uint8), axis).cast(bool_)
-    return _along(Op.MAX, x, axis, "cummax")
+def cumsum(x: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor:
+    """The sum of each element and all before it; without dtype int64 for integers and bool."""
+    return _sums(_SUM, x, axis, dtype, "cumsum")
+
+
+def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
+    """The product of each element and all before it; without dtype int64 for integers."""
+    return _sums(_PROD, x, axis, dtype, "cumprod")
+
+
+def _sums(running: _Running, x: Tensor, axis: int, dtype: DType | str | None, name: str) -> Tensor:
+    x = _wide(x) if dtype is None else x.cast(to_dtype(dtype))
+    if x.dtype.is_half:
+        return _along(running, x.float(), axis, name).cast(x.dtype)
+    return _along(running, x, axis, name)
 
 
 @in_float32
 def logcumsumexp(x: Tensor, axis: int = 0) -> Tensor:
     """log(cumsum(exp(x))) without overflow."""
-    axis = resolve_axis(axis, x.ndim, "logcumsumexp")
-    if not x.ndim or not x.numel():
-        return x
-    last = x.transpose(axis, -1)
-    n = last.shape[-1]
-    high = cummax(last.detach(), -1)
-    high = high.isfinite().where(high, 0).unsqueeze(-1)
-    before = x._arange(n).reshape((n, 1)) >= x._arange(n)
-    shifted = before.where(last.unsqueeze(-2) - high, -float("inf"))
-    total = shifted.exp().sum(-1).log() + high.reshape(last.shape)
-    return total.transpose(axis, -1)
+    return _along(_LOGSUMEXP, x, axis, "logcumsumexp")
 
 
-# ---- sorting ----
+# ---- extremes ----
 
 
-def _less(a: Tensor, b: Tensor) -> Tensor:
-    """a before b in ascending order; NaN is above all numbers."""
-    return (a < b) | ((b != b) & (a == a)) if a.dtype.is_float else a < b
+def cummax(x: Tensor, axis: int = 0) -> Tensor:
+    """The largest of each element and all before it; NaN from the first NaN on.
+
+    The gradient goes to where the value was met last, as torch has it.
+    """
+    return _extreme(_MAX, x, axis, "cummax")
 
 
-def _by_counting(x: Tensor, descending: bool) -> Tensor:
-    """Indices that sort the last axis: an element's place is how many come before it."""
-    n = x.shape[-1]
-    mine, other = x.unsqueeze(-1), x.unsqueeze(-2)
-    less, more = _less(other, mine), _less(mine, other)
-    earlier = x._arange(n) < x._arange(n).reshape((n, 1))
-    first, after = (more, less) if descending else (less, more)
-    ranks = (first | (~after & earlier)).cast(int32).sum(-1, dtype=int32)
-    places = x._arange(n)._broadcast_to(x.shape)
-    return x._full(x.shape, 0, int32).scatter_reduce(-1, ranks, places, "sum")
+def cummin(x: Tensor, axis: int = 0) -> Tensor:
+    """The smallest of each element and all before it; like cummax."""
+    return _extreme(_MIN, x, axis, "cummin")
 
 
-def _by_merging(x: Tensor, descending: bool) -> Tensor:
-    """Indices that sort the last axis, by a bitonic network of pairs (element, index)."""
-    n = x.shape[-1]
-    stages = (n - 1).bit_length()
-    count, front = 1 << stages, x.shape[:-1]
-    order = x._arange(count)._broadcast_to((*front, count))
-    keys = pad_by(x, (*((0, 0) for _ in front), (0, count - n)))
-    for stage in range(1, stages + 1):
-        for step in reversed(range(stage)):
-            shape = (*front, count >> (step + 1), 2, 1 << step)
-            pair, index = keys.reshape(shape), order.reshape(shape)
-            a, b, i, j = pair[..., 0, :], pair[..., 1, :], index[..., 0, :], index[..., 1, :]
-            first, after = (_less(b, a), _less(a, b)) if descending else (_less(a, b), _less(b, a))
-            by_key = (i < n) & (j < n)  # an index from n on is padding, and goes to the end
-            ordered = (by_key & first) | (~(by_key & after) & (i < j))
-            rising = ((x._arange(count >> (step + 1)) >> (stage - step - 1)) & 1) == 0
-            keep = ordered == rising.unsqueeze(-1)
-            keys = keep.where(a, b).stack(keep.where(b, a), dim=-2).reshape(keys.shape)
-            order = keep.where(i, j).stack(keep.where(j, i), dim=-2).reshape(order.shape)
-            keys, order = keys.contiguous(), order.contiguous()
-    return order.shrink([*(None for _ in front), (0, n)])
-
-
-def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
-    """The indices that put x in order; equal elements keep theirs."""
-    dim = resolve_axis(dim, x.ndim, "sort")
-    if not x.ndim:
-        return x._full((), 0, int32)
-    last = x.detach().transpose(dim, -1)
-    sorting = _by_counting if last.shape[-1] <= COUNTED else _by_merging
-    return sorting(last, descending).transpose(dim, -1)
-
-
-def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """(values in order, where they were), stable; NaN counts as the largest."""
-    order = argsort(x, dim, descending)
-    return (x.gather(dim, order) if x.ndim else x), order
-
-
-def topk(
-    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest along `dim`, and where they were; in order in any case."""
-    dim = resolve_axis(dim, x.ndim, "topk")
-    if k < 0 or k > (x.shape[dim] if x.ndim else 1):
-        raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
-    values, order = sort(x, dim, largest)
-    spans = [(0, k) if a == dim else None for a in range(x.ndim)]
-    return values.shrink(spans), order.shrink(spans)
+def _extreme(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
+    if x.dtype is bool_:
+        return _extreme(running, x.cast(uint8), axis, name).cast(bool_)
+    axis = resolve_axis(axis, x.ndim, name)
+    values = _along(running, x.detach(), axis, name)
+    if not x.ndim or not x.dtype.is_float:
+        return x if not x.ndim else values
+    places = x._arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    met = ((x == values) | (x != x)).detach()  # an element that is the extreme of those so far
+    last = _along(_MAX, met.where(places, 0).cast(int32), axis, name)
+    return x._apply(mlops.Found(axis), last, values)

@@ -1,0 +1,175 @@
+"""Order: sorting, and selection of the first few.
+
+Values become unsigned integers that sort as the values should, so that NaN, -0.0, signs and the
+direction are settled once. A short axis is sorted by counting who comes before whom. A long one
+is sorted from the lowest digit to the highest, stably: an element's place is how many elements
+have a smaller digit, plus how many with the same digit come before it (Blelloch 1990). All
+passes have one structure, so that they share their kernels: the key moves down by a digit.
+
+The first k of a long axis are found without sorting it: the k-th key digit by digit, by counting
+how many keys are below each candidate (radix select), then whatever is not above it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from tinyml.dtype import DType, bool_, int32, uint8, uint16, uint32, uint64
+from tinyml.errors import ShapeError
+from tinyml.functional.axes import resolve_axis
+from tinyml.functional.movement import pad_by
+from tinyml.functional.scan import cumsum
+from tinyml.mlops import ScatterAdd
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+COUNTED = 1024  # the longest axis that is sorted by comparing every pair
+DIGIT = 4  # bits of a key that one pass looks at
+KINDS = 1 << DIGIT
+BLOCK = 64  # elements that are compared with each other for places among equal digits
+FEW = 4  # a selection of less than one in so many is no sort
+
+_BITS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+
+
+def _keys(x: Tensor, descending: bool) -> Tensor:
+    """Unsigned integers whose ascending order is the wanted one."""
+    dtype = _BITS[x.dtype.itemsize]
+    if x.dtype.is_float:
+        x = (x == 0).where(0, x)  # -0.0 is equal to 0.0
+        x = (x != x).where(float("nan"), x)  # and all NaN are one, the largest
+    bits = x.cast(dtype) if x.dtype is bool_ else x.bitcast(dtype)
+    top = 1 << (8 * dtype.itemsize - 1)
+    if x.dtype.is_float:
+        bits = (bits >= top).where(~bits, bits ^ top)
+    elif x.dtype.kind == "i":
+        bits = bits ^ top
+    return ~bits if descending else bits
+
+
+def _inverse(places: Tensor) -> Tensor:
+    """Along the last axis: which element has each place."""
+    base = places._full(places.shape, 0, int32)
+    mine = places._arange(places.shape[-1])._broadcast_to(places.shape)
+    return base._apply(ScatterAdd(places.ndim - 1), places, mine)
+
+
+# ---- sorting ----
+
+
+def _count(holds: Tensor) -> Tensor:
+    """In how many places of the last axis it holds."""
+    return holds.cast(int32).sum(-1, dtype=int32)
+
+
+def _earlier(key: Tensor) -> Tensor:
+    """Along the last axis, for each element: whether each other element comes before it."""
+    n = key.shape[-1]
+    return key._arange(n) < key._arange(n).reshape((n, 1))
+
+
+def _by_counting(key: Tensor) -> Tensor:
+    mine, other = key.unsqueeze(-1), key.unsqueeze(-2)
+    return _inverse(_count((other < mine) | ((other == mine) & _earlier(key))))
+
+
+def _by_digits(key: Tensor) -> Tensor:
+    n, front = key.shape[-1], key.shape[:-1]
+    bits = 8 * key.dtype.itemsize
+    whole = ((0, 0),) * len(front)
+    key = pad_by(key, (*whole, (0, -n % BLOCK)), key.dtype.maximum).contiguous()
+    order = key._arange(key.shape[-1])._broadcast_to(key.shape).contiguous()
+    for _ in range(bits // DIGIT):
+        moved, axis = _inverse(_places(key)), key.ndim - 1
+        key = (key._gather(axis, moved) >> DIGIT).contiguous()
+        order = order._gather(axis, moved).contiguous()
+    return order.shrink([*(None for _ in front), (0, n)])
+
+
+def _places(key: Tensor) -> Tensor:
+    """Where each element goes by its lowest digit."""
+    digit = (key & (KINDS - 1)).cast(int32)
+    digit = digit.reshape((*key.shape[:-1], -1, BLOCK))
+    mine, other = digit.unsqueeze(-1), digit.unsqueeze(-2)
+    counts = _count(other == key._arange(KINDS).reshape((KINDS, 1)))  # (.., blocks, KINDS)
+    before = _sums_before(counts.transpose(-1, -2).flatten(-2))
+    starts = before.reshape((*key.shape[:-1], KINDS, -1)).transpose(-1, -2)
+    within = _count((other == mine) & _earlier(digit))
+    return (starts.contiguous()._gather(digit.ndim - 1, digit) + within).reshape(key.shape)
+
+
+def _sums_before(counts: Tensor) -> Tensor:
+    """Along the last axis: the sum of all that is before each element."""
+    return cumsum(counts, -1, int32) - counts
+
+
+def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    """The indices (int32) that put x in order; equal elements keep theirs."""
+    dim = resolve_axis(dim, x.ndim, "sort")
+    if not x.ndim:
+        return x._full((), 0, int32)
+    key = _keys(x.detach(), descending).transpose(dim, -1)
+    if not key.numel():
+        return x._full(x.shape, 0, int32)
+    sorting = _by_counting if key.shape[-1] <= COUNTED else _by_digits
+    return sorting(key).transpose(dim, -1)
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """(values in order, where they were), stable; NaN counts as the largest."""
+    order = argsort(x, dim, descending)
+    return (x.gather(dim, order) if x.ndim else x), order
+
+
+# ---- selection ----
+
+
+def topk(
+    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest or smallest along `dim`, and where they were; in order in any case."""
+    dim = resolve_axis(dim, x.ndim, "topk")
+    n = x.shape[dim] if x.ndim else 1
+    if k < 0 or k > n:
+        raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
+    if n <= COUNTED or k * FEW > n or not k * prod(x.shape):
+        values, order = sort(x, dim, largest)
+        spans = [(0, k) if a == dim else None for a in range(x.ndim)]
+        return values.shrink(spans), order.shrink(spans)
+    key = _keys(x.detach(), largest).transpose(dim, -1).contiguous()
+    chosen = _first(key, k).contiguous()
+    order = argsort(key._gather(key.ndim - 1, chosen))
+    found = chosen._gather(key.ndim - 1, order).transpose(dim, -1)
+    return x.gather(dim, found), found
+
+
+def _first(key: Tensor, k: int) -> Tensor:
+    """The indices of the k smallest along the last axis, in three runs: below, at the k-th."""
+    last = _smallest(key, k)
+    sides = (key < last).stack(key == last, dim=-2).cast(int32)
+    upto = cumsum(sides, -1, int32).contiguous()
+    below, equal = upto[..., 0, :], upto[..., 1, :]
+    above = key._arange(key.shape[-1]) + 1 - below - equal
+    fewer, same = below[..., -1:], equal[..., -1:]
+    place = (key == last).where(fewer + equal, fewer + same + above)
+    order = _inverse((key < last).where(below, place) - 1)
+    return order.shrink([*(None for _ in key.shape[:-1]), (0, k)])
+
+
+def _smallest(key: Tensor, k: int) -> Tensor:
+    """The k-th smallest along the last axis, which stays as size 1.
+
+    It is the greatest number that fewer than k keys are below.
+    """
+    unit = key._full((1,), 1 << (8 * key.dtype.itemsize - DIGIT), key.dtype).contiguous()
+    found = key._full((*key.shape[:-1], 1), 0, key.dtype).contiguous()
+    digits = key._arange(KINDS).cast(key.dtype)
+    for _ in range(8 * key.dtype.itemsize // DIGIT):
+        tried = (found + digits * unit).contiguous()  # (.., KINDS)
+        below = _count(key.unsqueeze(-2) < tried.unsqueeze(-1))
+        digit = _count(below < k) - 1
+        found = (found + digit.unsqueeze(-1).cast(key.dtype) * unit).contiguous()
+        unit = (unit >> DIGIT).contiguous()
+    return found
