@@ -20,8 +20,9 @@ SPECIAL = np.array(
     np.float32,
 )  # fmt: skip
 UNARY = (  # noqa: SIM905
-    "neg abs sign sqrt rsqrt exp exp2 log log2 sin cos tan asin acos atan sinh cosh tanh asinh "
-    "acosh atanh erf floor ceil round trunc isnan isinf isfinite logical_not reciprocal square"
+    "neg abs sign sqrt rsqrt exp exp2 log log2 log10 sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf floor ceil round trunc isnan isinf isfinite logical_not reciprocal "
+    "square"
 ).split()
 WHOLE = np.array([[-7, 3, 0], [5, -2, 1]], np.int32)
 ODD = np.array([[2, -3, 4], [-5, 3, -1]], np.int32)
@@ -46,7 +47,7 @@ def unary_special() -> list[Case]:
 
 def unary_ordinary() -> list[Case]:
     inside = np.tanh(draw("inside", (4, 5)))
-    beyond = {"acosh": 2.5, "log": 1.5, "log2": 1.5, "sqrt": 1.5, "rsqrt": 1.5}
+    beyond = {"acosh": 2.5, "log": 1.5, "log2": 1.5, "log10": 1.5, "sqrt": 1.5, "rsqrt": 1.5}
     return [method(name, inside + np.float32(beyond.get(name, 0))) for name in UNARY]
 
 
@@ -189,6 +190,8 @@ def choices() -> list[Case]:
         same("clip ints", lambda x: x.clip(-1, 2), WHOLE),
         same("clip tensors", lambda x, a, b: x.clip(a, b), x, -np.abs(x) / 2, np.abs(x) / 3),
         same("masked_fill", lambda x, m: x.masked_fill(m, -INF), x, flags),
+        same("masked_fill ints", lambda x, m: x.masked_fill(m, 1.5), WHOLE, flags),
+        same("masked_fill bools", lambda x, m: x.masked_fill(m, 1), ~flags, flags),
         same("masked_select", lambda x, m: x.masked_select(m), x, flags),
         same("lerp tensor", lambda x, y, w: x.lerp(y, w), x, (2, 3), (2, 3)),
         same("maximum ties", lambda x, y: x.maximum(y), TIES, TIES.copy()),
@@ -239,8 +242,7 @@ def reductions_otherwise() -> list[Case]:
     for kind in ("int8", "int32", "bool", "uint8", "float16", "float64"):
         array = np.abs(WHOLE).astype(kind)
         cases.append(same(kind, lambda x: (x.sum(), x.prod(0)), array))
-        if kind != "uint8":  # torch's any and all of uint8 are uint8, for the sake of its past
-            cases.append(same(f"{kind} any all", lambda x: (x.any(1), x.all()), array))
+        cases.append(same(f"{kind} any all", lambda x: (x.any(1), x.all()), array))
         cases.append(same(f"extremes {kind}", lambda x: (x.max(), x.min()), array))
     for name in ("sum", "mean", "var", "logsumexp", "prod"):
         known = name in ("sum", "mean", "logsumexp")
@@ -249,6 +251,18 @@ def reductions_otherwise() -> list[Case]:
         )
     largest = pair("max special", lambda x: x.max(1), lambda x: x.amax(1), special, grad=False)
     return [*cases, largest]
+
+
+def reductions_of_few() -> list[Case]:
+    """Naming no axis is naming all, but for any and all; and nothing to reduce."""
+    named = [same(f"{n} of no axis", lambda x, n=n: getattr(x, n)(()), (2, 3))
+             for n in ("sum", "mean", "any", "all")]  # fmt: skip
+    return [
+        *named,
+        pair("max of no axis", lambda x: x.max(()), lambda x: x.amax(()), (2, 3)),
+        same("of nothing", lambda x: (x.any(0), x.all(), x.logsumexp(0)), (0, 3)),
+        same("softmax of nothing", lambda x: (x.softmax(0), x.log_softmax(1)), (0, 3)),
+    ]
 
 
 # ---- products ----
@@ -303,6 +317,7 @@ GROUPS = (
     choices,
     reductions,
     reductions_otherwise,
+    reductions_of_few,
     products,
 )
 

@@ -30,7 +30,9 @@ def movement() -> list[Case]:
         same("repeat", lambda x: (x.repeat(2, 1, 3), x.repeat(2, 1, 1, 2)), x),
         same("repeat_interleave", lambda x: (x.repeat_interleave(2, 1), x.repeat_interleave(3)), x),
         same("triangles", lambda x: (x.triu(), x.tril(-1), x.triu(2), x.tril(1)), (2, 4, 3)),
+        same("triangles of bools", lambda x: (x.triu(), x.tril(-1)), WHOLE > 0),
         same("diag", lambda x: x.diag(), (4,)),
+        same("diag of bools", lambda x: x.diag(), np.array([True, False])),
         same("diagonal", lambda x: x.diagonal(), (4, 4)),
         same("split", lambda x: (*x.split(2, 1), *x.split([1, 3], 2), *x.chunk(3, 2)), x),
         pair("cat", lambda x, y: x.cat(y, dim=1), lambda x, y: torch.cat((x, y), 1), x, (2, 2, 4)),
@@ -54,7 +56,7 @@ def movement() -> list[Case]:
                 (2, 3, 4, 4),
             )
             for mode in ("constant", "reflect", "replicate", "circular")
-            for by in ((1, 2, 3, 0), (-1, 2, 0, 1))
+            for by in ((1, 2, 3, 0), (-1, 2, 0, 1), (-2, 0, 3, -1))
         ),
         pair("pad value", lambda x: x.pad((1, 1), value=2.5), lambda x: F.pad(x, (1, 1), value=2.5),
              WHOLE.astype(np.float32)),

@@ -233,6 +233,16 @@ def resizing() -> list[Case]:
                 shape,
             )
         )
+    image = np.random.default_rng(0).integers(0, 256, (1, 3, 9, 4), np.uint8)
+    for size, corners in itertools.product(((4, 7), (20, 3)), (False, True)):
+        cases.append(
+            pair(
+                f"8 bits {size} {corners}",
+                lambda x, s=size, c=corners: x.interpolate(s, align_corners=c),
+                lambda x, s=size, c=corners: F.interpolate(x, s, mode="bilinear", align_corners=c),
+                image,
+            )
+        )
     return cases
 
 

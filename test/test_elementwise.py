@@ -178,6 +178,7 @@ def test_integers_wrap_around_and_floor(device: str, compare: Compare) -> None:
             ">>": (a >> 2, x >> 2),
             "**": (b**3, y**3),
             "trunc": (a.div(b, rounding_mode="trunc"), np.trunc(x / y).astype(np.int32)),
+            "idiv": (a.idiv(b), np.trunc(x / y).astype(np.int32)),
         }
         compare(pairs)
     small = Tensor(np.array([250, 5], np.uint8))

@@ -6,6 +6,7 @@ built-in type that a PyTorch or NumPy user would catch.
 
     TinymlError
     ├── ShapeError      (RuntimeError, ValueError)  shapes that do not go together
+    │   └── AxisError   (IndexError)                an axis that is not there, or is empty
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
     ├── GradientError   (RuntimeError)              autograd asked for something undefined
     ├── DeviceError     (RuntimeError)              no such device, or it cannot be used here
@@ -25,6 +26,10 @@ class TinymlError(Exception):
 
 class ShapeError(TinymlError, RuntimeError, ValueError):
     """Shapes that do not go together."""
+
+
+class AxisError(ShapeError, IndexError):
+    """An axis that is not there, or that has no elements to choose from."""
 
 
 class DTypeError(TinymlError, RuntimeError, TypeError):

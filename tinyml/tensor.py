@@ -421,8 +421,8 @@ class Tensor:
     __rmul__ = elementwise.mul
     __truediv__ = elementwise.div
     __rtruediv__ = elementwise.rdiv
-    __floordiv__ = elementwise.idiv
-    __rfloordiv__ = elementwise.ridiv
+    __floordiv__ = elementwise.floordiv
+    __rfloordiv__ = elementwise.rfloordiv
     __mod__ = elementwise.mod
     __rmod__ = elementwise.rmod
     __pow__ = elementwise.pow_
@@ -524,6 +524,7 @@ class Tensor:
     exp2 = unary.exp2
     log = unary.log
     log2 = unary.log2
+    log10 = unary.log10
     sin = unary.sin
     cos = unary.cos
     tan = unary.tan

@@ -117,20 +117,25 @@ def hardswish(x: Tensor) -> Tensor:
 # ---- over an axis ----
 
 
+def _not_above_zero(x: Tensor, axis: int) -> Tensor:
+    """x less its largest element along an axis, so that no exp of it overflows."""
+    return x - x.detach().max(axis, keepdim=True) if x.numel() else x
+
+
 @in_float32
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis."""
     axis = resolve_axis(axis, x.ndim, "softmax")
-    power = (x - x.detach().max(axis if x.ndim else None, keepdim=True)).exp()
-    return power / power.sum(axis if x.ndim else None, keepdim=True)
+    power = _not_above_zero(x, axis).exp()
+    return power / power.sum(axis, keepdim=True)
 
 
 @in_float32
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)), without the detour."""
     axis = resolve_axis(axis, x.ndim, "log_softmax")
-    shifted = x - x.detach().max(axis if x.ndim else None, keepdim=True)
-    return shifted - shifted.exp().sum(axis if x.ndim else None, keepdim=True).log()
+    shifted = _not_above_zero(x, axis)
+    return shifted - shifted.exp().sum(axis, keepdim=True).log()
 
 
 @in_float32

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinyml.errors import ShapeError
+from tinyml.errors import AxisError, ShapeError
 from tinyml.lazy import Shape
 
 Axes = int | Sequence[int] | None
 
 
 def resolve_axis(axis: int, ndim: int, op: str) -> int:
-    """`axis` counted from the front; IndexError if there is no such axis."""
+    """`axis` counted from the front; AxisError (an IndexError) if there is no such axis."""
     span = ndim or 1  # a number has an axis 0, as far as naming it goes
     if not -span <= axis < span:
-        raise IndexError(
+        raise AxisError(
             f"{op}: axis {axis} is out of range for {ndim} dimensions; it lies in "
             f"[{-span}, {span - 1}]"
         )
@@ -26,8 +26,10 @@ def resolve_axes(axis: Axes, ndim: int, op: str) -> tuple[int, ...]:
     """Which axes are meant, in order; None is all of them."""
     if axis is None:
         return tuple(range(ndim))
-    named = (axis,) if isinstance(axis, int) else axis
-    axes = tuple(sorted({resolve_axis(a, ndim, op) for a in named}))
+    named = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(sorted(resolve_axis(a, ndim, op) for a in named))
+    if len(set(axes)) != len(axes):
+        raise AxisError(f"{op}: each axis can be named once, got {named}")
     return axes if ndim else ()
 
 
@@ -35,6 +37,8 @@ def as_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape given as `f(2, 3)` or `f((2, 3))`."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         return tuple(sizes[0])
+    if any(isinstance(n, (tuple, list)) for n in sizes):
+        raise ShapeError(f"sizes are given as f(2, 3) or as f((2, 3)), not both at once: {sizes}")
     return sizes
 
 
@@ -65,9 +69,11 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     return tuple(result)
 
 
-def per_axis(value: Any, count: int, op: str, name: str) -> tuple[int, ...]:
-    """One number per axis from an int or a sequence of them."""
+def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tuple[int, ...]:
+    """One number per axis, none below `least`, from an int or a sequence of them."""
     values = (value,) * count if isinstance(value, int) else tuple(value)
     if len(values) != count:
         raise ShapeError(f"{op}: {name} needs {count} values or one, got {values}")
+    if any(v < least for v in values):
+        raise ShapeError(f"{op}: {name} must be at least {least}, got {values}")
     return values

@@ -120,9 +120,10 @@ def conv_transpose2d(
         )
     strides = per_axis(stride, count, "conv_transpose2d", "stride")
     dilations = per_axis(dilation, count, "conv_transpose2d", "dilation")
-    extra = per_axis(output_padding, count, "conv_transpose2d", "output_padding")
+    extra = per_axis(output_padding, count, "conv_transpose2d", "output_padding", least=0)
     pairs = paddings(padding, count, "conv_transpose2d")
     kernel = weight.shape[2:]
+    _check_made(x.shape[2:], kernel, strides, dilations, pairs, extra)
     filters = weight.unflatten(0, (groups, -1)).transpose(1, 2)
     filters = filters.reshape((-1, weight.shape[0] // groups, *kernel))
     filters = filters.flip(tuple(range(2, filters.ndim)))
@@ -133,6 +134,28 @@ def conv_transpose2d(
         for k, d, (before, after), more in zip(kernel, dilations, pairs, extra, strict=True)
     )
     return conv2d(_pad_spatial(x, grown), filters, bias, groups, 1, dilations, 0)
+
+
+def _check_made(
+    space: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pairs: Pairs,
+    extra: Sequence[int],
+) -> None:
+    """Whether conv_transpose2d makes anything, and no more than one conv2d could have read."""
+    columns = zip(space, kernel, strides, dilations, pairs, extra, strict=True)
+    made = tuple((n - 1) * s - sum(p) + d * (k - 1) + 1 + e for n, k, s, d, p, e in columns)
+    if any(n < 1 for n in made):
+        raise ShapeError(
+            f"conv_transpose2d: padding {pairs} takes away all of the output, which has size {made}"
+        )
+    if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        raise ShapeError(
+            f"conv_transpose2d: output_padding {tuple(extra)} must be smaller than the stride "
+            f"{tuple(strides)} or the dilation {tuple(dilations)}"
+        )
 
 
 def _spread_out(x: Tensor, axis: int, step: int) -> Tensor:
@@ -210,6 +233,7 @@ def max_pool2d(
     size = prod(pool.space)
     places = pool.read(x._arange(size).reshape(pool.space), size)
     equal = read.detach() == best.detach().reshape((*best.shape, *(1,) * pool.count))
+    equal = equal | read.isnan() if x.dtype.is_float else equal
     return best, equal.where(places, size).min(pool.axes).cast(dtypes.default_int)
 
 
@@ -262,6 +286,8 @@ def max_unpool2d(
         )
     else:
         space = tuple(output_size)[-count:]
+    if len(space) != count or any(n < 1 for n in space):
+        raise ShapeError(f"max_unpool2d: an output of size {space} has no room for {x.shape}")
     batch = x.shape[:-count]
     flat, places = x.reshape((*batch, -1)), indices.reshape((*batch, -1))
     base = x._full((*batch, prod(space)), 0, x.dtype)

@@ -90,6 +90,8 @@ def div(
     if rounding_mode not in (None, "trunc", "floor"):
         raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
     x, y = operands("div", x, y, reverse)
+    if rounding_mode is not None and x.dtype is bool_:
+        x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
     if rounding_mode is None or x.dtype.is_float:
         quotient = to_float(x)._apply(mlops.Div(), to_float(y))
         if rounding_mode is None:
@@ -103,13 +105,13 @@ def div(
 
 
 def idiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x / y rounded towards 0, as C divides integers; the operator // rounds down."""
+    return div(x, y, "trunc", reverse)
+
+
+def floordiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x // y, rounded down."""
-    x, y = operands("idiv", x, y, reverse)
-    if x.dtype is bool_:
-        x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
-    if x.dtype.is_int:
-        return _bits(Op.IDIV, x, y)
-    return _floor_quotient(x, y)
+    return div(x, y, "floor")
 
 
 def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
@@ -197,8 +199,8 @@ def rdiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return div(x, y, reverse=True)
 
 
-def ridiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return idiv(x, y, reverse=True)
+def rfloordiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return div(x, y, "floor", reverse=True)
 
 
 def rmod(x: Tensor, y: Tensor | Scalar) -> Tensor:
@@ -334,8 +336,12 @@ def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
-    """x, with `value` where the mask holds."""
-    return where(mask, value, x)
+    """x, with `value` where the mask holds; the dtype stays that of x."""
+    if isinstance(value, (bool, int, float)):
+        if x.dtype.is_int and not x.dtype.minimum <= value <= x.dtype.maximum:
+            raise DTypeError(f"masked_fill: {x.dtype} has no {value}; cast the tensor first")
+        return where(mask, x._full((), value, x.dtype), x)
+    return where(mask, x._coerce(value).cast(x.dtype), x)
 
 
 def clip(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class _Part:
     """What an index says about one axis of the source (or about a new axis)."""
 
-    kind: str  # "int", "slice", "new", "tensor"
+    kind: str  # "int", "slice", "new", "tensor"; before it is placed, "mask" of size stop
     start: int = 0
     stop: int = 1
     step: int = 1
@@ -66,12 +66,16 @@ def _parse(x: Tensor, index: Any) -> list[_Part]:
 
 def _expanded(x: Tensor, item: Any) -> list[Any]:
     """Masks as tensors of indices, lists as tensors; everything else as it is."""
-    if isinstance(item, (bool, np.bool_)):
-        raise IndexError("a single bool is no index; use None, or an empty slice")
     if isinstance(item, (list, tuple, np.ndarray)):
         item = _from_host(x, item)
+    if isinstance(item, (bool, np.bool_)) or (
+        isinstance(item, type(x)) and item.dtype is bool_ and not item.ndim
+    ):
+        raise IndexError("a single bool is no index; use None, or an empty slice")
     if isinstance(item, type(x)) and item.dtype is bool_:
-        return [type(x)(p.astype(np.int64), x.device) for p in np.nonzero(item.numpy())]
+        places = np.nonzero(item.numpy())
+        found = [type(x)(p.astype(np.int64), x.device) for p in places]
+        return [_Part("mask", stop=n, index=p) for n, p in zip(item.shape, found, strict=True)]
     return [item]
 
 
@@ -96,6 +100,10 @@ def _only_numbers(item: Any, *others: type) -> bool:
 
 def _part(x: Tensor, item: Any, axis: int) -> _Part:
     n = x.shape[axis]
+    if isinstance(item, _Part):
+        if item.stop != n:
+            raise IndexError(f"a mask of size {item.stop} does not fit axis {axis} of {x.shape}")
+        return _Part("tensor", index=item.index)
     if isinstance(item, slice):
         return _slice(item, n)
     if isinstance(item, type(x)):
@@ -271,6 +279,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     dim = resolve_axis(dim, x.ndim, "gather")
     if not x.ndim:
         return x
+    _check_room("gather", x, dim, index)
     if any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if a != dim):
         raise ShapeError(f"gather: index {index.shape} is larger than {x.shape} beside axis {dim}")
     pairs = zip(index.shape, x.shape, strict=True)
@@ -283,6 +292,11 @@ def _check_ranks(op: str, x: Tensor, index: Tensor) -> None:
         raise DTypeError(f"{op}: indices are integers, got {index.dtype}")
     if x.ndim != index.ndim:
         raise ShapeError(f"{op}: {x.shape} and index {index.shape} must have as many axes")
+
+
+def _check_room(op: str, x: Tensor, dim: int, index: Tensor) -> None:
+    if not x.shape[dim] and index.numel():
+        raise IndexError(f"{op}: index out of bounds: axis {dim} of {x.shape} is empty")
 
 
 _NOTHING: dict[str, Any] = {"sum": 0, "mean": 0, "prod": 1}
@@ -321,6 +335,8 @@ def _aligned(
     _check_ranks(op, x, index)
     _check_ranks(op, source, index)
     dim = resolve_axis(dim, x.ndim, op)
+    if x.ndim:
+        _check_room(op, x, dim, index)
     if source.dtype is not x.dtype:
         raise DTypeError(f"{op}: a source of {source.dtype} does not go into {x.dtype}; cast it")
     for a, (i, n, m) in enumerate(zip(index.shape, x.shape, source.shape, strict=True)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinyml import mlops
 from tinyml.dtype import promote
-from tinyml.errors import ShapeError
+from tinyml.errors import AxisError, ShapeError
 from tinyml.functional.axes import as_shape, broadcast_shape, resolve_axes, resolve_axis
 from tinyml.lazy import Shape
 
@@ -187,12 +187,17 @@ def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
 
 def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
     n = x.shape[axis]
-    most = {"reflect": n - 1, "circular": n}.get(mode, max(before, after))
-    if max(before, after) > most:
+    if mode == "reflect" and max(before, after) >= n:
         raise ShapeError(
-            f"pad: {mode} padding {(before, after)} is larger than axis {axis} of {x.shape} allows"
+            f"pad: reflect padding {(before, after)} is larger than axis {axis} of {x.shape} allows"
         )
     front, back = max(before, 0), max(after, 0)
+    left = n - max(0, -before) - max(0, -after)
+    if mode == "circular" and max(front, back) > left:
+        raise NotImplementedError(
+            f"pad: circular padding {(before, after)} of axis {axis} of {x.shape} goes around more "
+            f"than once: {max(left, 0)} elements are left to repeat"
+        )
     middle = _part(x, axis, max(0, -before), n - max(0, -after))
     first, last = _margins(x, middle, axis, (front, back), mode)
     pieces = [*([first] if front else []), middle, *([last] if back else [])]
@@ -277,6 +282,8 @@ def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     parts: list[Tensor] = _all_of(x, others)
     parts = _promoted(parts)
     first = parts[0]
+    if first.ndim == 0:
+        raise AxisError("cat: numbers have no axis to join along; use stack")
     dim = resolve_axis(dim, first.ndim, "cat")
     for other in parts:
         if other.ndim != first.ndim or any(
@@ -287,8 +294,6 @@ def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
             raise ShapeError(
                 f"cat: {first.shape} and {other.shape} must agree on every axis but {dim}"
             )
-    if first.ndim == 0:
-        raise ShapeError("cat: numbers have no axis to join along; use stack")
     parts = [p for p in parts if p.shape[dim] or p.requires_grad] or parts[:1]
     return _joined(parts, dim)
 
@@ -320,9 +325,10 @@ def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
 
 
 def _all_of(x: Any, others: Sequence[Any]) -> list[Any]:
-    given = [*x] if isinstance(x, (list, tuple)) else [x]
-    for other in others:
-        given.extend(other if isinstance(other, (list, tuple)) else [other])
+    listed = isinstance(x, (list, tuple))
+    if (listed and others) or any(isinstance(other, (list, tuple)) for other in others):
+        raise ShapeError("cat and stack take tensors, or one list of them; not both at once")
+    given = [*x] if listed else [x, *others]
     if not given:
         raise ShapeError("cat and stack need at least one tensor")
     return given
@@ -414,12 +420,12 @@ def _lower(x: Tensor, k: int) -> Tensor:
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero above the k-th diagonal of the last two axes."""
-    return _lower(x, diagonal).where(x, 0)
+    return _lower(x, diagonal).where(x, False)  # zero in every dtype
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero below the k-th diagonal of the last two axes."""
-    return _lower(x, diagonal - 1).where(0, x)
+    return _lower(x, diagonal - 1).where(False, x)
 
 
 def diag(x: Tensor) -> Tensor:
@@ -428,7 +434,7 @@ def diag(x: Tensor) -> Tensor:
         raise ShapeError(f"diag: expected a vector, got {x.shape}")
     n = x.shape[0]
     places = x._arange(n)
-    return (places.reshape(n, 1) == places).where(x.reshape(n, 1), 0)
+    return (places.reshape(n, 1) == places).where(x.reshape(n, 1), False)
 
 
 def diagonal(x: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinyml import mlops
 from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
 from tinyml.dtypes import dtypes, to_dtype
+from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
 from tinyml.functional.precision import in_float32
 
@@ -15,8 +17,14 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
-def _reduced(function: type[mlops.Reduction], x: Tensor, axis: Axes, keepdim: bool) -> Tensor:
-    axes = resolve_axes(axis, x.ndim, function.__name__.removeprefix("Reduce").lower())
+def _axes(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
+    """Which axes are meant; as torch has it, to name none is to name all."""
+    return resolve_axes(None if axis in ((), []) else axis, x.ndim, op)
+
+
+def _reduced(
+    function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
+) -> Tensor:
     if not axes:
         return x
     result = x._apply(function(axes)) if any(x.shape[a] != 1 for a in axes) else x
@@ -38,42 +46,56 @@ def sum_(
     x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
     """The sum over axes; halves are added up in float32, integers in int64."""
-    return _reduced(mlops.Sum, _summing(x, dtype), axis, keepdim)
+    return _reduced(mlops.Sum, _summing(x, dtype), _axes(x, axis, "sum"), keepdim)
 
 
 def prod(
     x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
     """The product over axes."""
-    return _reduced(mlops.Prod, _summing(x, dtype), axis, keepdim)
+    return _reduced(mlops.Prod, _summing(x, dtype), _axes(x, axis, "prod"), keepdim)
+
+
+def _extreme(
+    function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
+) -> Tensor:
+    if x.dtype is bool_:
+        return _reduced(function, x.cast(uint8), axes, keepdim).cast(bool_)
+    return _reduced(function, x, axes, keepdim)
+
+
+def _axes_to_choose(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
+    axes = _axes(x, axis, op)
+    for a in axes:
+        if not x.shape[a]:
+            raise AxisError(f"{op}: axis {a} of {x.shape} has no elements to choose from")
+    return axes
 
 
 def max_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The largest element over axes; NaN if there is one."""
-    if x.dtype is bool_:
-        return max_(x.cast(uint8), axis, keepdim).cast(bool_)
-    return _reduced(mlops.ReduceMax, x, axis, keepdim)
+    return _extreme(mlops.ReduceMax, x, _axes_to_choose(x, axis, "max"), keepdim)
 
 
 def min_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The smallest element over axes; NaN if there is one."""
-    if x.dtype is bool_:
-        return min_(x.cast(uint8), axis, keepdim).cast(bool_)
-    return _reduced(mlops.ReduceMin, x, axis, keepdim)
+    return _extreme(mlops.ReduceMin, x, _axes_to_choose(x, axis, "min"), keepdim)
 
 
 def any_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether an element is not zero."""
-    return max_(x.cast(bool_), axis, keepdim)
+    """Whether an element is not zero; no axes named are none, and of uint8 it is uint8."""
+    found = _extreme(mlops.ReduceMax, x.cast(bool_), resolve_axes(axis, x.ndim, "any"), keepdim)
+    return found.cast(uint8) if x.dtype is uint8 else found
 
 
 def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether no element is zero."""
-    return min_(x.cast(bool_), axis, keepdim)
+    """Whether no element is zero; no axes named are none, and of uint8 it is uint8."""
+    found = _extreme(mlops.ReduceMin, x.cast(bool_), resolve_axes(axis, x.ndim, "all"), keepdim)
+    return found.cast(uint8) if x.dtype is uint8 else found
 
 
 def _count(x: Tensor, axis: Axes, op: str) -> int:
-    return math.prod(x.shape[a] for a in resolve_axes(axis, x.ndim, op))
+    return math.prod(x.shape[a] for a in _axes(x, axis, op))
 
 
 @in_float32
@@ -87,7 +109,7 @@ def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 @in_float32
 def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The mean square distance from the mean, divided by count - correction."""
-    axes = resolve_axes(axis, x.ndim, "var")
+    axes = _axes(x, axis, "var")
     centred = x - x.mean(axes, keepdim=True) if axes else x - x
     total = (centred * centred).sum(axes, keepdim)
     return total / max(0, _count(x, axis, "var") - correction)
@@ -116,9 +138,9 @@ def var_mean(
 @in_float32
 def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
-    axes = resolve_axes(axis, x.ndim, "logsumexp")
+    axes = _axes(x, axis, "logsumexp")
     if not axes:
-        return x.exp().log() if x.ndim else x
+        return x
     total, high = exponentials(x, axes)
     result = total.log() + high
     return result if keepdim else _without(result, axes)
@@ -126,30 +148,34 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 
 def exponentials(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
     """(the sum of exp(x - high), high), with `high` such that nothing overflows; axes stay."""
-    high = x.detach().max(axes, keepdim=True)
+    named = resolve_axes(axes, x.ndim, "logsumexp")
+    high = _reduced(mlops.ReduceMax, x.detach(), named, keepdim=True)
     high = high.isfinite().where(high, 0)
-    return (x - high).exp().sum(axes, keepdim=True), high
+    return (x - high).exp().sum(named, keepdim=True), high
 
 
 def argmax(x: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the largest element is; the first one if there are several, or the first NaN."""
-    return _position(x, axis, keepdim, max_)
+    return _position(x, axis, keepdim, max_, "argmax")
 
 
 def argmin(x: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the smallest element is; the first one if there are several, or the first NaN."""
-    return _position(x, axis, keepdim, min_)
+    return _position(x, axis, keepdim, min_, "argmin")
 
 
-def _position(x: Tensor, axis: int | None, keepdim: bool, extreme: object) -> Tensor:
+def _position(
+    x: Tensor, axis: int | None, keepdim: bool, extreme: Callable[..., Tensor], op: str
+) -> Tensor:
     x = x.detach()
     if axis is None:
-        found = _position(x.reshape(-1) if x.numel() else x.reshape(0), 0, False, extreme)
+        found = _position(x.reshape(-1), 0, False, extreme, op)
         return found.reshape((1,) * x.ndim) if keepdim else found
-    axis = resolve_axis(axis, x.ndim, "argmax")
+    axis = resolve_axis(axis, x.ndim, op)
     if not x.ndim:
         return x._full((), 0, int32)
-    best = max_(x, axis, True) if extreme is max_ else min_(x, axis, True)
+    _axes_to_choose(x, axis, op)
+    best = extreme(x, axis, True)
     n = x.shape[axis]
     places = x._arange(n).reshape((n,) + (1,) * (x.ndim - axis - 1))
     hit = (x == best) | (x != x) if x.dtype.is_float else x == best

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinyml.dtype import float32, int32
+from tinyml.dtype import float32, float64, int32, uint8
 from tinyml.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 def interpolate(
     x: Tensor, size: Sequence[int], mode: str = "linear", align_corners: bool = False
 ) -> Tensor:
-    """The last axes in other sizes: "linear", "nearest" or "nearest-exact"."""
+    """The last axes in other sizes: "linear", "nearest" or "nearest-exact".
+
+    Linear between uint8 is blended in fixed point, last axis first, as torch does it.
+    """
     if mode not in ("linear", "nearest", "nearest-exact"):
         raise ValueError(f"interpolate: mode is linear, nearest or nearest-exact, got {mode!r}")
     if align_corners and mode != "linear":
@@ -24,18 +27,23 @@ def interpolate(
     if not sizes or len(sizes) >= x.ndim or any(n < 1 for n in sizes):
         raise ShapeError(f"interpolate: sizes {sizes} do not fit the last axes of {x.shape}")
     dtype = x.dtype
-    for i, n in enumerate(sizes):
+    for i, n in reversed(list(enumerate(sizes))):
         axis = x.ndim - len(sizes) + i
         place = _places(x, x.shape[axis], n, mode, align_corners)
-        x = _read(x, axis, place) if mode == "linear" else _pick(x, axis, place.cast(int32))
+        if mode != "linear":
+            x = _pick(x, axis, place.cast(int32))
+        elif dtype is uint8:
+            x = _blend(x, axis, place, _weight_bits(x.shape[axis], n, align_corners))
+        else:
+            x = _read(x, axis, place)
     if not dtype.is_float and mode == "linear":
         return x.round().cast(dtype)
     return x.cast(dtype)
 
 
 def _places(x: Tensor, old: int, new: int, mode: str, align_corners: bool) -> Tensor:
-    """Where in the old axis each new element lies."""
-    i = x._arange(new).cast(float32)
+    """Where in the old axis each new element lies; exactly, if that is to be blended in 8 bits."""
+    i = x._arange(new).cast(float64 if x.dtype is uint8 and mode == "linear" else float32)
     if align_corners:
         return i * ((old - 1) / (new - 1) if new > 1 else 0.0)
     if mode == "nearest":
@@ -49,9 +57,30 @@ def _pick(x: Tensor, axis: int, index: Tensor) -> Tensor:
     return x._gather(axis, index.expand((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :])))
 
 
-def _read(x: Tensor, axis: int, place: Tensor) -> Tensor:
+def _neighbours(x: Tensor, axis: int, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The elements on both sides of each place, and how near the place is to the second."""
     low = place.floor()
-    weight = (place - low).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    share = (place - low).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    return _pick(x, axis, low.cast(int32)), _pick(x, axis, place.ceil().cast(int32)), share
+
+
+def _read(x: Tensor, axis: int, place: Tensor) -> Tensor:
     x = x if x.dtype.is_float and not x.dtype.is_half else x.cast(float32)
-    left, right = _pick(x, axis, low.cast(int32)), _pick(x, axis, place.ceil().cast(int32))
-    return left + (right - left) * weight
+    left, right, share = _neighbours(x, axis, place)
+    return left + (right - left) * share
+
+
+def _blend(x: Tensor, axis: int, place: Tensor, bits: int) -> Tensor:
+    """Both neighbours times weights of so many bits after the point, rounded to uint8."""
+    left, right, share = _neighbours(x.cast(int32), axis, place)
+    one = float(1 << bits)
+    total = left * ((1 - share) * one + 0.5).cast(int32) + right * (share * one + 0.5).cast(int32)
+    return ((total + (1 << (bits - 1))) >> bits).clip(0, 255).cast(uint8)
+
+
+def _weight_bits(old: int, new: int, align_corners: bool) -> int:
+    """As many bits as keep the largest weight below 2**15: one less if a weight is 1."""
+    by = (old - 1) / max(1, new - 1) if align_corners else old / new
+    places = [i * by if align_corners else (i + 0.5) * by - 0.5 for i in range(new)]
+    whole = any(p <= 0 or p >= old - 1 or abs(p - round(p)) <= 2**-16 for p in places)
+    return 14 if whole else 15

@@ -33,6 +33,11 @@ def log2(x: Tensor) -> Tensor:
     return to_float(x)._apply(mlops.Log2())
 
 
+@in_float32
+def log10(x: Tensor) -> Tensor:
+    return x.log2() * math.log10(2)
+
+
 def sin(x: Tensor) -> Tensor:
     return to_float(x)._apply(mlops.Sin())
 
