@@ -233,6 +233,9 @@ def resizing() -> list[Case]:
                 shape,
             )
         )
+    double = draw("double", (1, 1, 5, 4)).astype(np.float64)
+    linear = lambda x: F.interpolate(x, (3, 9), mode="bilinear")  # noqa: E731
+    cases.append(pair("float64", lambda x: x.interpolate((3, 9)), linear, double, rtol=1e-12))
     image = np.random.default_rng(0).integers(0, 256, (1, 3, 9, 4), np.uint8)
     for size, corners in itertools.product(((4, 7), (20, 3)), (False, True)):
         cases.append(

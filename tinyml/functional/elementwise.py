@@ -133,12 +133,12 @@ def mod(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
 
 def divmod_(x: Tensor, y: Tensor | Scalar) -> tuple[Tensor, Tensor]:
     """(x // y, x % y)."""
-    return idiv(x, y), mod(x, y)
+    return floordiv(x, y), mod(x, y)
 
 
 def rdivmod(x: Tensor, y: Tensor | Scalar) -> tuple[Tensor, Tensor]:
     """(y // x, y % x)."""
-    return ridiv(x, y), rmod(x, y)
+    return rfloordiv(x, y), rmod(x, y)
 
 
 def pow_(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:

@@ -42,8 +42,9 @@ def interpolate(
 
 
 def _places(x: Tensor, old: int, new: int, mode: str, align_corners: bool) -> Tensor:
-    """Where in the old axis each new element lies; exactly, if that is to be blended in 8 bits."""
-    i = x._arange(new).cast(float64 if x.dtype is uint8 and mode == "linear" else float32)
+    """Where in the old axis each new element lies; in float64 for that, and for 8-bit blending."""
+    exact = x.dtype is float64 or (x.dtype is uint8 and mode == "linear")
+    i = x._arange(new).cast(float64 if exact else float32)
     if align_corners:
         return i * ((old - 1) / (new - 1) if new > 1 else 0.0)
     if mode == "nearest":
