@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
         "function",
         "defaults",
     },  # what a Tensor is
-    {"nn", "jit", "debug", "viz", "search"},
+    {"nn", "jit", "blame", "debug", "viz", "search"},
     {"__init__"},
     {"explain"},
     {"__main__"},

@@ -36,6 +36,9 @@ __all__ = [
 if config.current.debug or config.current.dump:
     importlib.import_module("tinyml.debug").start(config.current)
 
+if config.current.debug_nan:
+    importlib.import_module("tinyml.blame").start()
+
 if not TYPE_CHECKING:  # what takes time to import, and not every program uses
 
     def __getattr__(name: str) -> object:

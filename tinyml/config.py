@@ -16,6 +16,7 @@ class Config:
 
     device: str = ""  # DEVICE  NUMPY, CPU, CUDA or EMU; "" is the fastest one present
     debug: int = 0  # DEBUG   0 to 5, see README
+    debug_nan: bool = False  # DEBUG_NAN 1: a result with NaN raises, naming who made it
     dump: str = ""  # DUMP    folder that receives the source of each kernel
     noopt: bool = False  # NOOPT   1: no Opts, the plainest kernel that is right
     verify: bool = False  # VERIFY  1: check every value between rooms

@@ -8,6 +8,7 @@ built-in type that a PyTorch or NumPy user would catch.
     ├── ShapeError      (RuntimeError, ValueError)  shapes that do not go together
     │   └── AxisError   (IndexError)                an axis that is not there, or is empty
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
+    ├── NanError        (FloatingPointError)        a result holds NaN, and DEBUG_NAN=1
     ├── GradientError   (RuntimeError)              autograd asked for something undefined
     ├── DeviceError     (RuntimeError)              no such device, or it cannot be used here
     │   ├── CompileError                            a compiler rejected generated source
@@ -38,6 +39,10 @@ class DTypeError(TinymlError, RuntimeError, TypeError):
 
 class GradientError(TinymlError, RuntimeError):
     """A gradient was asked for where none is defined."""
+
+
+class NanError(TinymlError, FloatingPointError):
+    """A result holds NaN, and DEBUG_NAN=1 asked to be told."""
 
 
 class DeviceError(TinymlError, RuntimeError):

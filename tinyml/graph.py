@@ -29,11 +29,14 @@ class Interned(type):
             if node is not None:
                 return node
         node = _make(cls, *parts)
+        for listener in listeners:
+            listener(node)
         entry = _nodes[key] = _Entry(node, _forget)
         entry.key = key
         return node
 
 
+listeners: list[Callable[[Any], None]] = []  # are told of each new node
 _nodes: dict[Hashable, _Entry] = {}
 _make = type.__call__
 

@@ -122,7 +122,7 @@ def realize(nodes: Sequence[LazyBuffer]) -> list[Data]:
     )
     if unreal:
         leaves = [n for n in order if type(n) is Data]
-        made = dict(zip(unreal, _run(unreal, order, leaves), strict=True))
+        made = dict(zip(unreal, _announced(unreal, order, leaves), strict=True))
     for holder, node in readers:
         if type(holder.lazy) is Data and trace.wanted(trace.ValuesKept):
             trace.emit(trace.ValuesKept(holder))
@@ -136,6 +136,15 @@ def _new_readers(
     known = {id(holder) for holder, _ in readers}
     everything = [*nodes, *(node for _, node in readers)]
     return [(h, n) for h, n in _with_readers(everything) if id(h) not in known]
+
+
+def _announced(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
+    if trace.wanted(trace.Realizing):
+        trace.emit(trace.Realizing(tuple(leaves)))
+    results = _run(unreal, order, leaves)
+    if trace.wanted(trace.Realized):
+        trace.emit(trace.Realized(tuple(unreal), tuple(results)))
+    return results
 
 
 def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:

@@ -118,6 +118,19 @@ class Uploaded(NamedTuple):
     values: Any  # numpy array, in storage dtype
 
 
+class Realizing(NamedTuple):
+    """A graph is about to be computed: leaves may be overwritten."""
+
+    leaves: tuple[Any, ...]  # lazy.Data
+
+
+class Realized(NamedTuple):
+    """A graph was computed: these leaves hold the values of the nodes now."""
+
+    nodes: tuple[Any, ...]  # lazy.LazyBuffer
+    results: tuple[Any, ...]  # lazy.Data
+
+
 class ValuesKept(NamedTuple):
     """A tensor got a copy of its values, because another one's assignment overwrote them."""
 

@@ -162,7 +162,8 @@ class CRenderer(CValues):
 
     def looked(self, value: Expr, size: int) -> Text:
         self.prelude[LOOK[self.check]] = None
-        return f"look({self.value(value)}, {size})", ATOM
+        reader = f', "{self.k.name}"' if self.check else ""
+        return f"look({self.value(value)}, {size}{reader})", ATOM
 
     def place(self, e: Place, lanes: int) -> Text:
         if lanes == 1:

@@ -70,8 +70,13 @@ LOOK = {
     False: """static inline long look(long i, long size) {
   return i < 0 ? 0 : i < size ? i : size - 1;  // never reads foreign memory
 }""",
-    True: """static inline long look(long i, long size) {
-  if (i < 0 || i >= size) __builtin_trap();
+    True: """int dprintf(int, const char *, ...);
+void abort(void);
+static inline long look(long i, long size, const char *reader) {
+  if (i < 0 || i >= size) {
+    dprintf(2, "CHECK: index %ld is outside of an axis of size %ld, in %s\\n", i, size, reader);
+    abort();
+  }
   return i;
 }""",
 }

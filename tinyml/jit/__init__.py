@@ -75,7 +75,7 @@ class TinyJit(Generic[_R]):
         return method
 
     def _call(self, bound: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _R:
-        if capturing.active or not config.current.jit:
+        if capturing.active or not config.current.jit or config.current.debug_nan:
             return self._function(*bound, *args, **kwargs)
         tensors: list[Tensor] = []
         arguments = flatten((args, kwargs), tensors)
