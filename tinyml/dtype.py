@@ -14,7 +14,7 @@ weak: it takes the dtype of the tensor unless it is of a higher kind (bool < int
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,14 @@ class DType:
     name: str
     kind: str  # "b" bool, "u" unsigned, "i" signed, "f" floating point
     itemsize: int  # bytes
+    is_float: bool = field(init=False)
+    is_int: bool = field(init=False)  # signed or unsigned; bool is not one
+    is_half: bool = field(init=False)  # a 16-bit float, whose sums are accumulated in float32
+
+    def __post_init__(self) -> None:  # asked for by every op, so looked up and not computed
+        object.__setattr__(self, "is_float", self.kind == "f")
+        object.__setattr__(self, "is_int", self.kind in "ui")
+        object.__setattr__(self, "is_half", self.kind == "f" and self.itemsize == 2)
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -41,20 +49,6 @@ class DType:
     def compute(self) -> np.dtype[Any]:
         """The numpy dtype that numpy computes in (float32 for bfloat16)."""
         return _COMPUTE[self.name]
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_int(self) -> bool:
-        """Signed or unsigned integer; bool is not one."""
-        return self.kind in "ui"
-
-    @property
-    def is_half(self) -> bool:
-        """A 16-bit float, whose sums are accumulated in float32."""
-        return self.kind == "f" and self.itemsize == 2
 
     @property
     def minimum(self) -> int | float | bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 
@@ -61,9 +62,7 @@ class HasSources(Protocol):
 _N = TypeVar("_N", bound=HasSources)
 
 
-def _all_sources(node: Any) -> tuple[Any, ...]:
-    sources: tuple[Any, ...] = node.sources
-    return sources
+_all_sources: Callable[[Any], tuple[Any, ...]] = attrgetter("sources")
 
 
 def toposort(

@@ -225,8 +225,8 @@ _identities = itertools.count()
 
 def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
-    node: Data = Data(shape, dtype, device, (), next(_identities))
-    return node
+    node: Data = type.__call__(Data, shape, dtype, device, (), next(_identities))
+    return node  # equal to no other, so there is nothing to look up
 
 
 def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffer:
@@ -331,9 +331,9 @@ def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
         raise DTypeError(f"{op.name} is not a reduction")
     if x.dtype is bool_:
         raise DTypeError(f"cannot reduce bool with {op.name}; cast first")
-    if any(not 0 <= a < len(x.shape) for a in kept):
+    if kept and not 0 <= kept[0] <= kept[-1] < len(x.shape):
         raise ShapeError(f"cannot reduce axes {kept} of shape {x.shape}")
-    shape = tuple(1 if a in kept else n for a, n in enumerate(x.shape))
+    shape = tuple([1 if a in kept else n for a, n in enumerate(x.shape)])
     if shape == x.shape:
         return x
     node: LazyBuffer = Reduce(shape, x.dtype, x.device, (x,), (op, kept))
@@ -413,9 +413,9 @@ def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
     """The same elements in row-major order, with another shape."""
     if x.shape == shape:
         return x
-    if prod(shape) != x.size or any(n < 0 for n in shape):
+    if prod(shape) != prod(x.shape) or min(shape, default=0) < 0:
         raise ShapeError(f"cannot reshape {x.shape} ({x.size} elements) to {shape} ({prod(shape)})")
-    while isinstance(x, Move) and x.movement is Movement.RESHAPE:
+    while type(x) is Move and x.movement is Movement.RESHAPE:
         x = x.sources[0]  # the reshape between is not needed
         if x.shape == shape:
             return x
@@ -425,11 +425,12 @@ def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
     """Axis i of the result is axis order[i] of x."""
     order = tuple(order)
-    if sorted(order) != list(range(len(x.shape))):
-        raise ShapeError(f"permute order {order} is no permutation of the axes of {x.shape}")
-    if order == tuple(range(len(order))):
+    straight = tuple(range(len(x.shape)))
+    if order == straight:
         return x
-    return _move(Movement.PERMUTE, x, tuple(x.shape[i] for i in order), order)
+    if tuple(sorted(order)) != straight:
+        raise ShapeError(f"permute order {order} is no permutation of the axes of {x.shape}")
+    return _move(Movement.PERMUTE, x, tuple([x.shape[i] for i in order]), order)
 
 
 def expand(x: LazyBuffer, shape: Shape) -> LazyBuffer:
@@ -460,12 +461,11 @@ def pad(x: LazyBuffer, counts: Sequence[tuple[int, int]], value: Any = 0) -> Laz
 
 def shrink(x: LazyBuffer, spans: Sequence[tuple[int, int]]) -> LazyBuffer:
     """Elements start <= i < stop of each axis."""
-    spans = tuple((int(a), int(b)) for a, b in spans)
-    if len(spans) != len(x.shape) or any(
-        not 0 <= a <= b <= n for (a, b), n in zip(spans, x.shape, strict=True)
-    ):
+    spans = tuple([(int(a), int(b)) for a, b in spans])
+    fits = [0 <= a <= b <= n for (a, b), n in zip(spans, x.shape, strict=False)]
+    if len(spans) != len(x.shape) or not all(fits):
         raise ShapeError(f"cannot shrink {x.shape} to {spans}: 0 <= start <= stop <= size")
-    shape = tuple(b - a for a, b in spans)
+    shape = tuple([b - a for a, b in spans])
     return x if shape == x.shape else _move(Movement.SHRINK, x, shape, spans)
 
 

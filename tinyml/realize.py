@@ -51,7 +51,7 @@ class Holder(Protocol):
 # ---- who holds what ----
 
 
-_pending = Roster(lambda holder: type(holder.lazy) is not Data)
+_pending = Roster()
 
 
 def watch(holder: Holder, node: LazyBuffer) -> None:
@@ -61,12 +61,16 @@ def watch(holder: Holder, node: LazyBuffer) -> None:
 
 def pending() -> list[Holder]:
     """Everybody who holds a node that is not real yet."""
-    return _pending.members()
+    return _pending.retain(_is_pending)
 
 
-def _with_readers(nodes: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
-    """Holders of graphs that read what `nodes` overwrite, and the nodes that save their values."""
-    targets = {lazy.assigned(n) for n in toposort(nodes) if isinstance(n, lazy.Assign)}
+def _is_pending(holder: Holder) -> bool:
+    return type(holder.lazy) is not Data
+
+
+def _with_readers(order: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
+    """Holders of graphs that read what these nodes overwrite, and nodes that save their values."""
+    targets = {lazy.assigned(n) for n in order if type(n) is lazy.Assign}
     buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
     return _readers_of(buffers) if buffers else []
 
@@ -112,15 +116,14 @@ def reads(node: LazyBuffer, buffers: Container[int]) -> bool:
 
 def realize(nodes: Sequence[LazyBuffer]) -> list[Data]:
     """Compute `nodes`; each answer is a leaf, so that the graph below it can be forgotten."""
-    wanted = list(nodes)
+    wanted, order = list(nodes), toposort(nodes)
     readers: list[tuple[Holder, LazyBuffer]] = []
-    while more := _new_readers(wanted, readers):
+    while more := _new_readers(order, readers):
         readers += more
-    order = toposort([*wanted, *(node for _, node in readers)])
-    unreal = list(
-        dict.fromkeys(n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data)
-    )
+        order = toposort([*wanted, *(node for _, node in readers)])
+    unreal = [n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data]
     if unreal:
+        unreal = list(dict.fromkeys(unreal))
         leaves = [n for n in order if type(n) is Data]
         made = dict(zip(unreal, _announced(unreal, order, leaves), strict=True))
     for holder, node in readers:
@@ -131,11 +134,10 @@ def realize(nodes: Sequence[LazyBuffer]) -> list[Data]:
 
 
 def _new_readers(
-    nodes: list[LazyBuffer], readers: list[tuple[Holder, LazyBuffer]]
+    order: list[LazyBuffer], readers: list[tuple[Holder, LazyBuffer]]
 ) -> list[tuple[Holder, LazyBuffer]]:
     known = {id(holder) for holder, _ in readers}
-    everything = [*nodes, *(node for _, node in readers)]
-    return [(h, n) for h, n in _with_readers(everything) if id(h) not in known]
+    return [(h, n) for h, n in _with_readers(order) if id(h) not in known]
 
 
 def _announced(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
@@ -148,7 +150,7 @@ def _announced(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[D
 
 
 def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
-    if all(node.device == "NUMPY" for node in order):
+    if {node.device for node in order} == {"NUMPY"}:
         return _run_reference(unreal, leaves)
     buffers: list[Buffer | None] = [memory[leaf] for leaf in leaves]
     key = _structure(unreal, order, leaves, buffers)
@@ -208,11 +210,9 @@ def _structure(
     shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
     parts: list[Any] = [config.current.noopt, *(number[n] for n in unreal)]
     for node in order:
-        if type(node) is Data:
-            parts.append((node.shape, node.dtype, node.device))
-        else:
-            sources = tuple([number[s] for s in node.sources])
-            parts.append((type(node), node.shape, node.dtype, node.device, node.arg, sources))
+        arg = None if type(node) is Data else node.arg  # of leaves only what they look like
+        sources = tuple(map(number.__getitem__, node.sources))
+        parts += (type(node), node.shape, node.dtype, node.device, arg, sources)
     parts += [shared[id(b)] for b in buffers]
     return tuple(parts)
 

@@ -7,30 +7,31 @@ from typing import Any
 from weakref import ref
 
 
-def _everybody(_: Any) -> bool:
-    return True
-
-
 class Roster:
-    """Objects that were noted, are alive and, if a condition is given, still fulfil it.
+    """Objects that were noted and are alive.
 
     Noting one is on the path of every op that is recorded, so it costs one weak reference
-    without a callback; those that need not stay are dropped now and then.
+    without a callback (of which there is one per object); the dead are dropped now and then.
     """
 
-    __slots__ = ("_condition", "_dropped", "_limit", "_references")
+    __slots__ = ("_dropped", "_limit", "_references")
 
-    def __init__(self, condition: Callable[[Any], bool] = _everybody) -> None:
+    def __init__(self) -> None:
         self._references: list[ref[Any]] = []
-        self._condition = condition
-        self._dropped, self._limit = 0, 8
+        self._dropped, self._limit = 0, 64
 
     def note(self, somebody: object) -> None:
         """Add somebody; more than once does no harm."""
         references = self._references
         references.append(ref(somebody))
         if len(references) > self._limit:
-            self._limit = 2 * len(self.members()) + 8
+            alive = {id(r): r for r in references if r() is not None}
+            self._keep(list(alive.values()))
+            self._limit = 2 * len(alive) + 64
+
+    def _keep(self, references: list[ref[Any]]) -> None:
+        self._dropped += len(self._references) - len(references)
+        self._references = references
 
     @property
     def noted(self) -> int:
@@ -38,10 +39,11 @@ class Roster:
         return self._dropped + len(self._references)
 
     def members(self) -> list[Any]:
-        """All of them, each once."""
-        references, condition = self._references, self._condition
-        alive = {id(o): o for r in references if (o := r()) is not None and condition(o)}
-        if len(alive) < len(references):
-            self._dropped += len(references) - len(alive)
-            references[:] = map(ref, alive.values())
-        return list(alive.values())
+        """All of them, each once, in order."""
+        return list({id(o): o for r in self._references if (o := r()) is not None}.values())
+
+    def retain(self, condition: Callable[[Any], bool]) -> list[Any]:
+        """The members that fulfil a condition; the others are not members any more."""
+        kept = [member for member in self.members() if condition(member)]
+        self._keep(list(map(ref, kept)))
+        return kept

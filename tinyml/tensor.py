@@ -6,9 +6,10 @@ autograd and assignment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
 import numpy.typing as npt
@@ -49,6 +50,8 @@ Scalar: TypeAlias = bool | int | float
 _Bool: TypeAlias = bool
 _Int: TypeAlias = int
 _Float: TypeAlias = float
+
+_node: Callable[[Tensor], LazyBuffer] = attrgetter("_lazy")
 
 
 class Tensor:
@@ -107,9 +110,9 @@ class Tensor:
         dropped when the result is realized.
         """
         inputs = (self, *others)
-        node = function.forward(*[t._lazy for t in inputs])
+        node = function.forward(*map(_node, inputs))
         out = Tensor._of(node)
-        if mode.recording and node.dtype.kind == "f":
+        if mode.recording and node.dtype.is_float:
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
             for tensor in inputs:

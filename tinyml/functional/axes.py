@@ -53,13 +53,14 @@ def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
 def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     """The shape that all `shapes` expand to."""
     first = shapes[0]
-    if all(s == first for s in shapes):
+    if shapes.count(first) == len(shapes):
         return first
     ndim = max(map(len, shapes))
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
     result = []
     for sizes in zip(*padded, strict=True):
-        grown = {n for n in sizes if n != 1}
+        grown = set(sizes)
+        grown.discard(1)
         if len(grown) > 1:
             raise ShapeError(
                 f"{op}: shapes {' and '.join(map(str, shapes))} do not broadcast: counted from "

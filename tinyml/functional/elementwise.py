@@ -40,8 +40,9 @@ def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor,
         if isinstance(y, np.generic):
             y = y.item()  # a number, as weak as Python's
         if isinstance(y, (bool, int, float)):
-            dtype = weak_dtype(x.dtype, y)
-            x, y = x.cast(dtype), x._full(x.shape, y, dtype)
+            node = x._lazy
+            dtype = weak_dtype(node.dtype, y)
+            x, y = x.cast(dtype), x._full(node.shape, y, dtype)
             return (y, x) if reverse else (x, y)
         y = x._coerce(y, op)
     a, b = x._lazy, y._lazy
@@ -68,7 +69,7 @@ def _compare(op: Op, x: Tensor, y: Any, swap: bool = False) -> Tensor:
 
 def add(x: Tensor, y: Tensor | Scalar) -> Tensor:
     x, y = operands("add", x, y)
-    return x | y if x.dtype is bool_ else x._apply(mlops.Add(), y)
+    return x | y if x._lazy.dtype is bool_ else x._apply(mlops.Add(), y)
 
 
 def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
@@ -80,7 +81,7 @@ def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
 
 def mul(x: Tensor, y: Tensor | Scalar) -> Tensor:
     x, y = operands("mul", x, y)
-    return x & y if x.dtype is bool_ else x._apply(mlops.Mul(), y)
+    return x & y if x._lazy.dtype is bool_ else x._apply(mlops.Mul(), y)
 
 
 def div(

@@ -21,10 +21,12 @@ Padding = Sequence[int] | Sequence[Sequence[int] | None] | int
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """Another shape, row-major; one size may be -1, and None keeps the size x has there."""
     sizes = as_shape(shape)
-    sizes = tuple(x.shape[i] if n is None else int(n) for i, n in enumerate(sizes))
+    if None in sizes:
+        sizes = tuple(x.shape[i] if n is None else n for i, n in enumerate(sizes))
+    sizes = tuple(map(int, sizes))
     if -1 in sizes:
         sizes = _infer(x, sizes)
-    return x if sizes == x.shape else x._apply(mlops.Reshape(sizes))
+    return x if sizes == x._lazy.shape else x._apply(mlops.Reshape(sizes))
 
 
 def _infer(x: Tensor, sizes: Shape) -> Shape:
@@ -38,11 +40,11 @@ def _infer(x: Tensor, sizes: Shape) -> Shape:
 
 def permute(x: Tensor, *order: Any) -> Tensor:
     """Axis i of the result is axis order[i] of x."""
-    given = as_shape(order)
-    axes = tuple(resolve_axis(a, x.ndim, "permute") for a in given)
-    if sorted(axes) != list(range(x.ndim)):
+    given, ndim = as_shape(order), x.ndim
+    axes = tuple([resolve_axis(a, ndim, "permute") for a in given])
+    if len(axes) != ndim or len(set(axes)) != ndim:
         raise ShapeError(f"permute: order {given} must name each axis of {x.shape} once")
-    return x if axes == tuple(range(x.ndim)) else x._apply(mlops.Permute(axes))
+    return x if axes == tuple(range(ndim)) else x._apply(mlops.Permute(axes))
 
 
 def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:

@@ -27,12 +27,13 @@ def _reduced(
 ) -> Tensor:
     if not axes:
         return x
-    result = x._apply(function(axes)) if any(x.shape[a] != 1 for a in axes) else x
+    shape = x.shape
+    result = x if all(shape[a] == 1 for a in axes) else x._apply(function(axes))
     return result if keepdim else _without(result, axes)
 
 
 def _without(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return x.reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
+    return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in axes]))
 
 
 def _summing(x: Tensor, dtype: DType | str | None) -> Tensor:
