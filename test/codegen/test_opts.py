@@ -43,9 +43,10 @@ KERNELS: dict[str, Kernel] = {
     name: stages.kernels_of(schedule([make()]))[-1] for name, make in GRAPHS.items()
 }
 SIZES = {
-    OptKind.COLLAPSE: (0,), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
+    OptKind.COLLAPSE: (0, 1), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
     OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4),
+    OptKind.PAD: (2, 4),
 }  # fmt: skip
 
 

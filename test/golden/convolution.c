@@ -1,4 +1,14 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+static inline f32x8 masked_f32x8(const float *p, long at, long size, i32x8 m) {
+  if (__builtin_expect(at >= 0 && at <= size - 8, 1)) {
+    const i32x8 all = *(const i32x8 *)(p + at);
+    return (f32x8)(all & m);
+  }
+  f32x8 r = {0};
+  for (int i = 0; i < 8; ++i) if (m[i]) r[i] = p[at + i];
+  return r;
+}
 // sum_mul_2x16x16x16_r72
 //   v0 = pad(slot1, 0+0, 0+0, 1+1, 1+1 with 0) : 2x8x18x18 float32
 //   v1 = reshape(v0)                      : 2x8x18x18x1x1 float32
@@ -13,109 +23,104 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-void sum_mul_2x16x16x16_r72_e5bdde72(void *const *buffers, long start, long end) {
+void sum_mul_2x16x16x16_r72_dae3035b(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
-  float tile0[1152] __attribute__((aligned(64)));
+  float tile0[18432] __attribute__((aligned(64)));
   for (long block = start; block < end; ++block) {
-    const long i0 = block / 16;
-    const long i2 = block % 16;
-    for (long r0_tile0 = 0; r0_tile0 < 8; ++r0_tile0) {
-      for (long r1_tile0 = 0; r1_tile0 < 3; ++r1_tile0) {
-        for (long r2_tile0 = 0; r2_tile0 < 3; ++r2_tile0) {
-          for (long i3u_tile0 = 0; i3u_tile0 < 2; ++i3u_tile0) {
-            for (long i3v_tile0 = 0; i3v_tile0 < 8; ++i3v_tile0) {
-              const float v0 = (i2 + r1_tile0 >= 1 && i2 + r1_tile0 <= 16) && (i3u_tile0 * 8 + i3v_tile0 + r2_tile0 >= 1 && i3u_tile0 * 8 + i3v_tile0 + r2_tile0 <= 16) ? slot1[i0 * 2048 + r0_tile0 * 256 + i2 * 16 + r1_tile0 * 16 + i3u_tile0 * 8 + i3v_tile0 + r2_tile0 - 17] : 0;
-              tile0[r0_tile0 * 144 + r1_tile0 * 48 + r2_tile0 * 16 + i3u_tile0 * 8 + i3v_tile0] = v0;
+    const long i0 = block;
+    for (long i2s_tile0 = 0; i2s_tile0 < 16; ++i2s_tile0) {
+      for (long r0_tile0 = 0; r0_tile0 < 8; ++r0_tile0) {
+        for (long r1_tile0 = 0; r1_tile0 < 3; ++r1_tile0) {
+          for (long r2_tile0 = 0; r2_tile0 < 3; ++r2_tile0) {
+            for (long i2u_tile0 = 0; i2u_tile0 < 2; ++i2u_tile0) {
+              const f32x8 v0 = masked_f32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2s_tile0 * 16 + r1_tile0 * 16 + i2u_tile0 * 8 + r2_tile0 - 17, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7} + (int)(i2u_tile0 * 8 + r2_tile0)) >= 1) & (((i32x8){0, 1, 2, 3, 4, 5, 6, 7} + (int)(i2u_tile0 * 8 + r2_tile0)) <= 16)) & (-(int)(i2s_tile0 + r1_tile0 >= 1 && i2s_tile0 + r1_tile0 <= 16) - (i32x8){0}));
+              *(f32x8 *)(tile0 + (i2s_tile0 * 1152 + r0_tile0 * 144 + r1_tile0 * 48 + r2_tile0 * 16 + i2u_tile0 * 8)) = v0;
             }
           }
         }
       }
     }
     for (long i1 = 0; i1 < 2; ++i1) {
-      f32x8 acc1 = 0.0f - (f32x8){0};
-      f32x8 acc2 = 0.0f - (f32x8){0};
-      f32x8 acc3 = 0.0f - (f32x8){0};
-      f32x8 acc4 = 0.0f - (f32x8){0};
-      f32x8 acc5 = 0.0f - (f32x8){0};
-      f32x8 acc6 = 0.0f - (f32x8){0};
-      f32x8 acc7 = 0.0f - (f32x8){0};
-      f32x8 acc8 = 0.0f - (f32x8){0};
-      f32x8 acc9 = 0.0f - (f32x8){0};
-      f32x8 acc10 = 0.0f - (f32x8){0};
-      f32x8 acc11 = 0.0f - (f32x8){0};
-      f32x8 acc12 = 0.0f - (f32x8){0};
-      for (long r0 = 0; r0 < 8; ++r0) {
-        for (long r1 = 0; r1 < 3; ++r1) {
-          for (long r2 = 0; r2 < 3; ++r2) {
-            const float v13 = slot2[i1 * 432 + r0 * 9 + r1 * 3 + r2];
-            acc1 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v13 - (f32x8){0});
-            acc2 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v13 - (f32x8){0});
-            const float v14 = slot2[i1 * 432 + r0 * 9 + r1 * 3 + r2 + 72];
-            acc3 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v14 - (f32x8){0});
-            acc4 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v14 - (f32x8){0});
-            const float v15 = slot2[i1 * 432 + r0 * 9 + r1 * 3 + r2 + 144];
-            acc5 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v15 - (f32x8){0});
-            acc6 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v15 - (f32x8){0});
-            const float v16 = slot2[i1 * 432 + r0 * 9 + r1 * 3 + r2 + 216];
-            acc7 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v16 - (f32x8){0});
-            acc8 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v16 - (f32x8){0});
-            const float v17 = slot2[i1 * 432 + r0 * 9 + r1 * 3 + r2 + 288];
-            acc9 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v17 - (f32x8){0});
-            acc10 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v17 - (f32x8){0});
-            const float v18 = slot2[i1 * 432 + r0 * 9 + r1 * 3 + r2 + 360];
-            acc11 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v18 - (f32x8){0});
-            acc12 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v18 - (f32x8){0});
-          }
+      for (long i2s = 0; i2s < 16; ++i2s) {
+        f32x8 acc1 = 0.0f - (f32x8){0};
+        f32x8 acc2 = 0.0f - (f32x8){0};
+        f32x8 acc3 = 0.0f - (f32x8){0};
+        f32x8 acc4 = 0.0f - (f32x8){0};
+        f32x8 acc5 = 0.0f - (f32x8){0};
+        f32x8 acc6 = 0.0f - (f32x8){0};
+        f32x8 acc7 = 0.0f - (f32x8){0};
+        f32x8 acc8 = 0.0f - (f32x8){0};
+        f32x8 acc9 = 0.0f - (f32x8){0};
+        f32x8 acc10 = 0.0f - (f32x8){0};
+        f32x8 acc11 = 0.0f - (f32x8){0};
+        f32x8 acc12 = 0.0f - (f32x8){0};
+        for (long r0 = 0; r0 < 72; ++r0) {
+          const float v13 = slot2[i1 * 432 + r0];
+          acc1 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v13 - (f32x8){0});
+          acc2 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v13 - (f32x8){0});
+          const float v14 = slot2[i1 * 432 + r0 + 72];
+          acc3 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v14 - (f32x8){0});
+          acc4 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v14 - (f32x8){0});
+          const float v15 = slot2[i1 * 432 + r0 + 144];
+          acc5 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v15 - (f32x8){0});
+          acc6 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v15 - (f32x8){0});
+          const float v16 = slot2[i1 * 432 + r0 + 216];
+          acc7 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v16 - (f32x8){0});
+          acc8 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v16 - (f32x8){0});
+          const float v17 = slot2[i1 * 432 + r0 + 288];
+          acc9 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v17 - (f32x8){0});
+          acc10 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v17 - (f32x8){0});
+          const float v18 = slot2[i1 * 432 + r0 + 360];
+          acc11 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v18 - (f32x8){0});
+          acc12 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v18 - (f32x8){0});
         }
-      }
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16)) = acc1;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 8)) = acc2;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 256)) = acc3;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 264)) = acc4;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 512)) = acc5;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 520)) = acc6;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 768)) = acc7;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 776)) = acc8;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 1024)) = acc9;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 1032)) = acc10;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 1280)) = acc11;
-      *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2 * 16 + 1288)) = acc12;
-    }
-    f32x8 acc19 = 0.0f - (f32x8){0};
-    f32x8 acc20 = 0.0f - (f32x8){0};
-    f32x8 acc21 = 0.0f - (f32x8){0};
-    f32x8 acc22 = 0.0f - (f32x8){0};
-    f32x8 acc23 = 0.0f - (f32x8){0};
-    f32x8 acc24 = 0.0f - (f32x8){0};
-    f32x8 acc25 = 0.0f - (f32x8){0};
-    f32x8 acc26 = 0.0f - (f32x8){0};
-    for (long r0 = 0; r0 < 8; ++r0) {
-      for (long r1 = 0; r1 < 3; ++r1) {
-        for (long r2 = 0; r2 < 3; ++r2) {
-          const float v27 = slot2[r0 * 9 + r1 * 3 + r2 + 864];
-          acc19 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v27 - (f32x8){0});
-          acc20 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v27 - (f32x8){0});
-          const float v28 = slot2[r0 * 9 + r1 * 3 + r2 + 936];
-          acc21 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v28 - (f32x8){0});
-          acc22 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v28 - (f32x8){0});
-          const float v29 = slot2[r0 * 9 + r1 * 3 + r2 + 1008];
-          acc23 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v29 - (f32x8){0});
-          acc24 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v29 - (f32x8){0});
-          const float v30 = slot2[r0 * 9 + r1 * 3 + r2 + 1080];
-          acc25 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16)) * (v30 - (f32x8){0});
-          acc26 += *(const f32x8 *)(tile0 + (r0 * 144 + r1 * 48 + r2 * 16 + 8)) * (v30 - (f32x8){0});
-        }
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16)) = acc1;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 8)) = acc2;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 256)) = acc3;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 264)) = acc4;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 512)) = acc5;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 520)) = acc6;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 768)) = acc7;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 776)) = acc8;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 1024)) = acc9;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 1032)) = acc10;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 1280)) = acc11;
+        *(f32x8 *)(slot0 + (i0 * 4096 + i1 * 1536 + i2s * 16 + 1288)) = acc12;
       }
     }
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3072)) = acc19;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3080)) = acc20;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3328)) = acc21;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3336)) = acc22;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3584)) = acc23;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3592)) = acc24;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3840)) = acc25;
-    *(f32x8 *)(slot0 + (i0 * 4096 + i2 * 16 + 3848)) = acc26;
+    for (long i2s = 0; i2s < 16; ++i2s) {
+      f32x8 acc19 = 0.0f - (f32x8){0};
+      f32x8 acc20 = 0.0f - (f32x8){0};
+      f32x8 acc21 = 0.0f - (f32x8){0};
+      f32x8 acc22 = 0.0f - (f32x8){0};
+      f32x8 acc23 = 0.0f - (f32x8){0};
+      f32x8 acc24 = 0.0f - (f32x8){0};
+      f32x8 acc25 = 0.0f - (f32x8){0};
+      f32x8 acc26 = 0.0f - (f32x8){0};
+      for (long r0 = 0; r0 < 72; ++r0) {
+        const float v27 = slot2[r0 + 864];
+        acc19 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v27 - (f32x8){0});
+        acc20 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v27 - (f32x8){0});
+        const float v28 = slot2[r0 + 936];
+        acc21 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v28 - (f32x8){0});
+        acc22 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v28 - (f32x8){0});
+        const float v29 = slot2[r0 + 1008];
+        acc23 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v29 - (f32x8){0});
+        acc24 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v29 - (f32x8){0});
+        const float v30 = slot2[r0 + 1080];
+        acc25 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16)) * (v30 - (f32x8){0});
+        acc26 += *(const f32x8 *)(tile0 + (i2s * 1152 + r0 * 16 + 8)) * (v30 - (f32x8){0});
+      }
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3072)) = acc19;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3080)) = acc20;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3328)) = acc21;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3336)) = acc22;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3584)) = acc23;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3592)) = acc24;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3840)) = acc25;
+      *(f32x8 *)(slot0 + (i0 * 4096 + i2s * 16 + 3848)) = acc26;
+    }
   }
 }

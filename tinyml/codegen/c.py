@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
+from tinyml.codegen.c_lanes import CLanes
 from tinyml.codegen.c_text import LOOK
-from tinyml.codegen.c_values import TYPES, CValues
+from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
-from tinyml.dtype import DType, bool_
+from tinyml.dtype import DType, bool_, int32
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Looked, linear, map_looked, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
 
 
-class CRenderer(CValues):
+class CRenderer(CLanes):
     """LinearKernel to C."""
 
     language = Language.C
@@ -77,6 +78,8 @@ class CRenderer(CValues):
                 taken = f"({register_kind}){wrap(converted, UNARY)}"
                 return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
             return converted
+        if lane is not None and not looked and not shared and e.position.stride(lane) == 1:
+            return self.masked_load(e, lane)
         elements = []
         for n in range(lanes):
             one = _lane_of(e, lane, n, lanes)
@@ -104,7 +107,11 @@ class CRenderer(CValues):
         if lane is None and not apart:
             yield self.guarded(put.valid, self._put_element(put, put.position, self.text(value)))
         elif lane is not None and put.position.stride(lane) == 1 and not apart:
-            yield self.guarded(put.valid, self._put_lanes(put, lane))
+            masked = any(lane in v.free for v in put.valid)
+            if masked and put.op is not None:
+                yield from self._put_apart(put, lane)
+            else:
+                yield self.guarded(() if masked else put.valid, self._put_lanes(put, lane))
         else:
             yield from self._put_apart(put, lane)
 
@@ -116,6 +123,10 @@ class CRenderer(CValues):
         if put.op is not None:
             old = self._from_memory((place, UNARY), put.dtype, lane.size)
             text = self.alu(put.op, put.dtype, [old, text], lane.size)
+        if any(lane in v.free for v in put.valid):
+            stored = self._to_memory(text, put.dtype, lane.size)
+            held = self.mask(put.valid, lane)
+            return self.masked_put(put.slot, put.dtype, wrap(start, 12), stored, held, lane.size)
         return f"{place} = {self._to_memory(text, put.dtype, lane.size)[0]};"
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
@@ -169,6 +180,8 @@ class CRenderer(CValues):
         if lanes == 1:
             return f"({TYPES[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
         lane = next(iter(e.free & self.k.lanes), None)
+        if lane is not None and (index := self.index_of_lanes(e.index, lane)) is not None:
+            return self.cast((index, 11), int32, e.dtype, lanes)
         steps = [
             self.index(_lane_index(e.index.substitute({lane: linear(n)}) if lane else e.index, n))
             for n in range(lanes)
@@ -183,15 +196,8 @@ class CRenderer(CValues):
             kind, condition = self.vector(e.dtype, lanes), self.condition(e.valid)
             chosen = f"{wrap(condition, 3)} ? ({kind})({self.value(e.value, lanes)})"
             return f"{chosen} : ({kind})({self.value(e.other, lanes)})", TERNARY
-        mask = []
-        for n in range(lanes):
-            valid = substitute_valid(e.valid, {lane: linear(n)})
-            always_or_never = "0" if valid is None else "-1"
-            mask.append(f"-({self.condition(valid)[0]})" if valid else always_or_never)
-        listed: Text = f"({self.vector(bool_, lanes)}){{{', '.join(mask)}}}", ATOM
-        return self.where(
-            listed, self.text(e.value, lanes), self.text(e.other, lanes), e.dtype, lanes
-        )
+        value, other = self.text(e.value, lanes), self.text(e.other, lanes)
+        return self.where(self.mask(e.valid, lane), value, other, e.dtype, lanes)
 
 
 def _lane_of(e: Load, lane: Axis | None, n: int, lanes: int) -> Load | None:

@@ -37,6 +37,53 @@ def blend(kind: str, bits: str, mask: str) -> str:
     )
 
 
+def masked_load(kind: str, element: str, mask: str, bits: str, lanes: int) -> str:
+    """`lanes` elements from `at` on, 0 where the mask is not set.
+
+    One access where all of it lies in the buffer; else only what is asked for is touched.
+    """
+    own = "m" if bits == mask else f"__builtin_convertvector(m, {bits})"
+    return (
+        f"static inline {kind} masked_{kind}(const {element} *p, long at, long size, {mask} m) {{\n"
+        f"  if (__builtin_expect(at >= 0 && at <= size - {lanes}, 1)) {{\n"
+        f"    const {bits} all = *(const {bits} *)(p + at);\n"
+        f"    return ({kind})(all & {own});\n  }}\n"
+        f"  {kind} r = {{0}};\n"
+        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i];\n"
+        f"  return r;\n}}"
+    )
+
+
+def masked_store(kind: str, element: str, mask: str, lanes: int) -> str:
+    """The elements where the mask is set; the others may be somebody else's."""
+    return (
+        f"static inline void store_{kind}({element} *p, {kind} a, {mask} m) {{\n"
+        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
+    )
+
+
+def _quotient(vector: str, lanes: int) -> str:
+    numbers = ", ".join(map(str, range(lanes)))
+    return (
+        f"static inline {vector} quotient_{vector}(long start, long by) {{\n"
+        f"  const {vector} at = (int)(start % by) + ({vector}){{{numbers}}};\n"
+        f"  return (int)(start / by) - (at >= (int)by);\n}}"
+    )
+
+
+def _remainder(vector: str, lanes: int) -> str:
+    numbers = ", ".join(map(str, range(lanes)))
+    return (
+        f"static inline {vector} remainder_{vector}(long start, long by) {{\n"
+        f"  const {vector} at = (int)(start % by) + ({vector}){{{numbers}}};\n"
+        f"  return at - ((at >= (int)by) & (int)by);\n}}"
+    )
+
+
+# by at least as large as a vector: then only one multiple of it can lie within the lanes
+LANE_PLACE = {"quotient": _quotient, "remainder": _remainder}
+
+
 def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:
     """The larger or smaller of two vectors."""
     mask = f"a {'>' if op is Op.MAX else '<'} b" + (" | a != a" if propagates_nan else "")

@@ -120,7 +120,13 @@ class CValues(Renderer):
         return f"blend_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
-        size = 4 if dtype is bool_ else register(dtype).itemsize
+        return self._bits(4 if dtype is bool_ else register(dtype).itemsize, lanes)
+
+    def memory_bits(self, dtype: DType, lanes: int) -> str:
+        """The vector type of the bits of elements as memory holds them."""
+        return self._bits(dtype.itemsize, lanes)
+
+    def _bits(self, size: int, lanes: int) -> str:
         signed = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[size]
         name = f"{SHORT[signed]}x{lanes}"
         self.prelude[vector_type(name, TYPES[signed], size, lanes)] = None

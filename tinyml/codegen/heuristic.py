@@ -108,12 +108,12 @@ class _Chooser:
         self.opts.append(opt)
         return True
 
-    def _collapse(self) -> None:
+    def _collapse(self, divided: bool = False) -> None:
         for one in self.nest.nests:
             groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
             for name in dict.fromkeys(a.name for group in groups for a in reversed(group)):
                 while any(a.name == name for o in self.nest.nests for a in axes(o)):
-                    if not self.apply(OptKind.COLLAPSE, name):
+                    if not self.apply(OptKind.COLLAPSE, name, int(divided)):
                         break
 
     def one(self, number: int) -> Nest:
@@ -230,51 +230,88 @@ class _CpuChooser(_Chooser):
         self.bind_grid(number)
 
     def contraction(self, number: int, found: Contraction) -> bool:
+        """Panels of the lanes' operand packed in cache, and rows of the other walked over them."""
         if self.lanes < 2:
             return False
+        if len(found.kept_loads) == len(found.streamed_loads) == 1:
+            self._collapse(divided=True)
+            found = contraction_of(self.one(number)) or found
         best = self._lane_axis(number, found)
         if best is None:
             return False
-        lane, others, lane_loads = best
-        kept = max(others, key=lambda a: a.size)
-        vectors = 2 if lane.size >= 2 * self.lanes else 1
-        width = vectors * self.lanes
+        lane, kept, lane_loads, kept_loads = best
+        most = 2 if lane.size > self.lanes else 1
         height = min(kept.size, 6 if self.target.vector_registers == 16 else 12)
-        piece = self._piece(number, lane, kept, width, height)
-        self.apply(OptKind.PEEL, lane, width)
+        depth = prod(a.size for a in found.fold.axes)
+        packs = len(lane_loads) == 1 and kept.size >= 2 * height
+        if packs and lane.size < most * self.lanes:  # a tail of its own, masked
+            self.apply(OptKind.PAD, lane, most * self.lanes)
+        vectors = most if self._size(number, lane) >= most * self.lanes else 1
+        width = vectors * self.lanes
+        panels = self._panels(depth, self._size(number, lane), width)
+        self.apply(OptKind.PEEL, lane, panels * width)
+        piece = self._piece(number, lane, kept, panels * width, height)
         if piece:
             self.apply(OptKind.PEEL, kept, piece)
+        repacks = self._jumps(found, kept_loads) and panels > 1
+        if repacks and not piece:
+            self.apply(OptKind.PAD, kept, height)
         self.apply(OptKind.LANES, lane.name, self.lanes)
         if vectors > 1:
             self.apply(OptKind.UNROLL, lane.name, vectors)
+        walked = lane.name
+        if panels > 1 and self.apply(OptKind.SPLIT, lane.name, panels):
+            walked = f"{lane.name}s"
         inner = kept.name
         if piece and self.apply(OptKind.SPLIT, kept.name, piece):
             inner = f"{kept.name}s"
             self.apply(OptKind.GRID, kept.name)
         if height > 1:
             self.apply(OptKind.UNROLL, inner, height)
-        self.bind_grid(number, but=(inner,))
-        self._pack(number, found, width, lane_loads, (piece or kept.size) // max(height, 1))
+        self.apply(OptKind.ORDER, inner)
+        self.bind_grid(number, but=(inner, walked) if panels > 1 else (inner,))
+        if packs and depth * panels * width * 4 <= 1 << 20:
+            self._pack(number, lane_loads[0])
+        if repacks:
+            self.apply(OptKind.STAGE, inner, slot=kept_loads[0].slot)
+        self._collapse()
         return True
+
+    def _size(self, number: int, axis: Axis) -> int:
+        """What has become of the size of a row axis."""
+        now = self.row(number, axis.name)
+        return now.size if now is not None else 1
+
+    def _jumps(self, found: Contraction, kept_loads: tuple[Load, ...]) -> bool:
+        """Whether the other operand is read with a jump at each step of the fold."""
+        last = found.fold.axes[-1]
+        return len(kept_loads) == 1 and abs(kept_loads[0].position.stride(last) or 0) > 1
+
+    def _panels(self, depth: int, size: int, width: int) -> int:
+        """How many panels of the lanes' operand are packed at once: what half the cache holds."""
+        most = max(self.target.cache // 2 // (depth * width * 4), 1)
+        whole = max(size // width, 1)
+        return -(-whole // -(-whole // most))
 
     def _piece(self, number: int, lane: Axis, kept: Axis, width: int, height: int) -> int:
         """How much of the kept axis one piece of work takes; 0 for all of it."""
-        others = [a for a in self.one(number).rows if a not in (lane, kept)]
+        others = [a for a in self.one(number).rows if a.name not in (lane.name, kept.name)]
         blocks = prod(a.size for a in others) * (lane.size // width)
         wanted = min(-(-4 * self.target.cores // max(blocks, 1)), kept.size // (2 * height))
         return -(-kept.size // wanted // height) * height if wanted > 1 else 0
 
     def _lane_axis(
         self, number: int, found: Contraction
-    ) -> tuple[Axis, frozenset[Axis], tuple[Load, ...]] | None:
-        """The row axis for the lanes: long enough, stored and loaded side by side if possible."""
-        one = self.one(number)
-        position = one.walks[0].stores[0].position
+    ) -> tuple[Axis, Axis, tuple[Load, ...], tuple[Load, ...]] | None:
+        """The row axis for the lanes: long enough, stored and loaded side by side if possible.
+
+        With it the longest axis of the other operand, and the loads of both.
+        """
+        position = self.one(number).walks[0].stores[0].position
         candidates = []
-        for own, others, own_loads in (
-            (found.streamed, found.kept, found.streamed_loads),
-            (found.kept, found.streamed, found.kept_loads),
-        ):
+        streamed, kept = (found.streamed, found.streamed_loads), (found.kept, found.kept_loads)
+        for (own, own_loads), (others, other_loads) in ((streamed, kept), (kept, streamed)):
+            longest = max(others, key=lambda a: a.size)
             for axis in own:
                 direct = all(
                     e.position.stride(axis) == 1 and not any(axis in v.free for v in e.valid)
@@ -282,27 +319,17 @@ class _CpuChooser(_Chooser):
                     if axis in e.free
                 )
                 score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
-                if axis.size >= self.lanes:
-                    candidates.append((score, axis.size, axis.name, axis, others, own_loads))
-        if not candidates:
-            return None
-        return max(candidates, key=lambda c: c[:3])[3:]
+                fits = axis.size >= self.lanes or longest.size >= 12 > self.lanes // 2 < axis.size
+                if fits:
+                    sides = (axis, longest, own_loads, other_loads)
+                    candidates.append((score, axis.size, axis.name, sides))
+        return max(candidates, key=lambda c: c[:3])[3] if candidates else None
 
-    def _pack(
-        self,
-        number: int,
-        found: Contraction,
-        width: int,
-        lane_loads: tuple[Load, ...],
-        reuse: int,
-    ) -> None:
-        """Copy the lanes' operand to a panel in cache, if it is read often enough or awkwardly."""
-        one = self.one(number)
-        grid = [a for a in one.rows if self.nest.kind(a) is Kind.GRID]
-        depth = prod(a.size for a in found.fold.axes)
-        fits = depth * width * 4 <= 1 << 19
-        if len(lane_loads) == 1 and grid and fits and reuse >= 2:
-            self.apply(OptKind.STAGE, grid[-1], slot=lane_loads[0].slot)
+    def _pack(self, number: int, load: Load) -> None:
+        """Copy an operand to panels in cache before a piece of work begins."""
+        grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
+        if grid:
+            self.apply(OptKind.STAGE, grid[-1], slot=load.slot)
 
 
 class _CudaChooser(_Chooser):

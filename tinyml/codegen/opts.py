@@ -1,8 +1,9 @@
 """Opts: decisions about a kernel, as values. Each is applied by a pure function on LoopNests.
 
-    COLLAPSE  two neighbouring axes become one
+    COLLAPSE  two neighbouring axes become one; with an amount, even if conditions then divide
     SPLIT     an axis becomes an outer one and an inner one of a given size
     PEEL      what remains of a row axis after whole steps of a given size gets a nest of its own
+    PAD       an axis grows to whole steps of a given size; the surplus is masked
     GRID      an axis is walked by blocks (CUDA) or pieces of work (CPU)
     THREAD    the inner part of an axis is walked by the threads of a block
     LANES     the inner part of an axis is the lanes of a vector
@@ -26,6 +27,8 @@ from tinyml.codegen.expr import (
     Expr,
     Fold,
     Load,
+    Place,
+    Select,
     Stored,
     const,
     rewrite,
@@ -56,6 +59,7 @@ class OptKind(Enum):
     COLLAPSE = "collapse"
     SPLIT = "split"
     PEEL = "peel"
+    PAD = "pad"
     GRID = "grid"
     THREAD = "thread"
     LANES = "lanes"
@@ -94,10 +98,11 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     axis = find(nest, opt.axis)
     staged = any(one.tiles and axis in axes(one) for one in nest.nests)
-    _require(opt.kind is OptKind.STAGE or not staged, opt, "tiles are staged last")
+    late = opt.kind is OptKind.STAGE or (opt.kind is OptKind.COLLAPSE and not is_row(nest, axis))
+    _require(late or not staged, opt, "tiles are staged last")
     match opt.kind:
         case OptKind.COLLAPSE:
-            return collapse(nest, axis)
+            return collapse(nest, axis, opt.amount > 0)
         case OptKind.GRID:
             _require(is_row(nest, axis), opt, "only row axes are walked by blocks")
             _require(not axis.more, opt, "a rest is walked after it")
@@ -111,6 +116,9 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(is_row(nest, axis), opt, "only row axes are peeled")
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return peel(nest, axis, opt.amount)
+        case OptKind.PAD:
+            _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
+            return pad(nest, axis, opt.amount)
     enough = opt.amount <= axis.size or opt.kind is OptKind.THREAD
     _require(opt.amount > 1 and enough, opt, f"{axis.name} has {axis.size} steps")
     if opt.kind is OptKind.THREAD:
@@ -348,8 +356,26 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     return replace(nest, nests=(*nests, *rests))
 
 
-def collapse(nest: LoopNest, outer: Axis) -> LoopNest:
-    """`outer` and the axis after it become one; OptError unless all indices stay plain."""
+def pad(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
+    """`axis` with a size that `amount` divides; what lies beyond its end is masked."""
+    size = -(-axis.size // amount) * amount
+    if size == axis.size:
+        return nest
+    if nest.kind(axis) is not Kind.LOOP or any(s.inner is axis for s in nest.splits):
+        raise OptError(f"cannot pad {axis.name}: pad before it is split")
+    padded = Axis(axis.name, size)
+    index = linear(padded)
+    guard = both([inside(index, 0, axis.size - 1)])
+    assert guard is not None
+    change = _Change({axis: index}, {axis: (padded,)}, {axis: guard})
+    return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
+
+
+def collapse(nest: LoopNest, outer: Axis, divided: bool = False) -> LoopNest:
+    """`outer` and the axis after it become one; OptError unless all positions stay plain.
+
+    Conditions may divide the joined axis again only if that is `divided`.
+    """
     inner = _next(nest, outer)
     whole = inner is not None and not outer.more and not inner.more
     if inner is None or not whole or {nest.kind(outer), nest.kind(inner)} != {Kind.LOOP}:
@@ -358,7 +384,9 @@ def collapse(nest: LoopNest, outer: Axis) -> LoopNest:
     index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
     change = _Change(index, {outer: (joined,), inner: ()}, {})
     collapsed = replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
-    if any(_divides(e, joined) for one in collapsed.nests for e in toposort(roots(one))) or any(
+    if any(
+        _divides(e, joined, divided) for one in collapsed.nests for e in toposort(roots(one))
+    ) or any(
         _has_division(s.position, joined)
         for one in collapsed.nests
         for walk in one.walks
@@ -384,14 +412,16 @@ def _next(nest: LoopNest, outer: Axis) -> Axis | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _divides(e: Expr, axis: Axis) -> bool:
+def _divides(e: Expr, axis: Axis, in_conditions: bool) -> bool:
+    """Whether `e` divides `axis`; conditions do not count where they may."""
     indices: list[Linear] = []
-    if isinstance(e, Load):
-        indices = [e.position, *(v.index for v in e.valid)]
-    elif hasattr(e, "index"):
-        indices = [e.index]
-    elif hasattr(e, "valid"):
-        indices = [v.index for v in e.valid]
+    match e:
+        case Load(position=position):
+            indices = [position]
+        case Place(index=index) | Stored(index=index):
+            indices = [index]
+    if isinstance(e, (Load, Select)) and not in_conditions:
+        indices += [v.index for v in e.valid]
     return any(_has_division(i, axis) for i in indices)
 
 
@@ -423,8 +453,7 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
     value = tile.value
     plain = isinstance(value, Load) and value.position.stride(last) == 1
-    masked = isinstance(value, Load) and any(last in v.free for v in value.valid)
-    return last if last.name.rsplit("_tile", 1)[0] in lanes and plain and not masked else None
+    return last if last.name.rsplit("_tile", 1)[0] in lanes and plain else None
 
 
 def _walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
@@ -441,7 +470,12 @@ def _tile(
     order = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
     inner = sorted(
         load.free - outside,
-        key=lambda a: (order[nest.kind(a)], -abs(load.position.factor(a)), a.name),
+        key=lambda a: (
+            order[nest.kind(a)],
+            a not in one.rows,
+            -abs(load.position.factor(a)),
+            a.name,
+        ),
     )  # what lies side by side in the tile is what lanes or threads read side by side
     if len(found) > 1 or not inner:
         raise OptError(f"cannot stage slot{load.slot}: it is read {len(found)} ways")

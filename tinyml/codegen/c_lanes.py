@@ -1,0 +1,100 @@
+"""Indices and conditions over the lanes of a vector in C, and memory where conditions hold."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen.c_text import LANE_PLACE, masked_load, masked_store
+from tinyml.codegen.c_values import TYPES, CValues
+from tinyml.codegen.expr import Load
+from tinyml.codegen.render import ATOM, UNARY, Text, wrap
+from tinyml.dtype import DType, bool_, int32
+from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, linear, substitute_valid
+from tinyml.index import Valid as Conditions
+
+
+class CLanes(CValues):
+    """What differs from lane to lane, computed for all lanes at once."""
+
+    def index_of_lanes(self, i: Linear, lane: Axis) -> str | None:
+        """The values of an index along `lane` as a vector of int32; None if not to be had."""
+        if not _is_plain(i) or i.low < -(1 << 31) or i.high >= 1 << 31:
+            return None
+        vector = self.vector(int32, lane.size)
+        apart = Linear(tuple((a, f) for a, f in i.terms if lane not in a.free), i.constant)
+        parts = []
+        for atom, factor in i.terms:
+            if lane in atom.free:
+                text = self._atom_of_lanes(atom, lane, vector)
+                parts.append(text if factor == 1 else f"{text} * {factor}")
+        if apart.terms or apart.constant:
+            parts.append(f"(int){wrap(self.index(apart), UNARY)}")
+        return " + ".join(parts)
+
+    def _atom_of_lanes(self, atom: object, lane: Axis, vector: str) -> str:
+        if isinstance(atom, Axis):
+            return f"({vector}){{{', '.join(map(str, range(lane.size)))}}}"
+        assert isinstance(atom, (Quotient, Remainder))
+        name = "quotient" if isinstance(atom, Quotient) else "remainder"
+        inner, by = atom.inner, atom.by
+        lift = max(0, -(inner.low // by))  # C rounds towards zero: lift the dividend above it
+        if inner.stride(lane) == 1 and by >= lane.size:
+            self.prelude[LANE_PLACE[name](vector, lane.size)] = None
+            start = self.index(inner.substitute({lane: linear(0)}) + lift * by)[0]
+            text = f"{name}_{vector}({start}, {by})"
+        else:
+            sign = "/" if isinstance(atom, Quotient) else "%"
+            text = f"(({self.index_of_lanes(inner + lift * by, lane)}) {sign} {by})"
+        return f"({text} - {lift})" if lift and isinstance(atom, Quotient) else text
+
+    def mask(self, valid: Conditions, lane: Axis) -> Text:
+        """Where conditions hold along `lane`, as a vector of bools."""
+        texts = [self._range_of_lanes(v, lane) for v in valid if lane in v.free]
+        if any(text is None for text in texts):
+            return self._mask_by_lane(valid, lane)
+        common = tuple(v for v in valid if lane not in v.free)
+        if common:
+            texts.append(self.splat((f"({self.condition(common)[0]})", ATOM), bool_, lane.size)[0])
+        return " & ".join(f"({text})" for text in texts), 7
+
+    def _range_of_lanes(self, v: Range, lane: Axis) -> str | None:
+        index = self.index_of_lanes(v.index, lane)
+        if index is None:
+            return None
+        sides = [f"({index}) >= {v.low}"] if v.index.low < v.low else []
+        sides += [f"({index}) <= {v.high}"] if v.index.high > v.high else []
+        return " & ".join(f"({side})" for side in sides)
+
+    def _mask_by_lane(self, valid: Conditions, lane: Axis) -> Text:
+        mask = []
+        for n in range(lane.size):
+            held = substitute_valid(valid, {lane: linear(n)})
+            always_or_never = "0" if held is None else "-1"
+            mask.append(f"-({self.condition(held)[0]})" if held else always_or_never)
+        return f"({self.vector(bool_, lane.size)}){{{', '.join(mask)}}}", ATOM
+
+    def masked_load(self, e: Load, lane: Axis) -> Text:
+        """Elements side by side, 0 where the conditions of a lane do not hold."""
+        lanes = lane.size
+        kind, mask = self._memory_vector(e.dtype, lanes), self.vector(bool_, lanes)
+        start = e.position.substitute({lane: linear(0)})
+        bits = self.memory_bits(e.dtype, lanes)
+        self.prelude[masked_load(kind, TYPES[e.dtype.name], mask, bits, lanes)] = None
+        held = self.mask(e.valid, lane)[0]
+        size = prod(self.k.slots[e.slot][0])
+        call = f"masked_{kind}(slot{e.slot}, {self.index(start)[0]}, {size}, {held})"
+        return self._from_memory((call, ATOM), e.dtype, lanes)
+
+    def masked_put(
+        self, slot: int, dtype: DType, start: str, value: Text, held: Text, lanes: int
+    ) -> str:
+        """Elements side by side stored where the mask is set."""
+        kind, mask = self._memory_vector(dtype, lanes), self.vector(bool_, lanes)
+        self.prelude[masked_store(kind, TYPES[dtype.name], mask, lanes)] = None
+        return f"store_{kind}(slot{slot} + {start}, {value[0]}, {held[0]});"
+
+
+def _is_plain(i: Linear) -> bool:
+    """Whether an index looks no value up."""
+    inner = [a.inner for a, _ in i.terms if isinstance(a, (Quotient, Remainder))]
+    return not any(isinstance(a, Looked) for a, _ in i.terms) and all(map(_is_plain, inner))
