@@ -46,7 +46,7 @@ SIZES = {
     OptKind.COLLAPSE: (0, 1), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
     OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4),
-    OptKind.PAD: (2, 4),
+    OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3),
 }  # fmt: skip
 
 
@@ -208,6 +208,34 @@ def test_a_value_read_in_two_ways_is_not_staged() -> None:
     both = graphs.matmul(x, lazy.permute(x, (1, 0)))
     with pytest.raises(OptError, match="cannot stage"):
         apply(plain_of(both), Opt(OptKind.STAGE, "r0", slot=1))
+
+
+def test_a_fold_made_in_steps_keeps_its_sums_in_a_tile() -> None:
+    plain = plain_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
+    opts = [
+        Opt(OptKind.PAD, "r0", 7), Opt(OptKind.PAD, "i0", 5), Opt(OptKind.LANES, "i1", 8),
+        Opt(OptKind.SPLIT, "i0", 5), Opt(OptKind.GRID, "i0"), Opt(OptKind.UNROLL, "i0s", 5),
+        Opt(OptKind.BLOCK, "r0", 7), Opt(OptKind.STAGE, "r0", slot=1),
+        Opt(OptKind.STAGE, "r0", slot=2),
+    ]  # fmt: skip
+    blocked = optimize(plain, opts)
+    first, second, sums = blocked.nests[0].tiles
+    assert sums.over is not None
+    assert sums.over.size == 3
+    assert sums.size == 5 * 16
+    assert {first.after, second.after} == {sums.over}
+    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
+    found = arrays_of(k)
+    simulate(linearize(blocked), found)
+    np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
+
+
+def test_a_fold_is_blocked_by_what_divides_it_and_inside_a_piece_of_work() -> None:
+    plain = plain_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
+    with pytest.raises(OptError, match="pad it first"):
+        apply(plain, Opt(OptKind.BLOCK, "r0", 7))
+    with pytest.raises(OptError, match="not one of whole tiles in a block"):
+        apply(plain, Opt(OptKind.BLOCK, "r0", 5))
 
 
 def test_a_list_of_opts_is_a_value() -> None:

@@ -17,7 +17,7 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-void sum_mul_add_max_64x96_r128_f181f0cb(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_95c095b2(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
@@ -26,17 +26,16 @@ void sum_mul_add_max_64x96_r128_f181f0cb(void *const *buffers, long start, long 
   for (long block = start; block < end; ++block) {
     if (block < 3) {
       const long i0 = block;
-      for (long i1s_tile0 = 0; i1s_tile0 < 6; ++i1s_tile0) {
-        for (long r0_tile0 = 0; r0_tile0 < 128; ++r0_tile0) {
-          for (long i1u_tile0 = 0; i1u_tile0 < 2; ++i1u_tile0) {
-            const f32x8 v0 = *(const f32x8 *)(slot2 + (r0_tile0 * 96 + i1s_tile0 * 16 + i1u_tile0 * 8));
-            *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16 + i1u_tile0 * 8)) = v0;
-          }
+      for (long r0_tile0 = 0; r0_tile0 < 128; ++r0_tile0) {
+        for (long i1s_tile0 = 0; i1s_tile0 < 6; ++i1s_tile0) {
+          const f32x8 v0 = *(const f32x8 *)(slot2 + (r0_tile0 * 96 + i1s_tile0 * 16));
+          *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16)) = v0;
+          const f32x8 v1 = *(const f32x8 *)(slot2 + (r0_tile0 * 96 + i1s_tile0 * 16 + 8));
+          *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16 + 8)) = v1;
         }
       }
       for (long i0s = 0; i0s < 3; ++i0s) {
         for (long i1s = 0; i1s < 6; ++i1s) {
-          f32x8 acc1 = 0.0f - (f32x8){0};
           f32x8 acc2 = 0.0f - (f32x8){0};
           f32x8 acc3 = 0.0f - (f32x8){0};
           f32x8 acc4 = 0.0f - (f32x8){0};
@@ -48,40 +47,41 @@ void sum_mul_add_max_64x96_r128_f181f0cb(void *const *buffers, long start, long 
           f32x8 acc10 = 0.0f - (f32x8){0};
           f32x8 acc11 = 0.0f - (f32x8){0};
           f32x8 acc12 = 0.0f - (f32x8){0};
+          f32x8 acc13 = 0.0f - (f32x8){0};
           for (long r0 = 0; r0 < 128; ++r0) {
-            const float v13 = slot1[i0 * 2304 + i0s * 768 + r0];
-            acc1 += (v13 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-            acc2 += (v13 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v14 = slot1[i0 * 2304 + i0s * 768 + r0 + 128];
-            acc3 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-            acc4 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v15 = slot1[i0 * 2304 + i0s * 768 + r0 + 256];
-            acc5 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-            acc6 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v16 = slot1[i0 * 2304 + i0s * 768 + r0 + 384];
-            acc7 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-            acc8 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v17 = slot1[i0 * 2304 + i0s * 768 + r0 + 512];
-            acc9 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-            acc10 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v18 = slot1[i0 * 2304 + i0s * 768 + r0 + 640];
-            acc11 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-            acc12 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+            const float v14 = slot1[i0 * 2304 + i0s * 768 + r0];
+            acc2 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+            acc3 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+            const float v15 = slot1[i0 * 2304 + i0s * 768 + r0 + 128];
+            acc4 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+            acc5 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+            const float v16 = slot1[i0 * 2304 + i0s * 768 + r0 + 256];
+            acc6 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+            acc7 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+            const float v17 = slot1[i0 * 2304 + i0s * 768 + r0 + 384];
+            acc8 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+            acc9 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+            const float v18 = slot1[i0 * 2304 + i0s * 768 + r0 + 512];
+            acc10 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+            acc11 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+            const float v19 = slot1[i0 * 2304 + i0s * 768 + r0 + 640];
+            acc12 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+            acc13 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
           }
-          const f32x8 v19 = *(const f32x8 *)(slot3 + i1s * 16);
-          const f32x8 v20 = *(const f32x8 *)(slot3 + (i1s * 16 + 8));
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16)) = max_f32_x8(acc1 + v19, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 8)) = max_f32_x8(acc2 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 96)) = max_f32_x8(acc3 + v19, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 104)) = max_f32_x8(acc4 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 192)) = max_f32_x8(acc5 + v19, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 200)) = max_f32_x8(acc6 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 288)) = max_f32_x8(acc7 + v19, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 296)) = max_f32_x8(acc8 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 384)) = max_f32_x8(acc9 + v19, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 392)) = max_f32_x8(acc10 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 480)) = max_f32_x8(acc11 + v19, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 488)) = max_f32_x8(acc12 + v20, 0.0f - (f32x8){0});
+          const f32x8 v20 = *(const f32x8 *)(slot3 + i1s * 16);
+          const f32x8 v21 = *(const f32x8 *)(slot3 + (i1s * 16 + 8));
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16)) = max_f32_x8(acc2 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 8)) = max_f32_x8(acc3 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 96)) = max_f32_x8(acc4 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 104)) = max_f32_x8(acc5 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 192)) = max_f32_x8(acc6 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 200)) = max_f32_x8(acc7 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 288)) = max_f32_x8(acc8 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 296)) = max_f32_x8(acc9 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 384)) = max_f32_x8(acc10 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 392)) = max_f32_x8(acc11 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 480)) = max_f32_x8(acc12 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 488)) = max_f32_x8(acc13 + v21, 0.0f - (f32x8){0});
         }
       }
     } else if (block < 4) {

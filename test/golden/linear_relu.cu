@@ -19,10 +19,10 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_67f41aa8(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_88d4e23d(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
-  float *const tile0 = (float *)(tinyml_shared);
-  float *const tile1 = (float *)(tinyml_shared + 4096);
+  float *const tile1 = (float *)(tinyml_shared);
+  float *const tile0 = (float *)(tinyml_shared + 4096);
   const int ty = threadIdx.y;
   const int i1 = (int)blockIdx.x;
   const int i0t = ty / 16;
@@ -44,13 +44,13 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_67f
   float acc14 = 0.0f;
   float acc15 = 0.0f;
   for (int r0 = 0; r0 < 8; ++r0) {
-    for (int c_tile0 = 0; c_tile0 < 4; ++c_tile0) {
-      const float v16 = slot1[c_tile0 * 2048 + ty / 16 * 128 + r0 * 16 + ty % 16];
-      tile0[ty % 16 * 64 + c_tile0 * 16 + ty / 16] = v16;
-    }
     for (int c_tile1 = 0; c_tile1 < 4; ++c_tile1) {
-      const float v17 = i1 * 4 + ty / 16 % 4 <= 5 ? slot2[r0 * 1536 + c_tile1 * 384 + ty / 64 * 96 + i1 * 64 + ty / 16 % 4 * 16 + ty % 16] : 0;
-      tile1[c_tile1 * 256 + ty] = v17;
+      const float v16 = i1 * 4 + ty / 16 % 4 <= 5 ? slot2[r0 * 1536 + c_tile1 * 384 + ty / 64 * 96 + i1 * 64 + ty / 16 % 4 * 16 + ty % 16] : 0;
+      tile1[c_tile1 * 256 + ty] = v16;
+    }
+    for (int c_tile0 = 0; c_tile0 < 4; ++c_tile0) {
+      const float v17 = slot1[c_tile0 * 2048 + ty / 16 * 128 + r0 * 16 + ty % 16];
+      tile0[ty % 16 * 64 + c_tile0 * 16 + ty / 16] = v17;
     }
     __syncthreads();
     for (int r0s = 0; r0s < 16; ++r0s) {

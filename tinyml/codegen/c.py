@@ -152,13 +152,16 @@ class CRenderer(CLanes):
 
     def put_tile(self, put: ir.PutTile) -> Iterator[str]:
         lane = next(iter(put.index.free & self.k.lanes), None)
-        if lane is None:
-            place = f"{put.tile}[{self.index(put.index)[0]}]"
-            yield self.guarded(put.valid, f"{place} = {self.value(put.value)};")
-            return
-        start = self.index(put.index.substitute({lane: linear(0)}))
-        kind = self.vector(put.dtype, lane.size)
-        yield f"*({kind} *)({put.tile} + {wrap(start, 12)}) = {self.value(put.value, lane.size)};"
+        lanes = lane.size if lane is not None else 1
+        start = put.index.substitute({lane: linear(0)}) if lane is not None else put.index
+        place: Text = f"{put.tile}[{self.index(start)[0]}]", ATOM
+        if lane is not None:
+            kind = self.vector(put.dtype, lanes)
+            place = f"*({kind} *)({put.tile} + {wrap(self.index(start), 12)})", UNARY
+        text = self.text(put.value, lanes)
+        if put.op is not None:
+            text = self.alu(put.op, put.dtype, [place, text], lanes)
+        yield self.guarded(put.valid, f"{place[0]} = {text[0]};")
 
     def stored(self, e: Stored, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)

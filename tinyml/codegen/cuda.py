@@ -181,7 +181,10 @@ class CudaRenderer(Renderer):
 
     def put_tile(self, put: ir.PutTile) -> Iterator[str]:
         place = f"{put.tile}[{self._position(put.index)}]"
-        yield self.guarded(put.valid, f"{place} = {self.value(put.value)};")
+        text = self.text(put.value)
+        if put.op is not None:
+            text = self.alu(put.op, put.dtype, [(place, ATOM), text], 1)
+        yield self.guarded(put.valid, f"{place} = {text[0]};")
 
     def stored(self, e: Stored, lanes: int) -> Text:
         return f"{e.name}[{self._position(e.index)}]", ATOM

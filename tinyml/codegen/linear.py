@@ -9,7 +9,7 @@
              | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
              | AcrossThreads(name, op)            combined over the threads along tx; all get it
              | Put(store)                         to memory
-             | PutTile(tile, index, value, valid) to a staged tile
+             | PutTile(tile, index, value, valid, op) to a staged tile
              | Barrier()                          all threads of the block wait for each other
              | FragmentLoad(name, source) | FragmentFma(acc, a, b) | FragmentPut(slot, name)
                                                   tensor-core fragments, held by a warp
@@ -99,6 +99,7 @@ class PutTile:
     index: Linear
     value: Expr
     valid: Valid
+    op: Op | None = None
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,8 @@ def _text(instr: Instr) -> str:
             only = f", by the first thread along {TX}" if once else ""
             stored = ", ".join(map(_bare, values))
             return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
-        case PutTile(tile=tile, index=index, value=value, valid=valid):
-            return f"{tile}[{place_text(index, valid, {})}] = {_bare(value)}"
+        case PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
+            return f"{tile}[{place_text(index, valid, {})}] {_assigned(op)} {_bare(value)}"
         case Barrier():
             return "barrier"
     return str(instr)

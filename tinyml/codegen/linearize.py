@@ -46,7 +46,7 @@ from tinyml.index import (
     unravel,
 )
 from tinyml.interpret import identity
-from tinyml.ops import WORK
+from tinyml.ops import WORK, Op
 
 Known = Mapping[Axis, Linear]
 
@@ -324,7 +324,7 @@ class _Emitter:
         for tile in filled:
             value = substitute(tile.value, known)
             if threads == 1:
-                self._fill_serially(scope, tile, value)
+                self._fill_serially(scope, tile, value, known)
                 continue
             number = linear(Axis("ty", self.block[1])) * self.block[0]
             number = number + linear(Axis(ir.TX, self.block[0]))
@@ -344,15 +344,30 @@ class _Emitter:
         if filled and threads > 1:
             scope.instrs.append(ir.Barrier())
 
-    def _fill_serially(self, scope: _Scope, tile: Tile, value: Expr) -> None:
+    def _fill_serially(self, scope: _Scope, tile: Tile, value: Expr, known: Known) -> None:
+        if tile.over is None:
+            self._write_tile(scope, tile, value, None)
+            return
+        start = const(identity(tile.op, value.dtype), value.dtype)
+        self._write_tile(scope, tile, start, None)
+        inner = _Scope(scope.bound | {tile.over}, scope)
+        self._fill_tiles(inner, tile.over, known)
+        self._write_tile(inner, tile, value, tile.op)
+        scope.instrs += [ir.Begin(tile.over), *inner.instrs, ir.End(tile.over)]
+
+    def _write_tile(self, scope: _Scope, tile: Tile, value: Expr, op: Op | None) -> None:
         at = row_major(map(linear, tile.axes), [a.size for a in tile.axes])
 
-        def body(inner: _Scope, known: Known, _: list[Axis]) -> None:
-            stored = self.emit(inner, substitute(value, known))
-            index = at.substitute(known)
-            inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, ()))
+        def body(inner: _Scope, known: Known, unrolled: list[Axis]) -> None:
+            steps = self._steps(known, unrolled)
+            self._folds(inner, [substitute(value, step) for step in steps])
+            for step in steps:
+                stored = self.emit(inner, substitute(value, step))
+                index = at.substitute(step)
+                inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
 
-        self._open(scope, _Loops(self, tile.axes), {}, lambda _scope, _known: None, body)
+        order = _Loops(self, _by_stride(tile))
+        self._open(scope, order, {}, lambda _scope, _known: None, body)
 
     # ---- expressions ----
 

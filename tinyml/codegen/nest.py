@@ -4,8 +4,10 @@
     nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
     walk     ::= Walk(axes, store*)              more axes, inside a row
     store    ::= Store(slot, position, value, valid, op)
-    tile     ::= Tile(name, axes, value, after)  values staged in fast memory, filled anew at
-                                                 each step of the axis `after`
+    tile     ::= Tile(name, axes, value, after, over, op)
+                                                 values staged in fast memory, filled anew at
+                                                 each step of the axis `after`; those of every
+                                                 step of `over` combined by op
 
 Every axis has a kind, which says who walks it:
 
@@ -65,13 +67,16 @@ class Walk:
 class Tile:
     """`value` for every index of `axes`, kept in shared memory or cache.
 
-    It is filled at every step of the axis `after`, which the value may depend on.
+    It is filled at every step of the axis `after`, which the value may depend on. With `over`
+    it holds the values for all steps of that axis, combined by `op`: a fold made in steps.
     """
 
     name: str
     axes: tuple[Axis, ...]
     value: Expr
     after: Axis
+    over: Axis | None = None
+    op: Op = Op.ADD
 
     @property
     def size(self) -> int:
@@ -138,8 +143,9 @@ def roots(nest: Nest) -> list[Expr]:
 def axes(nest: Nest) -> list[Axis]:
     """Every axis that a nest walks: rows, then those of walks, then those of folds."""
     walked = [a for walk in nest.walks for a in walk.axes]
+    steps = [tile.over for tile in nest.tiles if tile.over is not None]
     folded = [a for fold in folds(nest) for a in fold.axes]
-    return list(dict.fromkeys([*nest.rows, *walked, *folded]))
+    return list(dict.fromkeys([*nest.rows, *walked, *steps, *folded]))
 
 
 def _lines(ln: LoopNest) -> Iterator[str]:
@@ -155,7 +161,9 @@ def _lines(ln: LoopNest) -> Iterator[str]:
         lines, text = describe(roots(nest))
         yield from (f"    {line}" for line in lines)
         for tile in nest.tiles:
-            yield f"  {tile.name} = {text[tile.value]}"
+            sign = f"{SIGN.get(tile.op, tile.op.name.lower())}=" if tile.over else "="
+            over = f" for every {tile.over.name}:{tile.over.size}" if tile.over else ""
+            yield f"  {tile.name} {sign} {text[tile.value]}{over}"
         for walk in nest.walks:
             yield f"  walk {named(walk.axes)}" if walk.axes else "  once"
             for store in walk.stores:

@@ -87,9 +87,13 @@ class _Threads:
                 self._set(name, self._across_threads(op, self.value(name)))
             case ir.Put():
                 self._put(instr)
-            case ir.PutTile(tile=tile, index=index, value=value, valid=valid):
+            case ir.PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
                 at, chosen = self.index(index), self.condition(valid)
-                self.tiles.put(tile, self.block, at, self.value(value), chosen)
+                new = self.value(value)
+                if op is not None:
+                    old = self.tiles.read(tile, self.block, at)
+                    new = interpret.rounded(np.asarray(MEANING[op](old, new)), value.dtype)
+                self.tiles.put(tile, self.block, at, new, chosen)
             case ir.Barrier():
                 self.tiles.barrier()
             case _:

@@ -1,0 +1,306 @@
+"""Axes of a LoopNest changed: split, joined, padded, peeled, bound, moved to the front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tinyml.codegen.expr import (
+    Alu,
+    Expr,
+    Fold,
+    Load,
+    Place,
+    Select,
+    Stored,
+    const,
+    rewrite,
+    select,
+    substitute,
+)
+from tinyml.codegen.linear import TX
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk, axes, folds, roots
+from tinyml.errors import TinymlError
+from tinyml.graph import toposort
+from tinyml.index import (
+    Axis,
+    Linear,
+    Quotient,
+    Range,
+    Remainder,
+    both,
+    inside,
+    linear,
+    map_looked,
+)
+from tinyml.interpret import identity
+from tinyml.ops import Op
+
+
+class OptError(TinymlError, ValueError):
+    """An Opt that this nest does not admit."""
+
+
+def find(nest: LoopNest, name: str) -> Axis:
+    """The axis of that name; OptError if there is none."""
+    for one in nest.nests:
+        for axis in axes(one):
+            if axis.name == name:
+                return axis
+    raise OptError(f"no axis {name} in {nest.name}")
+
+
+def is_row(nest: LoopNest, axis: Axis) -> bool:
+    return any(axis in one.rows for one in nest.nests)
+
+
+def bind(nest: LoopNest, axis: Axis, kind: Kind) -> LoopNest:
+    """`axis` walked by somebody else."""
+    kinds = dict(nest.kinds)
+    kinds[axis] = kind
+    return replace(nest, kinds=tuple(kinds.items()))
+
+
+def first(nest: LoopNest, axis: Axis) -> LoopNest:
+    """`axis` before all other rows."""
+
+    def ordered(one: Nest) -> Nest:
+        if axis not in one.rows:
+            return one
+        return replace(one, rows=(axis, *(a for a in one.rows if a is not axis)))
+
+    return replace(nest, nests=tuple(ordered(one) for one in nest.nests))
+
+
+def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = False) -> LoopNest:
+    """`axis` in steps of `inner.size`.
+
+    What remains after the last whole step is done by a shorter step; or, where threads walk
+    and all must walk alike, by a whole one whose surplus is masked.
+    """
+    check_inner(nest, axis, inner)
+    masked = masked or kind is Kind.THREAD or nest.kind(axis) is not Kind.LOOP
+    whole, rest = divmod(axis.size, inner.size)
+    if masked and axis.more:
+        raise OptError(f"cannot mask {axis.name}: a rest is walked after it")
+    if masked:
+        outer = Axis(axis.name, whole + (rest > 0))
+    else:
+        outer = Axis(axis.name, whole, rest > 0 or axis.more)
+    index = linear(outer) * inner.size + linear(inner)
+    guard = both([inside(index, 0, axis.size - 1)]) if masked and rest else ()
+    assert guard is not None
+    change = Change({axis: index}, {axis: (outer, inner)}, {axis: guard})
+    kinds = {outer if a is axis else a: k for a, k in nest.kinds}
+    kinds[inner] = kind
+    splits = tuple(_resplit(s, axis, outer, inner) for s in nest.splits)
+    if rest and not masked:
+        splits = (Split(outer, inner, rest, ((outer, whole),)), *splits)
+    return replace(
+        nest,
+        nests=tuple(change.nest(one) for one in nest.nests),
+        kinds=tuple(kinds.items()),
+        splits=splits,
+    )
+
+
+def check_inner(nest: LoopNest, axis: Axis, inner: Axis) -> None:
+    """Whether `axis` can be split by `inner`; OptError if not."""
+    if any(s.inner is axis for s in nest.splits):
+        raise OptError(f"cannot split {axis.name}: it has a shorter last step")
+    if inner.name != TX and any(a.name == inner.name for one in nest.nests for a in axes(one)):
+        raise OptError(f"cannot split {axis.name}: there is an axis {inner.name} already")
+    walks = [w.axes for one in nest.nests for w in one.walks]
+    for group in [*walks, *(f.axes for one in nest.nests for f in folds(one))]:
+        if axis in group and any(a.name == inner.name for a in group):
+            raise OptError(f"cannot split {axis.name}: {inner.name} walks beside it already")
+
+
+def _resplit(old: Split, axis: Axis, outer: Axis, inner: Axis) -> Split:
+    """What remained after `axis` remains after `outer`, where that and `inner` now stand."""
+    if all(a is not axis for a, _ in old.at):
+        return old
+    at = [(a, n) for a, n in old.at if a is not axis]
+    steps = dict(old.at)[axis]
+    at += [(outer, steps // inner.size), (inner, steps % inner.size)]
+    return replace(old, outer=outer if old.outer is axis else old.outer, at=tuple(at))
+
+
+@dataclass
+class Change:
+    """Axes replaced by others: in expressions by an index, in lists by several axes."""
+
+    index: Mapping[Axis, Linear]
+    listed: Mapping[Axis, tuple[Axis, ...]]
+    guards: Mapping[Axis, tuple[Range, ...]]
+
+    def axes(self, group: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        changed = [b for a in group for b in self.listed.get(a, (a,))]
+        return tuple(a for a in changed if a.high > 0 or a.name == TX)
+
+    def nest(self, one: Nest) -> Nest:
+        if not any(a in self.listed for a in axes(one)):
+            return one
+        return Nest(
+            self.axes(one.rows),
+            tuple(
+                Walk(self.axes(walk.axes), tuple(self.store(s) for s in walk.stores))
+                for walk in one.walks
+            ),
+            tuple(
+                replace(tile, value=self.expr(tile.value), after=self._after(tile.after))
+                for tile in one.tiles
+            ),
+        )
+
+    def _after(self, axis: Axis) -> Axis:
+        return self.listed[axis][0] if axis in self.listed else axis
+
+    def store(self, store: Store) -> Store:
+        guards = [g for a in store.position.free | store.value.free for g in self.guards.get(a, ())]
+        valid = both((v for v in store.valid), guards)
+        assert valid is not None
+        changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
+        looked = map_looked(store.position, lambda a: self.expr(a.value).looked(a.size))
+        position = looked.substitute(self.index)
+        value = self.expr(store.value)
+        return Store(store.slot, store.dtype, position, value, changed or (), store.op)
+
+    def expr(self, root: Expr) -> Expr:
+        """Indices substituted; folds walk the new axes; surplus steps load and add nothing."""
+        guarded = rewrite(root, self._guard) if any(self.guards.values()) else root
+        return substitute(rewrite(guarded, self._folded), self.index)
+
+    def _guard(self, e: Expr) -> Expr | None:
+        if isinstance(e, Load):
+            guards = [g for a in e.free for g in self.guards.get(a, ())]
+            valid = both(e.valid, guards)
+            assert valid is not None
+            made: Expr = Load(e.slot, e.dtype, e.position, valid)
+            return made
+        if isinstance(e, Fold):
+            guards = [g for a in e.axes for g in self.guards.get(a, ())]
+            start = const(identity(e.op, e.dtype), e.dtype)
+            body = e.body
+            if not (e.op is Op.ADD and guards and _is_zero_outside(e.body, {*e.axes})):
+                body = select(both(guards), e.body, start)
+            again: Expr = Fold(e.op, body, e.axes)
+            return again
+        return None
+
+    def _folded(self, e: Expr) -> Expr | None:
+        """A fold binds its axes: only here are they replaced in its body."""
+        if isinstance(e, Fold) and any(a in self.listed for a in e.axes):
+            bound = {a: self.index[a] for a in e.axes if a in self.index}
+            made: Expr = Fold(e.op, substitute(e.body, bound), self.axes(e.axes))
+            return made
+        return None
+
+
+def _is_zero_outside(body: Expr, axes: set[Axis]) -> bool:
+    """Whether a product is 0 where its loads, which all depend on `axes`, are not valid."""
+    if isinstance(body, Alu) and body.op is Op.CAST:
+        return _is_zero_outside(body.operands[0], axes)
+    if isinstance(body, Alu) and body.op is Op.MUL:
+        return all(_is_zero_outside(operand, axes) for operand in body.operands)
+    return isinstance(body, Load) and axes <= body.free
+
+
+def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
+    """Whole steps of `amount` stay; the rest of the row axis becomes a nest beside it."""
+    whole = axis.size // amount * amount
+    if whole == axis.size:
+        return nest
+    for one in nest.nests:
+        if axis in one.rows and (
+            one.tiles or any(nest.kind(a) is not Kind.LOOP for a in axes(one))
+        ):
+            raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
+    nests: list[Nest] = []
+    rests: list[Nest] = []
+    main = Axis(axis.name, whole)
+    for one in nest.nests:
+        if axis not in one.rows:
+            nests.append(one)
+            continue
+        nests.append(Change({axis: linear(main)}, {axis: (main,)}, {}).nest(one))
+        mark = f"e{len(nest.nests) + len(rests)}"
+        named = {a: Axis(a.name + mark, a.size) for a in axes(one)}
+        named[axis] = Axis(axis.name + mark, axis.size - whole)
+        index = {a: linear(b) for a, b in named.items()}
+        index[axis] = index[axis] + whole
+        rests.append(Change(index, {a: (b,) for a, b in named.items()}, {}).nest(one))
+    return replace(nest, nests=(*nests, *rests))
+
+
+def pad(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
+    """`axis` with a size that `amount` divides; what lies beyond its end is masked."""
+    size = -(-axis.size // amount) * amount
+    if size == axis.size:
+        return nest
+    if nest.kind(axis) is not Kind.LOOP or any(s.inner is axis for s in nest.splits):
+        raise OptError(f"cannot pad {axis.name}: pad before it is split")
+    padded = Axis(axis.name, size)
+    index = linear(padded)
+    guard = both([inside(index, 0, axis.size - 1)])
+    assert guard is not None
+    change = Change({axis: index}, {axis: (padded,)}, {axis: guard})
+    return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
+
+
+def collapse(nest: LoopNest, outer: Axis, divided: bool = False) -> LoopNest:
+    """`outer` and the axis after it become one; OptError unless all positions stay plain.
+
+    Conditions may divide the joined axis again only if that is `divided`.
+    """
+    inner = _next(nest, outer)
+    whole = inner is not None and not outer.more and not inner.more
+    if inner is None or not whole or {nest.kind(outer), nest.kind(inner)} != {Kind.LOOP}:
+        raise OptError(f"cannot collapse {outer.name}: no loop follows it everywhere")
+    joined = Axis(outer.name, outer.size * inner.size)
+    index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
+    change = Change(index, {outer: (joined,), inner: ()}, {})
+    collapsed = replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
+    if any(
+        _divides(e, joined, divided) for one in collapsed.nests for e in toposort(roots(one))
+    ) or any(
+        _has_division(s.position, joined)
+        for one in collapsed.nests
+        for walk in one.walks
+        for s in walk.stores
+    ):
+        raise OptError(f"cannot collapse {outer.name} and {inner.name}: they are read apart")
+    return collapsed
+
+
+def _next(nest: LoopNest, outer: Axis) -> Axis | None:
+    """The axis that directly follows `outer` wherever it is walked."""
+    found: set[Axis | None] = set()
+    for one in nest.nests:
+        groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
+        for group in groups:
+            if outer in group:
+                at = group.index(outer) + 1
+                found.add(group[at] if at < len(group) else None)
+    for one in nest.nests:
+        groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
+        if any(found & set(group) and outer not in group for group in groups):
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _divides(e: Expr, axis: Axis, in_conditions: bool) -> bool:
+    """Whether `e` divides `axis`; conditions do not count where they may."""
+    indices: list[Linear] = []
+    match e:
+        case Load(position=position):
+            indices = [position]
+        case Place(index=index) | Stored(index=index):
+            indices = [index]
+    if isinstance(e, (Load, Select)) and not in_conditions:
+        indices += [v.index for v in e.valid]
+    return any(_has_division(i, axis) for i in indices)
+
+
+def _has_division(index: Linear, axis: Axis) -> bool:
+    return any(isinstance(a, (Quotient, Remainder)) and axis in a.free for a, _ in index.terms)

@@ -1,0 +1,167 @@
+"""Rules of thumb for contractions in C: packed panels, register tiles, cache blocks.
+
+The loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+(2008). One factor is packed in panels as wide as a register tile, which stay in the L2 cache
+while rows of the other factor pass over them. Where the fold is so long that a row of the other
+factor would not stay in the L1 cache, or where that factor is read with jumps and has to be packed
+too, the fold is made in steps, and sums wait in a tile between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
+from tinyml.codegen.expr import Load
+from tinyml.codegen.nest import Kind
+from tinyml.codegen.opts import OptKind
+from tinyml.index import Axis
+
+# where the fold is made in steps: its steps, panels packed at a time, rows that pass over them
+DEEP = (512, 8, 240)
+PACKED = (192, 16, 120)  # where both factors are packed
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """`lane` is the axis along vectors, `kept` the one whose elements are spread over them.
+
+    The loads are those of their factors, where there is just one.
+    """
+
+    lane: Axis
+    kept: Axis
+    packed: Load | None
+    other: Load | None
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    vectors: int  # of one row of a register tile
+    height: int  # rows of a register tile
+    panels: int  # packed at once
+    piece: int = 0  # rows that one piece of work walks; 0 for all
+    step: int = 0  # of the first axis of the fold; 0 for all at once
+    repacks: bool = False  # whether the other factor is packed too
+
+
+def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
+    """Choose tiles for a contraction; False if it has no axis that vectors can lie along."""
+    if len(found.kept_loads) == len(found.streamed_loads) == 1:
+        chooser.collapse(divided=True)
+        found = contraction_of(chooser.one(number)) or found
+    lanes = chooser.target.vector_bytes // 4
+    sides = _sides(chooser, number, found, lanes)
+    if sides is None:
+        return False
+    height = min(sides.kept.size, 6 if chooser.target.vector_registers == 16 else 12)
+    packs = sides.packed is not None and sides.kept.size >= 2 * height
+    if packs and sides.lane.size < 2 * lanes:  # a tail of its own, masked
+        chooser.apply(OptKind.PAD, sides.lane, min(-(-sides.lane.size // lanes), 2) * lanes)
+    lane = chooser.row(number, sides.lane.name) or sides.lane
+    tiling = _tiling(chooser, number, found, sides, lane.size // lanes, height)
+    _apply(chooser, number, found, sides, tiling, lanes)
+    return True
+
+
+def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Sides | None:
+    """The row axis for the lanes: long enough, stored and loaded side by side if possible."""
+    position = chooser.one(number).walks[0].stores[0].position
+    candidates = []
+    streamed, kept = (found.streamed, found.streamed_loads), (found.kept, found.kept_loads)
+    for (own, own_loads), (others, other_loads) in ((streamed, kept), (kept, streamed)):
+        longest = max(others, key=lambda a: a.size)
+        single = [loads[0] if len(loads) == 1 else None for loads in (own_loads, other_loads)]
+        for axis in own:
+            direct = all(
+                e.position.stride(axis) == 1 and not any(axis in v.free for v in e.valid)
+                for e in own_loads
+                if axis in e.free
+            )
+            score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
+            if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
+                sides = _Sides(axis, longest, *single)
+                candidates.append((score, axis.size, axis.name, sides))
+    return max(candidates, key=lambda c: c[:3])[3] if candidates else None
+
+
+def _tiling(
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides, vectors: int, height: int
+) -> _Tiling:
+    """Sizes for which what is read again lies in the cache it should lie in."""
+    width = min(vectors, 2)
+    whole = max(vectors // width, 1)
+    depth = prod(a.size for a in found.fold.axes)
+    panel = depth * width * chooser.target.vector_bytes
+    most = max(chooser.target.cache // 2 // panel, 1)
+    last = found.fold.axes[-1]
+    jumps = sides.other is not None and abs(sides.other.position.stride(last) or 0) > 1
+    if sides.packed is None or sides.kept.size < 2 * height:
+        return _Tiling(width, height, _even(whole, most))
+    others = prod(a.size for a in chooser.one(number).rows if a not in (sides.lane, sides.kept))
+    if not jumps and most >= min(4, whole):
+        panels = _even(whole, most)
+        blocks = others * -(-whole // panels)
+        wanted = min(-(-4 * chooser.target.cores // blocks), sides.kept.size // (2 * height))
+        piece = _round(-(-sides.kept.size // wanted), height) if wanted > 1 else 0
+        return _Tiling(width, height, panels, piece)
+    longest, many, rows = PACKED if jumps else DEEP
+    steps = -(-depth // longest)
+    step = -(-found.fold.axes[0].size // steps) if steps > 1 else 0
+    piece = _round(_even(sides.kept.size, rows), height)
+    blocks = others * -(-sides.kept.size // piece)
+    panels = _even(whole, many)
+    while panels > 1 and blocks * (whole // panels) < 2 * chooser.target.cores:
+        panels = -(-panels // 2)
+    return _Tiling(width, height, panels, piece, step, jumps and panels > 1)
+
+
+def _even(whole: int, most: int) -> int:
+    """The size of equal parts of `whole`, none above `most`."""
+    return -(-whole // -(-whole // most))
+
+
+def _round(size: int, by: int) -> int:
+    return -(-size // by) * by
+
+
+def _apply(
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: _Tiling, lanes: int
+) -> None:
+    lane, kept = sides.lane.name, sides.kept.name
+    depth = found.fold.axes[0]
+    blocked = tiling.step or tiling.repacks
+    chooser.apply(OptKind.PEEL, lane, tiling.panels * tiling.vectors * lanes)
+    if tiling.step:
+        chooser.apply(OptKind.PAD, depth, tiling.step)
+    if tiling.piece:
+        chooser.apply(OptKind.PAD if blocked else OptKind.PEEL, kept, tiling.piece)
+    chooser.apply(OptKind.LANES, lane, lanes)
+    if tiling.vectors > 1:
+        chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
+    loops = []
+    if tiling.panels > 1 and chooser.apply(OptKind.SPLIT, lane, tiling.panels):
+        loops.append(f"{lane}s")
+    if tiling.piece and chooser.apply(OptKind.SPLIT, kept, tiling.piece):
+        chooser.apply(OptKind.GRID, kept)
+        kept = f"{kept}s"
+    if tiling.height > 1:
+        chooser.apply(OptKind.UNROLL, kept, tiling.height)
+    chooser.apply(OptKind.ORDER, kept)
+    chooser.bind_grid(number, but=(kept, *loops))
+    _stage(chooser, number, sides, tiling, depth)
+    chooser.collapse()
+
+
+def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: _Tiling, depth: Axis) -> None:
+    """Copy what is read again to tiles, before a piece of work or each step of the fold."""
+    grid = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
+    if not grid or sides.packed is None or sides.kept.size < 2 * tiling.height:
+        return
+    after = grid[-1].name
+    if tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step):
+        after = depth.name
+    chooser.apply(OptKind.STAGE, after, slot=sides.packed.slot)
+    if tiling.repacks and sides.other is not None:
+        chooser.apply(OptKind.STAGE, after, slot=sides.other.slot)

@@ -1,0 +1,131 @@
+"""Choosing Opts: what a nest is, and how choices are made one after the other.
+
+Each nest is one of three shapes. A map has no folds; a contraction sums a product whose two
+factors each walk a row axis that the other does not; every other fold makes rows. An Opt that
+turns out not to fit is left out: the kernel is right with any subset of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
+from tinyml.codegen.nest import Kind, LoopNest, Nest, axes, folds, loads
+from tinyml.codegen.opts import Opt, OptError, OptKind, apply
+from tinyml.codegen.target import Target
+from tinyml.graph import toposort
+from tinyml.index import Axis
+from tinyml.ops import Op
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products. `streamed` is walked along vector lanes or x, `kept` along the other."""
+
+    fold: Fold
+    kept: frozenset[Axis]  # row axes of one factor alone
+    streamed: frozenset[Axis]  # row axes of the other alone
+    kept_loads: tuple[Load, ...]
+    streamed_loads: tuple[Load, ...]
+
+
+def contraction_of(one: Nest) -> Contraction | None:
+    """The contraction that a nest is, if it is one."""
+    for fold in folds(one):
+        body = fold.body
+        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
+            body = body.sources[0]
+        if fold.op is Op.ADD and isinstance(body, Alu) and body.op is Op.MUL:
+            left, right = (_loads(o) for o in body.operands)
+            rows = set(one.rows)
+            a = {x for e in left for x in e.free} & rows
+            b = {x for e in right for x in e.free} & rows
+            both = all(set(fold.axes) & {x for e in side for x in e.free} for side in (left, right))
+            if a - b and b - a and both:
+                return Contraction(
+                    fold, frozenset(a - b), frozenset(b - a), tuple(left), tuple(right)
+                )
+    return None
+
+
+def _loads(e: Expr) -> list[Load]:
+    return [x for x in toposort([e]) if isinstance(x, Load)]
+
+
+class Chooser:
+    """Applies Opts as it chooses them, so that each choice sees what the last one made."""
+
+    def __init__(self, nest: LoopNest, target: Target) -> None:
+        self.nest, self.target = nest, target
+        self.opts: list[Opt] = []
+
+    def choose(self) -> None:
+        self.collapse()
+        number = 0
+        while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
+            one = self.nest.nests[number]
+            contraction = contraction_of(one)
+            if contraction is None or not self.contraction(number, contraction):
+                if folds(one):
+                    self.rows(number)
+                elif any(store.op for walk in one.walks for store in walk.stores):
+                    self.scatter(number)
+                else:
+                    self.map(number)
+            number += 1
+
+    def contraction(self, number: int, found: Contraction) -> bool:
+        """Whether the nest could be given tiles."""
+        raise NotImplementedError
+
+    def rows(self, number: int) -> None:
+        raise NotImplementedError
+
+    def map(self, number: int) -> None:
+        raise NotImplementedError
+
+    def scatter(self, number: int) -> None:
+        """Stores that may meet in one place: walked by threads that take turns (atomics)."""
+        self.map(number)
+
+    def apply(self, kind: OptKind, axis: Axis | str, amount: int = 0, slot: int = 0) -> bool:
+        """Make one choice; False if the nest does not admit it."""
+        name = axis if isinstance(axis, str) else axis.name
+        opt = Opt(kind, name, amount, slot)
+        try:
+            self.nest = apply(self.nest, opt)
+        except OptError:
+            return False
+        self.opts.append(opt)
+        return True
+
+    def collapse(self, divided: bool = False) -> None:
+        """Neighbouring axes joined wherever that is possible."""
+        for one in self.nest.nests:
+            groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
+            for name in dict.fromkeys(a.name for group in groups for a in reversed(group)):
+                while any(a.name == name for o in self.nest.nests for a in axes(o)):
+                    if not self.apply(OptKind.COLLAPSE, name, int(divided)):
+                        break
+
+    def one(self, number: int) -> Nest:
+        return self.nest.nests[number]
+
+    def row(self, number: int, name: str) -> Axis | None:
+        return next((a for a in self.one(number).rows if a.name == name), None)
+
+    def bind_grid(self, number: int, but: tuple[str, ...] = ()) -> None:
+        """Every row axis that is still a loop goes to the grid."""
+        for axis in self.one(number).rows:
+            if self.nest.kind(axis) is Kind.LOOP and axis.name not in but:
+                self.apply(OptKind.GRID, axis)
+
+
+def side_by_side(one: Nest, axis: Axis) -> int:
+    """How many loads go to neighbours along `axis`, less those that jump."""
+    score = 0
+    for load in loads(one):
+        stride = load.position.stride(axis)
+        if axis in load.free:
+            score += 1 if stride == 1 and not any(axis in v.free for v in load.valid) else -1
+    return score

@@ -1,0 +1,158 @@
+"""Tiles: what a block reads again is copied close by, and sums wait between steps of a fold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinyml.codegen.change import Change, OptError, bind, check_inner
+from tinyml.codegen.expr import (
+    Expr,
+    Fold,
+    Load,
+    Stored,
+    rewrite,
+    substitute,
+)
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk, axes, folds
+from tinyml.graph import toposort
+from tinyml.index import (
+    Axis,
+    linear,
+    row_major,
+)
+
+
+def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
+    """A fold over `axis` in steps of `amount`: a tile holds the sums for all rows of a block."""
+    if axis.size % amount or axis.more:
+        raise OptError(f"cannot block {axis.name}: {amount} does not divide it; pad it first")
+    outer, inner = Axis(axis.name, axis.size // amount), Axis(f"{axis.name}b", amount)
+    check_inner(nest, axis, inner)
+    blocked: list[Nest] = []
+    kinds = dict(nest.kinds)
+    for one in nest.nests:
+        found = [f for f in folds(one) if axis in f.axes]
+        if not found:
+            blocked.append(one)
+            continue
+        change = Change({axis: linear(outer) * amount + linear(inner)}, {axis: (outer, inner)}, {})
+        made, own = _accumulated(nest, change.nest(one), found, outer)
+        blocked.append(made)
+        kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
+    return replace(nest, nests=tuple(blocked), kinds=tuple(kinds.items()))
+
+
+def _accumulated(
+    nest: LoopNest, one: Nest, found: list[Fold], outer: Axis
+) -> tuple[Nest, dict[Axis, Axis]]:
+    """The one fold over `outer` made into a tile, whose axes stand for axes of `one`."""
+    (fold,) = [f for f in folds(one) if outer in f.axes][:1]
+    grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
+    inner = [a for a in one.rows if a in fold.free and a not in grid]
+    last = [a for a in inner if nest.kind(a) is not Kind.LOOP]
+    inner = [*(a for a in inner if a not in last), *last]
+    whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in inner)
+    whole = whole and all(nest.kind(a) is not Kind.THREAD for a in axes(one))
+    alone = len(found) == 1 and len(folds(one)) == 1 and fold.free <= {*one.rows}
+    if not (grid and inner and whole and alone) or one.tiles:
+        raise OptError(f"cannot block {outer.name}: its fold is not one of whole tiles in a block")
+    name = "sums"
+    own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
+    rest = tuple(a for a in fold.axes if a is not outer)
+    stepped: Expr = Fold(fold.op, fold.body, rest)
+    value = substitute(stepped, {a: linear(b) for a, b in own.items()})
+    index = row_major([linear(a) for a in inner], [a.size for a in inner])
+    stored: Expr = Stored(name, fold.dtype, index, grid[-1])
+    tile = Tile(name, tuple(own.values()), value, grid[-1], outer, fold.op)
+    return replace(_reading(one, fold, stored), tiles=(tile,)), own
+
+
+def _reading(one: Nest, old: Expr, new: Expr) -> Nest:
+    """The nest with one expression replaced wherever it is read."""
+
+    def read(e: Expr) -> Expr | None:
+        return new if e is old else None
+
+    walks = tuple(
+        Walk(w.axes, tuple(replace(s, value=rewrite(s.value, read)) for s in w.stores))
+        for w in one.walks
+    )
+    tiles = tuple(replace(tile, value=rewrite(tile.value, read)) for tile in one.tiles)
+    return Nest(one.rows, walks, tiles)
+
+
+def stage(nest: LoopNest, after: Axis, slot: int) -> LoopNest:
+    """Loads of `slot` inside `after` read a tile that is filled at each step of `after`."""
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP):
+        raise OptError(f"cannot stage slot{slot}: {after.name} is walked by many at once")
+    number = sum(len(one.tiles) for one in nest.nests)
+    staged = []
+    for one in nest.nests:
+        found = [e for e in toposort(_computed(one)) if isinstance(e, Load) and e.slot == slot]
+        if after not in axes(one) or not found:
+            staged.append(one)
+            continue
+        outside = _walked_before(nest, one, after)
+        tile, changed = _tile(nest, one, found, after, outside, f"tile{number}")
+        staged.append(replace(changed, tiles=(tile, *changed.tiles)))
+        number += 1
+        if (lane := _lane_of(nest, tile)) is not None:
+            nest = bind(nest, lane, Kind.LANE)
+        for axis in _written_out(nest, tile):
+            nest = bind(nest, axis, Kind.UNROLL)
+    return replace(nest, nests=tuple(staged))
+
+
+def _computed(one: Nest) -> list[Expr]:
+    """What a nest computes, without what it only copies to tiles."""
+    stored = [store.value for walk in one.walks for store in walk.stores]
+    return [*stored, *(tile.value for tile in one.tiles if tile.over is not None)]
+
+
+def _written_out(nest: LoopNest, tile: Tile) -> list[Axis]:
+    """The axes of a tile that are images of unrolled ones."""
+    unrolled = {a.name for a, kind in nest.kinds if kind is Kind.UNROLL}
+    return [a for a in tile.axes if a.name.rsplit("_", 1)[0] in unrolled]
+
+
+def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
+    """The axis of a tile that can be filled a vector at a time: the image of a lane axis."""
+    last = tile.axes[-1]
+    lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
+    value = tile.value
+    plain = isinstance(value, Load) and value.position.stride(last) == 1
+    return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
+
+
+def _walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
+    """The axes whose step is known when `after` begins one."""
+    order = [a for a in axes(one) if nest.kind(a) is Kind.GRID]
+    loops = [a for a in axes(one) if nest.kind(a) is Kind.LOOP]
+    return {*order, *loops[: loops.index(after) + 1]} if after in loops else {*order, after}
+
+
+def _tile(
+    nest: LoopNest, one: Nest, found: list[Load], after: Axis, outside: set[Axis], name: str
+) -> tuple[Tile, Nest]:
+    load = found[0]
+    order = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
+    folded = {a for fold in folds(one) for a in fold.axes}
+    inner = sorted(
+        load.free - outside,
+        key=lambda a: (
+            order[nest.kind(a)],
+            a in folded,
+            -abs(load.position.factor(a)),
+            a.name,
+        ),
+    )  # what lies side by side in the tile is what lanes or threads read side by side
+    if len(found) > 1 or not inner:
+        raise OptError(f"cannot stage slot{load.slot}: it is read {len(found)} ways")
+    if any(not {s.outer, s.inner}.isdisjoint({after, *load.free}) for s in nest.splits):
+        raise OptError(f"cannot stage slot{load.slot}: its last step is shorter")
+    own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
+    value = substitute(load, {a: linear(b) for a, b in own.items()})
+    index = row_major([linear(a) for a in inner], [a.size for a in inner])
+    stored: Expr = Stored(name, load.dtype, index, after)
+
+    return Tile(name, tuple(own.values()), value, after), _reading(one, load, stored)
