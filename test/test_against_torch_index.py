@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from against_torch import Case, disagreements, pair, same, torch
+from against_torch import Case, disagreements, draw, pair, same, torch
 
 from tinyml import Tensor
 
@@ -118,7 +118,12 @@ def gathering() -> list[Case]:
                 (3, 3),
             )
         )
-    return cases
+    base, zeros = draw("base", (3, 3)), draw("zeros", (3, 3))
+    base[0, 1] = zeros[0, 0] = zeros[1, 1] = zeros[2, 1] = zeros[2, 2] = 0
+    product = same("product with zeros", lambda x, i, s: x.scatter_reduce(0, i, s, "prod"),
+                   base, index, zeros)  # fmt: skip
+    number = same("0-d", lambda x, i, s: x.scatter(0, i, s), (), np.array(0), ())
+    return [*cases, product, number]
 
 
 GROUPS = (movement, indexing, gathering)

@@ -43,6 +43,31 @@ class Function:
         raise GradientError(f"{type(self).__name__} has no gradient")
 
 
+class Composed(Function):
+    """Other ops, with a gradient of its own: `rule(grad, out, *inputs)` gives one per input.
+
+    For where the gradients of the parts do not add up to that of the whole: at the ends of what
+    it is defined for, at ties, and where infinities cancel.
+    """
+
+    __slots__ = ("compute", "rule", "tensor")
+    reads_inputs = True
+
+    def __init__(
+        self,
+        tensor: Callable[[LazyBuffer], Tensor],
+        compute: Callable[..., Tensor],
+        rule: Callable[..., Grads],
+    ) -> None:
+        self.tensor, self.compute, self.rule = tensor, compute, rule
+
+    def forward(self, *nodes: LazyBuffer) -> LazyBuffer:
+        return self.compute(*map(self.tensor, nodes)).lazy
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return self.rule(grad, out, *self.inputs)
+
+
 # ---- one operand ----
 
 
@@ -173,7 +198,7 @@ class Relu(Function):
         return lazy.map_(Op.MAX, x, lazy.const(0, x.dtype, x.device, x.shape))
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return ((out > 0).where(grad, 0),)
+        return ((out <= 0).where(0, grad),)  # NaN passes it on, as torch has it
 
 
 class Atan(Function):
@@ -274,7 +299,7 @@ class Mod(Elementwise):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x, y = self.inputs
-        return grad, -(grad * (x / y).floor()) if self.wanted[1] else None
+        return grad, -(grad * (x.detach() // y.detach())) if self.wanted[1] else None
 
 
 class CopySign(Function):
@@ -314,17 +339,21 @@ class Pow(Elementwise):
 
 
 class _Extreme(Elementwise):
-    """Ties share the gradient."""
+    """Ties share the gradient. Beside a NaN both have all of it, as torch has it."""
 
     __slots__ = ()
     reads_inputs = True
+
+    def loses(self, x: Tensor, y: Tensor) -> Tensor:
+        """Where x is not the result because y is."""
+        raise NotImplementedError
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x, y = self.inputs
         share = (x == y).where(grad * 0.5, grad)
         return (
-            (x == out).where(share, 0) if self.wanted[0] else None,
-            (y == out).where(share, 0) if self.wanted[1] else None,
+            self.loses(x, y).where(0, share) if self.wanted[0] else None,
+            self.loses(y, x).where(0, share) if self.wanted[1] else None,
         )
 
 
@@ -332,10 +361,16 @@ class Max(_Extreme):
     __slots__ = ()
     op = Op.MAX
 
+    def loses(self, x: Tensor, y: Tensor) -> Tensor:
+        return x < y
+
 
 class Min(_Extreme):
     __slots__ = ()
     op = Op.MIN
+
+    def loses(self, x: Tensor, y: Tensor) -> Tensor:
+        return x > y
 
 
 class Where(Elementwise):
@@ -377,7 +412,10 @@ class Sum(Reduction):
 
 
 class _ExtremeOf(Reduction):
-    """Ties share the gradient; how many there are is counted in float32."""
+    """Ties share the gradient; how many there are is counted in float32.
+
+    A NaN equals nothing: the gradient beside it is NaN, as torch has it.
+    """
 
     __slots__ = ()
     reads_inputs = True
@@ -388,7 +426,7 @@ class _ExtremeOf(Reduction):
         wide = float32 if x.dtype.is_half else x.dtype
         count = equal.cast(wide).sum(self.axes, keepdim=True)
         share = (grad.cast(wide) / count).cast(x.dtype)
-        return (equal.where(share, 0),)
+        return (equal.cast(x.dtype) * share,)
 
 
 class ReduceMax(_ExtremeOf):
@@ -410,12 +448,33 @@ class Prod(Reduction):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x = self.inputs[0]
-        zero = x == 0
-        others = zero.where(1, x).prod(self.axes, keepdim=True)
-        zeros = zero.cast(float32).sum(self.axes, keepdim=True)
-        alone = (zeros == 1).where(others, 0)  # what the only zero is multiplied with
-        whole = (zeros == 0).where(others, 0)
-        return (grad * zero.where(alone, whole / zero.where(1, x)),)
+        order = [a for a in range(x.ndim) if a not in self.axes]
+        last = x.permute([*order, *self.axes])
+        others = _product_of_others(last.reshape((*(x.shape[a] for a in order), -1)))
+        back = [*order, *self.axes]
+        moved = others.reshape(last.shape).permute(sorted(range(x.ndim), key=back.__getitem__))
+        return (grad * moved,)
+
+
+_OTHERS = 16  # up to so many, each product of others is computed by itself
+
+
+def _product_of_others(x: Tensor) -> Tensor:
+    """For each element of the last axis the product of all others, without a division.
+
+    Of a long axis: the others in its block of 16, times the product of the other blocks.
+    """
+    n = x.shape[-1]
+    if n <= _OTHERS:
+        here = x._arange(n)
+        spread = x.reshape((*x.shape[:-1], 1, n))._broadcast_to((*x.shape[:-1], n, n))
+        return (here.reshape((n, 1)) == here).where(1, spread).prod(-1)
+    blocks = -(-n // _OTHERS)
+    front = ((0, 0),) * (x.ndim - 1)
+    padded = x._pad_by((*front, (0, blocks * _OTHERS - n)), 1)
+    apart = padded.reshape((*x.shape[:-1], blocks, _OTHERS))
+    others = _product_of_others(apart) * _product_of_others(apart.prod(-1)).unsqueeze(-1)
+    return others.reshape(padded.shape).shrink([*(None for _ in front), (0, n)])
 
 
 # ---- movement ----
@@ -597,7 +656,11 @@ class ScatterExtreme(Function):
 
 
 class ScatterProd(Function):
-    """base, with base[.. index[.. i ..] ..] *= source[.. i ..] for every i (not zero)."""
+    """base, with base[.. index[.. i ..] ..] *= source[.. i ..] for every i.
+
+    The gradient of a source is the product of the others at its place: those that are not zero,
+    and their only zero, which is added up so that it has a gradient in turn.
+    """
 
     __slots__ = ("axis",)
     reads_inputs = True
@@ -612,7 +675,23 @@ class ScatterProd(Function):
         base, index, source = self.inputs
         ones = base.ones_like()
         of_base = grad * ones._apply(ScatterProd(self.axis), index, source)
-        return of_base, None, (grad * out)._apply(Gather(self.axis), index) / source
+        return of_base, None, self._of_others() * grad._apply(Gather(self.axis), index)
+
+    def _of_others(self) -> Tensor:
+        base, index, source = self.inputs
+        null, base_null = source == 0, base == 0
+        solid = null.where(1, source)
+        product = base_null.where(1, base)._apply(ScatterProd(self.axis), index, solid)
+        zeros = base_null.cast(float32)._apply(ScatterAdd(self.axis), index, null.cast(float32))
+        found = null.where(source, 0)
+        zero = base_null.where(base, 0)._apply(ScatterAdd(self.axis), index, found)
+
+        def here(x: Tensor) -> Tensor:
+            return x._apply(Gather(self.axis), index)
+
+        count = here(zeros) - null.cast(float32)
+        others = here(product) / solid
+        return (count == 0).where(others, (count == 1).where(others * (here(zero) - found), 0))
 
 
 class Scatter(Function):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinyml import mlops
 from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
+from tinyml.functional.composed import with_slope
 from tinyml.functional.precision import in_float32, to_float
 
 if TYPE_CHECKING:
@@ -33,9 +34,14 @@ def logsigmoid(x: Tensor) -> Tensor:
     return -softplus(-x)
 
 
+def _silu_slope(x: Tensor) -> Tensor:
+    share = sigmoid(x)
+    return share * (1 + x * (1 - share))
+
+
 @in_float32
 def silu(x: Tensor) -> Tensor:
-    return x * sigmoid(x)
+    return with_slope(lambda x: x * sigmoid(x), _silu_slope, x)
 
 
 @in_float32
@@ -74,18 +80,33 @@ def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.05070098
     return elu(x, alpha) * gamma
 
 
+def _softplus(x: Tensor) -> Tensor:
+    small = (-x.abs()).exp()
+    # log(1 + small), which cancels for a small one
+    log1p = (small < 1e-4).where(small * (1 - small * 0.5), (small + 1).log())
+    return x.maximum(0) + log1p
+
+
+def logistic(x: Tensor) -> Tensor:
+    """As sigmoid, with all digits of what is close to 0: the slope of softplus."""
+    small = (x < 0).where(x, -x).exp()
+    return (x < 0).where(small, 1) / (small + 1)
+
+
 @in_float32
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta without overflow."""
-    scaled = x * beta
-    small = (-scaled.abs()).exp()  # log(1 + small), by its series where 1 + small loses it
-    log1p = (small < 1e-4).where(small * (1 - small * 0.5), (small + 1).log())
-    return (scaled.maximum(0) + log1p) / beta
+    return with_slope(_softplus, logistic, x * beta) / beta
+
+
+def _mish_slope(x: Tensor) -> Tensor:
+    share = softplus(x).tanh()
+    return share + x * logistic(x) * (1 - share * share)
 
 
 @in_float32
 def mish(x: Tensor) -> Tensor:
-    return x * softplus(x).tanh()
+    return with_slope(lambda x: x * softplus(x).tanh(), _mish_slope, x)
 
 
 @in_float32

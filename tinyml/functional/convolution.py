@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from tinyml import mlops
 from tinyml.dtype import float32, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import per_axis
+from tinyml.functional.composed import with_gradient
 from tinyml.functional.movement import pad_by, windows
 
 if TYPE_CHECKING:
@@ -214,6 +216,14 @@ class _Pool:
         """The window's axes, counted from the end."""
         return tuple(range(-self.count, 0))
 
+    def to_the_first(self, grad: Tensor, best: Tensor, read: Tensor) -> mlops.Grads:
+        """The gradient of a window's maximum: of several the first takes it, as torch has it."""
+        count, ones = prod(self.kernel), (1,) * self.count
+        places = read._arange(count).reshape(self.kernel)
+        equal = (read == best.reshape((*best.shape, *ones))) | read.isnan()
+        first = equal.where(places, count).min(self.axes, keepdim=True)
+        return ((places == first).where(grad.reshape((*best.shape, *ones)), 0),)
+
 
 def max_pool2d(
     x: Tensor,
@@ -227,7 +237,7 @@ def max_pool2d(
     """The largest element of each window; with return_indices also where it was."""
     pool = _Pool("max_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
     read = pool.read(x, x.dtype.minimum)
-    best = read.max(pool.axes)
+    best = with_gradient(lambda read: read.max(pool.axes), pool.to_the_first, read)
     if not return_indices:
         return best
     size = prod(pool.space)

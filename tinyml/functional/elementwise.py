@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tinyml.dtype import DType, bool_, int16, int64, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError
 from tinyml.functional.axes import broadcast_shape
+from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.ops import Op
 
@@ -348,12 +350,21 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
 def clip(
     x: Tensor, min_: Tensor | Scalar | None = None, max_: Tensor | Scalar | None = None
 ) -> Tensor:
-    """x, not below min_ and not above max_; at a bound the gradient passes."""
+    """x, not below min_ and not above max_; NaN if one of them is. A bound passes gradient."""
     if min_ is None and max_ is None:
         raise RuntimeError("clip: at least one of min_ and max_ must be given")
+    low: Any = min_
+    high: Any = max_
+    result = x
+    if x.dtype.is_float:
+        result = x if min_ is None else (x >= low).where(x, math.nan)
+        result = result if max_ is None else (x <= high).where(result, math.nan)
     if min_ is not None:
-        x = (x < min_).where(min_, x)
-    return x if max_ is None else (x > max_).where(max_, x)
+        result = (x < low).where(low, result)
+    if max_ is not None:
+        over = x > high if min_ is None else (x > high) | (result > high)
+        result = over.where(high, result)
+    return result
 
 
 def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
@@ -371,13 +382,21 @@ def copysign(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return to_float(x)._apply(mlops.CopySign(), to_float(y))
 
 
+def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    high = maximum(x, y)
+    high = high.isfinite().where(high, 0)
+    return ((x - high).exp() + (y - high).exp()).log() + high
+
+
 @in_float32
 def logaddexp(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
+
+    def rule(grad: Tensor, _: Tensor, x: Tensor, y: Tensor) -> mlops.Grads:
+        return grad * (x - y).sigmoid(), grad * (y - x).sigmoid()
+
     x, y = operands("logaddexp", x, y)
-    high = maximum(x, y).detach()
-    high = high.isfinite().where(high, 0)
-    return ((x - high).exp() + (y - high).exp()).log() + high
+    return with_gradient(_logaddexp, rule, x, y)
 
 
 def isclose(

@@ -315,7 +315,7 @@ def scatter(
     if reduce is not None:
         return scatter_reduce(x, dim, index, source, "sum" if reduce == "add" else "prod")
     if not x.ndim:
-        return x._coerce(source)._broadcast_to(())
+        return scatter(x.reshape(1), dim, index.reshape(1), source.reshape(1)).reshape(())
     dim, index, source = _aligned("scatter", x, dim, index, source)
     place = x._arange(source.shape[dim]).reshape((-1,) + (1,) * (x.ndim - dim - 1))
     place = place._broadcast_to(source.shape)
@@ -363,6 +363,9 @@ def scatter_reduce(
     """x combined with src at the indices: "sum", "prod", "mean", "amax" or "amin"."""
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"scatter_reduce: there is no {reduce!r}; sum, prod, mean, amax, amin")
+    if not x.ndim:
+        row, places, source = x.reshape(1), index.reshape(1), src.reshape(1)
+        return scatter_reduce(row, dim, places, source, reduce, include_self).reshape(())
     dim, index, source = _aligned("scatter_reduce", x, dim, index, src)
     extremes = {"amax": x.dtype.minimum, "amin": x.dtype.maximum}
     nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinyml import mlops
 from tinyml.dtype import float32
 from tinyml.errors import ShapeError
 from tinyml.functional.activation import log_softmax, logsigmoid
+from tinyml.functional.composed import with_gradient
+from tinyml.functional.elementwise import operands
 from tinyml.functional.precision import in_float32
 
 if TYPE_CHECKING:
@@ -108,18 +111,27 @@ def sparse_categorical_crossentropy(
 
 
 def _bounded_log(x: Tensor) -> Tensor:
-    """log(x), but not below -100, and with a gradient that is finite at 0."""
-    zero = x == 0
-    return zero.where(-100, zero.where(1, x).log().maximum(-100))
+    return x.log().maximum(-100)
+
+
+def _surprise(x: Tensor, target: Tensor) -> Tensor:
+    return -(target * _bounded_log(x) + (1 - target) * _bounded_log(1 - x))
+
+
+def _surprise_rule(grad: Tensor, _: Tensor, x: Tensor, target: Tensor) -> mlops.Grads:
+    steepness = ((1 - x) * x).maximum(1e-12)
+    return (
+        grad * (x - target) / steepness,
+        grad * (_bounded_log(1 - x) - _bounded_log(x)),
+    )
 
 
 @in_float32
 def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor:
-    """The surprise at Y (0 to 1) of probabilities x."""
+    """The surprise at Y (0 to 1) of probabilities x; at most 100, with a finite gradient."""
     _check_reduction(reduction)
-    target = Y.cast(x.dtype)
-    losses = -(target * _bounded_log(x) + (1 - target) * _bounded_log(1 - x))
-    return _reduced(losses, reduction)
+    x, target = operands("binary_crossentropy", x, Y.cast(x.dtype))
+    return _reduced(with_gradient(_surprise, _surprise_rule, x, target), reduction)
 
 
 @in_float32

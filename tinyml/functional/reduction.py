@@ -11,6 +11,7 @@ from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
+from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32
 
 if TYPE_CHECKING:
@@ -107,19 +108,38 @@ def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return total * (1 / count) if count else total / 0
 
 
+def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    return x - x.mean(axes, keepdim=True) if axes else x - x
+
+
 @in_float32
 def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The mean square distance from the mean, divided by count - correction."""
     axes = _axes(x, axis, "var")
-    centred = x - x.mean(axes, keepdim=True) if axes else x - x
-    total = (centred * centred).sum(axes, keepdim)
-    return total / max(0, _count(x, axis, "var") - correction)
+    divisor = max(0, _count(x, axis, "var") - correction)
+
+    def total(x: Tensor) -> Tensor:
+        return _centred(x, axes).square().sum(axes, keepdim=True) / divisor
+
+    def rule(grad: Tensor, _: Tensor, x: Tensor) -> mlops.Grads:
+        return (grad * 2 * _centred(x, axes) / divisor,)
+
+    result = with_gradient(total, rule, x)
+    return result if keepdim else _without(result, axes)
 
 
 @in_float32
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
-    """The root of the variance."""
-    return var(x, axis, keepdim, correction).sqrt()
+    """The root of the variance; where it is 0, so is its gradient."""
+    axes = _axes(x, axis, "std")
+    divisor = max(0, _count(x, axis, "std") - correction)
+
+    def rule(grad: Tensor, out: Tensor, x: Tensor) -> mlops.Grads:
+        flat = out == 0
+        return (flat.where(0, grad / flat.where(1, out)) * _centred(x, axes) / divisor,)
+
+    result = with_gradient(lambda x: var(x, axes, True, correction).sqrt(), rule, x)
+    return result if keepdim else _without(result, axes)
 
 
 def std_mean(

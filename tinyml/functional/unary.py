@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import mlops
 from tinyml.dtype import bool_
+from tinyml.functional.composed import with_slope
 from tinyml.functional.precision import in_float32, to_float
 
 if TYPE_CHECKING:
@@ -98,9 +99,17 @@ def atan(x: Tensor) -> Tensor:
     return x._apply(mlops.Atan())
 
 
+def _asin(x: Tensor) -> Tensor:
+    return atan(x / ((1 - x) * (1 + x)).sqrt())
+
+
+def _asin_slope(x: Tensor) -> Tensor:
+    return (1 - x * x).rsqrt()
+
+
 @in_float32
 def asin(x: Tensor) -> Tensor:
-    return atan(x / ((1 - x) * (1 + x)).sqrt())
+    return with_slope(_asin, _asin_slope, x)
 
 
 @in_float32
@@ -118,26 +127,37 @@ def cosh(x: Tensor) -> Tensor:
     return (x.exp() + (-x).exp()) * 0.5
 
 
-@in_float32
-def asinh(x: Tensor) -> Tensor:
+def _asinh(x: Tensor) -> Tensor:
     size = x.abs()
-    huge = size.detach() > 1e9  # the square would overflow
+    huge = size > 1e9  # the square would overflow
     small = huge.where(1, size)
     near = huge.where(size, small + (small * small + 1).sqrt()).log()
     return (near + huge.where(math.log(2), 0.0)) * sign(x)
 
 
 @in_float32
-def acosh(x: Tensor) -> Tensor:
-    huge = x.detach() > 1e9  # where x + x would overflow
+def asinh(x: Tensor) -> Tensor:
+    return with_slope(_asinh, lambda x: (x * x + 1).rsqrt(), x)
+
+
+def _acosh(x: Tensor) -> Tensor:
+    huge = x > 1e9  # where x + x would overflow
     small = huge.where(1, x)
     near = huge.where(x, small + (small - 1).sqrt() * (small + 1).sqrt())
     return near.log() + huge.where(math.log(2), 0.0)
 
 
 @in_float32
+def acosh(x: Tensor) -> Tensor:
+    """NaN below 1, where the formula of the gradient has numbers, as torch has it."""
+    return with_slope(_acosh, lambda x: (x * x - 1).rsqrt(), x)
+
+
+@in_float32
 def atanh(x: Tensor) -> Tensor:
-    return ((1 + x) / (1 - x)).log() * 0.5
+    return with_slope(
+        lambda x: ((1 + x) / (1 - x)).log() * 0.5, lambda x: (1 - x * x).reciprocal(), x
+    )
 
 
 def trunc(x: Tensor) -> Tensor:
