@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +76,7 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
     ),
     "conv": (lambda x, w: x.conv2d(w, padding=1, stride=2), [(1, 2, 4, 3), (2, 2, 2, 2)]),
     "pools": (lambda x: x.max_pool2d(2) * x.avg_pool2d(2), [(1, 1, 4, 4)]),
+    "products": (lambda x: (x * (x > 1)).prod(1) + (x * (x > 1)).cumprod(1)[:, 2], [X]),
     "scans": (lambda x: x.cumsum(1) * x.cumprod(1) + x.cummax(1) + x.logcumsumexp(1), [X]),
     "sort": (lambda x: x.sort(1)[0] * Tensor([1.0, 2.0, 3.0]), [X]),
     "losses": (
@@ -201,20 +204,85 @@ def test_what_has_no_gradient_says_so() -> None:
         y.backward()
 
 
-def test_the_graph_is_freed_and_asking_again_is_an_error() -> None:
-    x = Tensor([1.0, 2.0], requires_grad=True)
+def test_a_graph_can_be_walked_until_something_is_assigned_to() -> None:
+    x, other = Tensor([1.0, 2.0], requires_grad=True), Tensor([0.0])
     y = x * x
     loss = y.sum()
-    loss.backward()
+    for times in (1, 2, 3):
+        loss.backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [2 * times, 4 * times]
+    other.assign(Tensor([1.0]))
     with pytest.raises(GradientError, match="retain_graph"):
         loss.backward()
     with pytest.raises(GradientError, match="retain_graph"):
         (y * 2).sum().backward()
-    again = (x * x).sum()
-    again.backward(retain_graph=True)
-    again.backward()
+    kept, freed = (x * x).sum(), (x * x).sum()
+    kept.backward(retain_graph=True)
+    freed.backward(retain_graph=False)
+    with pytest.raises(GradientError, match="retain_graph"):
+        freed.backward()
+    other.assign(Tensor([2.0]))
+    kept.backward()
+
+
+def test_a_walked_graph_is_not_kept_by_whoever_forgets_it() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    hidden = x * 2
+    watched = weakref.ref(hidden)
+    loss = (hidden * hidden).sum()
+    loss.backward()
+    del hidden, loss
+    assert watched() is None
+
+
+def test_hooks_see_gradients_and_may_replace_them() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    hidden = x * 3
+    seen: list[Any] = []
+    look = hidden.register_hook(lambda grad: seen.append(grad.tolist()))
+    double = x.register_hook(lambda grad: grad * 2)
+    loss = (hidden * hidden).sum()
+    loss.backward()
     assert x.grad is not None
-    assert x.grad.tolist() == [6, 12]
+    assert seen == [[6, 12]]
+    assert x.grad.tolist() == [36, 72]
+    look.remove()
+    double.remove()
+    double.remove()
+    (first,) = loss.gradient(x)
+    assert (len(seen), first.tolist()) == (1, [18, 36])
+    hidden.register_hook(lambda grad: grad.clip(max_=7))
+    assert loss.gradient(x, hidden)[0].tolist() == [18, 21]
+    hidden.register_hook(lambda grad: grad.sum())
+    with pytest.raises(GradientError, match="same shape"):
+        loss.backward()
+    with pytest.raises(GradientError, match="no gradient"):
+        x.detach().register_hook(lambda grad: None)
+
+
+def test_a_tensor_between_retains_its_gradient_if_asked() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    hidden, other = x * 3, x * 2
+    hidden.retain_grad()
+    loss = (hidden * other).sum()
+    loss.backward()
+    assert hidden.grad is not None
+    assert x.grad is not None
+    assert other.grad is None
+    assert (hidden.grad.tolist(), x.grad.tolist()) == ([2, 4], [12, 24])
+    with pytest.raises(GradientError, match="require"):
+        Tensor([1.0]).retain_grad()
+
+
+def test_requires_grad_is_none_until_somebody_says_so() -> None:
+    x = Tensor([1.0])
+    assert (x.requires_grad, x.detach().requires_grad) == (None, False)
+    assert x.requires_grad_().requires_grad is True
+    assert (x * 2).requires_grad is True
+    assert copy.deepcopy(Tensor([1.0], requires_grad=False)).requires_grad is False
+    with pytest.raises(GradientError, match="only floats"):
+        Tensor([1]).requires_grad_()
 
 
 def test_assigning_to_what_a_gradient_needs_is_an_error() -> None:

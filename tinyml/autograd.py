@@ -3,11 +3,16 @@
 Every tensor that requires a gradient and was computed has a record (an applied
 `mlops.Function`) that names its inputs. `backpropagate` visits the tensors below a result,
 results first, and adds up what each record says about its inputs.
+
+A graph can be walked again until something is assigned to: whoever assigns (an optimizer's
+step) would have to save for it the values that are overwritten, so it is freed then. With
+`retain_graph=True` it stays. Gradients that `gradient` finds are recorded in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +24,14 @@ if TYPE_CHECKING:
 
 
 class _Mode:
-    """Whether ops are recorded, and how many assignments have been made so far."""
+    """Whether ops are recorded, how many assignments there were, and graphs walked since."""
 
-    __slots__ = ("assignments", "recording")
+    __slots__ = ("assignments", "recording", "spent")
 
     def __init__(self) -> None:
         self.recording = True
         self.assignments = 0
+        self.spent: list[weakref.ref[Tensor]] = []
 
 
 mode = _Mode()
@@ -55,14 +61,18 @@ def enable_grad() -> _Recording:
     return _Recording(True)
 
 
+# ---- graphs that nobody needs any more ----
+
+
 class Freed(Function):
-    """What stands in the place of a record after backward has used it."""
+    """What stands in the place of a record that was freed."""
 
     __slots__ = ()
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         raise GradientError(
-            "the graph behind this tensor was freed by an earlier backward(); call that one with "
+            "the graph behind this tensor was freed: backward() went through it, and then a "
+            "tensor was assigned to, as an optimizer's step does; call that backward() with "
             "retain_graph=True, or add the losses up and call backward() once"
         )
 
@@ -72,10 +82,56 @@ FREED.inputs = ()
 FREED.clock = 0
 
 
-def _computed_before(root: Tensor, follow: Callable[[Tensor], bool]) -> list[Tensor]:
-    """`root` and the recorded tensors that it was computed from, inputs first."""
+def note_assignment() -> int:
+    """Count an assignment, and free the graphs that backward has been through."""
+    mode.assignments += 1
+    _free(tensor for reference in mode.spent if (tensor := reference()) is not None)
+    mode.spent.clear()
+    return mode.assignments
+
+
+def _free(tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        if tensor._record is not None:
+            tensor._record = FREED
+
+
+# ---- hooks ----
+
+
+class Hook:
+    """A function that is called with the gradient of a tensor, until `remove()`."""
+
+    def __init__(self, hooks: dict[int, Callable[[Tensor], Tensor | None]]) -> None:
+        self._hooks = hooks
+
+    def remove(self) -> None:
+        """Call the function no more."""
+        self._hooks.pop(id(self), None)
+
+
+def _hooked(tensor: Tensor, grad: Tensor) -> Tensor:
+    """The gradient after all hooks of `tensor`, each of which may replace it."""
+    for hook in tuple((tensor._hooks or {}).values()):
+        answer = hook(grad)
+        if answer is None:
+            continue
+        if getattr(answer, "shape", None) != grad.shape:
+            raise GradientError(
+                f"a hook of a tensor {tensor.shape} gave {answer!r} in place of its gradient; it "
+                "gives a tensor of the same shape, or None to leave the gradient as it is"
+            )
+        grad = answer.cast(grad.dtype)
+    return grad
+
+
+# ---- the walk ----
+
+
+def _computed_before(roots: Iterable[Tensor], follow: Callable[[Tensor], bool]) -> list[Tensor]:
+    """`roots` and the recorded tensors that they were computed from, inputs first."""
     done: dict[Tensor, None] = {}
-    stack = [(root, False)]
+    stack = [(root, False) for root in roots]
     while stack:
         tensor, ready = stack.pop()
         record = tensor._record
@@ -92,7 +148,7 @@ def _computed_before(root: Tensor, follow: Callable[[Tensor], bool]) -> list[Ten
 
 
 def _requires_grad(tensor: Tensor) -> bool:
-    return tensor.requires_grad
+    return bool(tensor.requires_grad)
 
 
 def _propagate(
@@ -103,6 +159,8 @@ def _propagate(
 ) -> None:
     """Walk `order` backwards, adding to `found` the gradients of the inputs that are wanted."""
     for tensor in reversed(order):
+        if tensor._hooks and tensor in found:
+            found[tensor] = _hooked(tensor, found[tensor])
         grad = found.get(tensor) if tensor in keep else found.pop(tensor, None)
         record = tensor._record
         if grad is None or record is None:
@@ -115,6 +173,9 @@ def _propagate(
                 continue
             sum_so_far = found.get(source)
             found[source] = part if sum_so_far is None else sum_so_far + part
+    walked = set(order)
+    for leaf in [t for t in found if t._hooks and t not in walked]:
+        found[leaf] = _hooked(leaf, found[leaf])
 
 
 def _check_unchanged(record: Function) -> None:
@@ -127,15 +188,39 @@ def _check_unchanged(record: Function) -> None:
             )
 
 
-def backward(root: Tensor, seed: Tensor, retain_graph: bool) -> dict[Tensor, Tensor]:
-    """d root / d leaf for every leaf that requires a gradient; the graph is freed."""
+def backward(root: Tensor, seed: Tensor, retain_graph: bool | None) -> dict[Tensor, Tensor]:
+    """d root / d tensor for leaves that require a gradient, and for who retains one."""
     found = {root: seed}
-    order = _computed_before(root, _requires_grad)
+    order = _computed_before([root], _requires_grad)
     with _Recording(False):
-        _propagate(order, found, _requires_grad, set())
-    if not retain_graph:
-        for tensor in order:
-            tensor._record = FREED
+        _propagate(order, found, _requires_grad, {t for t in order if t._retains_grad})
+    if retain_graph is None:
+        mode.spent = [r for r in mode.spent if r() is not None]
+        mode.spent += [weakref.ref(tensor) for tensor in order]
+    elif not retain_graph:
+        _free(order)
+    return found
+
+
+def partials(
+    roots: Sequence[Tensor], seeds: Sequence[Tensor], targets: Sequence[Tensor]
+) -> dict[Tensor, Tensor]:
+    """The sum of d root / d target * seed over the roots, for each target they depend on."""
+    order = _computed_before(roots, lambda _: True)
+    path = set(targets)
+    between = []  # what depends on a target
+    for tensor in order:
+        record = tensor._record
+        if record is not None and any(t in path for t in record.inputs):
+            path.add(tensor)
+            between.append(tensor)
+        elif record is FREED and tensor not in path:
+            between.append(tensor)  # whatever it depended on is not known any more
+    found: dict[Tensor, Tensor] = {}
+    for root, seed in zip(roots, seeds, strict=True):
+        if root in path or root._record is FREED:
+            found[root] = found[root] + seed if root in found else seed
+    _propagate(between, found, path.__contains__, set(targets))
     return found
 
 
@@ -147,19 +232,8 @@ def gradient(root: Tensor, targets: Iterable[Tensor], seed: Tensor) -> list[Tens
             raise GradientError(
                 f"gradient: target {number} is {target.dtype}; only floats have one"
             )
-    order = _computed_before(root, lambda _: True)
-    path = set(asked)
-    between = []  # what depends on a target
-    for tensor in order:
-        record = tensor._record
-        if record is not None and any(t in path for t in record.inputs):
-            path.add(tensor)
-            between.append(tensor)
-        elif record is FREED and tensor not in path:
-            between.append(tensor)  # whatever it depended on is not known any more
-    found = {root: seed} if root in path or root._record is FREED else {}
     with _Recording(True):
-        _propagate(between, found, path.__contains__, set(asked))
+        found = partials([root], [seed], asked)
     for number, target in enumerate(asked):
         if target not in found:
             raise GradientError(

@@ -448,33 +448,26 @@ class Prod(Reduction):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x = self.inputs[0]
-        order = [a for a in range(x.ndim) if a not in self.axes]
-        last = x.permute([*order, *self.axes])
-        others = _product_of_others(last.reshape((*(x.shape[a] for a in order), -1)))
-        back = [*order, *self.axes]
-        moved = others.reshape(last.shape).permute(sorted(range(x.ndim), key=back.__getitem__))
-        return (grad * moved,)
+        zero, solid, found = _zeros_apart(x)
+        zeros, only = (t.sum(self.axes, keepdim=True) for t in (zero, found))
+        return (grad * _product_of_others(x, solid.prod(self.axes, keepdim=True), zeros, only),)
 
 
-_OTHERS = 16  # up to so many, each product of others is computed by itself
+def _zeros_apart(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where x is zero (as 0 or 1); x with 1 in place of zeros; and the zeros alone."""
+    zero = x == 0
+    return zero.cast(float32), zero.where(1, x), zero.where(x, 0)
 
 
-def _product_of_others(x: Tensor) -> Tensor:
-    """For each element of the last axis the product of all others, without a division.
+def _product_of_others(x: Tensor, product: Tensor, zeros: Tensor, only: Tensor) -> Tensor:
+    """The product of all factors but x, from the product of those that are not zero.
 
-    Of a long axis: the others in its block of 16, times the product of the other blocks.
+    If one of the others is zero, so is the product; but it has a gradient in turn. Therefore
+    it is multiplied with the sum of the zeros (`only`), of which there are so many (`zeros`).
     """
-    n = x.shape[-1]
-    if n <= _OTHERS:
-        here = x._arange(n)
-        spread = x.reshape((*x.shape[:-1], 1, n))._broadcast_to((*x.shape[:-1], n, n))
-        return (here.reshape((n, 1)) == here).where(1, spread).prod(-1)
-    blocks = -(-n // _OTHERS)
-    front = ((0, 0),) * (x.ndim - 1)
-    padded = x._pad_by((*front, (0, blocks * _OTHERS - n)), 1)
-    apart = padded.reshape((*x.shape[:-1], blocks, _OTHERS))
-    others = _product_of_others(apart) * _product_of_others(apart.prod(-1)).unsqueeze(-1)
-    return others.reshape(padded.shape).shrink([*(None for _ in front), (0, n)])
+    zero, solid, own = _zeros_apart(x)
+    others, count = product / solid, zeros - zero
+    return (count == 0).where(others, (count == 1).where(others * (only - own), 0))
 
 
 # ---- movement ----
@@ -679,19 +672,11 @@ class ScatterProd(Function):
 
     def _of_others(self) -> Tensor:
         base, index, source = self.inputs
-        null, base_null = source == 0, base == 0
-        solid = null.where(1, source)
-        product = base_null.where(1, base)._apply(ScatterProd(self.axis), index, solid)
-        zeros = base_null.cast(float32)._apply(ScatterAdd(self.axis), index, null.cast(float32))
-        found = null.where(source, 0)
-        zero = base_null.where(base, 0)._apply(ScatterAdd(self.axis), index, found)
-
-        def here(x: Tensor) -> Tensor:
-            return x._apply(Gather(self.axis), index)
-
-        count = here(zeros) - null.cast(float32)
-        others = here(product) / solid
-        return (count == 0).where(others, (count == 1).where(others * (here(zero) - found), 0))
+        kinds = (ScatterAdd, ScatterProd, ScatterAdd)  # their count, other factors, the zeros
+        parts = zip(_zeros_apart(base), _zeros_apart(source), kinds, strict=True)
+        totals = [x._apply(kind(self.axis), index, y) for x, y, kind in parts]
+        zeros, product, only = (t._apply(Gather(self.axis), index) for t in totals)
+        return _product_of_others(source, product, zeros, only)
 
 
 class Scatter(Function):

@@ -60,9 +60,12 @@ class Tensor:
     training: ClassVar[_Bool] = False
 
     # what most tensors have; an instance only stores what differs
-    requires_grad: _Bool = False
+    # None: not asked for, so an optimizer that is given the tensor may set it
+    requires_grad: _Bool | None = None
     grad: Tensor | None = None
     _record: mlops.Function | None = None
+    _retains_grad: _Bool = False
+    _hooks: dict[_Int, Callable[[Tensor], Tensor | None]] | None = None
     _assigned: _Int = 0  # the value of mode.assignments when this was last assigned to
     _lazy: LazyBuffer
 
@@ -75,7 +78,7 @@ class Tensor:
     ) -> None:
         target = None if dtype is None else to_dtype(dtype)
         self.lazy = values.to_node(type(self), value, device, target)
-        self.requires_grad = bool(requires_grad)
+        self.requires_grad = requires_grad
         self._check_differentiable()
 
     def _check_differentiable(self) -> None:
@@ -141,7 +144,7 @@ class Tensor:
         return Tensor(value, device=self.device)
 
     def _requiring(self, requires_grad: _Bool | None) -> Tensor:
-        self.requires_grad = bool(requires_grad)
+        self.requires_grad = requires_grad
         self._check_differentiable()
         return self
 
@@ -279,7 +282,7 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same values, cut off from how they were made."""
-        return self._of(self._lazy)
+        return self._of(self._lazy)._requiring(False)
 
     def contiguous(self) -> Tensor:
         """The same values in memory of their own."""
@@ -334,10 +337,18 @@ class Tensor:
 
     # ---- gradients ----
 
-    def backward(self, gradient: Tensor | None = None, retain_graph: Any = False) -> Tensor:
-        """Add to `.grad` of every leaf that this was computed from; then forget the graph."""
+    def requires_grad_(self, requires_grad: _Bool = True) -> Tensor:
+        """Set `requires_grad`; GradientError if this is not of floats."""
+        return self._requiring(requires_grad)
+
+    def backward(self, gradient: Tensor | None = None, retain_graph: _Bool | None = None) -> Tensor:
+        """Add to `.grad` of every leaf that this was computed from and that requires one.
+
+        It can be called again until something is assigned to (see `tinyml.autograd`): then the
+        graph is freed, unless retain_graph is True. False frees it at once.
+        """
         seed = self._seed(gradient)
-        found = autograd.backward(self, seed, bool(retain_graph))
+        found = autograd.backward(self, seed, retain_graph)
         with autograd.no_grad():
             for leaf, grad in found.items():
                 if leaf.grad is None:
@@ -345,6 +356,26 @@ class Tensor:
                 else:
                     leaf.grad.lazy = (leaf.grad + grad)._lazy
         return self
+
+    def retain_grad(self) -> None:
+        """Let `backward` set `.grad` of this tensor also if it was computed from others."""
+        if not self.requires_grad:
+            raise GradientError("retain_grad: this tensor does not require a gradient")
+        self._retains_grad = True
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> autograd.Hook:
+        """Call `hook` with the gradient of this tensor whenever one was found.
+
+        What it returns takes the gradient's place, unless that is None. With `remove()` of the
+        result it is called no more. In a captured step only what it computes is repeated.
+        """
+        if self.requires_grad is False or not self.dtype.is_float:
+            raise GradientError(f"register_hook: this {self.dtype} tensor has no gradient")
+        if self._hooks is None:
+            self._hooks = {}
+        handle = autograd.Hook(self._hooks)
+        self._hooks[id(handle)] = hook
+        return handle
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
         """d self / d target for each target; these can be differentiated again."""
@@ -387,8 +418,7 @@ class Tensor:
         return self
 
     def _replace(self, other: Tensor) -> None:
-        mode.assignments += 1
-        self._assigned = mode.assignments
+        self._assigned = autograd.note_assignment()
         in_memory = isinstance(self._lazy, (lazy.Data, lazy.Assign))
         self.lazy = lazy.assign(self._lazy, other._lazy) if in_memory else other._lazy
         if other.requires_grad and mode.recording:

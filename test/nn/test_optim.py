@@ -259,6 +259,11 @@ def test_a_captured_step_counts_and_sees_a_new_rate(device):
     assert_close(train(jit.TinyJit), train(lambda f: f))
 
 
+def test_a_parameter_that_is_listed_twice_counts_once():
+    a, b = parameters()
+    assert len(optim.SGD([a, b, a]).params) == 2
+
+
 def test_a_group_steps_all_its_optimizers():
     a, b = parameters()
     group = optim.OptimizerGroup(optim.SGD([a], lr=1.0), optim.SGD([b], lr=0.5))
@@ -276,8 +281,8 @@ def test_mistakes_are_named():
     a, b = parameters()
     with pytest.raises(ValueError, match="the list is empty"):
         optim.SGD([])
-    with pytest.raises(ValueError, match=r"parameters 0 and 2, with shape \(3,\), are the same"):
-        optim.SGD([a, b, a])
+    with pytest.raises(ValueError, match=r"parameters 0 and 1, with shape \(3,\), are the same"):
+        optim.OptimizerGroup(optim.SGD([a]), optim.Adam([a]))
     with pytest.raises(TypeError, match="parameter 1 is a float"):
         optim.SGD([a, 1.0])
     with pytest.raises(ValueError, match="negative"):

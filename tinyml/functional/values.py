@@ -163,7 +163,7 @@ def to_numpy(x: Tensor) -> Array:
     return np.array(values, leaf.dtype.compute, order="C", copy=True).reshape(leaf.shape)
 
 
-def parts_of(x: Tensor) -> tuple[Array, str, str, bool]:
+def parts_of(x: Tensor) -> tuple[Array, str, str, bool | None]:
     """All that a copy of x, here or in another process, is made from."""
     x.realize()
     leaf = x.lazy
@@ -172,7 +172,7 @@ def parts_of(x: Tensor) -> tuple[Array, str, str, bool]:
 
 
 def from_parts(
-    kind: type[Tensor], values: Array, dtype: str, device: str, requires_grad: bool
+    kind: type[Tensor], values: Array, dtype: str, device: str, requires_grad: bool | None
 ) -> Tensor:
     """The inverse of `parts_of`."""
     stored = np.array(values, order="C", copy=True)

@@ -20,6 +20,7 @@ from tinyml.tensor import Tensor
 class Optimizer:
     """Base class: a subclass says in `_update` how far a parameter moves.
 
+    A parameter whose `requires_grad` is None is trained, too: it is set to True here.
     Tensors with `requires_grad=False` among `params` (running averages of a batch norm) are not
     optimized, but are realized in `step` with everything else.
 
@@ -27,7 +28,7 @@ class Optimizer:
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, fused: bool = False) -> None:
-        params = list(params)
+        params = list({id(p): p for p in params}.values())  # one that is listed twice counts once
         _check_parameters(params)
         if lr < 0:
             raise ValueError(f"the learning rate {lr} is negative")
@@ -113,14 +114,14 @@ def _check_parameters(params: Sequence[Tensor]) -> None:
         if id(p) in seen:
             raise ValueError(
                 f"parameters {seen[id(p)]} and {i}, with shape {p.shape}, are the same tensor: "
-                "list it once (nn.state.get_parameters does)"
+                "in a group, only one optimizer can update it"
             )
+        seen[id(p)] = i
         if p.device != params[0].device:
             raise DeviceError(
                 f"parameter {i} is on {p.device}, parameter 0 on {params[0].device}: "
                 "use one optimizer for each device"
             )
-        seen[id(p)] = i
 
 
 def _wide(p: Tensor) -> dt.DType:
