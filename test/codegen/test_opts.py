@@ -252,3 +252,18 @@ def test_a_plain_loop_nest_prints_what_it_walks() -> None:
     )
     assert "grid i0:13" in text
     assert "loop r0:5" in text
+
+
+def test_sums_of_lanes_lie_side_by_side_whatever_order_the_rows_have() -> None:
+    if not Device.available("CPU"):
+        pytest.skip("CPU does not answer")
+    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
+    opts = [
+        Opt(OptKind.LANES, "i1", 8), Opt(OptKind.SPLIT, "i0", 6), Opt(OptKind.GRID, "i0"),
+        Opt(OptKind.UNROLL, "i0s", 3), Opt(OptKind.ORDER, "i1v"), Opt(OptKind.BLOCK, "r0", 5),
+    ]  # fmt: skip
+    (tile,) = optimize(lower(k), opts).nests[0].tiles
+    assert tile.axes[-1].name == "i1v_sums0"
+    found = arrays_of(k)
+    stages.on_machine("CPU", [k], opts)(k, found)
+    np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)

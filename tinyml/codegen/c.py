@@ -153,6 +153,8 @@ class CRenderer(CLanes):
     def put_tile(self, put: ir.PutTile) -> Iterator[str]:
         lane = next(iter(put.index.free & self.k.lanes), None)
         lanes = lane.size if lane is not None else 1
+        if lane is not None and put.index.stride(lane) != 1:
+            raise TypeError(f"{self.k.name}: {put.tile} does not lie along {lane.name}")
         start = put.index.substitute({lane: linear(0)}) if lane is not None else put.index
         place: Text = f"{put.tile}[{self.index(start)[0]}]", ATOM
         if lane is not None:

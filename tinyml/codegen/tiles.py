@@ -21,6 +21,9 @@ from tinyml.index import (
     row_major,
 )
 
+# what lies side by side in a tile is what lanes or threads read side by side
+ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
+
 
 def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     """A fold over `axis` in steps of `amount`: a tile holds the sums for all rows of a block."""
@@ -36,27 +39,26 @@ def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
             blocked.append(one)
             continue
         change = Change({axis: linear(outer) * amount + linear(inner)}, {axis: (outer, inner)}, {})
-        made, own = _accumulated(nest, change.nest(one), found, outer)
+        number = sum(len(other.tiles) for other in (*nest.nests, *blocked))
+        made, own = _accumulated(nest, change.nest(one), found, outer, f"sums{number}")
         blocked.append(made)
         kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
     return replace(nest, nests=tuple(blocked), kinds=tuple(kinds.items()))
 
 
 def _accumulated(
-    nest: LoopNest, one: Nest, found: list[Fold], outer: Axis
+    nest: LoopNest, one: Nest, found: list[Fold], outer: Axis, name: str
 ) -> tuple[Nest, dict[Axis, Axis]]:
     """The one fold over `outer` made into a tile, whose axes stand for axes of `one`."""
     (fold,) = [f for f in folds(one) if outer in f.axes][:1]
     grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
     inner = [a for a in one.rows if a in fold.free and a not in grid]
-    last = [a for a in inner if nest.kind(a) is not Kind.LOOP]
-    inner = [*(a for a in inner if a not in last), *last]
+    inner.sort(key=lambda a: ORDER[nest.kind(a)])
     whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in inner)
     whole = whole and all(nest.kind(a) is not Kind.THREAD for a in axes(one))
     alone = len(found) == 1 and len(folds(one)) == 1 and fold.free <= {*one.rows}
     if not (grid and inner and whole and alone) or one.tiles:
         raise OptError(f"cannot block {outer.name}: its fold is not one of whole tiles in a block")
-    name = "sums"
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
     rest = tuple(a for a in fold.axes if a is not outer)
     stepped: Expr = Fold(fold.op, fold.body, rest)
@@ -135,17 +137,16 @@ def _tile(
     nest: LoopNest, one: Nest, found: list[Load], after: Axis, outside: set[Axis], name: str
 ) -> tuple[Tile, Nest]:
     load = found[0]
-    order = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
     folded = {a for fold in folds(one) for a in fold.axes}
     inner = sorted(
         load.free - outside,
         key=lambda a: (
-            order[nest.kind(a)],
+            ORDER[nest.kind(a)],
             a in folded,
             -abs(load.position.factor(a)),
             a.name,
         ),
-    )  # what lies side by side in the tile is what lanes or threads read side by side
+    )
     if len(found) > 1 or not inner:
         raise OptError(f"cannot stage slot{load.slot}: it is read {len(found)} ways")
     if any(not {s.outer, s.inner}.isdisjoint({after, *load.free}) for s in nest.splits):
