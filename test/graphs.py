@@ -197,7 +197,7 @@ def _corners(op: Op, dtype: DType, target: DType) -> list[Any]:
     if dtype is bool_:
         return [True, False]
     if not dtype.is_float:
-        return [dtype.minimum, dtype.maximum, 0, 1]
+        return [dtype.min, dtype.max, 0, 1]
     if op is Op.CAST and not target.is_float:
         low = 0.0 if target.kind == "u" else -2.5
         return [0.0, 0.5, 1.5, low, 2.75] if target is not bool_ else [0.0, -0.0, 0.5]

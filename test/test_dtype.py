@@ -1,39 +1,69 @@
-"""Which dtype an op computes in: torch's lattice, with weak Python numbers."""
+"""Which dtype an op computes in: torch's lattice, with weak numbers; and what whole numbers do."""
 
 from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tinyml import Tensor, dtypes
+from tinyml import Device, Tensor, dtypes
 from tinyml.dtype import by_name, promote
 from tinyml.dtypes import DTYPES_DICT, least_upper_dtype, least_upper_float
+from tinyml.errors import DTypeError
 
-# torch.promote_types, written out: each row against the columns in the same order
-ORDER = ["bool", "uint8", "int8", "int16", "int32", "int64"]
-ORDER += ["float16", "bfloat16", "float32", "float64"]
-TABLE = """
-bool     uint8   int8    int16   int32   int64   float16 bfloat16 float32 float64
-uint8    uint8   int16   int16   int32   int64   float16 bfloat16 float32 float64
-int8     int16   int8    int16   int32   int64   float16 bfloat16 float32 float64
-int16    int16   int16   int16   int32   int64   float16 bfloat16 float32 float64
-int32    int32   int32   int32   int32   int64   float16 bfloat16 float32 float64
-int64    int64   int64   int64   int64   int64   float16 bfloat16 float32 float64
-float16  float16 float16 float16 float16 float16 float16 float32  float32 float64
-bfloat16 bfloat16 bfloat16 bfloat16 bfloat16 bfloat16 float32 bfloat16 float32 float64
-float32  float32 float32 float32 float32 float32 float32 float32  float32 float64
-float64  float64 float64 float64 float64 float64 float64 float64  float64 float64
-"""
+torch = pytest.importorskip("torch", reason="torch is an optional reference: pip install torch")
+NAMES = [d.name for d in dtypes.all]
+OPERATORS = [operator.add, operator.mul, operator.sub, operator.truediv, operator.floordiv]
+OPERATORS += [operator.mod, operator.pow, operator.eq, operator.lt, operator.and_, operator.lshift]
 
 
-def test_promotion_is_torchs() -> None:
-    rows = [line.split() for line in TABLE.strip().splitlines()]
-    for a, row in zip(ORDER, rows, strict=True):
-        for b, wanted in zip(ORDER, row, strict=True):
-            assert promote(by_name(a), by_name(b)).name == wanted, (a, b)
+def _dtype_of(op: Callable[..., Any], *operands: Any) -> str:
+    """The name of the result's dtype, or "" where the library has none."""
+    try:
+        return str(op(*operands).dtype).removeprefix("torch.")
+    except (RuntimeError, TypeError):
+        return ""
 
 
-@pytest.mark.parametrize("name", ORDER)
+def _disagree(op: Callable[..., Any], ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> str:
+    """What is wrong with our dtype, where torch has one ("" if nothing)."""
+    wanted, got = _dtype_of(op, *theirs), _dtype_of(op, *ours)
+    narrow = (got, wanted) == ("int32", "int64")  # a Python int is an int32 here
+    return "" if not wanted or got == wanted or narrow else f"{op.__name__}: {got}, not {wanted}"
+
+
+@pytest.mark.parametrize("a", NAMES)
+def test_any_two_dtypes_are_promoted_as_torch_does(a: str) -> None:
+    """Tensors with axes and without; a Python number on either side."""
+    wrong = []
+    for shape, b, other in product([(2,), ()], NAMES, [(2,), ()]):
+        ours = Tensor.ones(shape, dtype=a), Tensor.ones(other, dtype=b)
+        theirs = [torch.ones(s, dtype=getattr(torch, d)) for s, d in ((shape, a), (other, b))]
+        wrong += [w for op in OPERATORS if (w := _disagree(op, ours, tuple(theirs)))]
+    mine, yours = Tensor.ones(2, dtype=a), torch.ones(2, dtype=getattr(torch, a))
+    for op, number in product(OPERATORS, (True, 2, 2.5)):
+        wrong.append(_disagree(op, (mine, number), (yours, number)))
+        wrong.append(_disagree(op, (number, mine), (number, yours)))
+    assert [w for w in wrong if w] == []
+
+
+def test_promotion_is_a_lattice() -> None:
+    """The smallest dtype above both: whatever the order, and whatever the grouping but for one."""
+    for a, b in product(dtypes.all, dtypes.all):
+        assert promote(a, b) is promote(b, a)
+        assert promote(a, a) is a
+        assert not promote(a, b) < a
+    assert least_upper_dtype(dtypes.int64, dtypes.uint64) is dtypes.uint64
+    assert least_upper_dtype(dtypes.uint16, dtypes.int16) is dtypes.int32
+    assert dtypes.int8 < dtypes.int16 < dtypes.float16 < dtypes.float32
+    assert not dtypes.int8 < dtypes.uint8
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_python_numbers_are_weak(name: str) -> None:
     x = Tensor([1, 0], dtype=name)
     own = by_name(name)
@@ -80,8 +110,88 @@ def test_halves_accumulate_in_float32(device: str) -> None:
     assert product.item() == pytest.approx(3006, rel=2e-3)  # adding up halves would stop at 2048
 
 
+SIGNED, UNSIGNED = ["int8", "int16", "int32", "int64"], ["uint8", "uint16", "uint32", "uint64"]
+
+
+def test_whole_numbers_wrap_around_and_round_down(device: str) -> None:
+    """As numpy's: +, *, and the sign of // and % for all signs; an // or % by 0 is 0."""
+    results, wanted = [], []
+    for name in SIGNED + UNSIGNED:
+        least, most = (int(v) for v in (np.iinfo(name).min, np.iinfo(name).max))
+        values = [most, most - 1, 7, 6, 1, 0, least] + ([-1, -6, -7] if least else [])
+        x, y = np.array(
+            [(a, b) for a, b in product(values, values) if (a, b) != (least, -1)], name
+        ).T
+        a, b, safe = Tensor(x), Tensor(y), np.where(y == 0, 1, y)
+        results += [a + b, a * b, a - b, a // b, a % b, a & b, a ^ b, ~a]
+        with np.errstate(all="ignore"):
+            wanted += [x + y, x * y, x - y, np.where(y == 0, 0, x // safe)]
+            wanted += [np.where(y == 0, 0, x % safe), x & y, x ^ y, ~x]
+    Tensor.realize(*results)
+    for i, (ours, theirs) in enumerate(zip(results, wanted, strict=True)):
+        assert ours.numpy().dtype == theirs.dtype
+        np.testing.assert_array_equal(ours.numpy(), theirs, err_msg=str(i))
+
+
+def test_shifts_may_go_beyond_the_width(device: str) -> None:
+    names = SIGNED + UNSIGNED
+    numbers = {n: [1, 5, int(np.iinfo(n).max), int(np.iinfo(n).min)] for n in names}
+    by = [0, 1, 3, 7, 8, 31, 32, 64, 100]
+    results = [op(Tensor([numbers[n]], dtype=n), Tensor(by, dtype=n).reshape(-1, 1))
+               for n in names for op in (operator.lshift, operator.rshift)]  # fmt: skip
+    Tensor.realize(*results)
+    for i, ours in enumerate(results):
+        name, op = names[i // 2], (operator.lshift, operator.rshift)[i % 2]
+        exact = [[op(v, b) for v in numbers[name]] for b in by]
+        span, least = 2 ** (8 * np.dtype(name).itemsize), int(np.iinfo(name).min)
+        assert ours.tolist() == [[(v - least) % span + least for v in row] for row in exact], name
+
+
+def test_comparisons_and_logic_give_bool() -> None:
+    x, y = Tensor([1, 2, 0]), Tensor([1.5, 2.0, 0.0])
+    results = [x < y, x <= y, x == y, x != y, x > 1, x.logical_not(), (x > 0) & (y > 1)]
+    results += [y.isnan(), y.isfinite(), x.any(), y.all(), y.isclose(x), ~(x == y)]
+    assert {r.dtype for r in results} == {dtypes.bool}
+
+
+def test_bits_are_read_as_other_dtypes(device: str) -> None:
+    """The last axis grows or shrinks, as with torch's view(dtype)."""
+    raw = (np.arange(48, dtype=np.uint8) * 5 % 100).reshape(2, 24)  # no NaN has these bytes
+    x, names = Tensor(raw), [n for n in NAMES if n != "bool"]
+    there = {n: x.bitcast(n) for n in names}
+    back = {n: there[n].bitcast("uint16").bitcast("uint8") for n in names}
+    Tensor.realize(*there.values(), *back.values())
+    for name in names:
+        wanted = torch.from_numpy(raw).view(getattr(torch, name)).to(torch.float64)
+        np.testing.assert_array_equal(there[name].numpy().astype(np.float64), wanted, name)
+        np.testing.assert_array_equal(back[name].numpy(), raw, name)
+    with pytest.raises(RuntimeError, match="does not make whole float32"):
+        Tensor([[1, 2, 3]], dtype="int8").bitcast("float32")
+    with pytest.raises(RuntimeError, match="must be there"):
+        Tensor(1.0).bitcast("int8")
+    with pytest.raises(DTypeError, match="no pattern of bits"):
+        Tensor([True]).bitcast("int8")
+
+
+def test_defaults_can_be_set_for_a_while() -> None:
+    with dtypes.defaults(float=dtypes.float64, int=dtypes.int64):
+        assert Tensor([1.5]).dtype is Tensor.rand(2).dtype is dtypes.float64
+        assert (Tensor([1]) / 2).dtype is dtypes.float64
+        assert Tensor([1]).dtype is dtypes.int64
+        assert Tensor([1, 2]).argmax().dtype is dtypes.int32
+    assert Tensor([1.5]).dtype is dtypes.float32
+    with pytest.raises(DTypeError, match="default_float is one of"):
+        dtypes.default_float = dtypes.int32
+    with Device.default("NUMPY"):
+        assert Tensor([1]).device == "NUMPY"
+
+
 def test_the_namespace() -> None:
     assert dtypes.half is dtypes.float16
+    assert all(getattr(dtypes, name) is found for name, found in DTYPES_DICT.items())
+    assert all(by_name(name) is found for name, found in DTYPES_DICT.items())
+    assert dtypes.iinfo(dtypes.int8) == (-128, 127)
+    assert dtypes.float64.bitsize == 64
     assert set(dtypes.fields()) == set(DTYPES_DICT)
     assert least_upper_dtype(dtypes.int8, dtypes.uint8) is dtypes.int16
     assert dtypes.min(dtypes.int8) == -128

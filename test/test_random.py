@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tinyml import Tensor, lazy, trace
+from tinyml import Device, Tensor, TinyJit, lazy, trace
 from tinyml.dtype import uint32
 from tinyml.functional.random_ import threefry
 from tinyml.realize import realize, upload
@@ -55,6 +55,75 @@ def test_distributions(device: str) -> None:
     assert scaled.numpy().max() < 5
     assert halves.numpy().max() < 1
     assert abs(np.corrcoef(flat.numpy()[1:], flat.numpy()[:-1])[0, 1]) < 0.03
+
+
+def test_every_kind_of_draw_is_the_same_everywhere(device: str) -> None:
+    """On each device, and replayed by a TinyJit, as numpy computes it."""
+
+    def drawn(place: str) -> list[Tensor]:
+        weights = Tensor([0.2, 0.0, 0.5], device=place)
+        return [
+            Tensor.rand(7, dtype="float64", device=place),
+            Tensor.randint(7, low=-(2**63), high=2**63, dtype="int64", device=place),
+            Tensor.randint(7, low=0, high=3 * 2**62, dtype="uint64", device=place),
+            Tensor.uniform(7, low=-3, high=3, dtype="int32", device=place),
+            Tensor.rand(7, dtype="bfloat16", device=place),
+            Tensor.randperm(7, device=place),
+            weights.multinomial(7, replacement=True),
+            weights.multinomial(2),
+            weights.bernoulli(),
+            Tensor.randn(7, dtype="float64", device=place),
+        ]
+
+    Tensor.manual_seed(11)
+    wanted = [[x.numpy() for x in drawn("NUMPY")] for _ in range(4)]
+    Tensor.manual_seed(11)
+    step = TinyJit(lambda: drawn(device))
+    for expected in wanted:  # the last two are replayed
+        got = step()
+        Tensor.realize(*got)
+        for ours, theirs in zip(got[:-1], expected[:-1], strict=True):
+            np.testing.assert_array_equal(ours.numpy(), theirs)
+        np.testing.assert_allclose(got[-1].numpy(), expected[-1], rtol=1e-12)
+
+
+def test_float64_has_53_random_bits_and_wide_ranges_are_even() -> None:
+    with Device.default("NUMPY"):
+        fine = np.sort(Tensor.rand(5000, dtype="float64").numpy())
+        bell = np.sort(Tensor.randn(5000, dtype="float64").numpy())
+        wide = Tensor.randint(5000, low=0, high=3 * 2**62, dtype="uint64").numpy()
+        whole = Tensor.uniform(6000, low=-3, high=3, dtype="int32").numpy()
+    assert (fine * 2.0**53 % 1 == 0).all()
+    assert len(np.unique(fine * 2.0**32 % 1)) > 4990  # the bits below those of one word
+    assert kolmogorov(fine, fine) < 1.63
+    assert kolmogorov(bell, np.array([0.5 + 0.5 * math.erf(v / 2**0.5) for v in bell])) < 1.63
+    assert kolmogorov(np.sort(wide / (3 * 2.0**62)), np.sort(wide / (3 * 2.0**62))) < 1.63
+    counts = np.bincount(whole + 3, minlength=6)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 20.5  # chi-squared, 5 degrees of freedom
+
+
+def test_bernoulli_and_what_has_no_chance() -> None:
+    with Device.default("NUMPY"):
+        drawn = Tensor.full((4000,), 0.3).bernoulli()
+        assert drawn.numpy().mean() == pytest.approx(0.3, abs=0.03)
+        assert Tensor([0.0, 1.0], dtype="float16").bernoulli().tolist() == [0, 1]
+        once = Tensor([[0.0, 2.0, 0.0]]).expand(900, 3).multinomial(1)
+        assert set(once.numpy().ravel()) == {1}
+
+
+def test_draws_refuse_what_they_cannot_do() -> None:
+    with pytest.raises(TypeError, match="integers between integers"):
+        Tensor.randint(3, low=0.5, high=3)
+    with pytest.raises(TypeError, match="not float32"):
+        Tensor.randint(3, dtype="float32")
+    with pytest.raises(ValueError, match="within int8; got 0 and 129"):
+        Tensor.randint(3, low=0, high=129, dtype="int8")
+    with pytest.raises(ValueError, match="sizes are whole numbers"):
+        Tensor.rand(2.5)
+    with pytest.raises(ValueError, match="positive count"):
+        Tensor(2.0).multinomial()
+    with pytest.raises(TypeError, match="probabilities are floats"):
+        Tensor([1]).bernoulli()
 
 
 def test_initial_weights(device: str) -> None:

@@ -158,19 +158,6 @@ def test_training_is_a_setting_for_a_while() -> None:
     assert not Tensor.training
 
 
-def test_decompositions(device: str, rng: np.random.Generator) -> None:
-    x = rng.standard_normal((4, 3)).astype(np.float32)
-    q, r = Tensor(x).qr()
-    u, s, v = Tensor(x).svd(full_matrices=False)
-    near = Tensor(x).newton_schulz(12, params=(1.5, -0.5))
-    Tensor.realize(q, r, u, s, v, near)
-    np.testing.assert_allclose(q.numpy() @ r.numpy(), x, atol=1e-5)
-    np.testing.assert_allclose(q.numpy().T @ q.numpy(), np.eye(4), atol=1e-5)
-    np.testing.assert_allclose(u.numpy() * s.numpy() @ v.numpy(), x, atol=1e-5)
-    np.testing.assert_allclose(s.numpy(), np.linalg.svd(x)[1], rtol=1e-4)
-    np.testing.assert_allclose(near.numpy(), u.numpy() @ v.numpy(), atol=1e-3)
-
-
 def test_importing_needs_numpy_only() -> None:
     code = (
         "import sys, tinyml; print([m for m in ('torch', 'pycuda', 'scipy') if m in sys.modules])"

@@ -11,7 +11,8 @@ from __future__ import annotations
 import difflib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -103,6 +104,15 @@ class _Devices:
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
         self._default = self.canonical(name)
+
+    @contextmanager
+    def default(self, name: str) -> Iterator[str]:
+        """`with Device.default("NUMPY"):` new tensors go there, inside the block."""
+        before, self.DEFAULT = self._default, name
+        try:
+            yield self.DEFAULT
+        finally:
+            self._default = before
 
     @staticmethod
     def _fastest() -> str:

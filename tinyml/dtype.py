@@ -7,9 +7,10 @@ Promotion (the same as PyTorch's), the smallest type that is above both:
                                            bfloat16 ─┘
 
 uint16, uint32 and uint64 stand above the smaller unsigned types; with a signed type of at
-most the same size they give the next larger signed type, and uint64 with a signed type gives
-int64 (there is nothing larger). An integer with a float is that float. A Python number is
-weak: it takes the dtype of the tensor unless it is of a higher kind (bool < int < float).
+most the same size they give the next larger signed type, and uint64, which has none above it,
+stays uint64 (torch promotes none of these). An integer with a float is that float. A Python
+number is weak, and so is a tensor of no axes against one that has some: it raises the other's
+dtype only to a higher kind (bool < int < float). docs/dtypes.md has the tables.
 """
 
 from __future__ import annotations
@@ -51,14 +52,22 @@ class DType:
         return _COMPUTE[self.name]
 
     @property
-    def minimum(self) -> int | float | bool:
+    def bitsize(self) -> int:
+        return 8 * self.itemsize
+
+    @property
+    def min(self) -> int | float | bool:
         """The least value: -inf for floats."""
         return _bounds(self)[0]
 
     @property
-    def maximum(self) -> int | float | bool:
+    def max(self) -> int | float | bool:
         """The greatest value: inf for floats."""
         return _bounds(self)[1]
+
+    def __lt__(self, other: DType) -> bool:
+        """Whether `other` stands above this in the order of promotion; where none does, False."""
+        return self is not other and _promote_two(self, other) is other
 
     def __repr__(self) -> str:
         return self.name
@@ -101,17 +110,20 @@ INTS = tuple(d for d in ALL if d.kind in "ui")
 
 _BY_NAME = {d.name: d for d in ALL}
 _ALIASES = {
-    "half": float16,
-    "float": float32,
-    "double": float64,
+    "char": int8,
+    "short": int16,
     "int": int32,
     "long": int64,
-    "short": int16,
-    "char": int8,
     "uchar": uint8,
+    "ushort": uint16,
     "uint": uint32,
+    "ulong": uint64,
+    "half": float16,
     "bf16": bfloat16,
+    "float": float32,
+    "double": float64,
 }
+NAMES = {**_BY_NAME, **_ALIASES}  # every spelling of every dtype
 _STORAGE = {d.name: np.dtype("uint16" if d is bfloat16 else d.name) for d in ALL}
 _COMPUTE = {d.name: np.dtype("float32" if d is bfloat16 else d.name) for d in ALL}
 _BY_NUMPY = {_STORAGE[d.name]: d for d in ALL if d is not bfloat16}
@@ -120,7 +132,7 @@ _SIGNED = {1: int8, 2: int16, 4: int32, 8: int64}
 
 def by_name(name: str) -> DType:
     """The dtype called `name`, e.g. "float32" or "half"; DTypeError if there is none."""
-    found = _BY_NAME.get(name) or _ALIASES.get(name)
+    found = NAMES.get(name)
     if found is None:
         raise DTypeError(f"no dtype {name!r}; there are: {', '.join(_BY_NAME)}")
     return found
@@ -142,6 +154,12 @@ def promote(*dtypes: DType) -> DType:
     return result
 
 
+def promote_weak(dtype: DType, weak: DType) -> DType:
+    """The dtype of an op between axes of `dtype` and a number of dtype `weak`."""
+    higher = weak.is_float if dtype.is_int else dtype is bool_
+    return _promote_two(dtype, weak) if higher else dtype
+
+
 @cache
 def _promote_two(a: DType, b: DType) -> DType:
     if a is b:
@@ -155,7 +173,7 @@ def _promote_two(a: DType, b: DType) -> DType:
     signed, unsigned = (a, b) if a.kind == "i" else (b, a)
     if signed.itemsize > unsigned.itemsize:
         return signed
-    return _SIGNED[min(8, 2 * unsigned.itemsize)]
+    return _SIGNED.get(2 * unsigned.itemsize, uint64)
 
 
 def _promote_floats(a: DType, b: DType) -> DType:

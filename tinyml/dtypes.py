@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import builtins
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tinyml import dtype as formats
-from tinyml.dtype import ALL, FLOATS, INTS, DType, by_name, promote
+from tinyml.dtype import ALL, FLOATS, INTS, NAMES, DType, by_name, promote
 from tinyml.errors import DTypeError
 
-DTYPES_DICT = {d.name: d for d in ALL}
+DTYPES_DICT = dict(NAMES)
 _EXPONENT_AND_MANTISSA = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}
 
 
@@ -27,7 +29,7 @@ class _DTypes:
     int32 = int = formats.int32
     int64 = long = formats.int64
     float16 = half = formats.float16
-    bfloat16 = formats.bfloat16
+    bfloat16 = bf16 = formats.bfloat16
     float32 = float = formats.float32
     float64 = double = formats.float64
     floats = FLOATS
@@ -37,12 +39,44 @@ class _DTypes:
     all = ALL
 
     def __init__(self) -> None:
-        self.default_float: DType = formats.float32
-        self.default_int: DType = formats.int32
+        self._float, self._int = formats.float32, formats.int32
+
+    @property
+    def default_float(self) -> DType:
+        """What a Python float becomes, and `zeros`, `rand`, an integer divided, ...; settable."""
+        return self._float
+
+    @default_float.setter
+    def default_float(self, dtype: DType) -> None:
+        if dtype not in FLOATS:
+            raise DTypeError(f"default_float is one of {FLOATS}, not {dtype}")
+        self._float = dtype
+
+    @property
+    def default_int(self) -> DType:
+        """What a Python int becomes, if it fits; settable."""
+        return self._int
+
+    @default_int.setter
+    def default_int(self, dtype: DType) -> None:
+        if dtype not in INTS:
+            raise DTypeError(f"default_int is one of {INTS}, not {dtype}")
+        self._int = dtype
+
+    @contextmanager
+    def defaults(self, *, float: DType | None = None, int: DType | None = None) -> Iterator[None]:
+        """`with dtypes.defaults(float=dtypes.float64):` other defaults, inside the block."""
+        before = self._float, self._int
+        try:
+            self.default_float = self._float if float is None else float
+            self.default_int = self._int if int is None else int
+            yield
+        finally:
+            self._float, self._int = before
 
     @staticmethod
     def fields() -> dict[str, DType]:
-        """Every dtype by its name."""
+        """Every dtype by its names: "float32" is also "float"."""
         return dict(DTYPES_DICT)
 
     @staticmethod
@@ -64,12 +98,19 @@ class _DTypes:
     @staticmethod
     def min(dtype: DType) -> Any:
         """The least value: -inf for floats."""
-        return dtype.minimum
+        return dtype.min
 
     @staticmethod
     def max(dtype: DType) -> Any:
         """The greatest value: inf for floats."""
-        return dtype.maximum
+        return dtype.max
+
+    @staticmethod
+    def iinfo(dtype: DType) -> tuple[Any, Any]:
+        """(the least value, the greatest value)."""
+        if not dtype.is_int:
+            raise ValueError(f"iinfo: {dtype} is not an integer dtype")
+        return dtype.min, dtype.max
 
     @staticmethod
     def finfo(dtype: DType) -> tuple[Any, Any]:
@@ -85,7 +126,7 @@ class _DTypes:
         if type(value).__name__ in ("bool", "bool_"):
             return formats.bool_
         if isinstance(value, builtins.int):
-            fits = self.default_int.minimum <= value <= self.default_int.maximum
+            fits = self.default_int.min <= value <= self.default_int.max
             return self.default_int if fits else formats.int64
         if isinstance(value, builtins.float):
             return self.default_float

@@ -36,7 +36,7 @@ ACCUMULATE: dict[Op, Any] = {
 
 def identity(op: Op, dtype: DType) -> Any:
     """The value that leaves the other operand of `op` as it is."""
-    return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtype.minimum, Op.MIN: dtype.maximum}[op]
+    return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtype.min, Op.MIN: dtype.max}[op]
 
 
 def interpret(

@@ -246,9 +246,9 @@ def _exact_text(value: Any, dtype: DType) -> str:
     if dtype is bool_:
         return str(bool(value))
     value = int(value)
-    if not dtype.minimum <= value <= dtype.maximum:  # wraps around, as a cast does
+    if not dtype.min <= value <= dtype.max:  # wraps around, as a cast does
         span = 1 << (8 * dtype.itemsize)
-        value = (value - int(dtype.minimum)) % span + int(dtype.minimum)
+        value = (value - int(dtype.min)) % span + int(dtype.min)
     return str(value)
 
 
@@ -319,7 +319,7 @@ def bitcast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
     if x.dtype is dtype:
         return x
     if x.dtype.itemsize != dtype.itemsize or bool_ in (x.dtype, dtype):
-        raise DTypeError(f"cannot bitcast {x.dtype} to {dtype}: sizes differ or one is bool")
+        raise DTypeError(f"bitcast: {x.dtype} to {dtype}: sizes differ or one is bool")
     node: LazyBuffer = Map(x.shape, dtype, x.device, (x,), Op.BITCAST)
     return node
 

@@ -24,6 +24,7 @@ from tinyml.errors import DTypeError, GradientError, ShapeError
 from tinyml.functional import (
     activation,
     attention,
+    bits,
     convolution,
     creation,
     decomposition,
@@ -310,9 +311,7 @@ class Tensor:
         target = dtype if type(dtype) is DType else to_dtype(dtype)
         return self if self._lazy.dtype is target else self._apply(mlops.Cast(target))
 
-    def bitcast(self, dtype: DType | str) -> Tensor:
-        """The bits as numbers of another dtype of the same size."""
-        return self._of(lazy.bitcast(self._lazy, to_dtype(dtype)))
+    bitcast = bits.bitcast
 
     def float(self) -> Tensor:
         return self.cast(float32)
@@ -680,6 +679,10 @@ class Tensor:
     swish = activation.silu
     qr = decomposition.qr
     svd = decomposition.svd
+    cholesky = decomposition.cholesky
+    solve = decomposition.solve
+    inverse = decomposition.inverse
+    det = decomposition.det
     newton_schulz = decomposition.newton_schulz
     rearrange = decomposition.rearrange
     scaled_dot_product_attention = attention.scaled_dot_product_attention
@@ -740,6 +743,7 @@ class Tensor:
     rand_like = random_.rand_like
     randn_like = random_.randn_like
     multinomial = random_.multinomial
+    bernoulli = random_.bernoulli
     dropout = random_.dropout
     manual_seed = staticmethod(random_.manual_seed)
 

@@ -205,7 +205,7 @@ class Renderer:
 
     def whole(self, value: int, dtype: DType) -> Text:
         suffix = {"u": "u", "i": ""}[dtype.kind] + ("ll" if dtype.itemsize == 8 else "")
-        if value == dtype.minimum and dtype.kind == "i" and dtype.itemsize >= 4:
+        if value == dtype.min and dtype.kind == "i" and dtype.itemsize >= 4:
             return f"(-{-(value + 1)}{suffix} - 1)", ATOM
         return (f"-{-value}{suffix}", UNARY) if value < 0 else (f"{value}{suffix}", ATOM)
 

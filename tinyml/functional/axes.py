@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,8 +44,13 @@ def as_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
-    """The shape of a tensor to be made; ValueError if a size is negative."""
-    shape = tuple(int(n) for n in as_shape(sizes))
+    """The shape of a tensor to be made; ValueError if a size is negative or no whole number."""
+    try:
+        shape = tuple(operator.index(n) for n in as_shape(sizes))
+    except TypeError:
+        raise ShapeError(
+            f"{op}: sizes are whole numbers or one tuple of them, got {sizes}"
+        ) from None
     if any(n < 0 for n in shape):
         raise ShapeError(f"{op}: a size cannot be negative, got {shape}")
     return shape

@@ -236,7 +236,7 @@ def max_pool2d(
 ) -> Any:
     """The largest element of each window; with return_indices also where it was."""
     pool = _Pool("max_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
-    read = pool.read(x, x.dtype.minimum)
+    read = pool.read(x, x.dtype.min)
     best = with_gradient(lambda read: read.max(pool.axes), pool.to_the_first, read)
     if not return_indices:
         return best

@@ -111,7 +111,7 @@ def arange(
         else dtypes.default_float
     )
     count = max(0, math.ceil((stop - start) / step))
-    wide = int64 if target is int64 or count > int32.maximum else int32
+    wide = int64 if target is int64 or count > int32.max else int32
     places = kind._of(lazy.iota(count, wide, Device.canonical(device)))
     if whole and target.is_int:
         values = places.cast(target)

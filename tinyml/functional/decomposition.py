@@ -6,101 +6,174 @@ import re
 from math import prod
 from typing import TYPE_CHECKING
 
+from tinyml.dtype import promote
 from tinyml.errors import ShapeError
+from tinyml.functional.axes import broadcast_shape
+from tinyml.functional.precision import in_float32
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
+def matrix_of(x: Tensor, op: str, square: bool = False) -> tuple[int, int]:
+    """Rows and columns of x, matrices in its last two axes; ShapeError where it has none."""
+    if x.ndim < 2 or (square and x.shape[-1] != x.shape[-2]):
+        raise ShapeError(f"{op}: expected a {'square ' * square}matrix, got {x.shape}")
+    return x.shape[-2], x.shape[-1]
+
+
+@in_float32
 def qr(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(Q, R) with x = Q @ R: Q orthogonal (.., m, m), R upper triangular, by Householder."""
-    if x.ndim < 2:
-        raise ShapeError(f"qr: expected a matrix, got {x.shape}")
-    batch, (m, n) = x.shape[:-2], x.shape[-2:]
-    right = x
-    left = x._eye_like(m)._broadcast_to((*batch, m, m))
-    for i in range(min(m, n)):
-        column = right[..., i:, i : i + 1]
+    """(Q, R) with x = Q @ R: Q orthogonal (.., m, m), R upper triangular (.., m, n)."""
+    m, n = matrix_of(x, "qr")
+    units = x._eye_like(m)._broadcast_to((*x.shape[:-2], m, m))
+    whole, _ = triangular(x.cat(units, dim=-1), min(m - 1, n))
+    return whole[..., n:].transpose(-2, -1), whole[..., :n].triu()
+
+
+def triangular(x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """x, its first columns made 0 below the diagonal; and the determinant of what did that.
+
+    A reflection for each column (Golub and Van Loan, Matrix computations, 5.2): stable for any
+    matrix. Signs are LAPACK's, which leaves a column alone that is 0 below the diagonal already;
+    here it is reflected and turned back, because the gradient needs the reflection.
+    """
+    sign = x._full(x.shape[:-2], 1, x.dtype)
+    for i in range(steps):
+        column = x[..., i:, i : i + 1]
+        largest = column.detach().abs().max(-2, keepdim=True)
+        column = column / (largest == 0).where(1, largest)  # so that no square under- or overflows
         length = (column * column).sum(-2, keepdim=True).sqrt()
-        head = column[..., :1, :]
-        sign = (head < 0).where(-1.0, 1.0)
-        rest = column[..., 1:, :]
-        scale = head + sign * length
-        w = (head.ones_like()).cat(rest / (scale == 0).where(1, scale), dim=-2)
-        tau = (length == 0).where(0, sign * scale / (length == 0).where(1, length))
-        mirrored = right[..., i:, :]
-        lower = mirrored - (w * tau) @ (w.transpose(-2, -1) @ mirrored)
-        right = right[..., :i, :].cat(lower, dim=-2).contiguous()
-        turned = left[..., :, i:]
-        columns = turned - (turned @ w) @ (w * tau).transpose(-2, -1)
-        left = left[..., :, :i].cat(columns, dim=-1).contiguous()
-    return left, right.triu()
+        head, rest = column[..., :1, :], column[..., 1:, :]
+        side = (head < 0).where(-1.0, 1.0)
+        scale = head + side * length
+        w = head.ones_like().cat(rest / (scale == 0).where(1, scale), dim=-2)
+        tau = (length == 0).where(0, side * scale / (length == 0).where(1, length))
+        lower = x[..., i:, :]
+        lower = lower - (w * tau) @ (w.transpose(-2, -1) @ lower)
+        back = (rest.detach().abs().sum(-2, keepdim=True) == 0) & (length != 0)
+        turned = back.where(-1.0, 1.0)
+        x = x[..., :i, :].cat(lower[..., :1, :] * turned, lower[..., 1:, :], dim=-2).contiguous()
+        sign = sign * -turned[..., 0, 0]
+    return x, sign
 
 
+@in_float32
 def svd(x: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, S, V) with x = U @ diag(S) @ V, by one-sided Jacobi rotations of columns."""
-    if x.ndim < 2:
-        raise ShapeError(f"svd: expected a matrix, got {x.shape}")
-    m, n = x.shape[-2:]
+    """(U, S, V) with x = U @ diag(S) @ V; U and V orthogonal, S descending, all of it for any x.
+
+    x = Q @ R, then Jacobi's rotations make the columns of R.T orthogonal: R.T @ W = C. So
+    x = (Q @ W) @ C.T, and C = V.T @ diag(S) (Drmac and Veselic, New fast and accurate Jacobi
+    SVD algorithm, 2008).
+    """
+    m, n = matrix_of(x, "svd")
     if m < n:
         u, s, v = svd(x.transpose(-2, -1), full_matrices)
         return v.transpose(-2, -1), s, u.transpose(-2, -1)
-    columns, turns = _jacobi(x)
-    lengths = (columns * columns).sum(-2).sqrt()
-    values, order = lengths.sort(dim=-1, descending=True)
-    index = order.unsqueeze(-2)
-    u = columns.gather(-1, index.expand(columns.shape)) / (values == 0).where(1, values).unsqueeze(
-        -2
-    )
-    v = turns.gather(-1, index.expand(turns.shape)).transpose(-2, -1)
-    if full_matrices and m > n:
-        basis, triangle = qr(u)
-        signs = (triangle[..., :n, :n] * x._eye_like(n)).sum(-2)
-        front = basis[..., :, :n] * signs.unsqueeze(-2)
-        u = front.cat(basis[..., :, n:], dim=-1)
-    return u, values, v
+    largest = x.detach().abs().max((-2, -1), keepdim=True)
+    largest = (largest == 0).where(1, largest)
+    basis, right = qr(x / largest)
+    columns, turns = _orthogonal_columns(right[..., :n, :].transpose(-2, -1))
+    lengths, order = (columns * columns).sum(-2).sqrt().sort(dim=-1, descending=True)
+    order = order.unsqueeze(-2)._broadcast_to(columns.shape)
+    directions, triangle = qr(columns.gather(-1, order))
+    signs = ((triangle * x._eye_like(n)).sum(-2) < 0).where(-1.0, 1.0)
+    u = basis[..., :n] @ turns.gather(-1, order)
+    if full_matrices:
+        u = u.cat(basis[..., n:], dim=-1)
+    return u, lengths * largest[..., 0], (directions * signs.unsqueeze(-2)).transpose(-2, -1)
 
 
-def _jacobi(x: Tensor, sweeps: int = 8) -> tuple[Tensor, Tensor]:
-    """Columns turned in pairs until all are orthogonal, and the turns as a matrix."""
+def _orthogonal_columns(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(x @ W, W), W orthogonal and made of rotations of two columns until all are orthogonal.
+
+    Columns sit around a table and each turns with the one opposite; then all but the first move
+    on by a seat. After n - 1 rounds everybody has met, and sits where they began: a sweep.
+    Convergence is quadratic; no matrix of the tests needs more than 4 + log2(n) sweeps.
+    """
     n = x.shape[-1]
-    turns = x._eye_like(n)._broadcast_to((*x.shape[:-2], n, n))
-    for _ in range(sweeps):
-        for pairs in _rounds(n):
-            x, turns = _turn(x, turns, pairs)
-    return x, turns
+    both = x.cat(x._eye_like(n)._broadcast_to(x.shape), dim=-2)
+    both = both.pad((0, n % 2))  # somebody to sit opposite
+    for _ in range((4 + n.bit_length()) * (both.shape[-1] - 1) if n > 1 else 0):
+        both = _round(both, n)
+    return both[..., :n, :n], both[..., n:, :n]
 
 
-def _rounds(n: int) -> list[list[tuple[int, int]]]:
-    """Every pair of columns once, as rounds of pairs that do not touch (a tournament)."""
-    ring = list(range(n + n % 2))
-    rounds = []
-    for _ in range(len(ring) - 1):
-        half = len(ring) // 2
-        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        rounds.append([(min(p), max(p)) for p in pairs if max(p) < n])
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-    return rounds if n > 1 else []
-
-
-def _turn(x: Tensor, turns: Tensor, pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    n = x.shape[-1]
-    partner, sign = list(range(n)), [0.0] * n
-    for i, j in pairs:
-        partner[i], partner[j], sign[i], sign[j] = j, i, -1.0, 1.0
-    other, signs = x._coerce(partner), x._coerce(sign).cast(x.dtype)
-    swapped = x[..., other]
-    own, across = (x * x).sum(-2), (x * swapped).sum(-2)
-    theirs = own[..., other]
-    gap = (theirs - own) * -signs  # of the second column over the first
-    zeta = gap / ((across == 0).where(1, across) * 2)
-    tangent = (zeta < 0).where(-1.0, 1.0) / (zeta.abs() + (zeta * zeta + 1).sqrt())
-    tangent = ((across == 0) | (signs == 0)).where(0, tangent)
+def _round(both: Tensor, n: int) -> Tensor:
+    """One round of rotations, and everybody one seat on; the first n rows say which angles."""
+    half = both.shape[-1] // 2
+    p, q = both[..., :half], both[..., half:].flip(-1)
+    above, below = p[..., :n, :], q[..., :n, :]
+    gap = (below * below).sum(-2, keepdim=True) - (above * above).sum(-2, keepdim=True)
+    across = (above * below).sum(-2, keepdim=True) * 2
+    largest = gap.detach().abs().maximum(across.detach().abs())
+    largest = (largest == 0).where(1, largest)
+    gap, across = gap / largest, across / largest
+    hypotenuse = gap.abs() + (gap * gap + across * across).sqrt()
+    hypotenuse = (hypotenuse == 0).where(1, hypotenuse)
+    tangent = ((gap < 0).where(-1.0, 1.0) * across / hypotenuse).contiguous()
     cosine = (tangent * tangent + 1).rsqrt()
-    sine = (cosine * tangent * signs).unsqueeze(-2)
-    cosine = cosine.unsqueeze(-2)
-    new_turns = turns * cosine + turns[..., other] * sine
-    return (x * cosine + swapped * sine).contiguous(), new_turns.contiguous()
+    sine = cosine * tangent
+    p, q = p * cosine - q * sine, p * sine + q * cosine
+    if half == 1:
+        return p.cat(q, dim=-1).contiguous()
+    seats = (p[..., :1], q[..., :1], p[..., 1:], q[..., 1:].flip(-1))
+    return seats[0].cat(*seats[1:], dim=-1).contiguous()
+
+
+@in_float32
+def cholesky(x: Tensor) -> Tensor:
+    """The lower triangular L with L @ L.T = the symmetric part of x.
+
+    NaN where that is not positive definite: values are not looked at before they are computed.
+    """
+    n, _ = matrix_of(x, "cholesky", square=True)
+    rest = (x + x.transpose(-2, -1)) * 0.5
+    columns = []
+    for i in range(n):
+        column = rest[..., :, :1] / rest[..., :1, :1].sqrt()
+        columns.append(column.pad((0, 0, i, 0)))
+        column = column[..., 1:, :]
+        rest = (rest[..., 1:, 1:] - column * column.transpose(-2, -1)).contiguous()
+    return columns[0].cat(*columns[1:], dim=-1) if columns else x
+
+
+@in_float32
+def solve(x: Tensor, b: Tensor) -> Tensor:
+    """The y with x @ y = b, b a vector (.., n) or matrix (.., n, k), as torch.linalg.solve.
+
+    x is made triangular by reflections, which is stable; where it is singular the result is inf,
+    NaN or without meaning (values are not looked at before they are computed).
+    """
+    n, _ = matrix_of(x, "solve", square=True)
+    vector = b.ndim == 1 or b.shape == x.shape[:-1]
+    dtype = promote(x.dtype, b.dtype)
+    x, b = x.cast(dtype), (b.unsqueeze(-1) if vector else b).cast(dtype)
+    if b.shape[-2] != n:
+        raise ShapeError(f"solve: {x.shape} needs {n} rows on the right, got {b.shape}")
+    batch = broadcast_shape("solve", x.shape[:-2], b.shape[:-2])
+    x, b = x._broadcast_to((*batch, n, n)), b._broadcast_to((*batch, *b.shape[-2:]))
+    whole, _ = triangular(x.cat(b, dim=-1), n - 1)
+    rows = whole[..., :0, n:]
+    for i in reversed(range(n)):
+        known = whole[..., i : i + 1, i + 1 : n] @ rows
+        row = (whole[..., i : i + 1, n:] - known) / whole[..., i : i + 1, i : i + 1]
+        rows = row.cat(rows, dim=-2).contiguous()
+    return rows.squeeze(-1) if vector else rows
+
+
+def inverse(x: Tensor) -> Tensor:
+    """The matrix whose product with x is the unit matrix; see `solve`."""
+    n, _ = matrix_of(x, "inverse", square=True)
+    return solve(x, x._eye_like(n))
+
+
+@in_float32
+def det(x: Tensor) -> Tensor:
+    """The determinant, by making x triangular."""
+    n, _ = matrix_of(x, "det", square=True)
+    right, sign = triangular(x, n - 1)
+    return (right * x._eye_like(n)).sum(-1).prod(-1) * sign
 
 
 def newton_schulz(

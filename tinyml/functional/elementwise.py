@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyml import lazy, mlops
-from tinyml.dtype import DType, bool_, int16, int64, promote
+from tinyml.dtype import DType, bool_, int16, promote, promote_weak
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError
 from tinyml.functional.axes import broadcast_shape
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 def weak_dtype(dtype: DType, value: Scalar) -> DType:
     """The dtype of an op between a tensor of `dtype` and a Python number."""
-    if isinstance(value, bool) or dtype.is_float:
-        return dtype
-    if isinstance(value, float):
-        return dtypes.default_float
-    if dtype is not bool_:
-        return dtype
-    fits = dtypes.default_int.minimum <= value <= dtypes.default_int.maximum
-    return dtypes.default_int if fits else int64
+    return dtype if dtype.is_float else promote_weak(dtype, dtypes.from_py(value))
+
+
+def common_dtype(x: Tensor, y: Tensor) -> DType:
+    """The dtype of an op between two tensors."""
+    if bool(x.shape) is bool(y.shape):
+        return promote(x.dtype, y.dtype)
+    return promote_weak(x.dtype, y.dtype) if x.shape else promote_weak(y.dtype, x.dtype)
 
 
 def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor,
         y = x._coerce(y, op)
     a, b = x._lazy, y._lazy
     if a.dtype is not b.dtype:
-        dtype = promote(a.dtype, b.dtype)
+        dtype = common_dtype(x, y)
         x, y = x.cast(dtype), y.cast(dtype)
     if a.shape != b.shape:
         shape = broadcast_shape(op, x.shape, y.shape)
@@ -341,7 +341,7 @@ def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
     """x, with `value` where the mask holds; the dtype stays that of x."""
     if isinstance(value, (bool, int, float)):
-        if x.dtype.is_int and not x.dtype.minimum <= value <= x.dtype.maximum:
+        if x.dtype.is_int and not x.dtype.min <= value <= x.dtype.max:
             raise DTypeError(f"masked_fill: {x.dtype} has no {value}; cast the tensor first")
         return where(mask, x._full((), value, x.dtype), x)
     return where(mask, x._coerce(value).cast(x.dtype), x)

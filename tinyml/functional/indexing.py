@@ -197,7 +197,7 @@ def _flat_index(tensors: list[Tensor], sizes: list[int], shape: tuple[int, ...])
     total, flat = prod(sizes), None
     for i, (index, n) in enumerate(zip(tensors, sizes, strict=True)):
         place = wrapped(index, n)
-        place = place.cast(int64 if total > int32.maximum else int32)._broadcast_to(shape)
+        place = place.cast(int64 if total > int32.max else int32)._broadcast_to(shape)
         part = place * prod(sizes[i + 1 :]) if i + 1 < len(sizes) else place
         flat = part if flat is None else flat + part
     assert flat is not None
@@ -258,7 +258,7 @@ def _unsliced(source: Tensor, axes: Sequence[_Part], shape: tuple[int, ...]) -> 
 
 def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
     """By the flat positions of the elements that x[index] would read."""
-    wide = int64 if x.numel() > int32.maximum else int32
+    wide = int64 if x.numel() > int32.max else int32
     places = getitem(x._arange(x.numel(), wide).reshape(x.shape), index)
     source = _shape_of_value(source, places.shape)
     flat = scatter(x.reshape((x.numel(),)), 0, places.reshape(-1), source.reshape(-1))
@@ -367,7 +367,7 @@ def scatter_reduce(
         row, places, source = x.reshape(1), index.reshape(1), src.reshape(1)
         return scatter_reduce(row, dim, places, source, reduce, include_self).reshape(())
     dim, index, source = _aligned("scatter_reduce", x, dim, index, src)
-    extremes = {"amax": x.dtype.minimum, "amin": x.dtype.maximum}
+    extremes = {"amax": x.dtype.min, "amin": x.dtype.max}
     nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]
     source, places = _filled(x, dim, source, index, nothing)
     ones, _ = _filled(x, dim, x._full(index.shape, 1, x.dtype), index, 0)

@@ -43,8 +43,14 @@ def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
     return _contract(left, right, (axis,), target)  # (.., m, n)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight + bias; a weight of one axis scales."""
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DType | str | None = None
+) -> Tensor:
+    """x @ weight + bias, computed in `dtype` if given; a weight of one axis scales."""
+    if dtype is not None:
+        target = to_dtype(dtype)
+        bias = None if bias is None else bias.cast(target)
+        return linear(x.cast(target), weight.cast(target), bias)
     product = x * weight if weight.ndim == 1 else dot(x, weight)
     return product if bias is None else product + bias
 

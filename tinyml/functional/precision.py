@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from tinyml.dtype import float32
+from tinyml.dtype import DType, float32
 from tinyml.dtypes import dtypes
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 _P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def in_float32(
-    function: Callable[Concatenate[Tensor, _P], Tensor],
-) -> Callable[Concatenate[Tensor, _P], Tensor]:
+    function: Callable[Concatenate[Tensor, _P], _R],
+) -> Callable[Concatenate[Tensor, _P], _R]:
     """Compute a composition on halves in float32, rounding once; integers become floats."""
 
     @functools.wraps(function)
-    def computed(x: Tensor, *args: _P.args, **kwargs: _P.kwargs) -> Tensor:
-        dtype = x.dtype
-        if dtype.is_half:
-            return function(x.cast(float32), *args, **kwargs).cast(dtype)
+    def computed(x: Tensor, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if x.dtype.is_half:
+            return cast(_R, _rounded(function(x.cast(float32), *args, **kwargs), x.dtype))
         return function(to_float(x), *args, **kwargs)
 
-    return cast(Callable[Concatenate["Tensor", _P], "Tensor"], computed)
+    return cast("Callable[Concatenate[Tensor, _P], _R]", computed)
+
+
+def _rounded(result: Any, dtype: DType) -> Any:
+    if isinstance(result, tuple):
+        return tuple(_rounded(part, dtype) for part in result)
+    return result.cast(dtype)
 
 
 def to_float(x: Tensor) -> Tensor:

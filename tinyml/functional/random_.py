@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tinyml import config, lazy, trace
 from tinyml import realize as realizing
 from tinyml.device import Device
-from tinyml.dtype import DType, float32, int64, uint32, uint64
+from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.axes import new_shape
@@ -90,11 +90,12 @@ def _draw(kind: type[Tensor], shape: Shape, device: str | None) -> tuple[Tensor,
     return (kind._of(lazy.reshape(words[0], shape)), kind._of(lazy.reshape(words[1], shape)))
 
 
-def _unit(bits: Tensor, dtype: DType) -> Tensor:
-    """Evenly in [0, 1): as many bits as the mantissa holds exactly."""
-    precision = {"float16": 11, "bfloat16": 8, "float64": 32}.get(dtype.name, 24)
-    kept = bits if precision == 32 else bits >> (32 - precision)
-    return kept.cast(dtype if not dtype.is_half else float32).mul(2.0**-precision).cast(dtype)
+def _unit(high: Tensor, low: Tensor, dtype: DType) -> Tensor:
+    """Evenly in [0, 1): a multiple of 2 ** -p, where `dtype` has a significand of p bits."""
+    if dtype is float64:  # 27 bits and 26, which add up exactly
+        return (high >> 5).cast(dtype).mul(2.0**-27) + (low >> 6).cast(dtype).mul(2.0**-53)
+    precision = {"float16": 11, "bfloat16": 8}.get(dtype.name, 24)
+    return (high >> (32 - precision)).cast(float32).mul(2.0**-precision).cast(dtype)
 
 
 def _float_dtype(dtype: DType | str | None, op: str) -> DType:
@@ -114,8 +115,8 @@ def rand(
 ) -> Tensor:
     """Evenly in [0, 1)."""
     target = _float_dtype(dtype, "rand")
-    bits, _ = _draw(kind, new_shape(shape, "rand"), device)
-    return _unit(bits, target)._requiring(requires_grad)
+    words = _draw(kind, new_shape(shape, "rand"), device)
+    return _unit(*words, target)._requiring(requires_grad)
 
 
 def randn(
@@ -129,9 +130,11 @@ def randn(
     """From the normal distribution with mean 0 and deviation 1 (Box and Muller)."""
     target = _float_dtype(dtype, "randn")
     wide = float32 if target.is_half else target
-    first, second = _draw(kind, new_shape(shape, "randn"), device)
-    radius = ((1 - _unit(first, wide)).log() * -2).sqrt()
-    values = radius * (_unit(second, wide) * (2 * math.pi)).cos()
+    sizes = new_shape(shape, "randn")
+    words = _draw(kind, sizes, device)
+    others = _draw(kind, sizes, device) if target is float64 else words[::-1]
+    radius = ((1 - _unit(*words, wide)).log() * -2).sqrt()
+    values = radius * (_unit(*others, wide) * (2 * math.pi)).cos()
     return values.cast(target)._requiring(requires_grad)
 
 
@@ -147,13 +150,27 @@ def randint(
 ) -> Tensor:
     """Whole numbers, low <= n < high."""
     target = to_dtype(dtype) if dtype is not None else dtypes.default_int
-    if not target.is_int:
-        raise DTypeError(f"randint gives integers, not {target}; cast the result")
-    if not (isinstance(low, int) and isinstance(high, int)) or low >= high:
-        raise ShapeError(f"randint: low and high are integers, low < high; got {low} and {high}")
-    bits, _ = _draw(kind, new_shape(shape, "randint"), device)
-    scaled = (bits.cast(uint64) * (high - low)) >> 32
-    return (scaled.cast(int64) + low).cast(target)._requiring(requires_grad)
+    if not target.is_int or not (isinstance(low, int) and isinstance(high, int)):
+        raise DTypeError(f"randint: integers between integers, not {target} in [{low}, {high})")
+    if low >= high or low < target.min or high - 1 > target.max:
+        raise ShapeError(f"randint: low < high, within {target}; got {low} and {high}")
+    words = _draw(kind, new_shape(shape, "randint"), device)
+    return (_below(high - low, *words) + low).cast(target)._requiring(requires_grad)
+
+
+def _below(span: int, high: Tensor, low: Tensor) -> Tensor:
+    """0 <= n < span <= 2 ** 64, evenly: the upper half of the product of 64 random bits and span.
+
+    Some n have a chance that is larger by 2 ** -64 (Lemire, Fast random integers, 2019).
+    """
+    a, b = high.cast(uint64), low.cast(uint64)
+    if span > _WORD:
+        upper, lower = span >> 32, span & _WORD
+        if upper > _WORD:
+            return (a << 32) | b
+        middle = a * lower + ((b * lower) >> 32)
+        return a * upper + (middle >> 32) + (((middle & _WORD) + b * upper) >> 32)
+    return (a * span + ((b * span) >> 32)) >> 32
 
 
 def uniform(
@@ -166,10 +183,11 @@ def uniform(
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
-    """Evenly in [low, high)."""
+    """Evenly in [low, high); an integer dtype has the whole numbers there."""
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    drawn = rand(kind, *shape, dtype=target if target.is_float else None, device=device)
-    return (drawn * (high - low) + low).cast(target)._requiring(requires_grad)
+    drawn = rand(kind, *shape, dtype=target if target.is_float else float32, device=device)
+    values = drawn * (high - low) + low
+    return (values if target.is_float else values.floor().cast(target))._requiring(requires_grad)
 
 
 def normal(
@@ -243,19 +261,29 @@ def randperm(
 
 
 def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
-    """Indices drawn with probabilities proportional to the last axis of x."""
-    if x.ndim not in (1, 2) or num_samples <= 0:
-        raise ShapeError(f"multinomial: a vector or matrix and a positive count, got {x.shape}")
+    """Indices (int32) drawn with probabilities proportional to the last axis of x."""
+    if x.ndim not in (1, 2) or num_samples <= 0 or not x.shape[-1]:
+        raise ShapeError(
+            f"multinomial: a vector or matrix and a positive count, not {x.shape} and {num_samples}"
+        )
     if not replacement and num_samples > x.shape[-1]:
         raise ShapeError(f"multinomial: cannot draw {num_samples} of {x.shape[-1]} only once each")
     weights = x.detach().cast(float32)
     if not replacement:  # the largest of u ** (1 / w) (Efraimidis and Spirakis 2006)
         score = (1 - rand_like(weights)).log() / weights
+        score = (weights == 0).where(-math.inf, score)
         return score.topk(num_samples, dim=-1)[1]
     total = weights.cumsum(axis=-1)
-    total = total / total[..., -1:]
-    drawn = rand(type(x), *x.shape[:-1], num_samples, device=x.device)
-    return (drawn.unsqueeze(-1) >= total.unsqueeze(-2)).sum(-1).cast(dtypes.default_int)
+    drawn = rand(type(x), *x.shape[:-1], num_samples, dtype=float32, device=x.device)
+    reached = drawn.unsqueeze(-1) * total[..., -1:].unsqueeze(-2) >= total.unsqueeze(-2)
+    return reached.sum(-1).cast(int32)
+
+
+def bernoulli(x: Tensor) -> Tensor:
+    """1 with the probabilities that x holds, else 0."""
+    if not x.dtype.is_float:
+        raise DTypeError(f"bernoulli: probabilities are floats, not {x.dtype}")
+    return (rand(type(x), *x.shape, dtype=float32, device=x.device) < x.detach()).cast(x.dtype)
 
 
 def dropout(x: Tensor, p: float = 0.5) -> Tensor:
@@ -266,5 +294,5 @@ def dropout(x: Tensor, p: float = 0.5) -> Tensor:
         return x
     if p == 1:
         return x * 0
-    kept = rand(type(x), *x.shape, device=x.device) >= p
+    kept = rand(type(x), *x.shape, dtype=float32, device=x.device) >= p
     return kept.where(x * (1 / (1 - p)), 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import mlops
 from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
-from tinyml.dtypes import dtypes, to_dtype
+from tinyml.dtypes import to_dtype
 from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
@@ -200,4 +200,4 @@ def _position(
     n = x.shape[axis]
     places = x._arange(n).reshape((n,) + (1,) * (x.ndim - axis - 1))
     hit = (x == best) | (x != x) if x.dtype.is_float else x == best
-    return min_(hit.where(places, n), axis, keepdim).cast(dtypes.default_int)
+    return min_(hit.where(places, n), axis, keepdim)

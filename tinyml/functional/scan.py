@@ -56,9 +56,9 @@ def _log(total: Tensor) -> Tensor:
 
 _SUM = _Running(lambda x, axis: sum_(x, axis, dtype=x.dtype), add, lambda dtype: 0)
 _PROD = _Running(lambda x, axis: prod(x, axis, dtype=x.dtype), mul, lambda dtype: 1)
-_MAX = _Running(max_, maximum, lambda dtype: dtype.minimum)
-_MIN = _Running(min_, minimum, lambda dtype: dtype.maximum)
-_LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.minimum)
+_MAX = _Running(max_, maximum, lambda dtype: dtype.min)
+_MIN = _Running(min_, minimum, lambda dtype: dtype.max)
+_LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.min)
 
 
 def _block(n: int) -> int:

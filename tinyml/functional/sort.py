@@ -79,7 +79,7 @@ def _by_digits(key: Tensor) -> Tensor:
     n, front = key.shape[-1], key.shape[:-1]
     bits = 8 * key.dtype.itemsize
     whole = ((0, 0),) * len(front)
-    key = pad_by(key, (*whole, (0, -n % BLOCK)), key.dtype.maximum).contiguous()
+    key = pad_by(key, (*whole, (0, -n % BLOCK)), key.dtype.max).contiguous()
     order = key._arange(key.shape[-1])._broadcast_to(key.shape).contiguous()
     for _ in range(bits // DIGIT):
         moved, axis = _inverse(_places(key)), key.ndim - 1

@@ -60,7 +60,7 @@ def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | N
 
 
 def _check_number(value: Any) -> None:
-    if isinstance(value, int) and not int64.minimum <= value <= uint64.maximum:
+    if isinstance(value, int) and not int64.min <= value <= uint64.max:
         raise OverflowError(f"Tensor: {value} does not fit into 64 bits; a float may be near it")
 
 
@@ -97,6 +97,8 @@ def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
         values = np.array(value)
     except ValueError as error:
         raise ShapeError(f"Tensor: a nested list must be rectangular: {error}") from None
+    if dtype is not None and dtype.is_int and values.dtype.kind in "fO":
+        values = _exact(value, values)
     if values.dtype.kind not in "buif":
         _complain_of_elements(value)
     return values, _dtype_of_list(values)
@@ -133,13 +135,21 @@ def _complain_of_elements(value: Any) -> NoReturn:
     raise DTypeError("Tensor: these numbers have no dtype in common")
 
 
+def _exact(value: Any, values: Array) -> Array:
+    """Python ints modulo 2**64: where some are beyond int64, numpy makes floats of them."""
+    given = np.array(value, object)
+    if not all(isinstance(v, int) for v in given.flat):
+        return values
+    return np.array([v % 2**64 for v in given.flat], np.uint64).reshape(given.shape)
+
+
 def _dtype_of_list(values: Array) -> DType:
     if values.dtype.kind == "b":
         return bool_
     if values.dtype.kind == "i":
         narrow = dtypes.default_int
         lowest, highest = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        return narrow if narrow.minimum <= lowest and highest <= narrow.maximum else int64
+        return narrow if narrow.min <= lowest and highest <= narrow.max else int64
     return dtypes.default_float if values.dtype.kind == "f" else from_numpy(values.dtype)
 
 
