@@ -105,6 +105,14 @@ class Exp2(Elementwise):
         return (grad * (out * log(2.0)),)
 
 
+class Expm1(Elementwise):
+    __slots__ = ()
+    op = Op.EXPM1
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad * (out + 1),)
+
+
 class Log(Elementwise):
     __slots__ = ()
     op = Op.LOG
@@ -123,6 +131,15 @@ class Log2(Elementwise):
         return (grad / (self.inputs[0] * log(2.0)),)
 
 
+class Log1p(Elementwise):
+    __slots__ = ()
+    op = Op.LOG1P
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad / (self.inputs[0] + 1),)
+
+
 class Sin(Elementwise):
     __slots__ = ()
     op = Op.SIN
@@ -139,6 +156,16 @@ class Cos(Elementwise):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return (-(grad * self.inputs[0].sin()),)
+
+
+class Atan(Elementwise):
+    __slots__ = ()
+    op = Op.ATAN
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x = self.inputs[0]
+        return (grad / (x * x + 1),)
 
 
 class Tanh(Elementwise):
@@ -199,38 +226,6 @@ class Relu(Function):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return ((out <= 0).where(0, grad),)  # NaN passes it on, as torch has it
-
-
-class Atan(Function):
-    """The inverse tangent, by halving the angle three times and then its series."""
-
-    __slots__ = ()
-    reads_inputs = True
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        def const(value: float) -> LazyBuffer:
-            return lazy.const(value, x.dtype, x.device, x.shape)
-
-        one = const(1.0)
-        outside = lazy.map_(Op.LESS, one, lazy.map_(Op.MUL, x, x))
-        t = lazy.map_(Op.WHERE, outside, lazy.map_(Op.DIV, one, x), x)
-        for _ in range(3):  # tan(a / 2) = t / (1 + sqrt(1 + t * t))
-            root = lazy.map_(Op.SQRT, lazy.map_(Op.ADD, lazy.map_(Op.MUL, t, t), one))
-            t = lazy.map_(Op.DIV, t, lazy.map_(Op.ADD, root, one))
-        square = lazy.map_(Op.MUL, t, t)
-        series = const(0.0)
-        for k in reversed(range(8 if x.dtype.itemsize == 8 else 4)):
-            term = const((-1.0) ** k / (2 * k + 1))
-            series = lazy.map_(Op.ADD, lazy.map_(Op.MUL, series, square), term)
-        angle = lazy.map_(Op.MUL, lazy.map_(Op.MUL, t, const(8.0)), series)
-        positive = lazy.map_(Op.LESS, const(0.0), x)
-        right = lazy.map_(Op.WHERE, positive, const(pi / 2), const(-pi / 2))
-        rest = lazy.map_(Op.ADD, right, lazy.map_(Op.NEG, angle))
-        return lazy.map_(Op.WHERE, outside, rest, angle)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x = self.inputs[0]
-        return (grad / (x * x + 1),)
 
 
 class Cast(Function):
@@ -312,7 +307,8 @@ class CopySign(Function):
         zero, one = (lazy.const(v, x.dtype, x.device, x.shape) for v in (0, 1))
         below = lazy.map_(Op.LESS, lazy.map_(Op.DIV, one, y), zero)
         negative = lazy.map_(Op.OR, lazy.map_(Op.LESS, y, zero), below)  # 1 / -inf is no sign
-        size = lazy.map_(Op.MAX, x, lazy.map_(Op.NEG, x))
+        opposite = lazy.map_(Op.ADD, zero, lazy.map_(Op.NEG, x))  # 0, and not -0, for x = 0
+        size = lazy.map_(Op.MAX, x, opposite)
         return lazy.map_(Op.WHERE, negative, lazy.map_(Op.NEG, size), size)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:

@@ -28,10 +28,13 @@ class Op(Enum):
     NOT = auto()  # logical for bool, bitwise for integers
     EXP = auto()
     EXP2 = auto()
+    EXPM1 = auto()  # exp(x) - 1, precise near 0
     LOG = auto()
     LOG2 = auto()
+    LOG1P = auto()  # log(1 + x), precise near 0
     SIN = auto()
     COS = auto()
+    ATAN = auto()
     TANH = auto()
     ERF = auto()
     SQRT = auto()
@@ -67,8 +70,8 @@ UNARY = frozenset(list(Op)[: list(Op).index(Op.ADD)])
 COMPARE = frozenset({Op.LESS, Op.LESS_EQUAL, Op.EQUAL})
 BITWISE = frozenset({Op.AND, Op.OR, Op.XOR})
 FLOAT_ONLY = frozenset(
-    {Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.SQRT}
-    | {Op.DIV, Op.POW, Op.TRUNC}
+    {Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SIN, Op.COS, Op.ATAN}
+    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC}
 )
 INT_ONLY = frozenset({Op.IDIV, Op.SHL, Op.SHR})
 SIGN = {  # how people write an op between its operands; the others are written as functions
@@ -131,21 +134,34 @@ def _shift(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], A
 
 def _erf(a: Array) -> Array:
     flat = np.fromiter((math.erf(x) for x in a.reshape(-1).tolist()), np.float64, a.size)
-    return flat.astype(a.dtype).reshape(a.shape)
+    return flat.reshape(a.shape)
+
+
+def _precise(function: Callable[..., Array]) -> Callable[..., Array]:
+    """In float64, and rounded once: numpy's own float32 functions are wrong by 2 ulp and more."""
+
+    def computed(*operands: Array) -> Array:
+        wide = function(*(a.astype(np.float64, copy=False) for a in operands))
+        return wide.astype(operands[0].dtype, copy=False)
+
+    return computed
 
 
 # CAST and BITCAST need the result's dtype: interpret.py says them
 MEANING: dict[Op, Callable[..., Array]] = {
     Op.NEG: np.negative,
     Op.NOT: _not,
-    Op.EXP: np.exp,
-    Op.EXP2: np.exp2,
-    Op.LOG: np.log,
-    Op.LOG2: np.log2,
-    Op.SIN: np.sin,
-    Op.COS: np.cos,
-    Op.TANH: np.tanh,
-    Op.ERF: _erf,
+    Op.EXP: _precise(np.exp),
+    Op.EXP2: _precise(np.exp2),
+    Op.EXPM1: _precise(np.expm1),
+    Op.LOG: _precise(np.log),
+    Op.LOG2: _precise(np.log2),
+    Op.LOG1P: _precise(np.log1p),
+    Op.SIN: _precise(np.sin),
+    Op.COS: _precise(np.cos),
+    Op.ATAN: _precise(np.arctan),
+    Op.TANH: _precise(np.tanh),
+    Op.ERF: _precise(_erf),
     Op.SQRT: np.sqrt,
     Op.TRUNC: np.trunc,
     Op.ADD: np.add,
@@ -153,7 +169,7 @@ MEANING: dict[Op, Callable[..., Array]] = {
     Op.DIV: np.divide,
     Op.IDIV: _idiv,
     Op.MOD: _mod,
-    Op.POW: np.power,
+    Op.POW: _precise(np.power),
     Op.MAX: np.maximum,
     Op.MIN: np.minimum,
     Op.LESS: np.less,
@@ -173,7 +189,7 @@ WORK: dict[Op, int] = {
     **dict.fromkeys(Op, 1),
     **dict.fromkeys((Op.CAST, Op.BITCAST), 0),
     **dict.fromkeys((Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS), 12),
-    **dict.fromkeys((Op.TANH, Op.ERF), 16),
+    **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.ATAN, Op.TANH, Op.ERF), 16),
     **dict.fromkeys((Op.POW,), 30),
     **dict.fromkeys((Op.SQRT, Op.DIV, Op.IDIV, Op.MOD), 4),
 }

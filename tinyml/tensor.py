@@ -554,9 +554,11 @@ class Tensor:
     rsqrt = unary.rsqrt
     exp = unary.exp
     exp2 = unary.exp2
+    expm1 = unary.expm1
     log = unary.log
     log2 = unary.log2
     log10 = unary.log10
+    log1p = unary.log1p
     sin = unary.sin
     cos = unary.cos
     tan = unary.tan

@@ -2,7 +2,8 @@
 
 F32 and I32 stand for the vector types, LANES for their width. Each reduces its argument to a
 short interval, evaluates a polynomial there (minimax, Cephes' coefficients, S. Moshier 1992),
-and puts the exponent or sign back. NaN, infinities, -0.0 and denormals come out as libm's.
+and puts the exponent or sign back. NaN, infinities, -0.0 and denormals come out as libm's;
+docs/numerics.md has the measured errors, all below 2 ulp.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ SCALE = """static inline F32 scale_F32(F32 p, I32 n) {
 }
 """
 
+# the magnitude of a with the sign of b
+SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
+  const I32 sign = (I32){0} + (int)0x80000000;
+  return (F32)((~sign & (I32)a) | (sign & (I32)b));
+}
+"""
+
 _ONCE = "#ifndef DONE_NAME_F32\n#define DONE_NAME_F32\nBODY#endif\n"
 
 
@@ -28,23 +36,39 @@ def _once(name: str, body: str) -> str:
     return _ONCE.replace("NAME", name).replace("BODY", body)
 
 
-_PICK, _SCALE = _once("pick", PICK), _once("scale", SCALE)
+_PICK, _SCALE, _SIGNED = _once("pick", PICK), _once("scale", SCALE), _once("signed", SIGNED)
 
-_EXP = """static inline F32 exp_F32(F32 x) {
+# t + low = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
+_EXP_PARTS = """
   const F32 zero = {0};
-  F32 t = pick_F32(x < -104.0f, zero - 104.0f, pick_F32(x > 89.0f, zero + 89.0f, x));
+  F32 t = pick_F32(x < -BELOW, zero - BELOW, pick_F32(x > 89.0f, zero + 89.0f, x));
   const F32 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const F32 n = shifted - 12582912.0f;
-  t = t - n * 0.693359375f;
-  t = t + n * 2.12194440e-4f;
+  const F32 exact = t - n * 0.693359375f;
+  t = exact + n * 2.12194440e-4f;
+  const F32 low = exact - t + n * 2.12194440e-4f;
   F32 p = t * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * t + 8.3334519073e-3f;
   p = p * t + 4.1665795894e-2f;
   p = p * t + 1.6666665459e-1f;
   p = p * t + 5.0000001201e-1f;
-  p = p * (t * t) + t + 1.0f;
-  return scale_F32(p, (I32)shifted - 0x4b400000);
-}
+"""
+
+# s + rest is 1 + t without its rounding
+_EXP = f"""static inline F32 exp_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "104.0f")}
+  const F32 s = 1.0f + t, rest = t - (s - 1.0f) + low;
+  return scale_F32(p * (t * t) + rest + s, (I32)shifted - 0x4b400000);
+}}
+"""
+
+# (exp(t) - 1) * 2**n + 2**n - 1, where 2**n is up * wide: it may be beyond the largest float
+_EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "20.0f")}
+  const I32 whole = (I32)shifted - 0x4b400000, half = whole >> 1;
+  const F32 up = (F32)((half + 127) << 23), wide = (F32)((whole - half + 127) << 23);
+  const F32 less = up - (F32)((half - whole + 127) << 23);
+  p = p * (t * t) + low + t;
+  return signed_F32((p * up + less) * wide, x);
+}}
 """
 
 _EXP2 = """static inline F32 exp2_F32(F32 x) {
@@ -86,36 +110,50 @@ _LOG_PARTS = """
 _LOG_ENDS = """
   r = pick_F32(x == __builtin_inff(), x, r);
   r = pick_F32(x == 0.0f, zero - __builtin_inff(), r);
-  return pick_F32((x < 0.0f) | (x != x), zero + __builtin_nanf(""), r);
-}
+  r = pick_F32((x < 0.0f) | (x != x), zero + __builtin_nanf(""), r);
 """
 
 _LOG = f"""static inline F32 log_F32(F32 x) {{{_LOG_PARTS}
   y = y - e * 2.12194440e-4f - z * 0.5f;
-  F32 r = m + y + e * 0.693359375f;{_LOG_ENDS}"""
+  F32 r = m + y + e * 0.693359375f;{_LOG_ENDS}  return r;
+}}
+"""
+
+# log(u) for the float u nearest to 1 + x, and what u lacks divided by u: log's derivative
+_LOG1P = f"""static inline F32 log1p_F32(F32 less) {{
+  const F32 x = 1.0f + less;{_LOG_PARTS}
+  y = y - e * 2.12194440e-4f - z * 0.5f + (less - (x - 1.0f)) / x;
+  F32 r = m + y + e * 0.693359375f;{_LOG_ENDS}  return signed_F32(r, less);
+}}
+"""
 
 _LOG2 = f"""static inline F32 log2_F32(F32 x) {{{_LOG_PARTS}
   y = y - z * 0.5f;
-  F32 r = y * 0.44269504f + m * 0.44269504f + y + m + e;{_LOG_ENDS}"""
+  F32 r = y * 0.44269504f + m * 0.44269504f + y + m + e;{_LOG_ENDS}  return r;
+}}
+"""
 
-# quadrant j of x, and t = x - j * pi/2 in three steps; large arguments go to libm lane by lane
+# quadrant j of a = |x|, and t + low = a - j * pi/2 in four steps, whose factors have few bits, so
+# that only t is rounded; large arguments go to libm lane by lane
 _CIRCLE = """
-  const I32 large = (x > 8192.0f) | (x < -8192.0f);
-  const F32 shifted = x * 0.636619772f + 12582912.0f;
+  const F32 a = (F32)((I32)x & 0x7fffffff);
+  const I32 large = a > 8192.0f;
+  const F32 shifted = a * 0.636619772f + 12582912.0f;
   const F32 n = shifted - 12582912.0f;
   const I32 j = (I32)shifted - 0x4b400000 + TURN;
-  F32 t = x - n * 1.5703125f;
-  t = t - n * 4.837512969970703125e-4f;
-  t = t - n * 7.54978995489188216e-8f;
+  F32 t = a - n * 1.5703125f;
+  const F32 exact = t - n * 4.837512969970703125e-4f;
+  t = exact - n * 7.549533620476723e-8f;
+  const F32 low = exact - t - n * 7.549533620476723e-8f - n * 2.563344152e-12f;
   const F32 z = t * t;
   F32 s = z * -1.9515295891e-4f + 8.3321608736e-3f;
   s = s * z - 1.6666654611e-1f;
-  s = s * z * t + t;
+  s = s * (z * t) + low + t;
   F32 c = z * 2.443315711809948e-5f - 1.388731625493765e-3f;
   c = c * z + 4.166664568298827e-2f;
-  c = c * z * z - z * 0.5f + 1.0f;
+  c = c * (z * z) - t * low - z * 0.5f + 1.0f;
   F32 r = pick_F32((j & 1) != 0, c, s);
-  r = (F32)((I32)r ^ ((j & 2) << 30));
+  r = (F32)((I32)r ^ ((j & 2) << 30)SIGN);
   int any = 0;
   for (int i = 0; i < LANES; ++i) any |= large[i];
   if (any)
@@ -126,9 +164,10 @@ _CIRCLE = """
 """
 
 
-def _circle(name: str, turn: int) -> str:
+def _circle(name: str, turn: int, sign: str) -> str:
     head = f"static inline F32 {name}_F32(F32 x) {{"
-    return head + _CIRCLE.replace("TURN", str(turn)).replace("NAME", name)
+    body = _CIRCLE.replace("TURN", str(turn)).replace("NAME", name)
+    return head + body.replace("SIGN", sign)
 
 
 _TANH = """static inline F32 tanh_F32(F32 x) {
@@ -138,10 +177,27 @@ _TANH = """static inline F32 tanh_F32(F32 x) {
   p = p * z - 5.37397155531e-2f;
   p = p * z + 1.33314422036e-1f;
   p = p * z - 3.33332819422e-1f;
-  p = p * z * x + x;
+  p = p * z * a + a;
   const F32 q = 1.0f - 2.0f / (exp_F32(a + a) + 1.0f);
-  const F32 far = (F32)((I32)q | ((I32)x & (I32)((I32){0} + (int)0x80000000)));
-  return pick_F32(a < 0.625f, p, far);
+  return signed_F32(pick_F32(a < 0.625f, p, q), x);
+}
+"""
+
+# of |x| up to 1, and beyond that what 1/|x| leaves of pi/2; coefficients by Lawson's iteration
+_ATAN = """static inline F32 atan_F32(F32 x) {
+  const F32 zero = {0}, a = (F32)((I32)x & 0x7fffffff);
+  const I32 far = a > 1.0f;
+  const F32 t = pick_F32(far, 1.0f / a, a), z = t * t;
+  F32 p = z * 2.920691855e-3f - 1.636792719e-2f;
+  p = p * z + 4.321185872e-2f;
+  p = p * z - 7.552213967e-2f;
+  p = p * z + 1.066600457e-1f;
+  p = p * z - 1.421105564e-1f;
+  p = p * z + 1.999377310e-1f;
+  p = p * z - 3.333315253e-1f;
+  p = p * (z * t);
+  const F32 rest = zero - 4.371139e-8f - p - t + 1.57079637f;
+  return signed_F32(pick_F32(far, rest, p + t), x);
 }
 """
 
@@ -153,7 +209,7 @@ _ERF = """static inline F32 erf_F32(F32 x) {
   p = p * z - 2.685381193e-2f;
   p = p * z + 1.128358514e-1f;
   p = p * z - 3.761262582e-1f;
-  p = (p * z + 1.128379167f) * x;
+  p = (p * z + 0.128379167f) * a + a;
   const F32 q = 1.0f / a, y = q * q;
   F32 u = y * 2.326819970e-2f - 1.387039388e-1f;
   u = u * y + 3.687424674e-1f;
@@ -172,8 +228,7 @@ _ERF = """static inline F32 erf_F32(F32 x) {
   v = v * y + 5.641895067e-1f;
   F32 r = 1.0f - exp_F32(-z) * q * pick_F32(a < 2.0f, u, v);
   r = pick_F32(a > 4.0f, (F32){0} + 1.0f, r);
-  r = (F32)((I32)r | ((I32)x & (I32)((I32){0} + (int)0x80000000)));
-  return pick_F32((a < 1.0f) | (x != x), p, r);
+  return signed_F32(pick_F32((a < 1.0f) | (x != x), p, r), x);
 }
 """
 
@@ -192,12 +247,15 @@ def _per_lane(name: str, arity: int) -> str:
 BODIES: dict[Op, str] = {
     Op.EXP: _PICK + _SCALE + _EXP,
     Op.EXP2: _PICK + _SCALE + _EXP2,
+    Op.EXPM1: _PICK + _SIGNED + _EXPM1,
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
-    Op.SIN: _PICK + _circle("sin", 0),
-    Op.COS: _PICK + _circle("cos", 1),
-    Op.TANH: _PICK + _TANH,
-    Op.ERF: _PICK + _ERF,
+    Op.LOG1P: _PICK + _SIGNED + _LOG1P,
+    Op.SIN: _PICK + _circle("sin", 0, " ^ ((I32)x & (int)0x80000000)"),
+    Op.COS: _PICK + _circle("cos", 1, ""),
+    Op.ATAN: _PICK + _SIGNED + _ATAN,
+    Op.TANH: _PICK + _SIGNED + _TANH,
+    Op.ERF: _PICK + _SIGNED + _ERF,
     Op.SQRT: _per_lane("sqrt", 1),
     Op.TRUNC: _per_lane("trunc", 1),
     Op.POW: _per_lane("pow", 2),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinyml import mlops
 from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
-from tinyml.functional.composed import with_slope
+from tinyml.functional.composed import with_gradient, with_slope
 from tinyml.functional.precision import in_float32, to_float
+from tinyml.functional.unary import expm1, log1p
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -23,10 +24,16 @@ def relu6(x: Tensor) -> Tensor:
     return hardtanh(x, 0, 6)
 
 
+def _sigmoid(x: Tensor) -> Tensor:
+    small = (-x.abs()).exp()
+    larger = (x < 0).where(small, 1.0)
+    return larger - larger * (small / (small + 1))
+
+
 @in_float32
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)), as a tanh, which overflows nowhere."""
-    return (x * 0.5).tanh() * 0.5 + 0.5
+    """1 / (1 + exp(-x)), by the exponential of the negative one of x and -x."""
+    return with_gradient(_sigmoid, lambda grad, out, _: (grad * (out * (1 - out)),), x)
 
 
 @in_float32
@@ -48,8 +55,7 @@ def silu(x: Tensor) -> Tensor:
 def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     """x * P(N(0, 1) < x); by tanh, or exactly by erf with approximate="none"."""
     if approximate == "tanh":
-        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-        return x * 0.5 * (inner.tanh() + 1)
+        return x * sigmoid((x + x * x * x * 0.044715) * math.sqrt(8 / math.pi))
     if approximate != "none":
         raise ValueError(f'gelu: approximate is "tanh" or "none", got {approximate!r}')
     return x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1)
@@ -60,19 +66,14 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * sigmoid(x * 1.702)
 
 
-def _expm1(x: Tensor) -> Tensor:
-    """exp(x) - 1 for x <= 0, precise near 0: tanh(x/2) * (exp(x) + 1)."""
-    return (x * 0.5).tanh() * (x.exp() + 1)
-
-
 @in_float32
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return (x > 0).where(x, _expm1((x > 0).where(0, x)) * alpha)
+    return (x > 0).where(x, expm1((x > 0).where(0, x)) * alpha)
 
 
 @in_float32
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return (x > 0).where(x, _expm1((x > 0).where(0, x / alpha)) * alpha)
+    return (x > 0).where(x, expm1((x > 0).where(0, x / alpha)) * alpha)
 
 
 @in_float32
@@ -81,32 +82,32 @@ def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.05070098
 
 
 def _softplus(x: Tensor) -> Tensor:
-    small = (-x.abs()).exp()
-    # log(1 + small), which cancels for a small one
-    log1p = (small < 1e-4).where(small * (1 - small * 0.5), (small + 1).log())
-    return x.maximum(0) + log1p
-
-
-def logistic(x: Tensor) -> Tensor:
-    """As sigmoid, with all digits of what is close to 0: the slope of softplus."""
-    small = (x < 0).where(x, -x).exp()
-    return (x < 0).where(small, 1) / (small + 1)
+    return x.maximum(0) + log1p((-x.abs()).exp())
 
 
 @in_float32
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta without overflow."""
-    return with_slope(_softplus, logistic, x * beta) / beta
+    return with_slope(_softplus, sigmoid, x * beta) / beta
+
+
+def _mish(x: Tensor) -> Tensor:
+    small = (-x.abs()).exp()
+    square = small * small
+    above = square * 0.5 + small  # for x < 0: tanh(log(1 + small)) is above / (above + 1)
+    rest = square / (square + small + 0.5)  # for x > 0: 1 - tanh(log(1 + 1 / small))
+    return x * (x < 0).where(above - above * (above / (above + 1)), 1 - rest)
 
 
 def _mish_slope(x: Tensor) -> Tensor:
     share = softplus(x).tanh()
-    return share + x * logistic(x) * (1 - share * share)
+    return share + x * sigmoid(x) * (1 - share * share)
 
 
 @in_float32
 def mish(x: Tensor) -> Tensor:
-    return with_slope(lambda x: x * softplus(x).tanh(), _mish_slope, x)
+    """x * tanh(softplus(x)), where the tanh of that logarithm is a fraction of polynomials."""
+    return with_slope(_mish, _mish_slope, x)
 
 
 @in_float32

@@ -26,6 +26,11 @@ def exp2(x: Tensor) -> Tensor:
     return to_float(x)._apply(mlops.Exp2())
 
 
+def expm1(x: Tensor) -> Tensor:
+    """exp(x) - 1, precise near 0."""
+    return to_float(x)._apply(mlops.Expm1())
+
+
 def log(x: Tensor) -> Tensor:
     return to_float(x)._apply(mlops.Log())
 
@@ -37,6 +42,11 @@ def log2(x: Tensor) -> Tensor:
 @in_float32
 def log10(x: Tensor) -> Tensor:
     return x.log2() * math.log10(2)
+
+
+def log1p(x: Tensor) -> Tensor:
+    """log(1 + x), precise near 0."""
+    return to_float(x)._apply(mlops.Log1p())
 
 
 def sin(x: Tensor) -> Tensor:
@@ -94,45 +104,63 @@ def sign(x: Tensor) -> Tensor:
     return x._apply(mlops.Sign())
 
 
-@in_float32
 def atan(x: Tensor) -> Tensor:
-    return x._apply(mlops.Atan())
+    return to_float(x)._apply(mlops.Atan())
 
 
-def _asin(x: Tensor) -> Tensor:
-    return atan(x / ((1 - x) * (1 + x)).sqrt())
+# ---- compositions that subtract nothing that is nearly equal, with their derivatives as formulas
+
+
+def _cathetus(x: Tensor) -> Tensor:
+    """sqrt(1 - x * x), precise near 0 and near 1."""
+    return ((x * x < 0.25).where(1 - x * x, (1 - x) * (1 + x))).sqrt()
 
 
 def _asin_slope(x: Tensor) -> Tensor:
-    return (1 - x * x).rsqrt()
+    return _cathetus(x).reciprocal()
 
 
 @in_float32
 def asin(x: Tensor) -> Tensor:
-    return with_slope(_asin, _asin_slope, x)
+    return with_slope(lambda x: atan(x / _cathetus(x)), _asin_slope, x)
 
 
 @in_float32
 def acos(x: Tensor) -> Tensor:
-    return math.pi / 2 - asin(x)
+    return with_slope(lambda x: atan(((1 - x) / (1 + x)).sqrt()) * 2, lambda x: -_asin_slope(x), x)
+
+
+_STEP = 0.693359375  # log(2), about, in few bits: subtracting it from a number above 1 is exact
+
+
+def _half_exp(x: Tensor) -> Tensor:
+    """exp(x) / 2, also where exp(x) is beyond the largest float."""
+    far = x > 64
+    scale = far.where(x._full((), math.exp(_STEP) / 2, x.dtype), 0.5)
+    return (x - far.where(_STEP, 0.0)).exp() * scale
+
+
+def _sinh(x: Tensor) -> Tensor:
+    near = (expm1(x) - expm1(-x)) * 0.5
+    return (x * x < 1).where(near, _half_exp(x) - _half_exp(-x))
 
 
 @in_float32
 def sinh(x: Tensor) -> Tensor:
-    return (x.exp() - (-x).exp()) * 0.5
+    return with_slope(_sinh, cosh, x)
 
 
 @in_float32
 def cosh(x: Tensor) -> Tensor:
-    return (x.exp() + (-x).exp()) * 0.5
+    return with_slope(lambda x: _half_exp(x) + _half_exp(-x), sinh, x)
 
 
 def _asinh(x: Tensor) -> Tensor:
     size = x.abs()
     huge = size > 1e9  # the square would overflow
-    small = huge.where(1, size)
-    near = huge.where(size, small + (small * small + 1).sqrt()).log()
-    return (near + huge.where(math.log(2), 0.0)) * sign(x)
+    a = huge.where(1, size)
+    near = log1p(a + a * a / (1 + (a * a + 1).sqrt()))
+    return huge.where(size.log() + math.log(2), near).copysign(x)
 
 
 @in_float32
@@ -141,23 +169,25 @@ def asinh(x: Tensor) -> Tensor:
 
 
 def _acosh(x: Tensor) -> Tensor:
-    huge = x > 1e9  # where x + x would overflow
-    small = huge.where(1, x)
-    near = huge.where(x, small + (small - 1).sqrt() * (small + 1).sqrt())
-    return near.log() + huge.where(math.log(2), 0.0)
+    huge = x > 1e9
+    t = (x < 1).where(math.nan, huge.where(1, x)) - 1
+    return huge.where(x.log() + math.log(2), log1p(t + (t * (t + 2)).sqrt()))
 
 
 @in_float32
 def acosh(x: Tensor) -> Tensor:
     """NaN below 1, where the formula of the gradient has numbers, as torch has it."""
-    return with_slope(_acosh, lambda x: (x * x - 1).rsqrt(), x)
+    return with_slope(_acosh, lambda x: ((x.abs() - 1) * (x.abs() + 1)).rsqrt(), x)
+
+
+def _atanh(x: Tensor) -> Tensor:
+    size = x.abs()
+    return (log1p((size + size) / (1 - size)) * 0.5).copysign(x)
 
 
 @in_float32
 def atanh(x: Tensor) -> Tensor:
-    return with_slope(
-        lambda x: ((1 + x) / (1 - x)).log() * 0.5, lambda x: (1 - x * x).reciprocal(), x
-    )
+    return with_slope(_atanh, lambda x: ((1 - x) * (1 + x)).reciprocal(), x)
 
 
 def trunc(x: Tensor) -> Tensor:

@@ -1,0 +1,219 @@
+"""Write docs/numerics.md: the text of docs/numerics.in.md, with errors measured when this runs.
+
+python docs/make_numerics.py        # needs a C compiler, torch and mpmath; takes a few minutes
+
+float32 arguments are bit patterns: all of them at a stride, so every exponent and both signs are
+met, with more of them between -20 and 20 and around 1. The truth is torch's in float64. Halves are
+all there are. For float64 a few hundred arguments are compared with mpmath, at 40 digits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, installed or not
+
+import mpmath as mp
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tinyml import Tensor
+
+HERE = Path(__file__).resolve().parent
+Array = npt.NDArray[Any]
+DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+LEAST = {"float16": -24, "bfloat16": -133, "float32": -149, "float64": -1074}  # log2 of an ulp
+
+
+@dataclass(frozen=True)
+class Function:
+    """An op of Tensor, the truth about it, and where that is worth asking for."""
+
+    name: str
+    truth: Callable[[Any], Any]  # on a float64 tensor of torch
+    exact: Callable[[Any], Any]  # on an mpmath number
+    low: float = -float("inf")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        name, _, argument = self.name.partition(" ")
+        made: Tensor = getattr(x, name)(*argument.split())
+        return made
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + mp.exp(-x))
+
+
+def _softplus(x: Any) -> Any:
+    return mp.log1p(mp.exp(x)) if x < 100 else x + mp.exp(-x)
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))
+
+
+FUNCTIONS = [
+    Function("exp", torch.exp, mp.exp),
+    Function("exp2", torch.exp2, lambda x: mp.power(2, x)),
+    Function("expm1", torch.expm1, mp.expm1),
+    Function("log", torch.log, mp.log),
+    Function("log2", torch.log2, lambda x: mp.log(x, 2)),
+    Function("log1p", torch.log1p, mp.log1p),
+    Function("sin", torch.sin, mp.sin),
+    Function("cos", torch.cos, mp.cos),
+    Function("tan", torch.tan, mp.tan),
+    Function("asin", torch.asin, mp.asin),
+    Function("acos", torch.acos, mp.acos),
+    Function("atan", torch.atan, mp.atan),
+    Function("sinh", torch.sinh, mp.sinh),
+    Function("cosh", torch.cosh, mp.cosh),
+    Function("tanh", torch.tanh, mp.tanh),
+    Function("asinh", torch.asinh, mp.asinh),
+    Function("acosh", torch.acosh, mp.acosh),
+    Function("atanh", torch.atanh, mp.atanh),
+    Function("sqrt", torch.sqrt, mp.sqrt),
+    Function("rsqrt", torch.rsqrt, lambda x: 1 / mp.sqrt(x)),
+    Function("reciprocal", torch.reciprocal, lambda x: 1 / x),
+    Function("erf", torch.erf, mp.erf),
+    Function("sigmoid", torch.sigmoid, _sigmoid),
+    Function("softplus", lambda x: -torch.nn.functional.logsigmoid(-x), _softplus),
+    Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x), low=-87),
+    Function("mish", torch.nn.functional.mish, lambda x: x * mp.tanh(_softplus(x)), low=-87),
+    Function("elu", torch.nn.functional.elu, lambda x: x if x > 0 else mp.expm1(x)),
+    Function("gelu", _gelu, lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3)), -1),
+    Function(
+        "gelu none",
+        lambda x: x * torch.special.erfc(-x * 0.5**0.5) / 2,
+        lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
+        low=-1,
+    ),
+]
+
+
+def arguments(dtype: str, stride: int) -> Array:
+    """Numbers of all sizes and both signs, as numpy has them (bfloat16: as float32)."""
+    if dtype == "float64":
+        rng = np.random.default_rng(1)
+        some = rng.integers(0, 2**64, 400, np.uint64).view(np.float64)
+        x = np.concatenate([some, rng.uniform(-20, 20, 400), rng.normal(size=200)])
+    elif dtype == "float16":
+        x = np.arange(0, 2**16, dtype=np.uint16).view(np.float16)
+    elif dtype == "bfloat16":
+        x = (np.arange(0, 2**16, dtype=np.uint32) << 16).view(np.float32)
+    else:
+        every = np.arange(0, 2**32, stride, dtype=np.uint64).astype(np.uint32)
+        one_bits = np.float32(1).view(np.uint32)
+        about = np.arange(-2000, 2000).astype(np.int32) + one_bits.astype(np.int32)
+        near = np.linspace(-20, 20, max(2**40 // (stride * 2**20), 1000), dtype=np.float32)
+        about_one = about.astype(np.uint32).view(np.float32)
+        x = np.concatenate([every.view(np.float32), near, about_one, -about_one])
+    return x
+
+
+def truth(one: Function, x: Array) -> Array:
+    """What is right, with more digits than x has: float64, or the objects of mpmath."""
+    if x.dtype == np.float64:
+        with mp.workdps(40):
+            return np.array([_exact(one, v) for v in x.tolist()], object)
+    made: Array = one.truth(torch.from_numpy(x.astype(np.float64))).numpy()
+    return made
+
+
+def _exact(one: Function, x: float) -> Any:
+    try:
+        value = one.exact(mp.mpf(x))
+    except (ZeroDivisionError, ValueError, OverflowError):
+        return mp.nan
+    return mp.nan if isinstance(value, mp.mpc) else value
+
+
+def ulps(got: Array, want: Array, dtype: str) -> Array:
+    """The distance in units of the last place of `want`; infinite where only one is finite.
+
+    Between numbers that `dtype` cannot hold and its infinities there is no distance.
+    """
+    if want.dtype == object:
+        return np.array([_ulps_of(g, w) for g, w in zip(got.tolist(), want, strict=True)])
+    largest = 2.0 ** {"float16": 16, "bfloat16": 128, "float32": 128}[dtype]
+    with np.errstate(all="ignore"):
+        want = np.where(
+            abs(want) >= largest * (1 - 2.0 ** -(DIGITS[dtype] + 1)), np.inf * want, want
+        )
+        _, exponent = np.frexp(want)
+        unit = np.ldexp(1.0, np.maximum(exponent - DIGITS[dtype], LEAST[dtype]))
+        error = abs(got.astype(np.float64) - want) / unit
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    both = np.isfinite(got) & np.isfinite(want)
+    return np.where(same, 0, np.where(both, error, np.inf))
+
+
+def _ulps_of(got: float, want: Any) -> float:
+    if mp.isnan(want):  # also where mpmath knows no answer
+        return 0.0
+    if abs(want) >= mp.ldexp(1, 1024):
+        return 0.0 if abs(got) >= 1.7e308 else float("inf")
+    unit = mp.ldexp(1, max(int(mp.frexp(want)[1]) - 53, LEAST["float64"])) if want else mp.mpf(1)
+    return float(abs(mp.mpf(got) - want) / unit)
+
+
+def computed(functions: list[Function], x: Array, device: str, dtype: str) -> list[Array]:
+    """What tinyml makes of x on a device, all at once."""
+    given = Tensor(x, device=device)
+    given = given.cast("bfloat16") if dtype == "bfloat16" else given
+    results = [one(given) for one in functions]
+    if dtype == "bfloat16":
+        results = [result.cast("float32") for result in results]
+    results[0].realize(*results[1:])
+    return [result.numpy() for result in results]
+
+
+def largest_errors(
+    functions: list[Function], device: str, dtype: str, stride: int
+) -> dict[str, tuple[float, float]]:
+    """By name, the largest error in ulps, and the argument where it is made."""
+    x = arguments(dtype, stride)
+    found = {}
+    for one, got in zip(functions, computed(functions, x, device, dtype), strict=True):
+        inside = x >= one.low
+        errors = ulps(got[inside], truth(one, x[inside]), dtype)
+        worst = int(np.argmax(errors))
+        found[one.name] = float(errors[worst]), float(x[inside][worst])
+    return found
+
+
+# ---- the page ----
+
+COLUMNS = [
+    *(("float32", device, stride) for device, stride in (("NUMPY", 4099), ("CPU", 509))),
+    *(("float32", "EMU", 16411), ("float64", "NUMPY", 1), ("float64", "CPU", 1)),
+    *(("float16", "CPU", 1), ("bfloat16", "CPU", 1)),
+]
+
+
+def table() -> str:
+    heads = [f"{dtype} {device}" for dtype, device, _ in COLUMNS]
+    lines = [f"| op | {' | '.join(heads)} | worst on CPU at |", "|---" * (len(heads) + 2) + "|"]
+    found = [largest_errors(FUNCTIONS, device, dtype, n) for dtype, device, n in COLUMNS]
+    for one in FUNCTIONS:
+        cells = " | ".join(f"{column[one.name][0]:.2f}" for column in found)
+        where = found[1][one.name][1]
+        lines.append(f"| {one.name}{_bound(one)} | {cells} | {where:.8g} |")
+    return "\n".join(lines)
+
+
+def _bound(one: Function) -> str:
+    return "" if one.low == -float("inf") else f" (x >= {one.low:g})"
+
+
+def main() -> None:
+    text = (HERE / "numerics.in.md").read_text().format(table=table())
+    (HERE / "numerics.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
