@@ -1,6 +1,7 @@
 """What tinyml's Python costs: recording, realizing again, replaying, and making new kernels.
 
     python benchmarks/overhead.py
+    python benchmarks/overhead.py --peers   # only one op at a time, beside other libraries
 
 All tensors are small, so that the device's own work is next to nothing. Times are those of the
 fastest of several repetitions: this is the cost of code, and not of what else the machine did.
@@ -18,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
+from benchmarks import recording as recording_peers
 from benchmarks import steps
 from benchmarks.steps import GPTSize, tinyml_step
 from tinyml import Device, Tensor, TinyJit, config, trace
@@ -26,9 +28,12 @@ Row = tuple[str, str]
 
 
 def main() -> None:
+    if "--peers" in sys.argv[1:]:
+        return print("\n".join(recording_peers.rows()))
     print(f"on {Device.DEFAULT}\n\n| what | cost |\n| --- | ---: |")
     for row in [*recording(), *repeating(), *replaying(), *compiling(), *doubling()]:
         print(f"| {row[0]} | {row[1]} |", flush=True)
+    return print("\n" + "\n".join(recording_peers.rows()))
 
 
 def fastest(call: Callable[[], Any], repeats: int, rounds: int = 7) -> float:

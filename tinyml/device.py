@@ -49,6 +49,9 @@ def _cpu() -> OpenDevice:
 
 
 def _cuda() -> OpenDevice:
+    from tinyml.runtime.cuda_driver import open_driver
+
+    open_driver()  # where there is none, all that follows need not be loaded
     from tinyml.runtime.cuda import CudaMachine
 
     machine = CudaMachine()

@@ -29,6 +29,7 @@ from tinyml.errors import CompileError, DeviceError, KernelError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime.cuda_driver import open_driver
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaMemory
 from tinyml.runtime.cuda_staging import Staging
@@ -114,7 +115,7 @@ class CudaMachine:
         """`builder` compiles programs: by default CUDA's compiler, for this card."""
         self.name = "CUDA"
         self.dlpack_device = (2, device)
-        self.driver = _open_driver()
+        self.driver = open_driver()
         card = self.driver.Device(device)
         self.properties = _properties(self.driver, card)
         self._context = _primary_context(self.driver, card)
@@ -295,28 +296,6 @@ _AFTER_A_FAULT = (
 
 def _is_fault(error: Exception) -> bool:
     return _FAULT.search(str(error)) is not None
-
-
-def _open_driver() -> Any:
-    """pycuda.driver, initialized; DeviceError that says what is missing."""
-    try:
-        import pycuda.driver as driver
-    except ImportError as error:
-        if "libcuda" in str(error):
-            raise DeviceError(
-                f"CUDA needs NVIDIA's driver, whose library is not here ({error}). Without an "
-                "NVIDIA card use DEVICE=CPU, or DEVICE=EMU to run CUDA kernels on the CPU"
-            ) from None
-        raise DeviceError(f"CUDA needs PyCUDA: pip install 'tinyml[cuda]' ({error})") from None
-    try:
-        driver.init()
-        if driver.Device.count() == 0:
-            raise DeviceError("CUDA finds no card: PyCUDA and NVIDIA's driver are here")
-    except driver.Error as error:
-        raise DeviceError(
-            f"CUDA finds no card that answers: PyCUDA and NVIDIA's driver are here, but {error}"
-        ) from None
-    return driver
 
 
 def _properties(driver: Any, card: Any) -> Properties:
