@@ -104,6 +104,29 @@ def test_casts(device: str) -> None:
     np.testing.assert_array_equal(results[5].numpy(), x.numpy().view(np.int32))
 
 
+def test_casts_out_of_range_are_as_documented(device: str) -> None:
+    """By way of int64, whose least value stands for what it cannot hold: docs/dtypes.md."""
+    x = Tensor([float("nan"), float("inf"), -1e20, 3e9, -3e9, 300.7, -1.5]).contiguous()
+    names = ["int8", "uint8", "int16", "int32", "uint32", "int64", "bool"]
+    results = [x.cast(name) for name in names]
+    Tensor.realize(*results)
+    least = -(2**63)
+    whole = np.array([least, least, least, 3 * 10**9, -3 * 10**9, 300, -1])
+    for name, ours in zip(names[:-1], results, strict=False):
+        np.testing.assert_array_equal(ours.numpy(), whole.astype(name), name)
+    assert results[-1].tolist() == [True] * 7
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_sums_of_halves_are_rounded_once(name: str, device: str) -> None:
+    x = Tensor.full((3, 3000), 1.0, dtype=name).contiguous()
+    results = [x.sum(1), x.mean(1), x.cumsum(1)[:, -1]]
+    Tensor.realize(*results)  # an accumulator of 16 bits would stop at 2048, or at 256
+    assert [r.dtype.name for r in results] == [name] * 3
+    for ours, exact in zip(results, (3000, 1, 3000), strict=True):
+        np.testing.assert_allclose(ours.numpy(), exact, rtol=4e-3)
+
+
 def test_halves_accumulate_in_float32(device: str) -> None:
     row = Tensor(np.full((1, 3000), 1.001, np.float16))
     product = row @ row.T
