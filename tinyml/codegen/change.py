@@ -13,6 +13,7 @@ from tinyml.codegen.expr import (
     Place,
     Select,
     Stored,
+    alu,
     const,
     rewrite,
     select,
@@ -28,6 +29,7 @@ from tinyml.index import (
     Quotient,
     Range,
     Remainder,
+    Valid,
     both,
     inside,
     linear,
@@ -179,11 +181,12 @@ class Change:
             made: Expr = Load(e.slot, e.dtype, e.position, valid)
             return made
         if isinstance(e, Fold):
-            guards = [g for a in e.axes for g in self.guards.get(a, ())]
+            outside = both(g for a in e.axes for g in self.guards.get(a, ()))
+            assert outside is not None
             start = const(identity(e.op, e.dtype), e.dtype)
-            body = e.body
-            if not (e.op is Op.ADD and guards and _is_zero_outside(e.body, {*e.axes})):
-                body = select(both(guards), e.body, start)
+            product = e.op is Op.ADD and isinstance(e.body, Alu)
+            bound = {a for a in e.axes if a in self.guards}
+            body = _masked(e.body, outside, bound) if product else select(outside, e.body, start)
             again: Expr = Fold(e.op, body, e.axes)
             return again
         return None
@@ -197,13 +200,15 @@ class Change:
         return None
 
 
-def _is_zero_outside(body: Expr, axes: set[Axis]) -> bool:
-    """Whether a product is 0 where its loads, which all depend on `axes`, are not valid."""
+def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
+    """`body` where the guards hold, else 0: each factor of a product for itself."""
+    if not guards or (isinstance(body, Load) and axes <= body.free):
+        return body  # the load is not made there, and gives 0
     if isinstance(body, Alu) and body.op is Op.CAST:
-        return _is_zero_outside(body.operands[0], axes)
-    if isinstance(body, Alu) and body.op is Op.MUL:
-        return all(_is_zero_outside(operand, axes) for operand in body.operands)
-    return isinstance(body, Load) and axes <= body.free
+        return alu(Op.CAST, body.dtype, _masked(body.operands[0], guards, axes))
+    if isinstance(body, Alu) and body.op is Op.MUL and all(axes <= o.free for o in body.operands):
+        return alu(Op.MUL, body.dtype, *(_masked(o, guards, axes) for o in body.operands))
+    return select(guards, body, const(0, body.dtype))
 
 
 def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:

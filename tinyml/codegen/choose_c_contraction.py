@@ -27,7 +27,7 @@ PACKED = (192, 16, 120)  # where both factors are packed
 class _Sides:
     """`lane` is the axis along vectors, `kept` the one whose elements are spread over them.
 
-    The loads are those of their factors, where there is just one.
+    The loads are what their factors are made of, where one depends on all axes.
     """
 
     lane: Axis
@@ -48,7 +48,7 @@ class _Tiling:
 
 def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     """Choose tiles for a contraction; False if it has no axis that vectors can lie along."""
-    if len(found.kept_loads) == len(found.streamed_loads) == 1:
+    if found.kept_load is not None and found.streamed_load is not None:
         chooser.collapse(divided=True)
         found = contraction_of(chooser.one(number)) or found
     lanes = chooser.target.vector_bytes // 4
@@ -69,19 +69,18 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
     """The row axis for the lanes: long enough, stored and loaded side by side if possible."""
     position = chooser.one(number).walks[0].stores[0].position
     candidates = []
-    streamed, kept = (found.streamed, found.streamed_loads), (found.kept, found.kept_loads)
-    for (own, own_loads), (others, other_loads) in ((streamed, kept), (kept, streamed)):
+    streamed, kept = (found.streamed, found.streamed_load), (found.kept, found.kept_load)
+    for (own, load), (others, other) in ((streamed, kept), (kept, streamed)):
         longest = max(others, key=lambda a: a.size)
-        single = [loads[0] if len(loads) == 1 else None for loads in (own_loads, other_loads)]
         for axis in own:
-            direct = all(
-                e.position.stride(axis) == 1 and not any(axis in v.free for v in e.valid)
-                for e in own_loads
-                if axis in e.free
+            direct = (
+                load is not None
+                and load.position.stride(axis) == 1
+                and not any(axis in v.free for v in load.valid)
             )
             score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
-                sides = _Sides(axis, longest, *single)
+                sides = _Sides(axis, longest, load, other)
                 candidates.append((score, axis.size, axis.name, sides))
     return max(candidates, key=lambda c: c[:3])[3] if candidates else None
 

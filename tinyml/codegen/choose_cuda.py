@@ -96,7 +96,7 @@ class CudaChooser(Chooser):
         elif depth.size <= step:  # all of it fits at once
             grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
             after = grid[-1].name if grid else ""
-        for side in (found.kept_loads, found.streamed_loads):
-            if len(side) == 1 and after:
-                self.apply(OptKind.STAGE, after, slot=side[0].slot)
+        for load in (found.kept_load, found.streamed_load):
+            if load is not None and after:
+                self.apply(OptKind.STAGE, after, slot=load.slot)
         return True

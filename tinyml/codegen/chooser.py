@@ -25,8 +25,8 @@ class Contraction:
     fold: Fold
     kept: frozenset[Axis]  # row axes of one factor alone
     streamed: frozenset[Axis]  # row axes of the other alone
-    kept_loads: tuple[Load, ...]
-    streamed_loads: tuple[Load, ...]
+    kept_load: Load | None  # one that depends on all that its factor does, if there is such
+    streamed_load: Load | None
 
 
 def contraction_of(one: Nest) -> Contraction | None:
@@ -36,20 +36,17 @@ def contraction_of(one: Nest) -> Contraction | None:
         while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
             body = body.sources[0]
         if fold.op is Op.ADD and isinstance(body, Alu) and body.op is Op.MUL:
-            left, right = (_loads(o) for o in body.operands)
-            rows = set(one.rows)
-            a = {x for e in left for x in e.free} & rows
-            b = {x for e in right for x in e.free} & rows
-            both = all(set(fold.axes) & {x for e in side for x in e.free} for side in (left, right))
+            left, right = body.operands
+            a, b = left.free & {*one.rows}, right.free & {*one.rows}
+            both = all({*fold.axes} & side.free for side in (left, right))
             if a - b and b - a and both:
-                return Contraction(
-                    fold, frozenset(a - b), frozenset(b - a), tuple(left), tuple(right)
-                )
+                return Contraction(fold, a - b, b - a, _main_load(left), _main_load(right))
     return None
 
 
-def _loads(e: Expr) -> list[Load]:
-    return [x for x in toposort([e]) if isinstance(x, Load)]
+def _main_load(factor: Expr) -> Load | None:
+    found = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+    return next(found, None)
 
 
 class Chooser:

@@ -453,9 +453,10 @@ def _stepped(known: Known, unrolled: Sequence[Axis], steps: Sequence[int]) -> Kn
 
 def _by_stride(tile: Tile) -> list[Axis]:
     """The axes of a tile, the one along which its source lies side by side last."""
-    if not isinstance(tile.value, Load):
+    found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    if tile.over is not None or not found:
         return list(tile.axes)
-    position = tile.value.position
+    position = max(found, key=lambda e: len(e.free)).position
     return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))
 
 

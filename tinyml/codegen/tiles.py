@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError, bind, check_inner
 from tinyml.codegen.expr import (
+    Alu,
     Expr,
     Fold,
     Load,
+    Select,
     Stored,
     rewrite,
     substitute,
@@ -90,12 +92,13 @@ def stage(nest: LoopNest, after: Axis, slot: int) -> LoopNest:
     number = sum(len(one.tiles) for one in nest.nests)
     staged = []
     for one in nest.nests:
-        found = [e for e in toposort(_computed(one)) if isinstance(e, Load) and e.slot == slot]
+        found = _factors(one, slot)
         if after not in axes(one) or not found:
             staged.append(one)
             continue
-        outside = _walked_before(nest, one, after)
-        tile, changed = _tile(nest, one, found, after, outside, f"tile{number}")
+        if len(found) > 1:
+            raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
+        tile, changed = _tile(nest, one, found[0], after, f"tile{number}")
         staged.append(replace(changed, tiles=(tile, *changed.tiles)))
         number += 1
         if (lane := _lane_of(nest, tile)) is not None:
@@ -103,6 +106,27 @@ def stage(nest: LoopNest, after: Axis, slot: int) -> LoopNest:
         for axis in _written_out(nest, tile):
             nest = bind(nest, axis, Kind.UNROLL)
     return replace(nest, nests=tuple(staged))
+
+
+def _factors(one: Nest, slot: int) -> list[Expr]:
+    """What is made of the loads of `slot` before another axis comes in: it is staged ready-made."""
+    order = toposort(_computed(one))
+    own: dict[Expr, frozenset[Axis]] = {}  # by expression, the axes of the load it is made of
+    largest: dict[Expr, None] = {}
+    for e in order:
+        if isinstance(e, Load) and e.slot == slot:
+            own[e] = e.free
+        elif isinstance(e, (Alu, Select)):
+            below = [s for s in e.sources if own.get(s) == e.free]
+            if not below:
+                continue
+            own[e] = e.free
+            for source in below:
+                largest.pop(source, None)
+        else:
+            continue
+        largest[e] = None
+    return list(largest)
 
 
 def _computed(one: Nest) -> list[Expr]:
@@ -121,8 +145,8 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     """The axis of a tile that can be filled a vector at a time: the image of a lane axis."""
     last = tile.axes[-1]
     lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
-    value = tile.value
-    plain = isinstance(value, Load) and value.position.stride(last) == 1
+    strides = [e.position.stride(last) for e in toposort([tile.value]) if isinstance(e, Load)]
+    plain = set(strides) <= {0, 1} and 1 in strides
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
 
 
@@ -133,27 +157,22 @@ def _walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
     return {*order, *loops[: loops.index(after) + 1]} if after in loops else {*order, after}
 
 
-def _tile(
-    nest: LoopNest, one: Nest, found: list[Load], after: Axis, outside: set[Axis], name: str
-) -> tuple[Tile, Nest]:
-    load = found[0]
+def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tuple[Tile, Nest]:
+    outside = _walked_before(nest, one, after)
     folded = {a for fold in folds(one) for a in fold.axes}
-    inner = sorted(
-        load.free - outside,
-        key=lambda a: (
-            ORDER[nest.kind(a)],
-            a in folded,
-            -abs(load.position.factor(a)),
-            a.name,
-        ),
+    position = next(
+        e.position for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free
     )
-    if len(found) > 1 or not inner:
-        raise OptError(f"cannot stage slot{load.slot}: it is read {len(found)} ways")
-    if any(not {s.outer, s.inner}.isdisjoint({after, *load.free}) for s in nest.splits):
-        raise OptError(f"cannot stage slot{load.slot}: its last step is shorter")
+    inner = sorted(
+        factor.free - outside,
+        key=lambda a: (ORDER[nest.kind(a)], a in folded, -abs(position.factor(a)), a.name),
+    )
+    if not inner:
+        raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
+    if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
+        raise OptError(f"cannot stage {factor}: its last step is shorter")
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
-    value = substitute(load, {a: linear(b) for a, b in own.items()})
+    value = substitute(factor, {a: linear(b) for a, b in own.items()})
     index = row_major([linear(a) for a in inner], [a.size for a in inner])
-    stored: Expr = Stored(name, load.dtype, index, after)
-
-    return Tile(name, tuple(own.values()), value, after), _reading(one, load, stored)
+    stored: Expr = Stored(name, factor.dtype, index, after)
+    return Tile(name, tuple(own.values()), value, after), _reading(one, factor, stored)
