@@ -1,9 +1,13 @@
-"""How precise elementary functions are: a sample of what docs/make_numerics.py measures."""
+"""How precise results are, and that they are the same bits again.
+
+Of elementary functions this is a sample of what docs/make_numerics.py measures.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor
+from tinyml import Tensor, config
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "make_numerics.py"
 BOUNDS = {  # in ulps; all others: 2
@@ -66,3 +70,87 @@ def test_ends_of_the_range(device: str) -> None:
         about = x[:5] * np.float32(2 / np.pi**0.5 if name == "erf" else 1)
         np.testing.assert_array_max_ulp(got[:5], about, 1)
         assert np.isnan(got[7]), name
+
+
+# ---- sums ----
+
+
+def worst_sum_error(device: str, x: np.ndarray[Any, Any], axis: int | None) -> float:
+    """In units of 2**-24 of the sum of magnitudes."""
+    wide = x.astype(np.float64)
+    error = np.abs(Tensor(x, device=device).sum(axis).numpy() - wide.sum(axis))
+    return float(np.max(error / np.abs(wide).sum(axis))) * 2**24
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((100_003,), None), ((9001, 5), 0), ((3, 20_001), 1), ((5000, 40), 0)]
+)
+def test_long_sums_are_as_precise_as_pairwise_ones(
+    device: str, shape: tuple[int, ...], axis: int | None
+) -> None:
+    assert worst_sum_error(device, np.full(shape, 0.1, np.float32), axis) < 20
+    uneven = np.ones(shape, np.float32)
+    uneven.reshape(-1)[0] = 2**24  # every 1 that is added to it alone is lost
+    assert worst_sum_error(device, uneven, axis) < 200
+
+
+def test_long_products_are_summed_as_precisely(device: str) -> None:
+    a, b = np.full((3, 9001), 0.1, np.float32), np.full((9001, 17), 0.3, np.float32)
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose((Tensor(a) @ Tensor(b)).numpy(), wanted, 40 * 2**-24)
+
+
+def test_statistics_far_from_zero(device: str, rng: np.random.Generator) -> None:
+    x = (1e4 + rng.standard_normal((3, 5001))).astype(np.float32)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(Tensor(x).var(1).numpy(), wide.var(1, ddof=1), 1e-5)
+    np.testing.assert_allclose(Tensor(x).mean(1).numpy(), wide.mean(1), 3e-7)
+    assert Tensor(np.full(49, 3, np.float32)).mean().item() == 3
+
+
+def test_running_sums_and_logarithms_of_sums(device: str) -> None:
+    steps = np.full(20_001, 0.1, np.float32)
+    wanted = steps.astype(np.float64).cumsum()
+    np.testing.assert_allclose(Tensor(steps).cumsum(0).numpy(), wanted, 1e-5)
+    far = Tensor([[1e4, 1e4 - 1, -1e4], [-3e38, -3e38, -3e38]])
+    tail = np.log1p(np.exp(-1.0))
+    np.testing.assert_allclose(far.logsumexp(1).numpy(), [1e4 + tail, -3e38], 1e-6)
+    np.testing.assert_allclose(far.softmax().numpy()[1], [1 / 3] * 3, 1e-6)
+
+
+def test_halves_are_added_up_in_single_precision(device: str) -> None:
+    for dtype, largest in (("float16", 4096), ("bfloat16", 4096)):
+        ones = Tensor.ones(largest).cast(dtype).contiguous()
+        assert ones.sum().item() == largest
+        assert ones.dot(ones).item() == largest
+
+
+# ---- the same bits ----
+
+
+@pytest.mark.parametrize("device", ["CPU"], indirect=True)
+def test_threads_change_no_bit(device: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((301, 1025)).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3):
+        with config.override(threads=threads):
+            a = Tensor(x)
+            results = [a.sum(), a.sum(0), a.softmax(), a @ a.T, a.tanh().var(1)]
+            results[0].realize(*results[1:])
+            found.append([result.numpy().tobytes() for result in results])
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_place_of_an_element_changes_no_bit(device: str) -> None:
+    """Lanes and what is left over after them compute the same."""
+    formulas: list[Callable[[Tensor], Tensor]] = [
+        *(getattr(Tensor, name) for name in ("exp", "log", "sin", "tanh", "erf", "atan", "log1p")),
+        lambda x: x * x + x * 0.3 - 1 / x,
+        lambda x: (x * 1.1 - x * x) * (x + 0.7) + x,
+    ]
+    values = np.array([0.123, 0.9, 1.7, 2.9], np.float32)
+    x = Tensor(np.repeat(values[:, None], 37, 1))
+    results = [formula(x) for formula in formulas]
+    results[0].realize(*results[1:])
+    for result in results:
+        assert (result.numpy() == result.numpy()[:, :1]).all()

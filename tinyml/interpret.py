@@ -107,6 +107,8 @@ def evaluate(
             return _map(op, node, sources)
         case lazy.Reduce(op=op, axes=axes):
             wide = _accumulator(node.dtype)
+            if op is Op.ADD and node.dtype.is_float:  # numpy adds rows of an array one by one
+                wide = np.dtype(np.float64)
             start = identity(op, node.dtype)
             folded = FOLD[op](sources[0], axis=axes, dtype=wide, keepdims=True, initial=start)
             return rounded(np.asarray(folded), node.dtype)

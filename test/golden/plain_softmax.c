@@ -42,7 +42,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_1a3972e2(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_64e0a973(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {
@@ -53,16 +53,20 @@ void max_sum_neg_add_64x256_r256_1a3972e2(void *const *buffers, long start, long
         acc0 = max_f32(acc0, v1);
       }
       float acc2 = 0.0f;
-      const float v4 = -acc0;
-      for (long r0 = 0; r0 < 256; ++r0) {
-        const float v3 = slot1[i0 * 256 + r0];
-        const float v5 = exp_f32x4(v3 + v4 - (f32x4){0})[0];
-        acc2 += v5;
+      const float v5 = -acc0;
+      for (long r0_s = 0; r0_s < 8; ++r0_s) {
+        float acc3 = 0.0f;
+        for (long r0_i = 0; r0_i < 32; ++r0_i) {
+          const float v4 = slot1[i0 * 256 + r0_s * 32 + r0_i];
+          const float v6 = exp_f32x4(v4 + v5 - (f32x4){0})[0];
+          acc3 += v6;
+        }
+        acc2 += acc3;
       }
       for (long j0 = 0; j0 < 256; ++j0) {
-        const float v6 = slot1[i0 * 256 + j0];
-        const float v7 = exp_f32x4(v6 + v4 - (f32x4){0})[0];
-        slot0[i0 * 256 + j0] = v7 / acc2;
+        const float v7 = slot1[i0 * 256 + j0];
+        const float v8 = exp_f32x4(v7 + v5 - (f32x4){0})[0];
+        slot0[i0 * 256 + j0] = v8 / acc2;
       }
     }
   }

@@ -52,6 +52,7 @@ Known = Mapping[Axis, Linear]
 
 DEEPEST = 8  # ops written into one another before a value gets a name
 SEPARATE = 8  # accumulators at most that one fold is spread over
+STEPS = 32  # terms that a sum of floats adds up one by one, about
 
 
 def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
@@ -193,6 +194,18 @@ class _Emitter:
             self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
         else:
             self._loop(scope, first, loops, known, enter, body)
+        self._open_rests(scope, first, loops, known, enter, body)
+
+    def _open_rests(
+        self,
+        scope: _Scope,
+        first: Axis,
+        loops: _Loops,
+        known: Known,
+        enter: Callable[[_Scope, Known], None],
+        body: Callable[[_Scope, Known, list[Axis]], None],
+    ) -> None:
+        """What remains after the splits whose outer axis is `first`."""
         for split in self.splits:
             if split.outer is first and split.inner not in known:
                 rest = Axis(f"{split.inner.name}_", split.rest)
@@ -262,14 +275,18 @@ class _Emitter:
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
         spread = steps if len(folds) * steps <= SEPARATE else 1
-        accumulators = [[self._declare(scope, fold, lane) for _ in range(spread)] for fold in folds]
+
+        def declare(within: _Scope) -> list[list[Name]]:
+            return [[self._declare(within, fold, lane) for _ in range(spread)] for fold in folds]
+
+        accumulators = declare(scope)
         has_rest = lane is not None and any(split.inner is lane for split in self.splits)
         rests = [self._declare(scope, fold, None) if has_rest else None for fold in folds]
 
         def enter(inner: _Scope, known: Known) -> None:
             self._folds(inner, [substitute(fold.body, known) for fold in folds])
 
-        def body(inner: _Scope, known: Known, unrolled: list[Axis]) -> None:
+        def body(inner: _Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
             values: list[tuple[int, int, Expr]] = []
             for number, at in enumerate(self._steps(known, unrolled)):
                 for n, fold in enumerate(folds):
@@ -277,10 +294,11 @@ class _Emitter:
             self._folds(inner, [value for _, _, value in values])
             for n, number, value in values:
                 rest = rests[n] if lane is not None and lane in known else None
-                target = rest or accumulators[n][number % spread]
+                target = rest or into[n][number % spread]
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
 
-        self._open(scope, loops, {}, enter, body)
+        long = _LongFold(self, folds, declare, enter, body)
+        long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
 
@@ -445,6 +463,82 @@ class _Emitter:
         return max((a.size for a in free & self.free_lanes), default=1)
 
 
+class _LongFold:
+    """The loops of a fold. A long sum of floats becomes sums of at most STEPS terms each.
+
+    So its error grows with the logarithm of its length, as pairwise summation's does.
+    """
+
+    def __init__(
+        self,
+        emitter: _Emitter,
+        folds: list[Fold],
+        declare: Callable[[_Scope], list[list[Name]]],
+        enter: Callable[[_Scope, Known], None],
+        body: Callable[[_Scope, Known, list[Axis], list[list[Name]]], None],
+    ) -> None:
+        self.emitter, self.folds, self.declare = emitter, folds, declare
+        self.enter, self.body = enter, body
+        self.filled = {tile.after for tile in emitter.tiles}
+        self.sums = any(fold.op is Op.ADD and fold.dtype.is_float for fold in folds)
+
+    def open(self, scope: _Scope, loops: _Loops, known: Known, into: list[list[Name]]) -> None:
+        """Open the loops, and add up what they make in `into`."""
+
+        def body(inner: _Scope, known: Known, unrolled: list[Axis]) -> None:
+            self.body(inner, known, unrolled, into)
+
+        size = self._step(loops)
+        if not size:
+            self.emitter._open(scope, loops, known, self.enter, body)
+            return
+        self.enter(scope, known)
+        first = loops.waiting[0]
+        whole = first.size // size * size
+        step, within = Axis(f"{first.name}_s", first.size // size), Axis(f"{first.name}_i", size)
+        index = linear(step) * size + linear(within)
+        self._part(scope, step, loops.renamed(first, within), _also(known, first, index), into)
+        if whole < first.size:
+            left = Axis(f"{first.name}_l", first.size - whole)
+            index = linear(left) + whole
+            self._part(scope, None, loops.renamed(first, left), _also(known, first, index), into)
+        self.emitter._open_rests(scope, first, loops, known, self.enter, body)
+
+    def _step(self, loops: _Loops) -> int:
+        """How many steps of the outermost loop are summed apart; 0 if there is no need."""
+        every = prod(a.size for a in loops.waiting)
+        if not self.sums or every <= 2 * STEPS or self.filled & set(loops.waiting):
+            return 0
+        first = loops.waiting[0].size
+        size = max(1, STEPS // (every // first))
+        while size * 2 * STEPS < first:
+            size *= STEPS
+        even = next((n for n in range(size, size // 2, -1) if first % n == 0), size)
+        return even if even < first else 0
+
+    def _part(
+        self,
+        scope: _Scope,
+        step: Axis | None,
+        loops: _Loops,
+        known: Known,
+        into: list[list[Name]],
+    ) -> None:
+        """Sum in accumulators of its own, for every `step`, and add them to `into`."""
+        inner = _Scope(scope.bound | ({step} if step else set()), scope)
+        parts = self.declare(inner)
+        self.open(inner, loops, known, parts)
+        for fold, whole, part in zip(self.folds, into, parts, strict=True):
+            for one, other in zip(whole, part, strict=True):
+                inner.instrs.append(ir.Update(one, fold.op, other))
+        scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)] if step else inner.instrs
+
+
+def _also(known: Known, axis: Axis, index: Linear) -> Known:
+    """`known`, and what `axis` is, which it may itself refer to."""
+    return {**{a: i.substitute({axis: index}) for a, i in known.items()}, axis: index}
+
+
 def _stepped(known: Known, unrolled: Sequence[Axis], steps: Sequence[int]) -> Known:
     """`known` at one step of the unrolled axes, which it may itself refer to."""
     at: Known = {a: linear(n) for a, n in zip(unrolled, steps, strict=True)}
@@ -484,6 +578,9 @@ class _Loops:
 
     def without(self, axis: Axis) -> _Loops:
         return self._changed([a for a in self.waiting if a is not axis], self.unrolled)
+
+    def renamed(self, axis: Axis, other: Axis) -> _Loops:
+        return self._changed([other if a is axis else a for a in self.waiting], self.unrolled)
 
     def rest(self, split: Split, rest: Axis) -> _Loops:
         """What is left to do with the last, shorter step of a split."""

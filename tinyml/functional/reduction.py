@@ -105,7 +105,7 @@ def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The sum divided by how many there are: NaN of nothing."""
     count = _count(x, axis, "mean")
     total = x.sum(axis, keepdim)
-    return total * (1 / count) if count else total / 0
+    return total / count
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
