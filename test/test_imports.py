@@ -30,6 +30,7 @@ FLOORS: list[set[str]] = [
         "tensor",
         "dtypes",
         "function",
+        "checkpoint",
         "defaults",
     },  # what a Tensor is
     {"nn", "jit", "blame", "debug", "viz", "search"},

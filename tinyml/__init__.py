@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import config, errors
 from tinyml.autograd import enable_grad, no_grad
+from tinyml.checkpoint import checkpoint
 from tinyml.defaults import defaults
 from tinyml.device import Device
 from tinyml.dtypes import dtypes
@@ -24,6 +25,7 @@ __all__ = [
     "Function",
     "Tensor",
     "TinyJit",
+    "checkpoint",
     "defaults",
     "dtypes",
     "enable_grad",

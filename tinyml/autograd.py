@@ -188,6 +188,16 @@ def _check_unchanged(record: Function) -> None:
             )
 
 
+def leaves(roots: Sequence[Tensor], besides: Sequence[Tensor]) -> list[Tensor]:
+    """What `roots` were computed from and requires a gradient, but not what is `besides`."""
+    known = set(besides)
+    order = _computed_before(roots, _requires_grad)
+    inputs = [t for made in order if made._record is not None for t in made._record.inputs]
+    known.update(order)
+    found = dict.fromkeys(t for t in [*roots, *inputs] if t.requires_grad)
+    return [t for t in found if t not in known]
+
+
 def backward(root: Tensor, seed: Tensor, retain_graph: bool | None) -> dict[Tensor, Tensor]:
     """d root / d tensor for leaves that require a gradient, and for who retains one."""
     found = {root: seed}

@@ -13,12 +13,15 @@
 
 As with torch.autograd.Function, `forward` is computed without recording, and what `backward`
 needs of it is kept with `self.save(...)` and found in `self.saved`. Other arguments than
-tensors are passed through. `backward` gives one gradient per argument (None: it has none); it
-is made of tensor ops, so it can be differentiated again.
+tensors are passed through. `backward` gets one gradient per result (zeros if nothing came of a
+result) and gives one per argument (None: it has none). It is made of tensor ops, so it can be
+differentiated again: by way of saved arguments and results, too.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from tinyml import mlops
@@ -31,46 +34,152 @@ from tinyml.tensor import Tensor
 class Function:
     """Subclass this, write `forward` and `backward`, and call `apply`."""
 
-    saved: tuple[Any, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()  # for each argument; set before `backward`
+    _saved: tuple[Any, ...] = ()
+    _fixed: tuple[Tensor, ...] = ()
 
     def save(self, *values: Any) -> None:
-        """Keep values for `backward`: inputs, results, or whatever else."""
-        self.saved = values
+        """Keep values for `backward`: arguments, results, or whatever else."""
+        self._saved = values
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The result, from the arguments of `apply`."""
+    @property
+    def saved(self) -> tuple[Any, ...]:
+        """What was saved."""
+        return tuple(v.found() if isinstance(v, _SavedResult) else v for v in self._saved)
+
+    save_for_backward = save
+    saved_tensors = saved
+
+    def mark_non_differentiable(self, *results: Tensor) -> None:
+        """These results of `forward` are constants. Integers and bools are, in any case."""
+        self._fixed = results
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The result, or a tuple of results, from the arguments of `apply`."""
         raise NotImplementedError(f"{type(self).__name__} needs a forward method")
 
-    def backward(self, grad: Tensor) -> Any:
-        """The gradient of each positional argument, from the gradient of the result."""
+    def backward(self, *grads: Tensor) -> Any:
+        """The gradient of each positional argument, from the gradients of the results."""
         raise GradientError(f"{type(self).__name__} has no backward method")
 
     @classmethod
-    def apply(cls, *args: Any, **kwargs: Any) -> Tensor:
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Compute `forward`, remembering to ask `backward` for the gradient."""
         function = cls()
         with no_grad():
             result = function.forward(*args, **kwargs)
-        out = result.detach()
+        several = isinstance(result, (tuple, list))
+        given = tuple(result) if several else (result,)
         inputs = tuple(a for a in args if isinstance(a, Tensor))
-        if mode.recording and out.dtype.is_float:
-            record = _Custom(function, tuple(isinstance(a, Tensor) for a in args))
-            record.inputs, record.clock = inputs, mode.assignments
-            out.requires_grad, out._record = any(t.requires_grad for t in inputs), record
-        return out
+        results = tuple(_own(t, inputs) for t in given)
+        constant = {id(t) for t in function._fixed}
+        moving = [t for t, r in zip(results, given, strict=True) if id(r) not in constant]
+        function._saved = tuple(_saved(v, given, results) for v in function._saved)
+        function._fixed = ()
+        record_results(_Custom(function, args, results), inputs, results, moving)
+        return results if several else results[0]
 
 
-class _Custom(mlops.Function):
+class _SavedResult:
+    """A result without a reference to it: its record would refer to itself."""
+
+    def __init__(self, result: Tensor) -> None:
+        self._reference, self._copy = weakref.ref(result), result.detach()
+
+    def found(self) -> Tensor:
+        """The result; if nobody has it any more, one that nothing is differentiated by."""
+        result = self._reference()
+        return self._copy if result is None else result
+
+
+def _own(result: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """The result, as a tensor that nobody has recorded yet."""
+    known = result._record is not None or any(result is t for t in inputs)
+    return result.detach()._requiring(None) if known or result.requires_grad else result
+
+
+def _saved(value: Any, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
+    for before, after in zip(given, results, strict=True):
+        if value is before and value is after:
+            return _SavedResult(after)
+    return value
+
+
+def record_results(
+    record: Several, inputs: tuple[Tensor, ...], results: Sequence[Tensor], moving: list[Tensor]
+) -> None:
+    """Let `record` say the gradients of `inputs`, given those of the results that move.
+
+    The results are computed from one tensor in between, which stands for all of them.
+    """
+    moving = [t for t in moving if t.dtype.is_float]
+    if not mode.recording or not moving or not inputs:
+        return
+    between = inputs[0]._full((), 0, moving[0].dtype)
+    required = any(t.requires_grad for t in inputs)
+    record.inputs, record.clock = inputs, mode.assignments
+    between._record, between.requires_grad = record, required
+    for number, result in enumerate(results):
+        if any(result is t for t in moving):
+            part = _Result(number, len(results))
+            part.inputs, part.clock = (between,), mode.assignments
+            result._record, result.requires_grad = part, required
+
+
+class _Gradients:
+    """The gradients of several results, while they are being added up."""
+
+    def __init__(self, parts: tuple[Tensor | None, ...]) -> None:
+        self.parts = parts
+
+    def __add__(self, other: _Gradients) -> _Gradients:
+        pairs = zip(self.parts, other.parts, strict=True)
+        return _Gradients(tuple(b if a is None else (a if b is None else a + b) for a, b in pairs))
+
+
+class _Result(mlops.Function):
+    """The record of one of several results."""
+
+    __slots__ = ("count", "number")
+
+    def __init__(self, number: int, count: int) -> None:
+        self.number, self.count = number, count
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        parts = tuple(grad if i == self.number else None for i in range(self.count))
+        together: Any = _Gradients(parts)
+        return (together,)
+
+
+class Several(mlops.Function):
+    """The record of what has several results, and which shapes they have."""
+
+    __slots__ = ("shapes",)
+    reads_inputs = True
+
+    def __init__(self, results: Sequence[Tensor]) -> None:
+        self.shapes = [(t.shape, t.dtype) for t in results]
+
+    def of_results(self, grad: Any) -> tuple[Tensor, ...]:
+        """A gradient for each result."""
+        like = self.inputs[0]
+        pairs = zip(grad.parts, self.shapes, strict=True)
+        return tuple(like._full(s, 0, d) if g is None else g for g, (s, d) in pairs)
+
+
+class _Custom(Several):
     """The record of an applied user's Function."""
 
     __slots__ = ("function", "is_tensor")
-    reads_inputs = True
 
-    def __init__(self, function: Function, is_tensor: tuple[bool, ...]) -> None:
-        self.function, self.is_tensor = function, is_tensor
+    def __init__(self, function: Function, args: Sequence[Any], results: Sequence[Tensor]) -> None:
+        super().__init__(results)
+        self.function, self.is_tensor = function, tuple(isinstance(a, Tensor) for a in args)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        given = self.function.backward(grad)
+        wanted = iter(self.wanted)
+        self.function.needs_input_grad = tuple(t and next(wanted) for t in self.is_tensor)
+        given = self.function.backward(*self.of_results(grad))
         parts = given if isinstance(given, (tuple, list)) else (given,)
         name = type(self.function).__name__
         if len(parts) != len(self.is_tensor):

@@ -8,7 +8,9 @@ device, and the kernel that computes it is the same one for every draw.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +32,47 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _WORD = 0xFFFFFFFF
 
 
+Draws: TypeAlias = list[LazyBuffer]  # what their numbers are computed from
+
+
 class Generator:
     """The stream of draws: a seed, and how many draws there have been."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.draws = seed, 0
+        self._noted: list[Draws] = []
+        self._repeated: list[Iterator[LazyBuffer]] = []
+
+    def next_leaf(self, device: str) -> LazyBuffer:
+        """Seed and number of the next draw: a new one, unless old ones are being repeated."""
+        if self._repeated:
+            leaf = next(self._repeated[-1])
+        else:
+            draw = self.advance()
+            leaf = made = realizing.upload(self.leaf_values(draw), uint32, device)
+            trace.emit(trace.RandomDrawn(made, draw))
+        for draws in self._noted:
+            draws.append(leaf)
+        return leaf
+
+    @contextmanager
+    def noting(self) -> Iterator[Draws]:
+        """Note in a list what is drawn from now on."""
+        draws: Draws = []
+        self._noted.append(draws)
+        try:
+            yield draws
+        finally:
+            self._noted.pop()
+
+    @contextmanager
+    def repeating(self, draws: Draws) -> Iterator[None]:
+        """Draw these again, in order."""
+        self._repeated.append(iter(draws))
+        try:
+            yield
+        finally:
+            self._repeated.pop()
 
     def advance(self) -> int:
         """The number of the next draw."""
@@ -79,9 +117,8 @@ def threefry(
 
 def _draw(kind: type[Tensor], shape: Shape, device: str | None) -> tuple[Tensor, Tensor]:
     """Two independent uint32 for each element of `shape`."""
-    place, draw, count = Device.canonical(device), generator.advance(), math.prod(shape)
-    leaf = realizing.upload(generator.leaf_values(draw), uint32, place)
-    trace.emit(trace.RandomDrawn(leaf, draw))
+    place, count = Device.canonical(device), math.prod(shape)
+    leaf = generator.next_leaf(place)
     if not count:
         empty = kind._of(lazy.const(0, uint32, place, shape))
         return empty, empty

@@ -1,0 +1,130 @@
+"""What is computed again in backward has the same gradients, and is not kept until then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, TinyJit, checkpoint, trace
+from tinyml.device import open_device
+from tinyml.schedule.schedule import schedule
+
+Block = Callable[[Tensor], Tensor]
+
+
+def weights(count: int, n: int = 3) -> list[Tensor]:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((n, n)).astype(np.float32) * n**-0.5 for _ in range(count)]
+    made = [Tensor(a, requires_grad=True) for a in arrays]
+    Tensor.realize(*made)
+    return made
+
+
+def block(w: Tensor) -> Block:
+    return lambda x: (x @ w).tanh().dropout(0.25) @ w.T
+
+
+def through(x: Tensor, ws: list[Tensor], again: bool) -> Tensor:
+    for w in ws:
+        x = checkpoint(block(w), x) if again else block(w)(x)
+    return x
+
+
+def gradients(again: bool) -> list[Any]:
+    Tensor.manual_seed(3)
+    ws, x = weights(2), Tensor([[1.0, -2.0, 0.5]], requires_grad=True)
+    with Tensor.train():
+        loss = through(x, ws, again).square().sum()
+    loss.backward()
+    return [loss.item(), *(t.grad.numpy() for t in [x, *ws] if t.grad is not None)]
+
+
+@pytest.mark.parametrize("device", ["NUMPY", "CPU"], indirect=True)
+def test_values_draws_and_gradients_are_the_same(device: str) -> None:
+    for got, wanted in zip(gradients(True), gradients(False), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_gradients() -> None:
+    def second(again: bool) -> list[Any]:
+        ws, x = weights(2), Tensor([[1.0, -2.0, 0.5]], "NUMPY", requires_grad=True)
+        ws = [w.to("NUMPY").detach().requires_grad_() for w in ws]
+        (first,) = through(x, ws, again).square().sum().gradient(x)
+        return [g.numpy() for g in first.square().sum().gradient(x, *ws)]
+
+    for got, wanted in zip(second(True), second(False), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_several_results_and_other_arguments() -> None:
+    def parts(x: Tensor, scale: float, index: Tensor, *, power: int) -> Any:
+        return x[index] * scale, x**power, x > 0
+
+    x, index = Tensor([1.0, -2.0, 3.0], requires_grad=True), Tensor([2, 0])
+    picked, powers, positive = checkpoint(parts, x, 5.0, index, power=2)
+    (picked.sum() + powers.sum()).backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [7, -4, 11]
+    assert positive.tolist() == [True, False, True]
+    with pytest.raises(TypeError, match="power"):
+        checkpoint(parts, x, 5.0, index)
+
+
+def most_in_use(again: bool) -> float:
+    """The most memory in use during forward and backward, in units of one activation."""
+    ws, x = weights(8, 16), Tensor.ones(64, 16).contiguous().realize()
+
+    def part(pair: list[Tensor]) -> Block:
+        return lambda x: (x @ pair[0]).tanh().matmul(pair[1]).tanh()
+
+    for pair in (ws[i : i + 2] for i in range(0, 8, 2)):
+        x = checkpoint(part(pair), x) if again else part(pair)(x)
+    x.square().sum().backward()
+    machine, seen = open_device(x.device).machine, []
+    before = machine.memory_stats().in_use
+    stop = trace.subscribe(
+        trace.Launched, lambda _: seen.append(machine.memory_stats().in_use - before)
+    )
+    Tensor.realize(*(w.grad for w in reversed(ws) if w.grad is not None))
+    stop()
+    return max(seen) / (64 * 16 * 4)
+
+
+@pytest.mark.parametrize("device", ["CPU"], indirect=True)
+def test_less_memory_is_in_use(device: str) -> None:
+    assert most_in_use(True) + 1 < most_in_use(False)
+
+
+def test_what_is_in_between_is_computed_twice() -> None:
+    ws, x = weights(8), Tensor.ones(2, 3).contiguous().realize()
+    x.requires_grad = True
+    plain, again = through(x, ws, False), through(x, ws, True)
+    kernels = []
+    for y in (plain, again):
+        y.square().sum().backward()
+        kernels.append(len(schedule([w.grad.lazy for w in ws if w.grad is not None]).items))
+        for w in ws:
+            w.grad = None
+    assert kernels[1] > kernels[0]  # work is done twice
+
+
+@pytest.mark.parametrize("device", ["CPU"], indirect=True)
+def test_a_captured_step_recomputes_with_new_draws(device: str) -> None:
+    ws = weights(2)
+
+    def step(x: Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        with Tensor.train():
+            loss = through(x, ws, True).square().sum()
+        return [g.realize() for g in loss.gradient(x, *ws)]
+
+    x, found = Tensor([[1.0, -2.0, 0.5]]).realize(), []
+    for function in (step, TinyJit(step)):
+        Tensor.manual_seed(3)
+        found.append([[g.numpy() for g in function(x)] for _ in range(5)])
+    for plain, captured in zip(*found, strict=True):
+        for got, wanted in zip(captured, plain, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,120 @@
+"""Functions of one's own: their gradients, of one result and of several, and those of these."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinyml import Function, Tensor
+from tinyml.errors import GradientError
+
+
+class SinCos(Function):
+    """Two results, one of which is saved, and one that is a constant."""
+
+    def forward(self, x: Tensor, scale: float) -> Any:
+        sine, cosine, sign = (x * scale).sin(), (x * scale).cos(), x > 0
+        size = x.abs()
+        self.save_for_backward(sine, cosine, scale)
+        self.mark_non_differentiable(size)
+        return sine, cosine, sign, size
+
+    def backward(self, *grads: Tensor) -> Any:
+        sine, cosine, scale = self.saved_tensors
+        return (grads[0] * cosine - grads[1] * sine) * scale, None
+
+
+def test_a_function_of_ones_own() -> None:
+    class Cube(Function):
+        def forward(self, x: Tensor, scale: float) -> Tensor:
+            self.save(x, scale)
+            return x * x * x * scale
+
+        def backward(self, *grads: Tensor) -> Any:
+            x, scale = self.saved
+            return grads[0] * x * x * (3 * scale), None
+
+    x = Tensor([2.0], requires_grad=True)
+    (first,) = Cube.apply(x, 2.0).sum().gradient(x)
+    (second,) = first.sum().gradient(x)
+    assert (first.item(), second.item()) == (24, 24)
+
+
+def test_several_results_have_one_backward() -> None:
+    x = Tensor([0.5, -1.0], dtype="float64", requires_grad=True)
+    sine, cosine, sign, size = SinCos.apply(x, 2.0)
+    assert (sign.tolist(), size.requires_grad) == ([True, False], None)
+    (sine * 3 + cosine * sine + size).sum().backward()
+    assert x.grad is not None
+    y = x.numpy() * 2
+    np.testing.assert_allclose(x.grad.numpy(), 2 * (3 * np.cos(y) + np.cos(2 * y)))
+
+
+def test_results_that_nothing_came_of_have_zero_gradients() -> None:
+    x = Tensor([0.5, -1.0], dtype="float64", requires_grad=True)
+    (_, cosine, _, _) = SinCos.apply(x, 2.0)
+    (grad,) = cosine.sum().gradient(x)
+    np.testing.assert_allclose(grad.numpy(), -2 * np.sin(2 * x.numpy()))
+
+
+def test_gradients_go_through_saved_results_again() -> None:
+    x = Tensor([0.5, -1.0], dtype="float64", requires_grad=True)
+    sine, cosine, _, _ = SinCos.apply(x, 2.0)
+    (first,) = (sine + cosine).sum().gradient(x)
+    (second,) = first.sum().gradient(x)
+    y = x.numpy() * 2
+    np.testing.assert_allclose(second.numpy(), -4 * (np.sin(y) + np.cos(y)))
+
+
+def test_an_argument_may_be_the_result_and_may_have_no_gradient() -> None:
+    class First(Function):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x
+
+        def backward(self, *grads: Tensor) -> Any:
+            assert self.needs_input_grad == (True, False)
+            return grads[0] * 2, None
+
+    x, y = Tensor([1.0], requires_grad=True), Tensor([3.0])
+    First.apply(x, y).sum().backward()
+    assert x.grad is not None
+    assert (x.grad.item(), y.grad) == (2, None)
+
+
+def test_mistakes_in_backward_are_named() -> None:
+    class Wrong(Function):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x * y
+
+        def backward(self, *grads: Tensor) -> Any:
+            return grads[0]
+
+    class Unshaped(Wrong):
+        def backward(self, *grads: Tensor) -> Any:
+            return grads[0].sum(), None
+
+    class Missing(Function):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    x, y = Tensor([1.0], requires_grad=True), Tensor([3.0])
+    with pytest.raises(GradientError, match="1 gradients for 2 arguments"):
+        Wrong.apply(x, y).sum().backward()
+    with pytest.raises(GradientError, match=r"a gradient of \(\) for an input \(1,\)"):
+        Unshaped.apply(x, y).sum().backward()
+    with pytest.raises(GradientError, match="Missing has no backward"):
+        Missing.apply(x).sum().backward()
+
+
+def test_saved_results_do_not_keep_themselves() -> None:
+    x = Tensor([0.5, -1.0], requires_grad=True)
+    gc.disable()
+    try:
+        watched = weakref.ref(SinCos.apply(x, 2.0)[0])
+        assert watched() is None
+    finally:
+        gc.enable()
