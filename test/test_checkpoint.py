@@ -88,7 +88,7 @@ def most_in_use(again: bool) -> float:
     stop = trace.subscribe(
         trace.Launched, lambda _: seen.append(machine.memory_stats().in_use - before)
     )
-    Tensor.realize(*(w.grad for w in reversed(ws) if w.grad is not None))
+    Tensor.realize(*(w.grad for w in ws if w.grad is not None))
     stop()
     return max(seen) / (64 * 16 * 4)
 
