@@ -118,7 +118,7 @@ def test_draws_refuse_what_they_cannot_do() -> None:
         Tensor.randint(3, dtype="float32")
     with pytest.raises(ValueError, match="within int8; got 0 and 129"):
         Tensor.randint(3, low=0, high=129, dtype="int8")
-    with pytest.raises(ValueError, match="sizes are whole numbers"):
+    with pytest.raises(ValueError, match="a size must be a whole number"):
         Tensor.rand(2.5)
     with pytest.raises(ValueError, match="positive count"):
         Tensor(2.0).multinomial()

@@ -15,6 +15,7 @@ dtype only to a higher kind (bool < int < float). docs/dtypes.md has the tables.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -134,7 +135,9 @@ def by_name(name: str) -> DType:
     """The dtype called `name`, e.g. "float32" or "half"; DTypeError if there is none."""
     found = NAMES.get(name)
     if found is None:
-        raise DTypeError(f"no dtype {name!r}; there are: {', '.join(_BY_NAME)}")
+        near = difflib.get_close_matches(name, [*_BY_NAME, *_ALIASES], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DTypeError(f"no dtype {name!r}; there are: {', '.join(_BY_NAME)}{hint}")
     return found
 
 

@@ -147,6 +147,11 @@ def to_dtype(dtype: DType | str) -> DType:
     """A dtype given by itself or by its name; AttributeError if there is none of that name."""
     if isinstance(dtype, DType):
         return dtype
+    if not isinstance(dtype, str):
+        raise TypeError(
+            f"a dtype is one of dtypes.float32, dtypes.int8, ..., or its name; got {dtype!r} "
+            f"({type(dtype).__name__})"
+        )
     try:
         return by_name(dtype)
     except DTypeError as error:

@@ -7,6 +7,7 @@ built-in type that a PyTorch or NumPy user would catch.
     TinymlError
     ├── ShapeError      (RuntimeError, ValueError)  shapes that do not go together
     │   └── AxisError   (IndexError)                an axis that is not there, or is empty
+    ├── ArgumentError   (TypeError, ValueError)     an argument that cannot be meant
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
     ├── NanError        (FloatingPointError)        a result holds NaN, and DEBUG_NAN=1
     ├── GradientError   (RuntimeError)              autograd asked for something undefined
@@ -31,6 +32,10 @@ class ShapeError(TinymlError, RuntimeError, ValueError):
 
 class AxisError(ShapeError, IndexError):
     """An axis that is not there, or that has no elements to choose from."""
+
+
+class ArgumentError(TinymlError, TypeError, ValueError):
+    """An argument of a type that cannot be meant, such as a size of 2.5."""
 
 
 class DTypeError(TinymlError, RuntimeError, TypeError):

@@ -31,6 +31,7 @@ from tinyml.functional import (
     display,
     elementwise,
     exchange,
+    grids,
     indexing,
     linear_algebra,
     loss,
@@ -43,7 +44,7 @@ from tinyml.functional import (
     unary,
     values,
 )
-from tinyml.functional.axes import resolve_axis
+from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
 
 Scalar: TypeAlias = bool | int | float
@@ -84,7 +85,9 @@ class Tensor:
 
     def _check_differentiable(self) -> None:
         if self.requires_grad and not self.dtype.is_float:
-            raise GradientError(f"only floats have gradients, not {self.dtype}; cast first")
+            raise GradientError(
+                f"requires_grad: only floats have gradients, not {self.dtype}; cast first"
+            )
 
     @property
     def lazy(self) -> LazyBuffer:
@@ -207,6 +210,9 @@ class Tensor:
 
     def realize(self, *others: Tensor) -> Tensor:
         """Compute this and other tensors, in one schedule."""
+        for number, other in enumerate(others, 1):
+            if not isinstance(other, Tensor):
+                raise wrong_type("realize", f"argument {number}", "a Tensor", other)
         tensors = (self, *others)
         leaves = realizing.realize([t._lazy for t in tensors])
         for tensor, leaf in zip(tensors, leaves, strict=True):
@@ -370,6 +376,8 @@ class Tensor:
         """
         if self.requires_grad is False or not self.dtype.is_float:
             raise GradientError(f"register_hook: this {self.dtype} tensor has no gradient")
+        if not callable(hook):
+            raise wrong_type("register_hook", "hook", "a function of the gradient", hook)
         if self._hooks is None:
             self._hooks = {}
         handle = autograd.Hook(self._hooks)
@@ -378,9 +386,13 @@ class Tensor:
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
         """d self / d target for each target; these can be differentiated again."""
+        for number, target in enumerate(targets):
+            if not isinstance(target, Tensor):
+                raise wrong_type("gradient", f"target {number}", "a Tensor", target)
         return autograd.gradient(self, targets, self._seed(gradient, "gradient"))
 
     def _seed(self, gradient: Tensor | None, op: str = "backward") -> Tensor:
+        check_tensors(op, self, gradient=gradient)
         if op == "backward" and not self.requires_grad:
             raise GradientError(
                 f"backward: this {self.dtype} tensor was not computed from anything that requires "
@@ -401,12 +413,15 @@ class Tensor:
 
     def assign(self, value: Any) -> Tensor:
         """From now on this tensor's memory holds `value`; earlier readers keep what they read."""
+        if not values.has_values(value):
+            raise wrong_type("assign", "the value", "a Tensor, a number, a list or an array", value)
         other = value if isinstance(value, Tensor) else Tensor(value, self.device, self.dtype)
-        if other.device != self.device:
-            raise ShapeError(f"assign: a value on {other.device} cannot go to {self.device}")
+        check_tensors("assign", self, value=other)
         if other.dtype is not self.dtype:
             raise DTypeError(f"assign: {other.dtype} cannot go to {self.dtype}; cast it first")
         if other.shape != self.shape:
+            if broadcast_shape("assign", other.shape, self.shape) != self.shape:
+                raise ShapeError(f"assign: a value of {other.shape} does not fit {self.shape}")
             other = other.expand(self.shape)
         if mode.recording and other.requires_grad and self._record is None and self.requires_grad:
             raise GradientError(
@@ -608,11 +623,11 @@ class Tensor:
     repeat = movement.repeat
     repeat_interleave = movement.repeat_interleave
     roll = movement.roll
-    triu = movement.triu
-    tril = movement.tril
-    diag = movement.diag
-    diagonal = movement.diagonal
-    meshgrid = movement.meshgrid
+    triu = grids.triu
+    tril = grids.tril
+    diag = grids.diag
+    diagonal = grids.diagonal
+    meshgrid = grids.meshgrid
     view = movement.reshape
     _pad_by = movement.pad_by
     _broadcast_to = movement.broadcast_to

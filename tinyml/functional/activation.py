@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinyml import mlops
-from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
+from tinyml.errors import ShapeError
+from tinyml.functional.axes import (
+    Axes,
+    check_tensors,
+    number,
+    resolve_axes,
+    resolve_axis,
+    wrong_type,
+)
 from tinyml.functional.composed import with_gradient, with_slope
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.unary import expm1, log1p
@@ -68,16 +76,20 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 @in_float32
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    number(alpha, "elu", "alpha")
     return (x > 0).where(x, expm1((x > 0).where(0, x)) * alpha)
 
 
 @in_float32
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    number(alpha, "celu", "alpha")
     return (x > 0).where(x, expm1((x > 0).where(0, x / alpha)) * alpha)
 
 
 @in_float32
 def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
+    number(alpha, "selu", "alpha")
+    number(gamma, "selu", "gamma")
     return elu(x, alpha) * gamma
 
 
@@ -88,6 +100,7 @@ def _softplus(x: Tensor) -> Tensor:
 @in_float32
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta without overflow."""
+    number(beta, "softplus", "beta")
     return with_slope(_softplus, sigmoid, x * beta) / beta
 
 
@@ -117,17 +130,22 @@ def softsign(x: Tensor) -> Tensor:
 
 def leaky_relu(x: Tensor, neg_slope: float = 0.01) -> Tensor:
     x = to_float(x)
+    number(neg_slope, "leaky_relu", "neg_slope")
     return (x > 0).where(x, x * neg_slope)
 
 
 def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     """Clipped; the gradient at a bound is 0, as torch has it."""
+    number(min_val, "hardtanh", "min_val")
+    number(max_val, "hardtanh", "max_val")
     inside = (x > min_val) & (x < max_val)
     return inside.where(x, x.detach().clip(min_val, max_val))
 
 
 @in_float32
 def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+    number(alpha, "hardsigmoid", "alpha")
+    number(beta, "hardsigmoid", "beta")
     return hardtanh(x * alpha + beta, 0, 1)
 
 
@@ -164,6 +182,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean 0 and variance 1 along axes."""
     axes = resolve_axes(axis, x.ndim, "layernorm")
+    number(eps, "layernorm", "eps")
     centred = x - x.mean(axes, keepdim=True)
     return centred * ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
 
@@ -171,7 +190,9 @@ def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
 @in_float32
 def rmsnorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean square 1 along axes."""
-    return x * ((x * x).mean(axis, keepdim=True) + eps).rsqrt()
+    axes = resolve_axes(axis, x.ndim, "rmsnorm")
+    number(eps, "rmsnorm", "eps")
+    return x * ((x * x).mean(axes, keepdim=True) + eps).rsqrt()
 
 
 def batchnorm(
@@ -184,7 +205,9 @@ def batchnorm(
 ) -> Tensor:
     """(x - mean) * invstd * weight + bias, where those have the sizes of `axis`."""
     axes = resolve_axes(axis, x.ndim, "batchnorm")
+    check_tensors("batchnorm", x, weight=weight, bias=bias, mean=mean, invstd=invstd)
     shape = tuple(n if i in axes else 1 for i, n in enumerate(x.shape))
+    _check_sizes(shape, weight=weight, bias=bias, mean=mean)
     result = x - mean.reshape(shape)
     if weight is not None:
         result = result * weight.reshape(shape)
@@ -192,8 +215,18 @@ def batchnorm(
     return result if bias is None else result + bias.reshape(shape)
 
 
+def _check_sizes(shape: tuple[int, ...], **others: Tensor | None) -> None:
+    for name, other in others.items():
+        if other is not None and other.numel() != math.prod(shape):
+            raise ShapeError(f"batchnorm: {name} {other.shape} does not fit the axes {shape}")
+
+
 def sequential(x: Tensor, layers: Sequence[Callable[[Any], Any]]) -> Tensor:
     """layers[-1](...layers[1](layers[0](x)))."""
-    for layer in layers:
+    if callable(layers) or not hasattr(layers, "__iter__"):
+        raise wrong_type("sequential", "layers", "a list of functions", layers)
+    for number_, layer in enumerate(layers):
+        if not callable(layer):
+            raise wrong_type("sequential", f"layer {number_}", "a function or a layer", layer)
         x = layer(x)
     return x

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import bool_, float32
 from tinyml.errors import ShapeError
+from tinyml.functional.axes import check_tensors
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -26,7 +27,12 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise RuntimeError("attention: give a mask or is_causal=True, not both")
-    if x.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+    check_tensors("attention", x, key=key, value=value, attn_mask=attn_mask)
+    if (
+        min(x.ndim, key.ndim, value.ndim) < 2
+        or x.shape[-1] != key.shape[-1]
+        or key.shape[-2] != value.shape[-2]
+    ):
         raise ShapeError(
             f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
             "together: (.., n, d), (.., m, d) and (.., m, e)"

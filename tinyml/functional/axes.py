@@ -1,19 +1,63 @@
-"""How axes and shapes are written by users, and what they mean."""
+"""What users write: axes, shapes, numbers and tensors; what it means, and what is refused."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinyml.errors import AxisError, ShapeError
+from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
 from tinyml.lazy import Shape
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
 
 Axes = int | Sequence[int] | None
 
 
+def wrong_type(op: str, name: str, wanted: str, value: Any) -> ArgumentError:
+    """The error for an argument of a type that cannot be meant."""
+    return ArgumentError(f"{op}: {name} must be {wanted}, got {value!r} ({type(value).__name__})")
+
+
+def whole(value: Any, op: str, name: str) -> int:
+    """`value` as an int; TypeError if it is none (2.0 is none either)."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise wrong_type(op, name, "a whole number", value) from None
+
+
+def number(value: Any, op: str, name: str) -> Any:
+    """A Python number, or something that says it is one; TypeError otherwise."""
+    if not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
+        raise wrong_type(op, name, "a number", value)
+    return value
+
+
+def check_tensors(op: str, x: Tensor, /, **others: Any) -> None:
+    """Each of the others (None: not given) is a Tensor on the device of x."""
+    for name, other in others.items():
+        if other is None:
+            continue
+        if not isinstance(other, type(x)):
+            raise wrong_type(op, name, "a Tensor", other)
+        if other._lazy.device != x._lazy.device:
+            raise apart(op, x, other)
+
+
+def apart(op: str, x: Tensor, y: Tensor) -> DeviceError:
+    """The error for tensors on different devices."""
+    return DeviceError(
+        f"{op}: tensors must be on one device, got {x.shape} on {x.device} and {y.shape} on "
+        f"{y.device}; move one with .to({x.device!r})"
+    )
+
+
 def resolve_axis(axis: int, ndim: int, op: str) -> int:
     """`axis` counted from the front; AxisError (an IndexError) if there is no such axis."""
+    if type(axis) is not int:
+        axis = whole(axis, op, "axis")
     span = ndim or 1  # a number has an axis 0, as far as naming it goes
     if not -span <= axis < span:
         raise AxisError(
@@ -27,10 +71,10 @@ def resolve_axes(axis: Axes, ndim: int, op: str) -> tuple[int, ...]:
     """Which axes are meant, in order; None is all of them."""
     if axis is None:
         return tuple(range(ndim))
-    named = (axis,) if isinstance(axis, int) else tuple(axis)
+    named = axis if isinstance(axis, (tuple, list, range)) else (axis,)
     axes = tuple(sorted(resolve_axis(a, ndim, op) for a in named))
     if len(set(axes)) != len(axes):
-        raise AxisError(f"{op}: each axis can be named once, got {named}")
+        raise AxisError(f"{op}: each axis can be named once, got {tuple(named)}")
     return axes if ndim else ()
 
 
@@ -45,12 +89,7 @@ def as_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
     """The shape of a tensor to be made; ValueError if a size is negative or no whole number."""
-    try:
-        shape = tuple(operator.index(n) for n in as_shape(sizes))
-    except TypeError:
-        raise ShapeError(
-            f"{op}: sizes are whole numbers or one tuple of them, got {sizes}"
-        ) from None
+    shape = tuple(whole(n, op, "a size") for n in as_shape(sizes))
     if any(n < 0 for n in shape):
         raise ShapeError(f"{op}: a size cannot be negative, got {shape}")
     return shape
@@ -78,7 +117,8 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
 
 def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tuple[int, ...]:
     """One number per axis, none below `least`, from an int or a sequence of them."""
-    values = (value,) * count if isinstance(value, int) else tuple(value)
+    given = value if isinstance(value, (tuple, list)) else (value,) * count
+    values = tuple(whole(v, op, name) for v in given)
     if len(values) != count:
         raise ShapeError(f"{op}: {name} needs {count} values or one, got {values}")
     if any(v < least for v in values):

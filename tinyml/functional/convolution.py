@@ -14,7 +14,7 @@ from tinyml import mlops
 from tinyml.dtype import float32, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import per_axis
+from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.movement import pad_by, windows
 
@@ -29,9 +29,12 @@ def paddings(padding: Any, count: int, op: str) -> Pairs:
     """(before, after) per spatial axis: one value, one per axis, or all, last axis first."""
     if isinstance(padding, int):
         return ((padding, padding),) * count
+    if not isinstance(padding, (tuple, list)):
+        raise wrong_type(op, "padding", "a whole number or a tuple of them", padding)
     values = tuple(padding)
     if values and all(isinstance(v, (tuple, list)) for v in values) and len(values) == count:
-        return tuple((int(v[0]), int(v[1])) for v in values)
+        return tuple((whole(b, op, "padding"), whole(a, op, "padding")) for b, a in values)
+    values = tuple(whole(v, op, "padding") for v in values)
     if len(values) == count:
         return tuple((p, p) for p in values)
     if len(values) == 2 * count:
@@ -56,8 +59,10 @@ def conv2d(
     padding: Any = 0,
 ) -> Tensor:
     """Each output is the sum of a window of x times the weight: 1 to 3 spatial axes."""
+    check_tensors("conv2d", x, weight=weight, bias=bias)
     count = weight.ndim - 2
-    _check_channels(x, weight, groups, count)
+    _check_channels(x, weight, whole(groups, "conv2d", "groups"), count)
+    _check_bias("conv2d", bias, weight.shape[0])
     strides = per_axis(stride, count, "conv2d", "stride")
     dilations = per_axis(dilation, count, "conv2d", "dilation")
     padded = _pad_spatial(x, paddings(padding, count, "conv2d"))
@@ -78,9 +83,15 @@ def conv2d(
     return result if bias is None else result + bias.reshape((1, -1, *(1,) * count))
 
 
+def _check_bias(op: str, bias: Tensor | None, channels: int) -> None:
+    if bias is not None and bias.shape != (channels,):
+        raise ShapeError(f"{op}: bias must have shape ({channels},), got {bias.shape}")
+
+
 def _check_channels(x: Tensor, weight: Tensor, groups: int, count: int) -> None:
     fits = (
         count > 0
+        and groups > 0
         and x.ndim == weight.ndim
         and x.shape[1] == weight.shape[1] * groups
         and weight.shape[0] % groups == 0
@@ -114,12 +125,16 @@ def conv_transpose2d(
     output_padding: Sizes = 0,
 ) -> Tensor:
     """The gradient of conv2d: each input adds its multiple of the weight to a window."""
-    count = weight.ndim - 2
-    if count < 1 or x.ndim != weight.ndim or x.shape[1] != weight.shape[0]:
+    check_tensors("conv_transpose2d", x, weight=weight, bias=bias)
+    count, groups = weight.ndim - 2, whole(groups, "conv_transpose2d", "groups")
+    divides = groups > 0 and weight.ndim > 0 and weight.shape[0] % groups == 0
+    if count < 1 or not divides or x.ndim != weight.ndim or x.shape[1] != weight.shape[0]:
         raise ShapeError(
-            f"conv_transpose2d: input {x.shape} and weight {weight.shape} do not go together: "
-            "input (n, channels, *space), weight (channels, out / groups, *kernel)"
+            f"conv_transpose2d: input {x.shape} and weight {weight.shape} do not go together "
+            f"with groups={groups}: input (n, channels, *space), weight (channels, out / groups, "
+            "*kernel)"
         )
+    _check_bias("conv_transpose2d", bias, weight.shape[1] * groups)
     strides = per_axis(stride, count, "conv_transpose2d", "stride")
     dilations = per_axis(dilation, count, "conv_transpose2d", "dilation")
     extra = per_axis(output_padding, count, "conv_transpose2d", "output_padding", least=0)
@@ -183,8 +198,8 @@ class _Pool:
     def __init__(
         self, op: str, x: Tensor, kernel: Any, stride: Any, dilation: Any, padding: Any, ceil: bool
     ) -> None:
-        self.kernel = (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
-        self.count = count = len(self.kernel)
+        self.count = count = len(kernel) if isinstance(kernel, (tuple, list)) else 2
+        self.kernel = per_axis(kernel, count, op, "kernel_size")
         if x.ndim < count:
             raise ShapeError(f"{op}: {x.shape} has fewer axes than the window {self.kernel}")
         self.strides = per_axis(self.kernel if stride is None else stride, count, op, "stride")
@@ -284,15 +299,21 @@ def max_unpool2d(
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
     """The inverse of max_pool2d with return_indices: zero where no maximum was."""
-    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
-    count = len(kernel)
-    steps = per_axis(kernel if stride is None else stride, count, "max_unpool2d", "stride")
+    check_tensors("max_unpool2d", x, indices=indices)
+    count = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
+    kernel = per_axis(kernel_size, count, "max_unpool2d", "kernel_size")
+    strides = per_axis(kernel if stride is None else stride, count, "max_unpool2d", "stride")
     spans = per_axis(dilation, count, "max_unpool2d", "dilation")
+    if x.ndim < count or x.shape != indices.shape:
+        raise ShapeError(
+            f"max_unpool2d: values {x.shape} and indices {indices.shape} must have one shape, of "
+            f"{count} axes or more"
+        )
     pairs = paddings(padding, count, "max_unpool2d")
     if output_size is None:
         space = tuple(
             (n - 1) * s - sum(p) + d * (k - 1) + 1
-            for n, s, p, d, k in zip(x.shape[-count:], steps, pairs, spans, kernel, strict=True)
+            for n, s, p, d, k in zip(x.shape[-count:], strides, pairs, spans, kernel, strict=True)
         )
     else:
         space = tuple(output_size)[-count:]

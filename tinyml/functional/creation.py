@@ -10,7 +10,7 @@ from tinyml.device import Device
 from tinyml.dtype import DType, int32, int64
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import new_shape
+from tinyml.functional.axes import new_shape, number, whole
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -26,7 +26,8 @@ def full(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """`fill_value` everywhere."""
-    sizes = new_shape((shape,) if isinstance(shape, int) else tuple(shape), "full")
+    sizes = new_shape((shape,), "full")
+    number(fill_value, "full", "fill_value")
     target = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
     node = lazy.const(fill_value, target, Device.canonical(device), sizes)
     return kind._of(node)._requiring(requires_grad)
@@ -98,6 +99,8 @@ def arange(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """start, start + step, ... before stop."""
+    for name, value in (("start", start), ("stop", 0 if stop is None else stop), ("step", step)):
+        number(value, "arange", name)
     if stop is None:
         start, stop = 0, start
     if step == 0:
@@ -134,7 +137,9 @@ def linspace(
 ) -> Tensor:
     """`steps` values from start to stop, both included."""
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    if steps < 0:
+    number(start, "linspace", "start")
+    number(stop, "linspace", "stop")
+    if whole(steps, "linspace", "steps") < 0:
         raise ShapeError(f"linspace: the number of steps cannot be negative, got {steps}")
     if target is dtypes.bool:
         raise ShapeError("linspace: bool has no values between; use a number dtype")
@@ -155,6 +160,7 @@ def full_like(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
+    number(fill_value, "full_like", "fill_value")
     target = x.dtype if dtype is None else to_dtype(dtype)
     return x._full(x.shape, fill_value, target)._requiring(requires_grad)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import promote
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import broadcast_shape
+from tinyml.functional.axes import broadcast_shape, check_tensors
 from tinyml.functional.precision import in_float32
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def solve(x: Tensor, b: Tensor) -> Tensor:
     x is made triangular by reflections, which is stable; where it is singular the result is inf,
     NaN or without meaning (values are not looked at before they are computed).
     """
+    check_tensors("solve", x, b=b)
     n, _ = matrix_of(x, "solve", square=True)
     vector = b.ndim == 1 or b.shape == x.shape[:-1]
     dtype = promote(x.dtype, b.dtype)

@@ -12,7 +12,7 @@ from tinyml import lazy, mlops
 from tinyml.dtype import DType, bool_, int16, promote, promote_weak
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError
-from tinyml.functional.axes import broadcast_shape
+from tinyml.functional.axes import apart, broadcast_shape, check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.ops import Op
@@ -48,6 +48,8 @@ def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor,
             return (y, x) if reverse else (x, y)
         y = x._coerce(y, op)
     a, b = x._lazy, y._lazy
+    if a.device != b.device:
+        raise apart(op, x, y)
     if a.dtype is not b.dtype:
         dtype = common_dtype(x, y)
         x, y = x.cast(dtype), y.cast(dtype)
@@ -63,7 +65,8 @@ def _binary(op: str, function: Callable[[], mlops.Function], x: Tensor, y: Any) 
 
 
 def _compare(op: Op, x: Tensor, y: Any, swap: bool = False) -> Tensor:
-    x, y = operands(op.name.lower(), x, y)
+    name = op.name.lower()
+    x, y = operands(name.replace("less", "greater") if swap else name, x, y)
     if swap:
         x, y = y, x
     return x._of(lazy.map_(op, x.lazy, y.lazy))
@@ -275,10 +278,20 @@ def ne(x: Tensor, y: object) -> Tensor:
 # ---- bits ----
 
 
+_BIT_NAMES = {
+    Op.AND: "bitwise_and",
+    Op.OR: "bitwise_or",
+    Op.XOR: "bitwise_xor",
+    Op.SHL: "lshift",
+    Op.SHR: "rshift",
+    Op.IDIV: "idiv",
+}
+
+
 def _bits(op: Op, x: Tensor, y: Any, reverse: bool = False) -> Tensor:
-    x, y = operands(op.name.lower(), x, y, reverse)
+    x, y = operands(_BIT_NAMES[op], x, y, reverse)
     if x.dtype.is_float:
-        raise DTypeError(f"{op.name.lower()} works on integers, got {x.dtype}; cast first")
+        raise DTypeError(f"{_BIT_NAMES[op]} works on integers, got {x.dtype}; cast first")
     return x._of(lazy.map_(op, x.lazy, y.lazy))
 
 
@@ -318,6 +331,7 @@ def logical_not(x: Tensor) -> Tensor:
 def where(condition: Tensor, x: Tensor | Scalar, y: Tensor | Scalar) -> Tensor:
     """x where the condition holds, y elsewhere."""
     a, b = _alternatives(condition, x, y)
+    check_tensors("where", condition, x=a)
     shape = broadcast_shape("where", condition.shape, a.shape, b.shape)
     a, b = a._broadcast_to(shape), b._broadcast_to(shape)
     return condition.cast(bool_)._broadcast_to(shape)._apply(mlops.Where(), a, b)
@@ -332,7 +346,7 @@ def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         return a, b
     for value in (x, y):
         if not isinstance(value, (bool, int, float)):
-            a, b = condition._coerce(x), condition._coerce(y)
+            a, b = condition._coerce(x, "where"), condition._coerce(y, "where")
             return operands("where", a, b)
     dtype = weak_dtype(weak_dtype(bool_, x), y)
     return condition._full((), x, dtype), condition._full((), y, dtype)
@@ -340,11 +354,12 @@ def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
     """x, with `value` where the mask holds; the dtype stays that of x."""
+    check_tensors("masked_fill", x, mask=mask)
     if isinstance(value, (bool, int, float)):
         if x.dtype.is_int and not x.dtype.min <= value <= x.dtype.max:
             raise DTypeError(f"masked_fill: {x.dtype} has no {value}; cast the tensor first")
         return where(mask, x._full((), value, x.dtype), x)
-    return where(mask, x._coerce(value).cast(x.dtype), x)
+    return where(mask, x._coerce(value, "masked_fill").cast(x.dtype), x)
 
 
 def clip(
@@ -353,6 +368,9 @@ def clip(
     """x, not below min_ and not above max_; NaN if one of them is. A bound passes gradient."""
     if min_ is None and max_ is None:
         raise RuntimeError("clip: at least one of min_ and max_ must be given")
+    for name, bound in (("min_", min_), ("max_", max_)):
+        if bound is not None and not isinstance(bound, type(x)):
+            number(bound, "clip", name)
     low: Any = min_
     high: Any = max_
     result = x
@@ -369,6 +387,9 @@ def clip(
 
 def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """x + (end - x) * weight."""
+    if not isinstance(weight, type(x)):
+        number(weight, "lerp", "weight")
+    check_tensors("lerp", x, end=end)
     if x.dtype.kind == "u" and isinstance(weight, type(x)):  # as images are blended: in 8 bits
         bits = (weight * 128 + 0.5).cast(int16)
         wide = x.cast(int16)

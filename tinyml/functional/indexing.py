@@ -17,7 +17,13 @@ from tinyml import mlops
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
-from tinyml.functional.axes import broadcast_shape, resolve_axis
+from tinyml.functional.axes import (
+    broadcast_shape,
+    check_tensors,
+    resolve_axis,
+    whole,
+    wrong_type,
+)
 from tinyml.functional.movement import every, pad_by
 from tinyml.ops import Op
 
@@ -72,6 +78,8 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
         isinstance(item, type(x)) and item.dtype is bool_ and not item.ndim
     ):
         raise IndexError("a single bool is no index; use None, or an empty slice")
+    if isinstance(item, type(x)):
+        check_tensors("index", x, index=item)
     if isinstance(item, type(x)) and item.dtype is bool_:
         places = np.nonzero(item.numpy())
         found = [type(x)(p.astype(np.int64), x.device) for p in places]
@@ -288,8 +296,13 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def _check_ranks(op: str, x: Tensor, index: Tensor) -> None:
+    check_tensors(op, x, index=index)
     if not index.dtype.is_int:
         raise DTypeError(f"{op}: indices are integers, got {index.dtype}")
+    _check_same_rank(op, x, index)
+
+
+def _check_same_rank(op: str, x: Tensor, index: Tensor) -> None:
     if x.ndim != index.ndim:
         raise ShapeError(f"{op}: {x.shape} and index {index.shape} must have as many axes")
 
@@ -308,6 +321,8 @@ def scatter(
     """x, with x[index[i][j]][j] = src[i][j] for dim 0; or += or *= with reduce."""
     if reduce not in (None, "add", "multiply"):
         raise TypeError(f'scatter: reduce is None, "add" or "multiply", got {reduce!r}')
+    if not isinstance(src, (type(x), bool, int, float)):
+        raise wrong_type("scatter", "src", "a Tensor or a number", src)
     source: Any = src if isinstance(src, type(x)) else None
     if source is None:
         number: Any = src
@@ -333,7 +348,8 @@ def _aligned(
 ) -> tuple[int, Tensor, Tensor]:
     """The axis, indices counted from the front, and as much of the source as is indexed."""
     _check_ranks(op, x, index)
-    _check_ranks(op, source, index)
+    check_tensors(op, x, src=source)
+    _check_same_rank(op, source, index)
     dim = resolve_axis(dim, x.ndim, op)
     if x.ndim:
         _check_room(op, x, dim, index)
@@ -390,6 +406,7 @@ def scatter_reduce(
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask holds; how many there are is read on the host."""
+    check_tensors("masked_select", x, mask=mask)
     shape = broadcast_shape("masked_select", x.shape, mask.shape)
     (places,) = np.nonzero(mask._broadcast_to(shape).numpy().reshape(-1))
     index = type(x)(places.astype(np.int64), x.device)
@@ -405,6 +422,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     """1 at the index, 0 elsewhere, along a new last axis."""
     if not x.dtype.is_int:
         raise DTypeError(f"one_hot: classes are integers, got {x.dtype}")
-    if num_classes == -1:
+    if whole(num_classes, "one_hot", "num_classes") == -1:
         num_classes = int(x.max().item()) + 1
     return (x.unsqueeze(-1) == x._arange(num_classes)).cast(dtypes.default_int)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinyml.dtype import DType, bool_, float32, int32, promote
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
+from tinyml.functional.axes import check_tensors, wrong_type
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -22,13 +23,17 @@ def _contract(x: Tensor, y: Tensor, axes: tuple[int, ...], dtype: DType | None) 
 
 def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
     """The last axis of x with the second last (or only) axis of w."""
-    w = x._coerce(w)
+    return _product("matmul", x, x._coerce(w, "matmul"), dtype)
+
+
+def _product(op: str, x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
+    check_tensors(op, x, w=w)
     if not x.ndim or not w.ndim:
-        raise ShapeError(f"matmul: both need at least one axis, got {x.shape} and {w.shape}")
+        raise ShapeError(f"{op}: both need at least one axis, got {x.shape} and {w.shape}")
     k = w.shape[-min(w.ndim, 2)]
     if x.shape[-1] != k:
         raise ShapeError(
-            f"matmul: cannot multiply {x.shape} with {w.shape}: the last axis of the first "
+            f"{op}: cannot multiply {x.shape} with {w.shape}: the last axis of the first "
             f"({x.shape[-1]}) and axis {-min(w.ndim, 2)} of the second ({k}) must be equal"
         )
     target = None if dtype is None else to_dtype(dtype)
@@ -47,11 +52,12 @@ def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DType | str | None = None
 ) -> Tensor:
     """x @ weight + bias, computed in `dtype` if given; a weight of one axis scales."""
+    check_tensors("linear", x, weight=weight, bias=bias)
     if dtype is not None:
         target = to_dtype(dtype)
         bias = None if bias is None else bias.cast(target)
         return linear(x.cast(target), weight.cast(target), bias)
-    product = x * weight if weight.ndim == 1 else dot(x, weight)
+    product = x * weight if weight.ndim == 1 else _product("linear", x, weight)
     return product if bias is None else product + bias
 
 
@@ -64,6 +70,12 @@ def einsum(formula: str, *tensors: Any, dtype: DType | str | None = None) -> Ten
     )
     if not given:
         raise ShapeError("einsum: at least one tensor is needed")
+    if not isinstance(formula, str):
+        raise wrong_type("einsum", "the formula", 'a str such as "ij,jk->ik"', formula)
+    for n, operand in enumerate(given):
+        if not hasattr(operand, "_lazy"):
+            raise wrong_type("einsum", f"operand {n}", "a Tensor", operand)
+        check_tensors("einsum", given[0], operand=operand)
     inputs, output = _parse(formula, given)
     parts = [_diagonals(t, letters) for t, letters in zip(given, inputs, strict=True)]
     sizes = _sizes(formula, parts)

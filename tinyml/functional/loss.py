@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from tinyml import mlops
 from tinyml.dtype import float32
-from tinyml.errors import ShapeError
+from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.activation import log_softmax, logsigmoid
+from tinyml.functional.axes import check_tensors
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.elementwise import operands
 from tinyml.functional.precision import in_float32
@@ -18,20 +19,26 @@ if TYPE_CHECKING:
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def _check_reduction(reduction: str) -> None:
+def _check(op: str, x: Tensor, reduction: str, /, **others: Tensor | None) -> None:
+    check_tensors(op, x, **others)
     if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+        raise ValueError(f"{op}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
 
 
 def _reduced(x: Tensor, reduction: str) -> Tensor:
     return x.mean() if reduction == "mean" else (x.sum() if reduction == "sum" else x)
 
 
-def _at(scores: Tensor, classes: Tensor) -> Tensor:
+def _at(op: str, scores: Tensor, classes: Tensor) -> Tensor:
     """scores[i, classes[i], ..]: along the class axis, which is 1 (or 0 of a vector)."""
     axis = 1 if scores.ndim > 1 else 0
     if classes.shape != (*scores.shape[:axis], *scores.shape[axis + 1 :]):
-        raise ShapeError(f"loss: classes {classes.shape} do not fit scores {scores.shape}")
+        raise ShapeError(
+            f"{op}: classes {classes.shape} do not fit scores {scores.shape}: one class for each "
+            f"place beside axis {axis}"
+        )
+    if not classes.dtype.is_int:
+        raise DTypeError(f"{op}: classes are integers, got {classes.dtype}; cast them")
     return scores.gather(axis, classes.unsqueeze(axis)).squeeze(axis)
 
 
@@ -44,10 +51,10 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """-x at the right class, where x are log probabilities (n, classes, ...)."""
-    _check_reduction(reduction)
+    _check("nll_loss", x, reduction, Y=Y, weight=weight)
     counts = Y.ne(ignore_index) if ignore_index is not None else None
     classes = Y if counts is None else counts.where(Y, 0)
-    losses = -_at(x, classes)
+    losses = -_at("nll_loss", x, classes)
     scale = None if weight is None else weight.cast(x.dtype)[classes]
     if counts is not None:
         mask = counts.cast(x.dtype)
@@ -64,7 +71,7 @@ def cross_entropy(
     x: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0
 ) -> Tensor:
     """The surprise at Y (class indices, or probabilities like x) of logits (n, classes, ...)."""
-    _check_reduction(reduction)
+    _check("cross_entropy", x, reduction, Y=Y)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(
             f"cross_entropy: label_smoothing is between 0 and 1, got {label_smoothing}"
@@ -72,7 +79,7 @@ def cross_entropy(
     axis = 1 if x.ndim > 1 else 0
     scores = log_softmax(x, axis)
     if Y.ndim < x.ndim:
-        losses = -_at(scores, Y)
+        losses = -_at("cross_entropy", scores, Y)
         if label_smoothing:
             losses = losses * (1 - label_smoothing) - scores.mean(axis) * label_smoothing
         return _reduced(losses, reduction)
@@ -93,7 +100,7 @@ def sparse_categorical_crossentropy(
     reduction: str = "mean",
 ) -> Tensor:
     """The surprise at classes Y (..) of logits (.., classes); ignored ones do not count."""
-    _check_reduction(reduction)
+    _check("sparse_categorical_crossentropy", x, reduction, Y=Y)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
     if Y.shape != x.shape[:-1]:
@@ -129,7 +136,7 @@ def _surprise_rule(grad: Tensor, _: Tensor, x: Tensor, target: Tensor) -> mlops.
 @in_float32
 def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor:
     """The surprise at Y (0 to 1) of probabilities x; at most 100, with a finite gradient."""
-    _check_reduction(reduction)
+    _check("binary_crossentropy", x, reduction, Y=Y)
     x, target = operands("binary_crossentropy", x, Y.cast(x.dtype))
     return _reduced(with_gradient(_surprise, _surprise_rule, x, target), reduction)
 
@@ -139,7 +146,7 @@ def binary_crossentropy_logits(
     x: Tensor, Y: Tensor, reduction: str = "mean", pos_weight: Tensor | None = None
 ) -> Tensor:
     """The surprise at Y (0 to 1) of logits x, without overflow."""
-    _check_reduction(reduction)
+    _check("binary_crossentropy_logits", x, reduction, Y=Y, pos_weight=pos_weight)
     target = Y.cast(x.dtype)
     right = target * logsigmoid(x)
     if pos_weight is not None:

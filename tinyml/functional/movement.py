@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tinyml import mlops
 from tinyml.dtype import promote
 from tinyml.errors import AxisError, ShapeError
-from tinyml.functional.axes import as_shape, broadcast_shape, resolve_axes, resolve_axis
+from tinyml.functional.axes import (
+    as_shape,
+    check_tensors,
+    resolve_axes,
+    resolve_axis,
+    whole,
+    wrong_type,
+)
 from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
@@ -22,11 +29,17 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     """Another shape, row-major; one size may be -1, and None keeps the size x has there."""
     sizes = as_shape(shape)
     if None in sizes:
-        sizes = tuple(x.shape[i] if n is None else n for i, n in enumerate(sizes))
-    sizes = tuple(map(int, sizes))
+        sizes = tuple(_kept(x, i, sizes) if n is None else n for i, n in enumerate(sizes))
+    sizes = tuple([n if type(n) is int else whole(n, "reshape", "a size") for n in sizes])
     if -1 in sizes:
         sizes = _infer(x, sizes)
     return x if sizes == x._lazy.shape else x._apply(mlops.Reshape(sizes))
+
+
+def _kept(x: Tensor, axis: int, sizes: tuple[Any, ...]) -> int:
+    if axis >= x.ndim:
+        raise ShapeError(f"reshape: None in {sizes} keeps size {axis} of {x.shape}, which has none")
+    return x.shape[axis]
 
 
 def _infer(x: Tensor, sizes: Shape) -> Shape:
@@ -59,9 +72,9 @@ def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
 
 def expand(x: Tensor, *shape: Any) -> Tensor:
     """Axes of size 1 repeated to `shape`, new axes in front; -1 and None keep a size."""
-    sizes = as_shape(shape)
+    sizes = tuple(n if n is None else whole(n, "expand", "a size") for n in as_shape(shape))
     if len(sizes) < x.ndim:
-        raise ShapeError(f"cannot expand {x.shape} to {sizes}: it has more axes than that")
+        raise ShapeError(f"expand: cannot expand {x.shape} to {sizes}: it has more axes than that")
     own = (1,) * (len(sizes) - x.ndim) + x.shape
     full = tuple(o if n in (-1, None) else int(n) for o, n in zip(own, sizes, strict=True))
     return broadcast_to(x, full)
@@ -87,9 +100,13 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """One axis as several."""
     dim = resolve_axis(dim, x.ndim, "unflatten")
-    sizes = tuple(sizes)
+    if not isinstance(sizes, (tuple, list)):
+        raise wrong_type("unflatten", "sizes", "a tuple or list of whole numbers", sizes)
+    sizes = tuple(whole(n, "unflatten", "a size") for n in sizes)
     if sizes.count(-1) == 1:
         sizes = _infer(x._full((x.shape[dim],), 0, x.dtype), sizes)
+    if prod(sizes) != x.shape[dim]:
+        raise ShapeError(f"unflatten: axis {dim} of {x.shape} cannot become {sizes}")
     return reshape(x, (*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
 
 
@@ -116,6 +133,11 @@ def flip(x: Tensor, *axis: Any) -> Tensor:
 
 def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     """Elements start <= i < stop of each axis; None keeps the axis whole."""
+    for span in spans if isinstance(spans, (tuple, list)) else (spans,):
+        if span is not None and not (isinstance(span, (tuple, list)) and len(span) == 2):
+            raise wrong_type("shrink", "each span", "(start, stop) or None", span)
+        for bound in span or ():
+            whole(bound, "shrink", "a bound")
     full = zip(spans, x.shape, strict=True) if len(spans) == x.ndim else ()
     kept = tuple((0, n) if span is None else (span[0], span[1]) for span, n in full)
     if len(spans) != x.ndim:
@@ -125,15 +147,23 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:
     """The first elements of each axis, as many as `shape` says (None: all)."""
-    sizes = as_shape(shape)
+    sizes = _sizes_or_none(x, shape, "shrink_to")
     return shrink(x, [None if n is None else (0, n) for n in sizes])
+
+
+def _sizes_or_none(x: Tensor, shape: tuple[Any, ...], op: str) -> tuple[int | None, ...]:
+    """One size per axis of x, or None."""
+    sizes = tuple(n if n is None else whole(n, op, "a size") for n in as_shape(shape))
+    if len(sizes) != x.ndim:
+        raise ShapeError(f"{op}: {x.shape} needs {x.ndim} sizes, got {sizes}")
+    return sizes
 
 
 def pad_to(x: Tensor, *shape: Any) -> Tensor:
     """Zeros behind each axis up to `shape` (None: none)."""
-    sizes = as_shape(shape)
-    if len(sizes) != x.ndim:
-        raise ShapeError(f"pad_to: {x.shape} needs {x.ndim} sizes, got {sizes}")
+    sizes = _sizes_or_none(x, shape, "pad_to")
+    if any(n is not None and n < own for n, own in zip(sizes, x.shape, strict=True)):
+        raise ShapeError(f"pad_to: {sizes} is smaller than {x.shape}; shrink_to makes smaller")
     pairs = zip(sizes, x.shape, strict=True)
     return pad_by(x, tuple((0, 0 if n is None else n - own) for n, own in pairs))
 
@@ -172,6 +202,8 @@ def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0
 def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
     if isinstance(padding, int):
         return ((padding, padding),) * x.ndim
+    if not isinstance(padding, (tuple, list)):
+        raise wrong_type("pad", "padding", "counts, or (before, after) pairs", padding)
     if all(isinstance(p, int) for p in padding):
         flat: list[Any] = list(padding)
         if len(flat) % 2 or len(flat) > 2 * x.ndim:
@@ -183,8 +215,13 @@ def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
         return ((0, 0),) * (x.ndim - len(pairs)) + tuple(reversed(pairs))
     if len(padding) != x.ndim:
         raise ShapeError(f"pad: {x.shape} needs {x.ndim} (before, after) pairs, got {padding}")
-    rows: Sequence[Any] = padding
-    return tuple((0, 0) if p is None else (int(p[0]), int(p[1])) for p in rows)
+    return tuple((0, 0) if p is None else _pair(p) for p in padding)
+
+
+def _pair(given: Any) -> tuple[int, int]:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise wrong_type("pad", "each count", "a whole number or a (before, after) pair", given)
+    return whole(given[0], "pad", "a count"), whole(given[1], "pad", "a count")
 
 
 def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
@@ -264,6 +301,7 @@ def every(x: Tensor, axis: int, step: int) -> Tensor:
 def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` along `dim`, `step` apart, as a new last axis."""
     dim = resolve_axis(dim, x.ndim, "unfold")
+    size, step = whole(size, "unfold", "size"), whole(step, "unfold", "step")
     if size < 0 or step <= 0 or size > (x.shape[dim] if x.ndim else 1):
         raise ShapeError(
             f"unfold: no windows of {size} in steps of {step} along {dim} of {x.shape}"
@@ -281,7 +319,7 @@ def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
 
 def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     """Tensors one after the other along `dim`."""
-    parts: list[Tensor] = _all_of(x, others)
+    parts: list[Tensor] = _all_of("cat", x, others)
     parts = _promoted(parts)
     first = parts[0]
     if first.ndim == 0:
@@ -318,7 +356,7 @@ def _join_two(x: Tensor, y: Tensor, dim: int) -> Tensor:
 
 def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
-    parts = _all_of(x, others)
+    parts = _all_of("stack", x, others)
     for part in parts:
         if part.shape != parts[0].shape:
             raise ShapeError(f"stack: shapes {parts[0].shape} and {part.shape} must be equal")
@@ -326,13 +364,17 @@ def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     return cat(new[0], *new[1:], dim=dim if dim >= 0 else dim + new[0].ndim)
 
 
-def _all_of(x: Any, others: Sequence[Any]) -> list[Any]:
+def _all_of(op: str, x: Any, others: Sequence[Any]) -> list[Any]:
     listed = isinstance(x, (list, tuple))
     if (listed and others) or any(isinstance(other, (list, tuple)) for other in others):
-        raise ShapeError("cat and stack take tensors, or one list of them; not both at once")
+        raise ShapeError(f"{op}: takes tensors, or one list of them; not both at once")
     given = [*x] if listed else [x, *others]
     if not given:
-        raise ShapeError("cat and stack need at least one tensor")
+        raise ShapeError(f"{op}: at least one tensor is needed")
+    for number, part in enumerate(given):
+        if not hasattr(part, "_lazy"):
+            raise wrong_type(op, f"part {number}", "a Tensor", part)
+        check_tensors(op, given[0], part=part)
     return given
 
 
@@ -345,6 +387,9 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
     """Pieces of `sizes` along `dim`; the last may be smaller if sizes is one number."""
     dim = resolve_axis(dim, x.ndim, "split")
     n = x.shape[dim]
+    for size in sizes if isinstance(sizes, (tuple, list)) else (sizes,):
+        if whole(size, "split", "a size") < 0:
+            raise ShapeError(f"split: a size cannot be negative, got {size}")
     if isinstance(sizes, int):
         sizes = [min(sizes, n - i) for i in range(0, max(n, 1), max(sizes, 1))]
     if sum(sizes) != n:
@@ -360,7 +405,7 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
 
 def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:
     """At most n pieces of equal size (the last may be smaller) along `dim`."""
-    if n <= 0:
+    if whole(n, "chunk", "the number of chunks") <= 0:
         raise ShapeError(f"chunk: the number of chunks must be positive, got {n}")
     dim = resolve_axis(dim, x.ndim, "chunk")
     size = -(-x.shape[dim] // n)
@@ -372,7 +417,9 @@ def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:
 
 def repeat(x: Tensor, *counts: Any) -> Tensor:
     """x this many times along each axis."""
-    times = as_shape(counts)
+    times = tuple(whole(n, "repeat", "a count") for n in as_shape(counts))
+    if any(n < 0 for n in times):
+        raise ShapeError(f"repeat: a count cannot be negative, got {times}")
     base = (1,) * (len(times) - x.ndim) + x.shape
     if len(times) < x.ndim:
         raise ShapeError(f"repeat: {x.shape} needs at least {x.ndim} counts, got {times}")
@@ -384,6 +431,8 @@ def repeat(x: Tensor, *counts: Any) -> Tensor:
 
 def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
     """Each element this many times in a row; without dim, of x flattened."""
+    if whole(repeats, "repeat_interleave", "repeats") < 0:
+        raise ShapeError(f"repeat_interleave: repeats cannot be negative, got {repeats}")
     if dim is None:
         x, dim = reshape(x, (x.numel(),)), 0
     dim = resolve_axis(dim, x.ndim, "repeat_interleave")
@@ -396,8 +445,9 @@ def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | Non
     """Elements moved along `dims`, coming in again at the other end."""
     if dims is None:
         return reshape(roll(reshape(x, (x.numel(),)), shifts, 0), x.shape)
-    moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    given = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+    moves = tuple(whole(move, "roll", "a shift") for move in given)
+    axes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
     if len(moves) != len(axes):
         raise ShapeError(f"roll: shifts {moves} and dims {axes} differ in length")
     for move, given in zip(moves, axes, strict=True):
@@ -408,58 +458,3 @@ def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | Non
             back, front = split(x, [cut, n - cut], axis)
             x = cat(front, back, dim=axis)
     return x
-
-
-# ---- diagonals and grids ----
-
-
-def _lower(x: Tensor, k: int) -> Tensor:
-    if x.ndim < 2:
-        raise ShapeError(f"triu and tril need two axes or more, got {x.shape}")
-    rows = x._arange(x.shape[-2]).reshape((-1, 1) if x.shape[-2] else (0, 1))
-    return rows + k >= x._arange(x.shape[-1])
-
-
-def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Zero above the k-th diagonal of the last two axes."""
-    return _lower(x, diagonal).where(x, False)  # zero in every dtype
-
-
-def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Zero below the k-th diagonal of the last two axes."""
-    return _lower(x, diagonal - 1).where(False, x)
-
-
-def diag(x: Tensor) -> Tensor:
-    """A vector as the diagonal of a matrix."""
-    if x.ndim != 1:
-        raise ShapeError(f"diag: expected a vector, got {x.shape}")
-    n = x.shape[0]
-    places = x._arange(n)
-    return (places.reshape(n, 1) == places).where(x.reshape(n, 1), False)
-
-
-def diagonal(x: Tensor) -> Tensor:
-    """The diagonal of a square matrix."""
-    if x.ndim != 2 or x.shape[0] != x.shape[1]:
-        raise ShapeError(f"diagonal: expected a square matrix, got {x.shape}")
-    n = x.shape[0]
-    padded = pad_by(reshape(x, (n * n,)), ((0, n),))
-    first = shrink(reshape(padded, (n, n + 1)), ((0, n), (0, 1))) if n else reshape(padded, (0, 1))
-    return reshape(first, (n,))
-
-
-def meshgrid(x: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Vectors as the coordinates of a grid, one tensor per axis."""
-    if indexing not in ("ij", "xy"):
-        raise RuntimeError(f'meshgrid: indexing is "ij" or "xy", got {indexing!r}')
-    parts = (x, *others)
-    order = list(range(len(parts)))
-    if indexing == "xy" and len(parts) > 1:
-        order[:2] = [1, 0]
-    columns = [
-        reshape(p, (1,) * order[i] + (-1,) + (1,) * (len(parts) - 1 - order[i]))
-        for i, p in enumerate(parts)
-    ]
-    shape = broadcast_shape("meshgrid", *(c.shape for c in columns))
-    return tuple(broadcast_to(c, shape) for c in columns)

@@ -21,7 +21,7 @@ from tinyml.device import Device
 from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
-from tinyml.functional.axes import new_shape
+from tinyml.functional.axes import new_shape, number, whole
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 
@@ -90,7 +90,7 @@ generator = Generator(config.current.seed)
 
 def manual_seed(seed: int = 0) -> None:
     """Begin the stream of random numbers anew."""
-    generator.seed, generator.draws = int(seed), 0
+    generator.seed, generator.draws = whole(seed, "manual_seed", "the seed"), 0
 
 
 def threefry(
@@ -221,6 +221,9 @@ def uniform(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """Evenly in [low, high); an integer dtype has the whole numbers there."""
+    number(low, "uniform", "low")
+    number(high, "uniform", "high")
+    shape = new_shape(shape, "uniform")
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
     drawn = rand(kind, *shape, dtype=target if target.is_float else float32, device=device)
     values = drawn * (high - low) + low
@@ -238,6 +241,9 @@ def normal(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """From the normal distribution with this mean and deviation."""
+    number(mean, "normal", "mean")
+    number(std, "normal", "std")
+    shape = new_shape(shape, "normal")
     drawn = randn(kind, *shape, dtype=dtype, device=device)
     return (drawn * std + mean)._requiring(requires_grad)
 
@@ -266,14 +272,14 @@ def glorot_uniform(kind: type[Tensor], /, *shape: Any, **options: Any) -> Tensor
 def kaiming_uniform(kind: type[Tensor], /, *shape: Any, a: float = 0.01, **options: Any) -> Tensor:
     """Evenly, with a variance that keeps that of activations through a leaky relu (He 2015)."""
     sizes = new_shape(shape, "kaiming_uniform")
-    bound = math.sqrt(6 / (1 + a * a) / max(1, _fans(sizes)[0]))
+    bound = math.sqrt(6 / (1 + number(a, "kaiming_uniform", "a") ** 2) / max(1, _fans(sizes)[0]))
     return uniform(kind, *sizes, low=-bound, high=bound, **options)
 
 
 def kaiming_normal(kind: type[Tensor], /, *shape: Any, a: float = 0.01, **options: Any) -> Tensor:
     """Normal, with a variance that keeps that of activations through a leaky relu (He 2015)."""
     sizes = new_shape(shape, "kaiming_normal")
-    std = math.sqrt(2 / (1 + a * a) / max(1, _fans(sizes)[0]))
+    std = math.sqrt(2 / (1 + number(a, "kaiming_normal", "a") ** 2) / max(1, _fans(sizes)[0]))
     return normal(kind, *sizes, mean=0.0, std=std, **options)
 
 
@@ -299,6 +305,7 @@ def randperm(
 
 def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
     """Indices (int32) drawn with probabilities proportional to the last axis of x."""
+    num_samples = whole(num_samples, "multinomial", "num_samples")
     if x.ndim not in (1, 2) or num_samples <= 0 or not x.shape[-1]:
         raise ShapeError(
             f"multinomial: a vector or matrix and a positive count, not {x.shape} and {num_samples}"
@@ -325,7 +332,7 @@ def bernoulli(x: Tensor) -> Tensor:
 
 def dropout(x: Tensor, p: float = 0.5) -> Tensor:
     """In training: each element zero with probability p, the others scaled up by as much."""
-    if not 0 <= p <= 1:
+    if not 0 <= number(p, "dropout", "p") <= 1:
         raise ShapeError(f"dropout: the probability p is between 0 and 1, got {p}")
     if not type(x).training or p == 0:
         return x

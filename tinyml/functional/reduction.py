@@ -10,7 +10,7 @@ from tinyml import mlops
 from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
 from tinyml.dtypes import to_dtype
 from tinyml.errors import AxisError
-from tinyml.functional.axes import Axes, resolve_axes, resolve_axis
+from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32
 
@@ -116,6 +116,7 @@ def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The mean square distance from the mean, divided by count - correction."""
     axes = _axes(x, axis, "var")
+    number(correction, "var", "correction")
     divisor = max(0, _count(x, axis, "var") - correction)
 
     def total(x: Tensor) -> Tensor:

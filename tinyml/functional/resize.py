@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import float32, float64, int32, uint8
 from tinyml.errors import ShapeError
+from tinyml.functional.axes import whole, wrong_type
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -23,7 +24,9 @@ def interpolate(
         raise ValueError(f"interpolate: mode is linear, nearest or nearest-exact, got {mode!r}")
     if align_corners and mode != "linear":
         raise ValueError("interpolate: align_corners is for linear interpolation")
-    sizes = tuple(size)
+    if not isinstance(size, (tuple, list)):
+        raise wrong_type("interpolate", "size", "a tuple of whole numbers", size)
+    sizes = tuple(whole(n, "interpolate", "a size") for n in size)
     if not sizes or len(sizes) >= x.ndim or any(n < 1 for n in sizes):
         raise ShapeError(f"interpolate: sizes {sizes} do not fit the last axes of {x.shape}")
     dtype = x.dtype

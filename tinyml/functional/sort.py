@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, int32, uint8, uint16, uint32, uint64
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import resolve_axis
+from tinyml.functional.axes import resolve_axis, whole
 from tinyml.functional.movement import pad_by
 from tinyml.functional.scan import cumsum
 from tinyml.mlops import ScatterAdd
@@ -130,7 +130,7 @@ def topk(
     x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The k largest or smallest along `dim`, and where they were; in order in any case."""
-    dim = resolve_axis(dim, x.ndim, "topk")
+    dim, k = resolve_axis(dim, x.ndim, "topk"), whole(k, "topk", "k")
     n = x.shape[dim] if x.ndim else 1
     if k < 0 or k > n:
         raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")

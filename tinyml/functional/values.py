@@ -24,8 +24,9 @@ from tinyml.dtype import (
     to_storage,
     uint64,
 )
-from tinyml.dtypes import dtypes
+from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional.axes import new_shape, whole
 from tinyml.functional.exchange import values_of
 from tinyml.lazy import LazyBuffer
 
@@ -194,8 +195,10 @@ def from_blob(
     kind: type[Tensor], address: int, shape: Any, dtype: DType | str, device: str | None = None
 ) -> Tensor:
     """A tensor with a copy of the values at an address in this process."""
-    target = by_name(dtype) if isinstance(dtype, str) else dtype
-    count = math.prod(shape)
-    raw = (ctypes.c_char * (count * target.itemsize)).from_address(address)
-    values = np.frombuffer(raw, target.storage).reshape(tuple(shape)).copy()
+    target, sizes = to_dtype(dtype), new_shape((shape,), "from_blob")
+    if whole(address, "from_blob", "the address") <= 0:
+        raise ValueError(f"from_blob: there is no memory at address {address}")
+    count = math.prod(sizes)
+    raw: Any = (ctypes.c_char * (count * target.itemsize)).from_address(address)
+    values = np.frombuffer(raw, target.storage).reshape(sizes).copy()
     return kind._of(realizing.upload(values, target, Device.canonical(device)))

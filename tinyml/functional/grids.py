@@ -1,0 +1,66 @@
+"""Diagonals, triangles and grids: what is told by comparing positions along two axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinyml.errors import ShapeError
+from tinyml.functional.axes import broadcast_shape, check_tensors, whole
+from tinyml.functional.movement import broadcast_to, pad_by, reshape, shrink
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+def _lower(op: str, x: Tensor, k: int) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(f"{op}: two axes or more are needed, got {x.shape}")
+    rows = x._arange(x.shape[-2]).reshape((-1, 1) if x.shape[-2] else (0, 1))
+    return rows + k >= x._arange(x.shape[-1])
+
+
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Zero above the k-th diagonal of the last two axes."""
+    return _lower("tril", x, whole(diagonal, "tril", "diagonal")).where(x, False)  # zero always
+
+
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """Zero below the k-th diagonal of the last two axes."""
+    return _lower("triu", x, whole(diagonal, "triu", "diagonal") - 1).where(False, x)
+
+
+def diag(x: Tensor) -> Tensor:
+    """A vector as the diagonal of a matrix."""
+    if x.ndim != 1:
+        raise ShapeError(f"diag: expected a vector, got {x.shape}")
+    n = x.shape[0]
+    places = x._arange(n)
+    return (places.reshape(n, 1) == places).where(x.reshape(n, 1), False)
+
+
+def diagonal(x: Tensor) -> Tensor:
+    """The diagonal of a square matrix."""
+    if x.ndim != 2 or x.shape[0] != x.shape[1]:
+        raise ShapeError(f"diagonal: expected a square matrix, got {x.shape}")
+    n = x.shape[0]
+    padded = pad_by(reshape(x, (n * n,)), ((0, n),))
+    first = shrink(reshape(padded, (n, n + 1)), ((0, n), (0, 1))) if n else reshape(padded, (0, 1))
+    return reshape(first, (n,))
+
+
+def meshgrid(x: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Vectors as the coordinates of a grid, one tensor per axis."""
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f'meshgrid: indexing is "ij" or "xy", got {indexing!r}')
+    for part in others:
+        check_tensors("meshgrid", x, part=part)
+    parts = (x, *others)
+    order = list(range(len(parts)))
+    if indexing == "xy" and len(parts) > 1:
+        order[:2] = [1, 0]
+    columns = [
+        reshape(p, (1,) * order[i] + (-1,) + (1,) * (len(parts) - 1 - order[i]))
+        for i, p in enumerate(parts)
+    ]
+    shape = broadcast_shape("meshgrid", *(c.shape for c in columns))
+    return tuple(broadcast_to(c, shape) for c in columns)
