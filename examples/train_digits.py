@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="images in one step")
     parser.add_argument("--lr", type=float, default=1e-2, help="highest learning rate")
     args = parser.parse_args()
+    if min(args.epochs, args.batch) < 1:
+        parser.error("--epochs and --batch must be 1 or more")
 
     Tensor.manual_seed(1337)
     images, labels, test_images, test_labels = digits()

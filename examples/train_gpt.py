@@ -177,6 +177,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt", default="\ndef ", help="what the written text begins with")
     parser.add_argument("--warmth", type=float, default=0.8, help="temperature of the sampling")
     args = parser.parse_args()
+    sizes = ("layers", "heads", "dim", "context", "batch", "steps", "report", "eval_batches")
+    for name in sizes:
+        if getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    if args.sample < 0 or args.warmth <= 0:
+        parser.error("--sample must be 0 or more, and --warmth above 0")
     if args.dim % args.heads:
         parser.error(f"--dim {args.dim} cannot be shared by --heads {args.heads}")
     return args

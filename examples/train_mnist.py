@@ -168,6 +168,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="images in one step")
     parser.add_argument("--lr", type=float, default=2e-3, help="learning rate")
     args = parser.parse_args()
+    if min(args.steps, args.batch) < 1:
+        parser.error("--steps and --batch must be 1 or more")
 
     arrays = mnist(args.data)
     images, labels, test_images, test_labels = (Tensor(a) for a in arrays.values())

@@ -14,6 +14,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, defaults, dtypes, nn
+from tinyml.config import from_environment
 
 
 def test_repr_shows_what_is_known_and_computes_nothing(device: str) -> None:
@@ -148,6 +149,13 @@ def test_the_package_says_what_it_has() -> None:
     assert names["TinyJit"].__module__ == "tinyml.jit"
     with pytest.raises(AttributeError, match="no attribute 'Tensors'"):
         tinyml.Tensors  # noqa: B018
+
+
+@pytest.mark.parametrize(("name", "text"), [("THREADS", "-3"), ("NOOPT", "yes"), ("SEED", "1.5")])
+def test_a_setting_that_cannot_be_meant_is_refused(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='{text}'.*whole number from 0 on"):
+        from_environment({name: text})
+    assert from_environment({name: ""}) == from_environment({name: "0"})
 
 
 def test_importing_warns_of_nothing() -> None:

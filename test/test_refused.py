@@ -476,7 +476,7 @@ UNARY = (
     *("relu", "relu6", "sigmoid", "logsigmoid", "silu", "swish", "quick_gelu", "mish", "softsign"),
     *("hardswish", "nonzero", "float", "double", "half", "short", "int", "long", "bool"),
     *("numel", "element_size", "nbytes", "is_floating_point", "numpy", "data", "tolist"),
-    *("detach", "contiguous", "clone"),
+    *("detach", "contiguous", "clone", "expm1", "log1p"),
 )
 REASONS: dict[str, str] = {
     **dict.fromkeys(UNARY, TAKES_NOTHING),

@@ -55,10 +55,9 @@ def from_environment(environment: Mapping[str, str]) -> Config:
         if text is None:
             continue
         kind = type(field.default)
-        try:
-            found[field.name] = kind(int(text or 0)) if kind in (int, bool) else text
-        except ValueError:
-            raise ValueError(f"{name}={text!r} in the environment is not a whole number") from None
+        if kind in (int, bool) and text and not text.strip().isdecimal():
+            raise ValueError(f"{name}={text!r} in the environment must be a whole number from 0 on")
+        found[field.name] = kind(int(text or 0)) if kind in (int, bool) else text
     if "device" in found:
         found["device"] = found["device"].upper()
     return Config(**found)

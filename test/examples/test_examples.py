@@ -161,3 +161,14 @@ def test_load_idx_says_what_is_wrong(
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         train_mnist.load_idx(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("train_digits.py", "--batch"), ("train_mnist.py", "--steps"), ("train_gpt.py", "--heads")],
+)
+def test_an_argument_that_cannot_work_is_refused_in_one_sentence(name: str, option: str) -> None:
+    done = run(name, option, 0)
+    assert done.returncode == 2
+    assert "must be 1 or more" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
