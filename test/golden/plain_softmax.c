@@ -19,16 +19,15 @@ static inline f32x4 exp_f32x4(f32x4 x) {
   f32x4 t = pick_f32x4(x < -104.0f, zero - 104.0f, pick_f32x4(x > 89.0f, zero + 89.0f, x));
   const f32x4 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const f32x4 n = shifted - 12582912.0f;
-  const f32x4 exact = t - n * 0.693359375f;
-  t = exact + n * 2.12194440e-4f;
-  const f32x4 low = exact - t + n * 2.12194440e-4f;
+  t = t - n * 0.693359375f;
+  t = t + n * 2.12194440e-4f;
   f32x4 p = t * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * t + 8.3334519073e-3f;
   p = p * t + 4.1665795894e-2f;
   p = p * t + 1.6666665459e-1f;
   p = p * t + 5.0000001201e-1f;
 
-  const f32x4 s = 1.0f + t, rest = t - (s - 1.0f) + low;
+  const f32x4 s = 1.0f + t, rest = t - (s - 1.0f);
   return scale_f32x4(p * (t * t) + rest + s, (i32x4)shifted - 0x4b400000);
 }
 
@@ -42,7 +41,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_64e0a973(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_68049386(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

@@ -38,15 +38,14 @@ def _once(name: str, body: str) -> str:
 
 _PICK, _SCALE, _SIGNED = _once("pick", PICK), _once("scale", SCALE), _once("signed", SIGNED)
 
-# t + low = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
+# t = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = """
   const F32 zero = {0};
   F32 t = pick_F32(x < -BELOW, zero - BELOW, pick_F32(x > 89.0f, zero + 89.0f, x));
   const F32 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const F32 n = shifted - 12582912.0f;
-  const F32 exact = t - n * 0.693359375f;
-  t = exact + n * 2.12194440e-4f;
-  const F32 low = exact - t + n * 2.12194440e-4f;
+  t = t - n * 0.693359375f;
+  t = t + n * 2.12194440e-4f;
   F32 p = t * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * t + 8.3334519073e-3f;
   p = p * t + 4.1665795894e-2f;
@@ -56,7 +55,7 @@ _EXP_PARTS = """
 
 # s + rest is 1 + t without its rounding
 _EXP = f"""static inline F32 exp_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "104.0f")}
-  const F32 s = 1.0f + t, rest = t - (s - 1.0f) + low;
+  const F32 s = 1.0f + t, rest = t - (s - 1.0f);
   return scale_F32(p * (t * t) + rest + s, (I32)shifted - 0x4b400000);
 }}
 """
@@ -66,7 +65,7 @@ _EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "
   const I32 whole = (I32)shifted - 0x4b400000, half = whole >> 1;
   const F32 up = (F32)((half + 127) << 23), wide = (F32)((whole - half + 127) << 23);
   const F32 less = up - (F32)((half - whole + 127) << 23);
-  p = p * (t * t) + low + t;
+  p = p * (t * t) + t;
   return signed_F32((p * up + less) * wide, x);
 }}
 """
