@@ -180,7 +180,7 @@ def _propagate(
 
 def _check_unchanged(record: Function) -> None:
     for number, source in enumerate(record.inputs):
-        if source._assigned > record.clock and (record.reads_inputs or source._record is not None):
+        if source._changed_after(record.clock) and (record.reads_inputs or source._is_computed()):
             raise GradientError(
                 f"input {number} of {type(record).__name__} {source.shape} was assigned to after "
                 "the op was computed, and the gradient needs the value it had; assign after "
@@ -232,6 +232,22 @@ def partials(
             found[root] = found[root] + seed if root in found else seed
     _propagate(between, found, path.__contains__, set(targets))
     return found
+
+
+def keep_versions(result: Tensor, shows: Callable[[Tensor], bool]) -> None:
+    """Before an assignment: let the graph behind `result` name tensors that it does not change.
+
+    `shows` says which tensors will have other values. A graph that named them would from now on
+    lead from the new values to themselves.
+    """
+    kept: dict[Tensor, Tensor] = {}
+    for tensor in _computed_before([result], _requires_grad):
+        record = tensor._record
+        if record is not None and any(map(shows, record.inputs)):
+            for source in filter(shows, record.inputs):
+                if source not in kept:
+                    kept[source] = source._before_assignment()
+            record.inputs = tuple([kept.get(t, t) for t in record.inputs])
 
 
 def gradient(root: Tensor, targets: Iterable[Tensor], seed: Tensor) -> list[Tensor]:

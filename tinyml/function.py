@@ -84,7 +84,7 @@ class _SavedResult:
     """A result without a reference to it: its record would refer to itself."""
 
     def __init__(self, result: Tensor) -> None:
-        self._reference, self._copy = weakref.ref(result), result.detach()
+        self._reference, self._copy = weakref.ref(result), result._of(result.lazy)
 
     def found(self) -> Tensor:
         """The result; if nobody has it any more, one that nothing is differentiated by."""
@@ -95,7 +95,7 @@ class _SavedResult:
 def _own(result: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """The result, as a tensor that nobody has recorded yet."""
     known = result._record is not None or any(result is t for t in inputs)
-    return result.detach()._requiring(None) if known or result.requires_grad else result
+    return result._of(result.lazy) if known or result.requires_grad else result
 
 
 def _saved(value: Any, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:

@@ -47,6 +47,9 @@ class Holder(Protocol):
     @lazy.setter
     def lazy(self, node: LazyBuffer) -> None: ...
 
+    @property
+    def follows(self) -> bool: ...  # it shows what another holder has, and is read anew from there
+
 
 # ---- who holds what ----
 
@@ -76,14 +79,19 @@ def _with_readers(order: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]
 
 
 def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
+    """Those that follow another holder are left out: they read what that one has then."""
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
         saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
-        found.update({id(h): (h, saved) for h in leaf.readers.members() if h.lazy is leaf})
-    holders = pending()
+        found.update({id(h): (h, saved) for h in _own_readers(leaf)})
+    holders = [h for h in pending() if not h.follows]
     reading = _reading([holder.lazy for holder in holders], buffers)
     found.update({id(h): (h, h.lazy) for h in holders if h.lazy in reading})
     return list(found.values())
+
+
+def _own_readers(leaf: Data) -> list[Holder]:
+    return [h for h in leaf.readers.members() if not h.follows and h.lazy is leaf]
 
 
 def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBuffer]:

@@ -43,6 +43,7 @@ from tinyml.functional import (
     sort,
     unary,
     values,
+    views,
 )
 from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
@@ -52,8 +53,9 @@ Scalar: TypeAlias = bool | int | float
 _Bool: TypeAlias = bool
 _Int: TypeAlias = int
 _Float: TypeAlias = float
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # what holds the numbers of a lower kind, too
 
-_node: Callable[[Tensor], LazyBuffer] = attrgetter("_lazy")
+_node: Callable[[Tensor], LazyBuffer] = attrgetter("lazy")
 
 
 class Tensor:
@@ -69,6 +71,7 @@ class Tensor:
     _retains_grad: _Bool = False
     _hooks: dict[_Int, Callable[[Tensor], Tensor | None]] | None = None
     _assigned: _Int = 0  # the value of mode.assignments when this was last assigned to
+    _view: views.View | None = None  # how this follows another tensor
     _lazy: LazyBuffer
 
     def __init__(
@@ -92,6 +95,8 @@ class Tensor:
     @property
     def lazy(self) -> LazyBuffer:
         """The node that says what this tensor's values are."""
+        if self._view is not None:
+            views.refresh(self, self._view)
         return self._lazy
 
     @lazy.setter
@@ -100,6 +105,11 @@ class Tensor:
         realizing.watch(self, node)
         if type(node) is lazy.Data and not self.requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
+
+    @property
+    def follows(self) -> _Bool:
+        """Whether the values are those of another tensor, of which this is a view."""
+        return views.root_of(self) is not None
 
     # ---- making tensors out of nodes; for functional/ and mlops ----
 
@@ -127,6 +137,14 @@ class Tensor:
                     out.requires_grad = True
                     break
         return out
+
+    def _shown(self, function: mlops.Function, move: views.Move) -> Tensor:
+        """`function` of this tensor as a view of it; `move` says the same, and the way back."""
+        return views.follow(self._apply(function), self, move)
+
+    def _own(self) -> Tensor:
+        """The same values as another tensor, which is no view."""
+        return self._apply(mlops.Reshape(self.shape))
 
     def _full(self, shape: Shape, value: Scalar, dtype: DType) -> Tensor:
         return self._of(lazy.const(value, dtype, self._lazy.device, shape))
@@ -214,7 +232,7 @@ class Tensor:
             if not isinstance(other, Tensor):
                 raise wrong_type("realize", f"argument {number}", "a Tensor", other)
         tensors = (self, *others)
-        leaves = realizing.realize([t._lazy for t in tensors])
+        leaves = realizing.realize([t.lazy for t in tensors])
         for tensor, leaf in zip(tensors, leaves, strict=True):
             if tensor._lazy is not leaf:
                 tensor.lazy = leaf
@@ -288,11 +306,12 @@ class Tensor:
         return self if name == self.device else self._apply(mlops.Copy(name))
 
     def detach(self) -> Tensor:
-        """The same values, cut off from how they were made."""
-        return self._of(self._lazy)._requiring(False)
+        """A view of the same values, cut off from how they were made."""
+        cut = self._of(self.lazy)._requiring(False)
+        return views.follow(cut, self, views.Detached())
 
     def contiguous(self) -> Tensor:
-        """The same values in memory of their own."""
+        """The same values in memory of their own: no view."""
         return self._apply(mlops.Contiguous())
 
     def clone(self) -> Tensor:
@@ -303,7 +322,7 @@ class Tensor:
         return (values.from_parts, (type(self), *values.parts_of(self)))
 
     def __copy__(self) -> Tensor:
-        return self._of(self._lazy)._requiring(self.requires_grad)
+        return self._of(self.lazy)._requiring(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[_Int, Any]) -> Tensor:
         copied = values.from_parts(type(self), *values.parts_of(self))
@@ -356,10 +375,12 @@ class Tensor:
         found = autograd.backward(self, seed, retain_graph)
         with autograd.no_grad():
             for leaf, grad in found.items():
-                if leaf.grad is None:
-                    leaf.grad = grad if grad is not gradient else grad.detach()
+                if leaf.grad is None:  # a tensor of its own, because it may be assigned to
+                    leaf.grad = self._of(grad.lazy)
                 else:
-                    leaf.grad.lazy = (leaf.grad + grad)._lazy
+                    leaf.grad.lazy = (leaf.grad + grad).lazy
+                    mode.assignments += 1  # its views are to see it
+                    leaf.grad._assigned = mode.assignments
         return self
 
     def retain_grad(self) -> None:
@@ -412,7 +433,10 @@ class Tensor:
     # ---- assignment ----
 
     def assign(self, value: Any) -> Tensor:
-        """From now on this tensor's memory holds `value`; earlier readers keep what they read."""
+        """From now on this tensor's memory holds `value`; earlier readers keep what they read.
+
+        What is assigned to a view goes into the tensor that it shows.
+        """
         if not values.has_values(value):
             raise wrong_type("assign", "the value", "a Tensor, a number, a list or an array", value)
         other = value if isinstance(value, Tensor) else Tensor(value, self.device, self.dtype)
@@ -423,7 +447,10 @@ class Tensor:
             if broadcast_shape("assign", other.shape, self.shape) != self.shape:
                 raise ShapeError(f"assign: a value of {other.shape} does not fit {self.shape}")
             other = other.expand(self.shape)
-        if mode.recording and other.requires_grad and self._record is None and self.requires_grad:
+        if (root := views.root_of(self)) is not None:
+            root.assign(views.written(self, root, other))
+            return self
+        if mode.recording and other.requires_grad and self._is_leaf():
             raise GradientError(
                 "assign: this leaf requires a gradient, and so does the value; compute the value "
                 "under no_grad(), or .detach() it"
@@ -431,10 +458,31 @@ class Tensor:
         self._replace(other)
         return self
 
+    def _changed_after(self, clock: _Int) -> _Bool:
+        """Whether this, or what it is a view of, was assigned to after `clock`."""
+        root = views.root_of(self)
+        return self._assigned > clock or (root is not None and root._assigned > clock)
+
+    def _is_computed(self) -> _Bool:
+        """Whether gradients go on from here: a view of a leaf is as good as the leaf."""
+        root = views.root_of(self)
+        return self._record is not None and (root is None or root._record is not None)
+
+    def _is_leaf(self) -> _Bool:
+        """Whether gradients are to end here."""
+        record = self._record
+        return bool(self.requires_grad) and (
+            record is None
+            or (record is not autograd.FREED and not any(t.requires_grad for t in record.inputs))
+        )
+
     def _replace(self, other: Tensor) -> None:
+        node = other.lazy
+        if other.requires_grad and mode.recording:
+            autograd.keep_versions(other, lambda t: t is self or views.root_of(t) is self)
         self._assigned = autograd.note_assignment()
         in_memory = isinstance(self._lazy, (lazy.Data, lazy.Assign))
-        self.lazy = lazy.assign(self._lazy, other._lazy) if in_memory else other._lazy
+        self.lazy = lazy.assign(self._lazy, node) if in_memory else node
         if other.requires_grad and mode.recording:
             self._record, self.requires_grad = other._record, True
         else:
@@ -442,7 +490,7 @@ class Tensor:
 
     def _before_assignment(self) -> Tensor:
         """This version of the values as a tensor of its own, for computing the next one."""
-        old = self._of(self._lazy)
+        old = self._of(self.lazy)
         old.requires_grad, old._record, old._assigned = (
             self.requires_grad,
             self._record,
@@ -451,11 +499,14 @@ class Tensor:
         return old
 
     def _in_place(self, result: Tensor) -> Tensor:
-        """`self op= other`: memory that is there is updated; otherwise the name is rebound."""
-        if mode.recording and result.requires_grad:
-            return result
-        if not isinstance(self._lazy, (lazy.Data, lazy.Assign)) or result.shape != self.shape:
-            return result
+        """`self op= other`: whoever else has this tensor, or a view of it, sees the result."""
+        if result.shape != self.shape:
+            raise ShapeError(f"an in-place op keeps the shape {self.shape}, got {result.shape}")
+        if _KINDS[result.dtype.kind] > _KINDS[self.dtype.kind]:
+            raise DTypeError(
+                f"an in-place op keeps the dtype {self.dtype}, and cannot hold a result of "
+                f"{result.dtype}; cast it first, or write x = x op y"
+            )
         return self.assign(result.cast(self.dtype))
 
     # ---- operators ----
@@ -497,6 +548,14 @@ class Tensor:
     __isub__ = elementwise.subtract_from
     __imul__ = elementwise.multiply_by
     __itruediv__ = elementwise.divide_by
+    __ifloordiv__ = elementwise.floor_divide_by
+    __imod__ = elementwise.reduce_modulo
+    __ipow__ = elementwise.raise_to
+    __iand__ = elementwise.and_with
+    __ior__ = elementwise.or_with
+    __ixor__ = elementwise.xor_with
+    __ilshift__ = elementwise.shift_left_by
+    __irshift__ = elementwise.shift_right_by
     __matmul__ = linear_algebra.dot
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem

@@ -8,6 +8,7 @@ from tinyml import lazy
 from tinyml.dtype import DType, bool_, by_name
 from tinyml.dtypes import to_dtype
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional.views import Bitcasted, follow
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -25,7 +26,7 @@ def bitcast(x: Tensor, dtype: DType | str) -> Tensor:
         raise DTypeError(f"bitcast: {x.dtype} to {target}: a bool is no pattern of bits; cast it")
     own, new = x.dtype.itemsize, target.itemsize
     if own == new:
-        return x._of(lazy.bitcast(x.lazy, target))
+        return follow(x._of(lazy.bitcast(x.lazy, target)), x, Bitcasted(target))
     if not x.ndim or x.shape[-1] * own % new:
         raise ShapeError(
             f"bitcast: the last axis of {x.shape} {x.dtype} does not make whole {target}: it must "

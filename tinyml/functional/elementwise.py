@@ -42,12 +42,12 @@ def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor,
         if isinstance(y, np.generic):
             y = y.item()  # a number, as weak as Python's
         if isinstance(y, (bool, int, float)):
-            node = x._lazy
+            node = x.lazy
             dtype = weak_dtype(node.dtype, y)
             x, y = x.cast(dtype), x._full(node.shape, y, dtype)
             return (y, x) if reverse else (x, y)
         y = x._coerce(y, op)
-    a, b = x._lazy, y._lazy
+    a, b = x.lazy, y.lazy
     if a.device != b.device:
         raise apart(op, x, y)
     if a.dtype is not b.dtype:
@@ -226,7 +226,7 @@ def rrshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 
 def add_to(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x += y; so are the three below."""
+    """x += y; so are all up to shift_right_by."""
     return x._in_place(add(x, y))
 
 
@@ -240,6 +240,38 @@ def multiply_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 def divide_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return x._in_place(div(x, y))
+
+
+def floor_divide_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(idiv(x, y))
+
+
+def reduce_modulo(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(mod(x, y))
+
+
+def raise_to(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(pow_(x, y))
+
+
+def and_with(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(bitwise_and(x, y))
+
+
+def or_with(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(bitwise_or(x, y))
+
+
+def xor_with(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(bitwise_xor(x, y))
+
+
+def shift_left_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(lshift(x, y))
+
+
+def shift_right_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    return x._in_place(rshift(x, y))
 
 
 def maximum(x: Tensor, y: Tensor | Scalar) -> Tensor:

@@ -25,13 +25,14 @@ from tinyml.functional.axes import (
     wrong_type,
 )
 from tinyml.functional.movement import every, pad_by
+from tinyml.functional.views import follow, shows
 from tinyml.ops import Op
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Part:
     """What an index says about one axis of the source (or about a new axis)."""
 
@@ -50,11 +51,10 @@ class _Part:
 
 
 def _parse(x: Tensor, index: Any) -> list[_Part]:
-    given = list(index) if isinstance(index, tuple) else [index]
-    given = [g for item in given for g in _expanded(x, item)]
+    given = [g for item in _items(index) for g in _expanded(x, item)]
     if sum(item is Ellipsis for item in given) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
-    counted = sum(item is not None and item is not Ellipsis for item in given)
+    counted = sum(not (item is Ellipsis or _is_new(item)) for item in given)
     if counted > x.ndim:
         raise IndexError(f"too many indices ({counted}) for a tensor of shape {x.shape}")
     rest: list[Any] = [slice(None)] * (x.ndim - counted)
@@ -62,12 +62,21 @@ def _parse(x: Tensor, index: Any) -> list[_Part]:
     given[at : at + 1] = rest
     parts, axis = [], 0
     for item in given:
-        if item is None:
-            parts.append(_Part("new"))
+        if _is_new(item):  # a bool is a mask of no axes: none or one
+            parts.append(_Part("new", stop=1 if item is None else int(item)))
             continue
         parts.append(_part(x, item, axis))
         axis += 1
     return parts
+
+
+def _items(index: Any) -> list[Any]:
+    return list(index) if isinstance(index, tuple) else [index]
+
+
+def _is_new(item: Any) -> bool:
+    """Whether an item stands for a new axis; a bool is a mask of no axes, and chooses 0 or 1."""
+    return item is None or isinstance(item, (bool, np.bool_))
 
 
 def _expanded(x: Tensor, item: Any) -> list[Any]:
@@ -153,7 +162,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     chosen = _basic(x, parts)
     tensors = [p.index for p in parts if p.kind == "tensor"]
     if not tensors:
-        return chosen
+        return follow(chosen, x, _Indexed(tuple(parts))) if chosen is not x else x
     kept = [p.kind for p in parts if p.kind != "int"]
     return _advanced(chosen, [i for i, kind in enumerate(kept) if kind == "tensor"], tensors)
 
@@ -173,7 +182,9 @@ def _basic(x: Tensor, parts: Sequence[_Part]) -> Tensor:
         n = 1 if p.kind == "new" else next(sizes)
         if p.kind != "int":
             shape.append(n)
-    return x.reshape(tuple(shape))
+    x = x.reshape(tuple(shape))
+    kept = [p for p in parts if p.kind != "int"]
+    return x.shrink([(0, p.stop) if p.kind == "new" else None for p in kept])
 
 
 def wrapped(index: Tensor, n: int) -> Tensor:
@@ -212,18 +223,79 @@ def _flat_index(tensors: list[Tensor], sizes: list[int], shape: tuple[int, ...])
     return flat
 
 
+@dataclass(frozen=True)
+class _Indexed:
+    """What slices and integers choose: a views.Move."""
+
+    parts: tuple[_Part, ...]
+
+    def read(self, x: Tensor) -> Tensor:
+        return _basic(x, self.parts)
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        return _set_box(old, self.parts, value)
+
+
 # ---- __setitem__ ----
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """x[index] = value, as a new version of x."""
-    parts = _parse(x, index)
+    """x[index] = value, as a new version of x.
+
+    Nothing is read on the host, except for a mask with one value per chosen element, or beside
+    tensors of indices.
+    """
     source = value if isinstance(value, type(x)) else type(x)(value, x.device, x.dtype)
-    source, old = source.cast(x.dtype), x._before_assignment()
+    source = source.cast(x.dtype)
+    if (masked := _masked(x, index, source)) is not None:
+        x.assign(masked.where(source.reshape(()), x._before_assignment()))
+        return
+    parts = _parse(x, index)
+    if isinstance(value, type(x)) and shows(value, x, _Indexed(tuple(parts))):
+        return  # x[index] op= y has changed x through the view x[index] already
+    old = x._before_assignment()
     if any(p.kind == "tensor" for p in parts):
         x.assign(_set_places(old, index, source))
     else:
         x.assign(_set_box(old, parts, source))
+
+
+def _masked(x: Tensor, index: Any, source: Tensor) -> Tensor | None:
+    """Where x[index] = source writes, for an index of slices and one mask, and one number."""
+    items = [_mask(x, item) for item in _items(index)]
+    masks = [i for i in items if isinstance(i, type(x)) and i.dtype is bool_]
+    others = [i for i in items if not (i is Ellipsis or _is_new(i) or isinstance(i, (int, slice)))]
+    if source.numel() != 1 or len(masks) != 1 or len(others) != 1:
+        return None
+    mask = masks[0]
+    at = next(n for n, item in enumerate(items) if item is mask)
+    whole: list[Any] = [slice(None)] * mask.ndim
+    parts = _parse(x, (*items[:at], *whole, *items[at + 1 :]))
+    first = _axis_of(x, items, at, mask.ndim)
+    if mask.shape != x.shape[first : first + mask.ndim]:
+        raise IndexError(f"a mask of {mask.shape} does not fit {x.shape} at axis {first}")
+    after = (1,) * (x.ndim - first - mask.ndim)
+    here = mask.reshape((*mask.shape, *after))._broadcast_to(x.shape)
+    box = _set_box(x._full(x.shape, False, bool_), parts, x._full((), True, bool_))
+    return box & here
+
+
+def _mask(x: Tensor, item: Any) -> Any:
+    """A mask of the host as a tensor; anything else as it is."""
+    if isinstance(item, np.ndarray) and item.dtype == np.bool_:
+        return type(x)(item, x.device)
+    if isinstance(item, (list, tuple)) and item and all(isinstance(v, bool) for v in item):
+        return type(x)(np.array(item), x.device)
+    return item
+
+
+def _axis_of(x: Tensor, items: list[Any], at: int, ndim: int) -> int:
+    """The axis of x at which the mask, the item number `at`, begins."""
+    counts = [0 if i is Ellipsis or _is_new(i) else 1 for i in items]
+    dots = [n for n, i in enumerate(items) if i is Ellipsis and n < at]
+    if dots:
+        return x.ndim - sum(counts[at + 1 :]) - ndim
+    return sum(counts[:at])
 
 
 def _shape_of_value(source: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -236,7 +308,7 @@ def _shape_of_value(source: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _set_box(x: Tensor, parts: Sequence[_Part], source: Tensor) -> Tensor:
     """Where the slices reach, `source`; elsewhere x."""
-    shape = tuple(p.length if p.kind == "slice" else 1 for p in parts if p.kind != "int")
+    shape = tuple(p.length for p in parts if p.kind != "int")
     if not prod(shape):
         return x
     axes = [p for p in parts if p.kind != "new"]
@@ -286,7 +358,7 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     _check_ranks("gather", x, index)
     dim = resolve_axis(dim, x.ndim, "gather")
     if not x.ndim:
-        return x
+        return x._own()
     _check_room("gather", x, dim, index)
     if any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if a != dim):
         raise ShapeError(f"gather: index {index.shape} is larger than {x.shape} beside axis {dim}")
@@ -339,7 +411,7 @@ def scatter(
     winner = none._apply(mlops.Scatter(dim, Op.MAX), index_full, place)  # the last one
     source, _ = _filled(x, dim, source, index, 0)
     if not source.shape[dim]:
-        return x
+        return x._own()
     return (winner >= 0).where(_gather(source, dim, winner.maximum(0)), x)
 
 

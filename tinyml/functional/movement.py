@@ -17,6 +17,7 @@ from tinyml.functional.axes import (
     whole,
     wrong_type,
 )
+from tinyml.functional.views import Expanded, Permuted, Reshaped, Shrunk
 from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     sizes = tuple([n if type(n) is int else whole(n, "reshape", "a size") for n in sizes])
     if -1 in sizes:
         sizes = _infer(x, sizes)
-    return x if sizes == x._lazy.shape else x._apply(mlops.Reshape(sizes))
+    return x if sizes == x._lazy.shape else x._shown(mlops.Reshape(sizes), Reshaped(sizes))
 
 
 def _kept(x: Tensor, axis: int, sizes: tuple[Any, ...]) -> int:
@@ -57,7 +58,7 @@ def permute(x: Tensor, *order: Any) -> Tensor:
     axes = tuple([resolve_axis(a, ndim, "permute") for a in given])
     if len(axes) != ndim or len(set(axes)) != ndim:
         raise ShapeError(f"permute: order {given} must name each axis of {x.shape} once")
-    return x if axes == tuple(range(ndim)) else x._apply(mlops.Permute(axes))
+    return x if axes == tuple(range(ndim)) else x._shown(mlops.Permute(axes), Permuted(axes))
 
 
 def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
@@ -86,7 +87,7 @@ def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
         return x
     if x.ndim < len(shape):
         x = reshape(x, (1,) * (len(shape) - x.ndim) + x.shape)
-    return x if x.shape == shape else x._apply(mlops.Expand(shape))
+    return x if x.shape == shape else x._shown(mlops.Expand(shape), Expanded(shape))
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -128,7 +129,7 @@ def flip(x: Tensor, *axis: Any) -> Tensor:
     axes = tuple(resolve_axis(a, x.ndim, "flip") for a in given)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"flip: each axis can be named once, got {given}")
-    return x._apply(mlops.Flip(axes)) if x.ndim else x
+    return x._apply(mlops.Flip(axes))
 
 
 def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
@@ -142,7 +143,8 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     kept = tuple((0, n) if span is None else (span[0], span[1]) for span, n in full)
     if len(spans) != x.ndim:
         raise ShapeError(f"shrink: {x.shape} needs one (start, stop) per axis, got {spans}")
-    return x if kept == tuple((0, n) for n in x.shape) else x._apply(mlops.Shrink(kept))
+    whole = kept == tuple((0, n) for n in x.shape)
+    return x if whole else x._shown(mlops.Shrink(kept), Shrunk(kept))
 
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:
@@ -177,7 +179,7 @@ def pad_by(x: Tensor, counts: tuple[tuple[int, int], ...], value: Scalar = 0) ->
         x = shrink(x, [(max(0, -b), n - max(0, -a)) for (b, a), n in pairs])
         counts = tuple((max(0, b), max(0, a)) for b, a in counts)
     if not any(b or a for b, a in counts):
-        return x
+        return x._own()
     return x._apply(mlops.Pad(counts, value))
 
 
@@ -196,7 +198,7 @@ def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0
     for axis, (before, after) in enumerate(counts):
         if before or after:
             x = _pad_axis(x, axis, before, after, mode)
-    return x
+    return x._own()
 
 
 def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
@@ -311,7 +313,8 @@ def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     last = permute(x, [a for a in range(x.ndim) if a != dim] + [dim])
     found = windows(last, (size,), (step,), (1,))
     order = list(range(x.ndim - 1))
-    return permute(found, [*order[:dim], x.ndim - 1, *order[dim:], x.ndim])
+    found = permute(found, [*order[:dim], x.ndim - 1, *order[dim:], x.ndim])
+    return found._own()
 
 
 # ---- join and split ----
@@ -335,7 +338,7 @@ def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
                 f"cat: {first.shape} and {other.shape} must agree on every axis but {dim}"
             )
     parts = [p for p in parts if p.shape[dim] or p.requires_grad] or parts[:1]
-    return _joined(parts, dim)
+    return _joined(parts, dim) if len(parts) > 1 else parts[0]._own()
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
@@ -426,7 +429,7 @@ def repeat(x: Tensor, *counts: Any) -> Tensor:
     pairs = list(zip(times, base, strict=True))
     x = reshape(x, [m for n in base for m in (1, n)])
     x = broadcast_to(x, tuple(m for pair in pairs for m in pair))
-    return reshape(x, tuple(t * n for t, n in pairs))
+    return reshape(x, tuple(t * n for t, n in pairs))._own()
 
 
 def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor:
@@ -438,13 +441,13 @@ def repeat_interleave(x: Tensor, repeats: int, dim: int | None = None) -> Tensor
     dim = resolve_axis(dim, x.ndim, "repeat_interleave")
     before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
     spread = broadcast_to(reshape(x, (*before, 1, *after)), (*before, repeats, *after))
-    return reshape(spread, (*before[:-1], before[-1] * repeats, *after))
+    return reshape(spread, (*before[:-1], before[-1] * repeats, *after))._own()
 
 
 def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
     """Elements moved along `dims`, coming in again at the other end."""
     if dims is None:
-        return reshape(roll(reshape(x, (x.numel(),)), shifts, 0), x.shape)
+        return reshape(roll(reshape(x, (x.numel(),)), shifts, 0), x.shape)._own()
     given = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
     moves = tuple(whole(move, "roll", "a shift") for move in given)
     axes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
@@ -457,4 +460,4 @@ def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | Non
         if cut:
             back, front = split(x, [cut, n - cut], axis)
             x = cat(front, back, dim=axis)
-    return x
+    return x._own()

@@ -26,10 +26,8 @@ def _axes(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
 def _reduced(
     function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
 ) -> Tensor:
-    if not axes:
-        return x
     shape = x.shape
-    result = x if all(shape[a] == 1 for a in axes) else x._apply(function(axes))
+    result = x._own() if all(shape[a] == 1 for a in axes) else x._apply(function(axes))
     return result if keepdim else _without(result, axes)
 
 

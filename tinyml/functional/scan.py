@@ -95,7 +95,7 @@ def _run(running: _Running, x: Tensor) -> Tensor:
 def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     axis = resolve_axis(axis, x.ndim, name)
     if not x.ndim or not x.numel() or x.shape[axis] == 1:
-        return x
+        return x._own()
     return _run(running, x.transpose(axis, -1)).transpose(axis, -1)
 
 

@@ -89,7 +89,7 @@ def square(x: Tensor) -> Tensor:
 
 
 def abs_(x: Tensor) -> Tensor:
-    return x if x.dtype.kind in "bu" else (x * sign(x) if x.dtype.is_int else _abs_float(x))
+    return x._own() if x.dtype.kind in "bu" else (x * sign(x) if x.dtype.is_int else _abs_float(x))
 
 
 def _abs_float(x: Tensor) -> Tensor:
@@ -196,14 +196,14 @@ def trunc(x: Tensor) -> Tensor:
 
 def floor(x: Tensor) -> Tensor:
     if not x.dtype.is_float:
-        return x
+        return x._own()
     cut = trunc(x)
     return cut - (x < cut).cast(x.dtype)
 
 
 def ceil(x: Tensor) -> Tensor:
     if not x.dtype.is_float:
-        return x
+        return x._own()
     cut = trunc(x)
     return cut + (x > cut).cast(x.dtype)
 
@@ -211,7 +211,7 @@ def ceil(x: Tensor) -> Tensor:
 def round_(x: Tensor) -> Tensor:
     """To the nearest whole number; halves go to the even one."""
     if not x.dtype.is_float:
-        return x
+        return x._own()
     low = floor(x)
     rest = x - low
     odd = low * 0.5 != trunc(low * 0.5)

@@ -89,7 +89,7 @@ class TinyJit(Generic[_R]):
                 f"{Tensor.training} now: use two TinyJits. {RESET}"
             )
         for tensor in tensors:
-            if type(tensor._lazy) is not Data:
+            if type(tensor.lazy) is not Data:
                 Tensor.realize(*tensors)
                 break
         results = self._step.replay(tensors)

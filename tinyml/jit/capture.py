@@ -14,7 +14,10 @@ from typing import Any
 
 from tinyml import lazy
 from tinyml import realize as realizing
+from tinyml.autograd import mode
 from tinyml.errors import JitError, TinymlError
+from tinyml.functional import views
+from tinyml.functional.views import root_of
 from tinyml.graph import toposort
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
@@ -25,6 +28,7 @@ from tinyml.jit.step import (
     Held,
     Parts,
     Result,
+    Shown,
     State,
     Step,
     share_memory,
@@ -68,11 +72,12 @@ def capture(
     """Call `function`; its results and their structure, and the step that gives them again."""
     _realize_pending()
     Tensor.realize(*inputs) if inputs else None
-    before, grads = _Before(), [t.grad for t in inputs]
+    before, grads, clock = _Before(), [t.grad for t in inputs], mode.assignments
     capturing.active = True
     try:
         with record(refuse_reads=True) as recording:
             results, structure = _call(function, inputs, before)
+            _check_arguments_unchanged(inputs, clock)
             gc.collect()  # so that what is still there is what the function left behind
             _realize_changes(results, before, recording)
     finally:
@@ -89,17 +94,24 @@ def capture(
     ]
     outline = recording.outline()
     step = _Analysis(recording, before, inputs, results).step(own)
-    tensors = [r.tensor if isinstance(r, Held) else _tensor(r, inputs) for r in results]
+    tensors = [_tensor(r, inputs) for r in results]
     return tensors, structure, step, outline
 
 
-def _tensor(result: Given | Tensor, inputs: list[Tensor]) -> Tensor:
-    return inputs[result.argument] if isinstance(result, Given) else result
+def _tensor(result: _Raw, inputs: list[Tensor]) -> Tensor:
+    match result:
+        case Given(argument=i):
+            return inputs[i]
+        case Held(tensor=tensor):
+            return tensor
+        case Shown(of=root, moves=moves):
+            return views.read(inputs[root] if isinstance(root, int) else root, moves)
+    return result
 
 
 def _realize_pending() -> None:
     """Compute what tensors outside say already: it is data for the step, not a part of it."""
-    tensors = [t for t in _pending() if _has_data(t.lazy)]
+    tensors = [t for t in _pending() if not t.follows and _has_data(t.lazy)]
     try:
         Tensor.realize(*tensors) if tensors else None
     except TinymlError:  # one cannot be computed: that is for whoever looks at it
@@ -116,7 +128,7 @@ def _has_data(node: LazyBuffer) -> bool:
     return any(isinstance(n, Data) for n in toposort([node]))
 
 
-_Raw = Given | Held | Tensor  # a result before it is known where its memory comes from
+_Raw = Given | Held | Shown | Tensor  # a result before it is known where its memory comes from
 
 
 def _call(
@@ -132,9 +144,34 @@ def _call(
             results.append(Given(numbers[id(tensor)]))
         elif before.leaf(tensor) is not None:
             results.append(Held(tensor))
+        elif (shown := _as_view(tensor, numbers, inputs, before)) is not None:
+            results.append(shown)
         else:
             results.append(Tensor._of(tensor.lazy))
     return results, structure
+
+
+def _as_view(
+    tensor: Tensor, numbers: dict[int, int], inputs: list[Tensor], before: _Before
+) -> Shown | None:
+    """A result that shows what an argument holds, or a tensor that was there before."""
+    root = root_of(tensor)
+    if root is None or tensor._view is None or any(root_of(t) is root for t in inputs):
+        return None  # which of an argument's elements it shows can differ from call to call
+    if id(root) in numbers:
+        return Shown(numbers[id(root)], tensor._view.moves())
+    return Shown(root, tensor._view.moves()) if before.leaf(root) is not None else None
+
+
+def _check_arguments_unchanged(inputs: list[Tensor], clock: int) -> None:
+    for i, tensor in enumerate(inputs):
+        root = root_of(tensor)
+        if root is not None and root._assigned > clock:
+            raise JitError(
+                f"tensor argument {i} is a view, and the function assigns to what it shows: a "
+                "replay would write to the tensor of the capture. Pass the tensor itself, and "
+                "index it in the function"
+            )
 
 
 # ---- making everything real that a replay must make again ----
@@ -163,7 +200,7 @@ def _kept(recording: Recording, before: _Before) -> set[int]:
 
 def _all_tensors(before: _Before) -> list[Tensor]:
     held = [t for reference, _ in before.leaves.values() if (t := reference()) is not None]
-    return list({id(t): t for t in [*held, *_pending()]}.values())
+    return list({id(t): t for t in [*held, *_pending()] if not t.follows}.values())
 
 
 def _is_new(tensor: Tensor, before: _Before) -> bool:

@@ -22,6 +22,7 @@ from tinyml.device import open_device
 from tinyml.dtype import DType
 from tinyml.errors import JitError
 from tinyml.functional.random_ import generator
+from tinyml.functional.views import Move, read
 from tinyml.jit.record import Launch
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.plan import KernelCall, NewBuffer
@@ -73,7 +74,15 @@ class Constant:
     device: str
 
 
-Result = Given | Held | Alias | Fresh | Constant
+@dataclass(frozen=True)
+class Shown:
+    """A result that is a view of an argument, or of a tensor from outside."""
+
+    of: int | Tensor  # the argument's number
+    moves: tuple[Move, ...]
+
+
+Result = Given | Held | Alias | Fresh | Constant | Shown
 
 
 @dataclass(eq=False)
@@ -239,7 +248,7 @@ class Step:
         buffers: list[Buffer] = [memory[t.lazy] for t in inputs]  # type: ignore[index]
         self._check_arguments(inputs, buffers)
         holders = [ref() for ref in self._references]
-        if [None if t is None else t._lazy for t in holders] != self._nodes:
+        if [None if t is None else t.lazy for t in holders] != self._nodes:
             self._find_states()
         self._keep_values(inputs, buffers)
         runner, parts = self._runner, self._parts
@@ -256,6 +265,8 @@ class Step:
         for tensor in self._assigned:
             if (found := tensor()) is not None:
                 found._assigned = mode.assignments
+        for i in self._written_arguments:
+            inputs[i]._assigned = mode.assignments
         return self._results(inputs, made)
 
     # -- arguments --
@@ -278,6 +289,12 @@ class Step:
                 )
         if not (self._written_arguments or self._written_states) or not ids:
             return
+        for i in self._written_arguments:
+            if inputs[i].follows:
+                raise JitError(
+                    f"the function assigns to tensor argument {i}, and it is a view of another "
+                    f"tensor now: a replay would not write to that. Pass the tensor itself. {RESET}"
+                )
         for i in self._written_arguments:
             for j, other in enumerate(ids):
                 if other == ids[i] and pattern[j] != pattern[i] and pattern[j] is not None:
@@ -328,11 +345,11 @@ class Step:
         """Remember who holds what, so that a replay sees quickly that it is still so."""
         held = [t for state in self._parts.states for t in state.alive()]
         self._references = [weakref.ref(t) for t in held]
-        self._nodes: list[LazyBuffer | None] = [t._lazy for t in held]
+        self._nodes: list[LazyBuffer | None] = [t.lazy for t in held]
         self._writers = {id(t) for state in self._written_states for t in state.alive()}
         self._assigned = [weakref.ref(t) for s in self._written_states for t in s.alive()]
         self._written_ids = {id(state.buffer) for state in self._written_states}
-        leaves = {t._lazy: None for s in self._written_states for t in s.alive()}
+        leaves = {t.lazy: None for s in self._written_states for t in s.alive()}
         self._rosters = [leaf.readers for leaf in leaves if isinstance(leaf, lazy.Data)]
         self._noted = sum(r.noted for r in self._rosters)
         self._harmless: weakref.WeakSet[LazyBuffer] = weakref.WeakSet()
@@ -352,7 +369,7 @@ class Step:
     def _somebody_reads(self) -> bool:
         for holder in realizing.pending():
             node = holder.lazy
-            if node not in self._harmless:
+            if node not in self._harmless and not holder.follows:
                 if realizing.reads(node, self._written_ids):
                     return True
                 self._harmless.add(node)
@@ -378,6 +395,8 @@ class Step:
                 case Alias(of=of):
                     holder = inputs[of] if isinstance(of, int) else of.alive()[0]
                     results.append(Tensor._of(holder.lazy))
+                case Shown(of=root, moves=moves):
+                    results.append(read(inputs[root] if isinstance(root, int) else root, moves))
                 case Constant(values=values, dtype=dtype, device=device):
                     results.append(Tensor._of(realizing.upload(values, dtype, device)))
                 case Fresh():
@@ -398,6 +417,7 @@ class Step:
             for reference in fresh.followers:
                 if (follower := reference()) is not None:
                     follower.lazy = leaf
+                    follower._assigned = mode.assignments
         return Tensor._of(leaf)
 
 

@@ -1,0 +1,186 @@
+"""A view shows what is assigned to its root, and the root what is assigned to its views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, TinyJit, dtypes
+from tinyml.errors import DTypeError, GradientError, JitError, ShapeError
+
+
+def grid() -> Tensor:
+    return Tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
+
+
+VIEWS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
+    "row": (lambda x: x[1], lambda x: x[1]),
+    "steps": (lambda x: x[::2, 3:0:-2], lambda x: x[::2, 3:0:-2]),
+    "transposed": (lambda x: x.T, lambda x: x.T),
+    "flattened": (lambda x: x.reshape(-1), lambda x: x.reshape(-1)),
+    "of views": (lambda x: x.T[1:, None][0, 0, 1:], lambda x: x.T[1:, None][0, 0, 1:]),
+    "detached": (lambda x: x.detach()[2], lambda x: x[2]),
+    "split": (lambda x: x.split([1, 2])[1].flatten(), lambda x: x[1:].reshape(-1)),
+}
+
+
+@pytest.mark.parametrize("realized", [True, False])
+@pytest.mark.parametrize("name", VIEWS)
+def test_reads_and_writes_go_both_ways(device: str, name: str, realized: bool) -> None:
+    ours, numpys = VIEWS[name]
+    x, y = grid() if realized else grid() * 1, np.arange(12, dtype=np.float32).reshape(3, 4)
+    view, other = ours(x), numpys(y)
+    before = view * 10  # a value: what was read then
+    kept = other * 10
+    x += 100
+    y += 100
+    view += 1
+    other += 1
+    view[0] = -5
+    other[0] = -5
+    view.assign(view * 2)
+    other[...] = other * 2
+    np.testing.assert_array_equal(view.numpy(), other)
+    np.testing.assert_array_equal(x.numpy(), y)
+    np.testing.assert_array_equal(before.numpy(), kept)
+
+
+def test_what_is_no_view_keeps_its_values(device: str) -> None:
+    x = grid()
+    ops: dict[str, Callable[[Tensor], Tensor]] = {
+        "clone": lambda x: x.clone(),
+        "flip": lambda x: x.flip(0, 1),
+        "roll": lambda x: x.roll(0, 0),
+        "repeat": lambda x: x.repeat(1, 1),
+        "interleave": lambda x: x.repeat_interleave(1, 0),
+        "cat": lambda x: Tensor.cat(x),
+        "stack": lambda x: Tensor.stack(x),
+        "tensor index": lambda x: x[Tensor([0, 1, 2])],
+        "sum of nothing": lambda x: x.sum(axis=()),
+        "sum of ones": lambda x: x.reshape(3, 1, 4).sum(1),
+        "scan of one": lambda x: x.reshape(1, 12).cumsum(0),
+        "pad": lambda x: x.pad((0, 0)),
+        "unfold": lambda x: x.unfold(0, 1, 1),
+    }
+    made = {name: op(x) for name, op in ops.items()}
+    before = {name: op(grid()).numpy() for name, op in ops.items()}
+    x *= -1
+    for name, tensor in made.items():
+        np.testing.assert_array_equal(tensor.numpy(), before[name], err_msg=name)
+        tensor.assign(tensor * 0)
+    np.testing.assert_array_equal(x.numpy(), -np.arange(12).reshape(3, 4))
+
+
+def test_a_view_of_bits(device: str) -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    x[:2].bitcast(dtypes.uint32).assign(Tensor([0x40800000, 0x40400000], dtype=dtypes.uint32))
+    assert x.tolist() == [4, 3, 3]
+
+
+def test_repeated_elements_cannot_be_assigned_to() -> None:
+    with pytest.raises(ShapeError, match="several elements of the target are one"):
+        Tensor([1.0]).expand(3).assign(Tensor([1.0, 2.0, 3.0]))
+
+
+def test_in_place_ops_keep_shape_and_dtype() -> None:
+    x = Tensor([1, 2, 3])
+    with pytest.raises(DTypeError, match="keeps the dtype"):
+        x += 0.5
+    with pytest.raises(ShapeError, match="keeps the shape"):
+        x += Tensor([[1, 2, 3], [4, 5, 6]])
+    y = x
+    x **= 2
+    x //= 2
+    x %= 3
+    x <<= 1
+    x |= 1
+    x ^= 2
+    x &= 7
+    x >>= 1
+    assert x is y
+    assert x.tolist() == [((((n**2 // 2 % 3) << 1 | 1) ^ 2) & 7) >> 1 for n in (1, 2, 3)]
+
+
+def test_the_memory_of_a_view_lives_as_long_as_one_of_its_views(device: str) -> None:
+    x = grid()
+    upper, lower = x[:2], x[1:]
+    del x
+    upper += 100
+    assert lower[0].tolist() == [104, 105, 106, 107]
+
+
+def test_gradients_flow_through_what_views_wrote(device: str) -> None:
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = x * 2
+    part = y[1:]
+    part *= x[0]  # 2 * x0 * x[1:]
+    first = y[:1]
+    y *= 3
+    (part.sum() + first.sum()).backward()
+    assert y.tolist() == [6, 12, 18]
+    assert x.grad is not None
+    assert x.grad.tolist() == [6 * 5 + 6, 6, 6]
+
+
+def test_a_parameter_is_not_changed_while_gradients_are_recorded() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    drawn = Tensor.rand(2, requires_grad=True)
+    for leaf in (w, drawn):
+        with pytest.raises(GradientError, match="leaf requires a gradient"):
+            leaf[:1] += 1
+    w.detach()[0] = 7
+    assert w.requires_grad
+    (w * 3).sum().backward()
+    assert w.grad is not None
+    assert (w.tolist(), w.grad.tolist()) == ([7, 2], [3, 3])
+
+
+def test_each_gradient_is_a_tensor_of_its_own(device: str) -> None:
+    x, y = (Tensor([v, v], requires_grad=True) for v in (1.0, 2.0))
+    for _ in range(2):
+        (x + y).sum().backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    x.grad *= 10
+    assert (x.grad.tolist(), y.grad.tolist()) == ([20, 20], [2, 2])
+
+
+# ---- under TinyJit ----
+
+
+def test_views_outside_see_what_a_replay_writes(device: str) -> None:
+    w = grid().realize()
+    row, column = w[1], w[:, 2].realize()
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        w[0] += x
+        w.T[2].assign(column * 2)
+        return row + 0, w[0]
+
+    y = w.numpy()
+    for i in range(5):
+        x = np.full(4, i, np.float32)
+        value, view = step(Tensor(x))
+        y[0] += x
+        y[:, 2] *= 2
+        for ours, numpys in ((w, y), (row, y[1]), (column, y[:, 2]), (value, y[1]), (view, y[0])):
+            np.testing.assert_array_equal(ours.numpy(), numpys)
+        w += 1
+        y += 1
+        np.testing.assert_array_equal(view.numpy(), y[0])
+
+
+def test_a_step_does_not_write_through_an_argument_that_is_a_view(device: str) -> None:
+    step = TinyJit(lambda x: x.assign(x + 1))
+    big = grid().realize()
+    step(big[0])
+    with pytest.raises(JitError, match="argument 0 is a view"):
+        step(big[1])
+    other = TinyJit(lambda x: x.assign(x + 1))
+    for _ in range(3):
+        other(grid()[0].clone().realize())
+    with pytest.raises(JitError, match="argument 0, and it is a view"):
+        other(big[0])

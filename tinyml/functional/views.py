@@ -1,0 +1,213 @@
+"""Views: tensors that show elements of another one, whatever is assigned to either of them.
+
+    view ::= root, Move*        the root is a tensor that is no view
+
+A move reads elements of a tensor, and puts values back at their places. A view is read anew
+when its root was assigned to; what is assigned to the view goes back through its moves into the
+root. A root without memory is not kept for its views: once nobody else holds it, each of them is a
+tensor like any other.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tinyml import lazy
+from tinyml.autograd import enable_grad, mode, no_grad
+from tinyml.dtype import DType, bool_
+from tinyml.errors import ShapeError
+from tinyml.lazy import LazyBuffer, Shape
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+class Move(Protocol):
+    """Which elements a view shows, and where."""
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the view shows of x."""
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        """`old`, with `value` where `read(old)` reads."""
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    shape: Shape
+
+    def read(self, x: Tensor) -> Tensor:
+        return x.reshape(self.shape)
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        return value.reshape(old.shape)
+
+
+@dataclass(frozen=True)
+class Permuted:
+    order: tuple[int, ...]
+
+    def read(self, x: Tensor) -> Tensor:
+        return x.permute(self.order)
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        return value.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+
+
+@dataclass(frozen=True)
+class Expanded:
+    shape: Shape
+
+    def read(self, x: Tensor) -> Tensor:
+        return x.expand(self.shape)
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        if value.numel() != old.numel():
+            raise ShapeError(
+                f"assign: {old.shape} was expanded to {self.shape}, so several elements of the "
+                "target are one; assign to a .clone() of it"
+            )
+        return value.reshape(old.shape)
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    spans: tuple[tuple[int, int], ...]
+
+    def read(self, x: Tensor) -> Tensor:
+        return x.shrink(self.spans)
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        sizes = zip(self.spans, old.shape, strict=True)
+        counts = tuple((start, n - stop) for (start, stop), n in sizes)
+        inside = value._full(value.shape, True, bool_)._pad_by(counts)
+        return inside.where(value._pad_by(counts), old)
+
+
+@dataclass(frozen=True)
+class Bitcasted:
+    dtype: DType
+
+    def read(self, x: Tensor) -> Tensor:
+        return x.bitcast(self.dtype)
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        return value.bitcast(old.dtype)
+
+
+@dataclass(frozen=True)
+class Detached:
+    """The same elements; neither reading nor writing is recorded."""
+
+    def read(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        return value
+
+
+class View:
+    """How a tensor follows its root."""
+
+    __slots__ = ("above", "kept", "move", "node", "recorded", "root", "seen")
+
+    def __init__(self, root: Tensor, above: View | None, move: Move) -> None:
+        self.root = weakref.ref(root)
+        # memory lives as long as its views; a graph that nobody holds is not kept for them
+        self.kept = root if isinstance(root._lazy, (lazy.Data, lazy.Assign)) else None
+        self.above, self.move = above, move
+        self.recorded: bool = mode.recording and not isinstance(move, Detached)
+        if above is not None:
+            self.recorded = self.recorded and above.recorded
+        self.note(root)
+
+    def note(self, root: Tensor) -> None:
+        """The view shows what the root holds now."""
+        self.seen: int = mode.assignments
+        self.node: weakref.ref[LazyBuffer] = weakref.ref(root._lazy)
+
+    def moves(self) -> tuple[Move, ...]:
+        """From the root to the view."""
+        found: list[Move] = []
+        view: View | None = self
+        while view is not None:
+            found.append(view.move)
+            view = view.above
+        return tuple(reversed(found))
+
+
+def read(root: Tensor, moves: tuple[Move, ...]) -> Tensor:
+    """What a view with these moves shows of a tensor."""
+    for move in moves:
+        root = move.read(root)
+    return root
+
+
+def follow(view: Tensor, source: Tensor, move: Move) -> Tensor:
+    """Let `view`, which is `move` of `source`, show what is assigned to the source, and back."""
+    root = root_of(source)
+    if root is None:
+        view._view = View(source, None, move)
+    else:
+        view._view = View(root, source._view, move)
+    return view
+
+
+def root_of(tensor: Tensor) -> Tensor | None:
+    """The tensor whose elements this one shows; None if it has its own."""
+    return None if tensor._view is None else tensor._view.root()
+
+
+def shows(tensor: Tensor, source: Tensor, move: Move) -> bool:
+    """Whether a tensor is this view of the source."""
+    view = tensor._view
+    if view is None or view.move != move:
+        return False
+    root = root_of(source)
+    if root is None:
+        return view.root() is source and view.above is None
+    return view.root() is root and view.above is source._view
+
+
+def refresh(tensor: Tensor, view: View) -> None:
+    """Read a view anew if its root has changed."""
+    root = view.root()
+    if root is None:
+        tensor._view = None
+        return
+    if root._assigned > view.seen:
+        _read_anew(tensor, view, root)
+    elif (known := view.node()) is not root._lazy:
+        own = type(tensor._lazy) is lazy.Data and tensor._lazy is not known
+        if not own:  # the root was realized: its values are not to be computed twice
+            view.note(root)
+            with no_grad():
+                tensor.lazy = read(root, view.moves())._lazy
+
+
+def _read_anew(tensor: Tensor, view: View, root: Tensor) -> None:
+    view.note(root)
+    with enable_grad() if view.recorded else no_grad():
+        now = read(root, view.moves())
+    is_leaf = tensor.requires_grad and tensor._record is None
+    if view.recorded and not is_leaf:
+        tensor.requires_grad, tensor._record = now.requires_grad, now._record
+    tensor.lazy = now._lazy
+    tensor._assigned = root._assigned
+
+
+def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:
+    """The root, with `value` where the view `tensor` shows it."""
+    view = tensor._view
+    assert view is not None
+    moves = view.moves()
+    detached = any(isinstance(move, Detached) for move in moves)
+    with no_grad() if detached or not mode.recording else enable_grad():
+        levels = [root._before_assignment()]
+        for move in moves[:-1]:
+            levels.append(move.read(levels[-1]))
+        for move, level in zip(reversed(moves), reversed(levels), strict=True):
+            value = move.write(level, value)
+    return value
