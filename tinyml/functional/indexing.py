@@ -83,12 +83,10 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
     """Masks as tensors of indices, lists as tensors; everything else as it is."""
     if isinstance(item, (list, tuple, np.ndarray)):
         item = _from_host(x, item)
-    if isinstance(item, (bool, np.bool_)) or (
-        isinstance(item, type(x)) and item.dtype is bool_ and not item.ndim
-    ):
-        raise IndexError("a single bool is no index; use None, or an empty slice")
     if isinstance(item, type(x)):
         check_tensors("index", x, index=item)
+        if item.dtype is bool_ and not item.ndim:
+            return [bool(item.item())]
     if isinstance(item, type(x)) and item.dtype is bool_:
         places = np.nonzero(item.numpy())
         found = [type(x)(p.astype(np.int64), x.device) for p in places]

@@ -143,8 +143,8 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     kept = tuple((0, n) if span is None else (span[0], span[1]) for span, n in full)
     if len(spans) != x.ndim:
         raise ShapeError(f"shrink: {x.shape} needs one (start, stop) per axis, got {spans}")
-    whole = kept == tuple((0, n) for n in x.shape)
-    return x if whole else x._shown(mlops.Shrink(kept), Shrunk(kept))
+    everything = kept == tuple((0, n) for n in x.shape)
+    return x if everything else x._shown(mlops.Shrink(kept), Shrunk(kept))
 
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:
