@@ -82,8 +82,8 @@ class Twins:
         return (*before, chosen)
 
 
-def _ours(index: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(Tensor(i) if isinstance(i, np.ndarray) else i for i in index)
+def _ours(x: Tensor, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(Tensor(i, x.device) if isinstance(i, np.ndarray) else i for i in index)
 
 
 # ---- steps ----
@@ -146,11 +146,11 @@ def _set(t: Twins) -> None:
     index = t.basic(a.shape) if not a.ndim or t.draw(st.booleans()) else t.advanced(a.shape)
     value, array, text = t.like(a[index].shape)
     if t.draw(st.booleans()):
-        x[_ours(index)] = value
+        x[_ours(x, index)] = value
         a[index] = array
         t.tell(f"t{n}[{index}] = {text}")
     else:
-        x[_ours(index)] += value
+        x[_ours(x, index)] += value
         a[index] += array
         t.tell(f"t{n}[{index}] += {text}")
 
