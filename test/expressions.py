@@ -280,6 +280,12 @@ def cross_entropy_backward() -> Made:
     return x.cross_entropy(whole(10, 64)).gradient(x)
 
 
+@expression(2, "each gradient is one sum of products; what padding cut off is never computed")
+def padded_convolution_backward() -> Made:
+    x, w = real(2, 3, 8, 8, requires_grad=True), real(4, 3, 3, 3, requires_grad=True)
+    return x.conv2d(w, padding=1).sum().gradient(x, w)
+
+
 @expression(1, "rows are read where the index says")
 def embedding() -> Made:
     layer = nn.Embedding(50, 16)

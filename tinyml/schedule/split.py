@@ -1,8 +1,8 @@
 """Split: reductions and assignments are rewritten before anything is fused.
 
-A sum of sums becomes one sum. A large reduction to few results becomes two, so that it has rows
-to share out; the pieces depend on sizes alone, never on the machine or its threads: a program
-gives the same bits wherever it runs.
+A sum of sums becomes one sum, and results that are cut off are not folded at all. A large
+reduction to few results becomes two, so that it has rows to share out; the pieces depend on sizes
+alone, never on the machine or its threads: a program gives the same bits wherever it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinyml.dtype import float32
 from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement, Op
+from tinyml.ops import REDUCE, Movement, Op
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 LARGE = 16384  # elements folded into one result
@@ -26,52 +26,64 @@ def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     """The same values, with a sum that only another sum reads, through moves, made part of it.
 
     So the gradient of a convolution is one contraction, and not windows that are added up later.
+    And a fold of which only a part is read, as below a gradient's padding, folds only that part.
     """
     order = toposort(roots)
     readers = dict.fromkeys(order, 0)
     for node in order:
         for source in node.sources:
             readers[source] += 1
-    asked = set(roots)
+    shared = {node for node, count in readers.items() if count > 1}.union(roots)
     changed: dict[LazyBuffer, LazyBuffer] = {}
     for node in order:
         again = node.with_sources(tuple(changed[s] for s in node.sources))
-        moves = _moves_between(node, readers, asked)
-        changed[node] = _joined(again, len(moves)) if moves is not None else again
+        changed[node] = again
+        sums = isinstance(node, lazy.Reduce) and node.op is Op.ADD
+        if sums and _moves_a_fold(node.sources[0], shared, _ONE_TO_ONE, {Op.ADD}):
+            changed[node] = _joined(again)
+        shrinks = isinstance(node, lazy.Move) and node.movement is Movement.SHRINK
+        if shrinks and _moves_a_fold(node.sources[0], shared, _REARRANGE, {*REDUCE}):
+            changed[node] = _cropped(again)
     return [changed[root] for root in roots]
 
 
 _ONE_TO_ONE = frozenset(Movement) - {Movement.EXPAND}
+_REARRANGE = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.SHRINK, Movement.FLIP})
 
 
-def _moves_between(
-    node: LazyBuffer, readers: dict[LazyBuffer, int], asked: set[LazyBuffer]
-) -> list[LazyBuffer] | None:
-    """The moves from a sum down to another sum that nobody else reads; None if there is none."""
-    if not (isinstance(node, lazy.Reduce) and node.op is Op.ADD):
-        return None
-    moves: list[LazyBuffer] = []
-    below = node.sources[0]
-    while isinstance(below, lazy.Move) and below.movement in _ONE_TO_ONE:
-        if readers[below] > 1 or below in asked:
-            return None
-        if below.movement is Movement.PAD and below.arg[1][1] != lazy.zero_text(below.dtype):
-            return None
-        moves.append(below)
-        below = below.sources[0]
-    joins = isinstance(below, lazy.Reduce) and below.op is Op.ADD and below.size > 0
-    return moves if joins and readers[below] == 1 and below not in asked else None
+def _moves_a_fold(
+    node: LazyBuffer, shared: set[LazyBuffer], kinds: frozenset[Movement], ops: set[Op]
+) -> bool:
+    """Whether `node` is a fold that nobody else reads, moved in some of these ways."""
+    while isinstance(node, lazy.Move) and node.movement in kinds and node not in shared:
+        if node.movement is Movement.PAD and node.arg[1][1] != lazy.zero_text(node.dtype):
+            return False
+        node = node.sources[0]
+    fold = isinstance(node, lazy.Reduce) and node.op in ops and node.size > 0
+    return fold and node not in shared
 
 
-def _joined(node: LazyBuffer, moves: int) -> LazyBuffer:
+def _joined(node: LazyBuffer) -> LazyBuffer:
     """A sum of moved sums as one sum: the inner sum's axes come along, behind all others."""
     assert isinstance(node, lazy.Reduce)
-    chain, below = [], node.sources[0]
-    for _ in range(moves):
+    _, value, tail = _opened(node.sources[0])
+    axes = (*node.axes, *range(len(value.shape) - len(tail), len(value.shape)))
+    return lazy.reshape(lazy.reduce_(Op.ADD, value, axes), node.shape)
+
+
+def _cropped(node: LazyBuffer) -> LazyBuffer:
+    """A part of a moved fold as a fold of a part."""
+    op, value, tail = _opened(node)
+    axes = range(len(value.shape) - len(tail), len(value.shape))
+    return lazy.reshape(lazy.reduce_(op, value, axes), node.shape)
+
+
+def _opened(node: LazyBuffer) -> tuple[Op, LazyBuffer, lazy.Shape]:
+    """What a moved fold folds, moved the same way, with the folded axes behind all others."""
+    chain, below = [], node
+    while not isinstance(below, lazy.Reduce):
         chain.append(below)
         below = below.sources[0]
-    if not isinstance(below, lazy.Reduce):  # it was joined with a sum below it already
-        return node
     source, rank = below.sources[0], len(below.shape)
     kept = [1 if a in below.axes else n for a, n in enumerate(source.shape)]
     tail = tuple(source.shape[a] for a in below.axes)
@@ -79,8 +91,7 @@ def _joined(node: LazyBuffer, moves: int) -> LazyBuffer:
     value = lazy.reshape(lazy.permute(source, order), (*kept, *tail))
     for move in reversed(chain):
         value = _with_tail(move, value, tail)
-    axes = (*node.axes, *range(len(value.shape) - len(tail), len(value.shape)))
-    return lazy.reshape(lazy.reduce_(Op.ADD, value, axes), node.shape)
+    return below.op, value, tail
 
 
 def _with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuffer:

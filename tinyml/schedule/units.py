@@ -48,9 +48,12 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
     sinks = _sinks(order, units)
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
+    fixed: set[LazyBuffer] = set()  # what is made of constants alone: one value, outside all loops
     for node in order:
         sources = lazy.read_sources(node)
-        own = WORK[node.op] if isinstance(node, lazy.Map) else 0
+        if isinstance(node, lazy.Const) or (sources and fixed.issuperset(sources)):
+            fixed.add(node)
+        own = WORK[node.op] if isinstance(node, lazy.Map) and node not in fixed else 0
         work[node] = min(1 << 20, own + sum(work[s] for s in sources if s not in units))
         reduced[node] = frozenset().union(
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
