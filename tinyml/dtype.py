@@ -54,6 +54,7 @@ class DType:
 
     @property
     def bitsize(self) -> int:
+        """Bits of one element."""
         return 8 * self.itemsize
 
     @property

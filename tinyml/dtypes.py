@@ -80,19 +80,23 @@ class _DTypes:
         return dict(DTYPES_DICT)
 
     @staticmethod
-    def is_float(dtype: DType) -> Any:
+    def is_float(dtype: DType) -> builtins.bool:
+        """Whether it is a floating dtype."""
         return dtype.is_float
 
     @staticmethod
-    def is_int(dtype: DType) -> Any:
+    def is_int(dtype: DType) -> builtins.bool:
+        """Whether it is an integer dtype; bool is none."""
         return dtype.is_int
 
     @staticmethod
-    def is_unsigned(dtype: DType) -> Any:
+    def is_unsigned(dtype: DType) -> builtins.bool:
+        """Whether it is an integer dtype without a sign."""
         return dtype.kind == "u"
 
     @staticmethod
-    def is_bool(dtype: DType) -> Any:
+    def is_bool(dtype: DType) -> builtins.bool:
+        """Whether it is bool."""
         return dtype.kind == "b"
 
     @staticmethod
@@ -106,14 +110,14 @@ class _DTypes:
         return dtype.max
 
     @staticmethod
-    def iinfo(dtype: DType) -> tuple[Any, Any]:
+    def iinfo(dtype: DType) -> tuple[builtins.int, builtins.int]:
         """(the least value, the greatest value)."""
         if not dtype.is_int:
             raise ValueError(f"iinfo: {dtype} is not an integer dtype")
-        return dtype.min, dtype.max
+        return builtins.int(dtype.min), builtins.int(dtype.max)
 
     @staticmethod
-    def finfo(dtype: DType) -> tuple[Any, Any]:
+    def finfo(dtype: DType) -> tuple[builtins.int, builtins.int]:
         """(bits of the exponent, bits of the mantissa)."""
         if not dtype.is_float:
             raise ValueError(f"finfo: {dtype} is not a floating dtype")

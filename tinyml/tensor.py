@@ -174,18 +174,22 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
+        """The size of each axis; () for one number."""
         return self._lazy.shape
 
     @property
     def dtype(self) -> DType:
+        """The number format of the elements."""
         return self._lazy.dtype
 
     @property
     def device(self) -> str:
+        """Where the values are or will be computed: CPU, CUDA, EMU or NUMPY."""
         return self._lazy.device
 
     @property
     def ndim(self) -> _Int:
+        """How many axes."""
         return len(self._lazy.shape)
 
     def numel(self) -> _Int:
@@ -208,6 +212,7 @@ class Tensor:
         return self.numel() * self.element_size()
 
     def is_floating_point(self) -> _Bool:
+        """Whether the dtype is a float, so that gradients are possible."""
         return self.dtype.is_float
 
     def __len__(self) -> _Int:
@@ -339,24 +344,31 @@ class Tensor:
     bitcast = bits.bitcast
 
     def float(self) -> Tensor:
+        """The values as float32."""
         return self.cast(float32)
 
     def double(self) -> Tensor:
+        """The values as float64."""
         return self.cast(float64)
 
     def half(self) -> Tensor:
+        """The values as float16."""
         return self.cast(float16)
 
     def short(self) -> Tensor:
+        """The values as int16."""
         return self.cast(int16)
 
     def int(self) -> Tensor:
+        """The values as int32."""
         return self.cast(int32)
 
     def long(self) -> Tensor:
+        """The values as int64."""
         return self.cast(int64)
 
     def bool(self) -> Tensor:
+        """Where the values are not 0."""
         return self.cast(bool_)
 
     # ---- gradients ----

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 
 def relu(x: Tensor) -> Tensor:
+    """The greater of x and 0, in the dtype of x; the gradient at 0 is 0."""
     return x._apply(mlops.Relu())
 
 
 def relu6(x: Tensor) -> Tensor:
+    """x, not below 0 and not above 6."""
     return hardtanh(x, 0, 6)
 
 
@@ -46,6 +48,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 @in_float32
 def logsigmoid(x: Tensor) -> Tensor:
+    """log(sigmoid(x)) without overflow; a float."""
     return -softplus(-x)
 
 
@@ -56,6 +59,7 @@ def _silu_slope(x: Tensor) -> Tensor:
 
 @in_float32
 def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x); a float. arXiv 1702.03118"""
     return with_slope(lambda x: x * sigmoid(x), _silu_slope, x)
 
 
@@ -71,23 +75,27 @@ def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
 
 @in_float32
 def quick_gelu(x: Tensor) -> Tensor:
+    """x * sigmoid(1.702 * x), near `gelu`; a float. arXiv 1606.08415"""
     return x * sigmoid(x * 1.702)
 
 
 @in_float32
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha * (exp(x) - 1) below; a float. arXiv 1511.07289"""
     number(alpha, "elu", "alpha")
     return (x > 0).where(x, expm1((x > 0).where(0, x)) * alpha)
 
 
 @in_float32
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha * (exp(x / alpha) - 1) below; a float. arXiv 1704.07483"""
     number(alpha, "celu", "alpha")
     return (x > 0).where(x, expm1((x > 0).where(0, x / alpha)) * alpha)
 
 
 @in_float32
 def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
+    """gamma * elu(x, alpha), which keeps mean 0 and variance 1. arXiv 1706.02515"""
     number(alpha, "selu", "alpha")
     number(gamma, "selu", "gamma")
     return elu(x, alpha) * gamma
@@ -125,10 +133,12 @@ def mish(x: Tensor) -> Tensor:
 
 @in_float32
 def softsign(x: Tensor) -> Tensor:
+    """x / (1 + |x|); a float in [-1, 1]."""
     return x / (x.abs() + 1)
 
 
 def leaky_relu(x: Tensor, neg_slope: float = 0.01) -> Tensor:
+    """x above 0, neg_slope * x below; a float."""
     x = to_float(x)
     number(neg_slope, "leaky_relu", "neg_slope")
     return (x > 0).where(x, x * neg_slope)
@@ -144,6 +154,7 @@ def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
 
 @in_float32
 def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+    """alpha * x + beta, not below 0 and not above 1; a float."""
     number(alpha, "hardsigmoid", "alpha")
     number(beta, "hardsigmoid", "beta")
     return hardtanh(x * alpha + beta, 0, 1)
@@ -151,6 +162,7 @@ def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
 
 @in_float32
 def hardswish(x: Tensor) -> Tensor:
+    """x * relu6(x + 3) / 6; a float. arXiv 1905.02244"""
     return x * relu6(x + 3) * (1 / 6)
 
 

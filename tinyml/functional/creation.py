@@ -41,6 +41,7 @@ def zeros(
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
+    """Zeros, of `dtypes.default_float` unless told; ShapeError for a negative size."""
     sizes = new_shape(shape, "zeros")
     return full(kind, sizes, 0, dtype or dtypes.default_float, device, requires_grad)
 
@@ -53,6 +54,7 @@ def ones(
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
+    """Ones, of `dtypes.default_float` unless told; ShapeError for a negative size."""
     sizes = new_shape(shape, "ones")
     return full(kind, sizes, 1, dtype or dtypes.default_float, device, requires_grad)
 
@@ -160,6 +162,7 @@ def full_like(
     dtype: DType | str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
+    """`fill_value` in the shape of x, in its dtype and on its device unless told."""
     number(fill_value, "full_like", "fill_value")
     target = x.dtype if dtype is None else to_dtype(dtype)
     return x._full(x.shape, fill_value, target)._requiring(requires_grad)
@@ -168,10 +171,12 @@ def full_like(
 def zeros_like(
     x: Tensor, dtype: DType | str | None = None, requires_grad: bool | None = None
 ) -> Tensor:
+    """Zeros in the shape of x, in its dtype and on its device unless told."""
     return full_like(x, 0, dtype, requires_grad)
 
 
 def ones_like(
     x: Tensor, dtype: DType | str | None = None, requires_grad: bool | None = None
 ) -> Tensor:
+    """Ones in the shape of x, in its dtype and on its device unless told."""
     return full_like(x, 1, dtype, requires_grad)

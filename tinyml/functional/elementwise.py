@@ -73,11 +73,13 @@ def _compare(op: Op, x: Tensor, y: Any, swap: bool = False) -> Tensor:
 
 
 def add(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x + y, in the dtype that both promote to; of bools `x | y`."""
     x, y = operands("add", x, y)
     return x | y if x._lazy.dtype is bool_ else x._apply(mlops.Add(), y)
 
 
 def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x - y, or y - x if `reverse`; DTypeError for bools."""
     x, y = operands("sub", x, y, reverse)
     if x.dtype is bool_:
         raise DTypeError("sub: bool has no subtraction; use ^, or cast to an integer")
@@ -85,6 +87,7 @@ def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
 
 
 def mul(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x * y, in the dtype that both promote to; of bools `x & y`."""
     x, y = operands("mul", x, y)
     return x & y if x._lazy.dtype is bool_ else x._apply(mlops.Mul(), y)
 
@@ -198,30 +201,37 @@ def _int_power(x: Tensor, y: Tensor) -> Tensor:
 
 
 def rsub(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y - x."""
     return sub(x, y, reverse=True)
 
 
 def rdiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y / x, a float."""
     return div(x, y, reverse=True)
 
 
 def rfloordiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y // x, rounded down."""
     return div(x, y, "floor", reverse=True)
 
 
 def rmod(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y % x, with the sign of x."""
     return mod(x, y, reverse=True)
 
 
 def rpow(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y ** x."""
     return pow_(x, y, reverse=True)
 
 
 def rlshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y << x."""
     return lshift(x, y, reverse=True)
 
 
 def rrshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """y >> x."""
     return rshift(x, y, reverse=True)
 
 
@@ -275,34 +285,42 @@ def shift_right_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 
 def maximum(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """The greater of x and y, elementwise; NaN if one is. A tie shares the gradient."""
     return _binary("maximum", mlops.Max, x, y)
 
 
 def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """The lesser of x and y, elementwise; NaN if one is. A tie shares the gradient."""
     return _binary("minimum", mlops.Min, x, y)
 
 
 def lt(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x < y, elementwise; bools."""
     return _compare(Op.LESS, x, y)
 
 
 def le(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x <= y, elementwise; bools."""
     return _compare(Op.LESS_EQUAL, x, y)
 
 
 def gt(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x > y, elementwise; bools."""
     return _compare(Op.LESS, x, y, swap=True)
 
 
 def ge(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x >= y, elementwise; bools."""
     return _compare(Op.LESS_EQUAL, x, y, swap=True)
 
 
 def eq(x: Tensor, y: object) -> Tensor:
+    """x == y, elementwise; bools."""
     return _compare(Op.EQUAL, x, y)
 
 
 def ne(x: Tensor, y: object) -> Tensor:
+    """x != y, elementwise; bools."""
     equal = _compare(Op.EQUAL, x, y)
     return equal._of(lazy.map_(Op.NOT, equal.lazy))
 
@@ -328,32 +346,39 @@ def _bits(op: Op, x: Tensor, y: Any, reverse: bool = False) -> Tensor:
 
 
 def bitwise_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x & y of integers or bools; DTypeError for floats."""
     return _bits(Op.AND, x, y)
 
 
 def bitwise_or(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x | y of integers or bools; DTypeError for floats."""
     return _bits(Op.OR, x, y)
 
 
 def bitwise_xor(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """x ^ y of integers or bools; DTypeError for floats."""
     return _bits(Op.XOR, x, y)
 
 
 def bitwise_not(x: Tensor) -> Tensor:
+    """~x of integers or bools; DTypeError for floats."""
     if x.dtype.is_float:
         raise DTypeError(f"bitwise_not works on integers, got {x.dtype}; cast first")
     return x._of(lazy.map_(Op.NOT, x.lazy))
 
 
 def lshift(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x << y of integers, or y << x if `reverse`; DTypeError for floats."""
     return _bits(Op.SHL, x, y, reverse)
 
 
 def rshift(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
+    """x >> y of integers, which keeps the sign, or y >> x if `reverse`; not for floats."""
     return _bits(Op.SHR, x, y, reverse)
 
 
 def logical_not(x: Tensor) -> Tensor:
+    """Where x is 0; bools."""
     return bitwise_not(x.cast(bool_))
 
 

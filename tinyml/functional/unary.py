@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 def neg(x: Tensor) -> Tensor:
+    """-x; of bools their opposite."""
     return ~x if x.dtype is bool_ else x._apply(mlops.Neg())
 
 
 def exp(x: Tensor) -> Tensor:
+    """e to the power of x; a float, within about 2 ulp."""
     return to_float(x)._apply(mlops.Exp())
 
 
 def exp2(x: Tensor) -> Tensor:
+    """2 to the power of x; a float."""
     return to_float(x)._apply(mlops.Exp2())
 
 
@@ -32,15 +35,18 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def log(x: Tensor) -> Tensor:
+    """The natural logarithm, a float: -inf at 0, NaN below it."""
     return to_float(x)._apply(mlops.Log())
 
 
 def log2(x: Tensor) -> Tensor:
+    """The logarithm to base 2, a float: -inf at 0, NaN below it."""
     return to_float(x)._apply(mlops.Log2())
 
 
 @in_float32
 def log10(x: Tensor) -> Tensor:
+    """The logarithm to base 10, a float: -inf at 0, NaN below it."""
     return x.log2() * math.log10(2)
 
 
@@ -50,45 +56,55 @@ def log1p(x: Tensor) -> Tensor:
 
 
 def sin(x: Tensor) -> Tensor:
+    """The sine of x radians, a float."""
     return to_float(x)._apply(mlops.Sin())
 
 
 def cos(x: Tensor) -> Tensor:
+    """The cosine of x radians, a float."""
     return to_float(x)._apply(mlops.Cos())
 
 
 @in_float32
 def tan(x: Tensor) -> Tensor:
+    """The tangent of x radians, a float."""
     return x.sin() / x.cos()
 
 
 def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent, a float in [-1, 1]."""
     return to_float(x)._apply(mlops.Tanh())
 
 
 def erf(x: Tensor) -> Tensor:
+    """2 / sqrt(pi) times the integral of exp(-t * t) from 0 to x; a float in [-1, 1]."""
     return to_float(x)._apply(mlops.Erf())
 
 
 def sqrt(x: Tensor) -> Tensor:
+    """The square root, a float: NaN below 0."""
     return to_float(x)._apply(mlops.Sqrt())
 
 
 @in_float32
 def rsqrt(x: Tensor) -> Tensor:
+    """1 / sqrt(x), a float: inf at 0, NaN below it."""
     return reciprocal(x.sqrt())
 
 
 def reciprocal(x: Tensor) -> Tensor:
+    """1 / x, a float: inf at 0."""
     x = to_float(x)
     return x._full(x.shape, 1, x.dtype)._apply(mlops.Div(), x)
 
 
 def square(x: Tensor) -> Tensor:
+    """x * x, in the dtype of x."""
     return x * x
 
 
 def abs_(x: Tensor) -> Tensor:
+    """|x|, in the dtype of x; the gradient at 0 is 0."""
     return x._own() if x.dtype.kind in "bu" else (x * sign(x) if x.dtype.is_int else _abs_float(x))
 
 
@@ -105,6 +121,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def atan(x: Tensor) -> Tensor:
+    """The arc tangent, a float in [-pi / 2, pi / 2]."""
     return to_float(x)._apply(mlops.Atan())
 
 
@@ -122,11 +139,13 @@ def _asin_slope(x: Tensor) -> Tensor:
 
 @in_float32
 def asin(x: Tensor) -> Tensor:
+    """The arc sine, a float in [-pi / 2, pi / 2]: NaN outside of [-1, 1]."""
     return with_slope(lambda x: atan(x / _cathetus(x)), _asin_slope, x)
 
 
 @in_float32
 def acos(x: Tensor) -> Tensor:
+    """The arc cosine, a float in [0, pi]: NaN outside of [-1, 1]."""
     return with_slope(lambda x: atan(((1 - x) / (1 + x)).sqrt()) * 2, lambda x: -_asin_slope(x), x)
 
 
@@ -147,11 +166,13 @@ def _sinh(x: Tensor) -> Tensor:
 
 @in_float32
 def sinh(x: Tensor) -> Tensor:
+    """The hyperbolic sine, a float, precise near 0."""
     return with_slope(_sinh, cosh, x)
 
 
 @in_float32
 def cosh(x: Tensor) -> Tensor:
+    """The hyperbolic cosine, a float of at least 1."""
     return with_slope(lambda x: _half_exp(x) + _half_exp(-x), sinh, x)
 
 
@@ -165,6 +186,7 @@ def _asinh(x: Tensor) -> Tensor:
 
 @in_float32
 def asinh(x: Tensor) -> Tensor:
+    """The inverse of sinh, a float, precise near 0 and where x * x overflows."""
     return with_slope(_asinh, lambda x: (x * x + 1).rsqrt(), x)
 
 
@@ -187,14 +209,17 @@ def _atanh(x: Tensor) -> Tensor:
 
 @in_float32
 def atanh(x: Tensor) -> Tensor:
+    """The inverse of tanh, a float: NaN outside of [-1, 1]."""
     return with_slope(_atanh, lambda x: ((1 - x) * (1 + x)).reciprocal(), x)
 
 
 def trunc(x: Tensor) -> Tensor:
+    """Rounded towards 0; integers stay as they are. The gradient is 0."""
     return x._apply(mlops.Trunc()) if x.dtype.is_float else x
 
 
 def floor(x: Tensor) -> Tensor:
+    """The greatest whole number that is not above x, in the dtype of x."""
     if not x.dtype.is_float:
         return x._own()
     cut = trunc(x)
@@ -202,6 +227,7 @@ def floor(x: Tensor) -> Tensor:
 
 
 def ceil(x: Tensor) -> Tensor:
+    """The least whole number that is not below x, in the dtype of x."""
     if not x.dtype.is_float:
         return x._own()
     cut = trunc(x)
@@ -219,10 +245,12 @@ def round_(x: Tensor) -> Tensor:
 
 
 def isnan(x: Tensor) -> Tensor:
+    """Where x is not a number; bools."""
     return x != x
 
 
 def isinf(x: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
+    """Where x is inf or -inf, or the one of them that is asked for; bools."""
     if not x.dtype.is_float:
         return x._full(x.shape, False, bool_)
     found = x._full(x.shape, False, bool_)
@@ -232,6 +260,7 @@ def isinf(x: Tensor, detect_positive: bool = True, detect_negative: bool = True)
 
 
 def isfinite(x: Tensor) -> Tensor:
+    """Where x is neither infinite nor NaN; bools."""
     if not x.dtype.is_float:
         return x._full(x.shape, True, bool_)
     return x.abs() < math.inf

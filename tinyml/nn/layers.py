@@ -48,6 +48,7 @@ class Linear:
         self.bias = _uniform(bound, out_features) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(..., in_features) to (..., out_features)."""
         return x.linear(self.weight.transpose(), self.bias)
 
 
@@ -97,6 +98,7 @@ class Conv2d:
         return [n for pair in reversed(pairs) for n in pair]  # the last axis comes first
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes)."""
         return x.conv2d(
             self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
         )
@@ -132,6 +134,7 @@ class ConvTranspose2d(Conv2d):
         return (in_channels, out_channels // self.groups, *self.kernel_size)
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes)."""
         return x.conv_transpose2d(
             self.weight,
             self.bias,
@@ -175,6 +178,7 @@ class BatchNorm:
                 buffer.requires_grad = False
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(batch, sz, *sizes) to the same shape; ShapeError for one value per channel."""
         if self.track_running_stats and not Tensor.training:
             mean, variance = self.running_mean, self.running_var
         else:
@@ -224,6 +228,7 @@ class GroupNorm:
         self.bias = _zeros(num_channels) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(batch, num_channels, *sizes) to the same shape."""
         if x.shape[1] != self.num_channels:
             raise ShapeError(f"GroupNorm of {self.num_channels} channels got {x.shape}")
         groups = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps)
@@ -250,6 +255,7 @@ class LayerNorm:
         self.bias = _zeros(*self.normalized_shape) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(..., *normalized_shape) to the same shape."""
         if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
             raise ShapeError(
                 f"layer norm over {self.normalized_shape}: the last axes of {x.shape} differ"
@@ -264,6 +270,7 @@ class LayerNorm2d(LayerNorm):
     """Layer norm over the channels of (batch, channels, height, width)."""
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(batch, channels, height, width) to the same shape."""
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -275,6 +282,7 @@ class RMSNorm:
         self.weight = _ones(dim) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(..., dim) to the same shape."""
         x = x.rmsnorm(eps=self.eps)
         return x if self.weight is None else x * self.weight
 
@@ -287,6 +295,7 @@ class Embedding:
         self.weight = _parameter(Tensor.normal(vocab_size, embed_size))
 
     def __call__(self, idx: Tensor) -> Tensor:
+        """Indices of any shape to (*shape, embed_size)."""
         return self.weight[idx]
 
 
@@ -299,6 +308,7 @@ class Dropout:
         self.p = p
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x itself unless `Tensor.training`."""
         return x.dropout(self.p)
 
 
@@ -314,6 +324,7 @@ class LSTMCell:
         self.bias_hh = _uniform(bound, 4 * hidden_size) if bias else None
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """x (batch, input_size), h and c (batch, hidden_size); zeros if there are none yet."""
         if hc is None:
             zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
             hc = zeros, zeros

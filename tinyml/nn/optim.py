@@ -304,7 +304,9 @@ class OptimizerGroup(Optimizer):
         _check_parameters(self.params)
 
     def __getitem__(self, i: int) -> Optimizer:
+        """Optimizer number i."""
         return self.optimizers[i]
 
     def schedule_step(self) -> list[Tensor]:
+        """Assign the next values of all; what is to be realized for them."""
         return [tensor for o in self.optimizers for tensor in o.schedule_step()]
