@@ -1,0 +1,88 @@
+"""Long sums of floats as sums of short ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Fold, Name
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also
+from tinyml.index import Axis, linear
+from tinyml.ops import Op
+
+STEPS = 32  # terms that a sum of floats adds up one by one, about
+
+
+class LongFold:
+    """The loops of a fold. A long sum of floats becomes sums of at most STEPS terms each.
+
+    So its error grows with the logarithm of its length, as pairwise summation's does.
+    """
+
+    def __init__(
+        self,
+        open_loops: Callable[[Scope, Loops, Known, Enter, Body], None],
+        open_rests: Callable[[Scope, Axis, Loops, Known, Enter, Body], None],
+        filled: Iterable[Axis],
+        folds: list[Fold],
+        declare: Callable[[Scope], list[list[Name]]],
+        enter: Enter,
+        body: Callable[[Scope, Known, list[Axis], list[list[Name]]], None],
+    ) -> None:
+        self.open_loops, self.open_rests = open_loops, open_rests
+        self.filled = set(filled)
+        self.folds, self.declare = folds, declare
+        self.enter, self.body = enter, body
+        self.sums = any(fold.op is Op.ADD and fold.dtype.is_float for fold in folds)
+
+    def open(self, scope: Scope, loops: Loops, known: Known, into: list[list[Name]]) -> None:
+        """Open the loops, and add up what they make in `into`."""
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            self.body(inner, known, unrolled, into)
+
+        size = self._step(loops)
+        if not size:
+            self.open_loops(scope, loops, known, self.enter, body)
+            return
+        self.enter(scope, known)
+        first = loops.waiting[0]
+        whole = first.size // size * size
+        step, within = Axis(f"{first.name}_s", first.size // size), Axis(f"{first.name}_i", size)
+        index = linear(step) * size + linear(within)
+        self._part(scope, step, loops.renamed(first, within), also(known, first, index), into)
+        if whole < first.size:
+            left = Axis(f"{first.name}_l", first.size - whole)
+            index = linear(left) + whole
+            self._part(scope, None, loops.renamed(first, left), also(known, first, index), into)
+        self.open_rests(scope, first, loops, known, self.enter, body)
+
+    def _step(self, loops: Loops) -> int:
+        """How many steps of the outermost loop are summed apart; 0 if there is no need."""
+        every = prod(a.size for a in loops.waiting)
+        if not self.sums or every <= 2 * STEPS or self.filled & set(loops.waiting):
+            return 0
+        first = loops.waiting[0].size
+        size = max(1, STEPS // (every // first))
+        while size * 2 * STEPS < first:
+            size *= STEPS
+        even = next((n for n in range(size, size // 2, -1) if first % n == 0), size)
+        return even if even < first else 0
+
+    def _part(
+        self,
+        scope: Scope,
+        step: Axis | None,
+        loops: Loops,
+        known: Known,
+        into: list[list[Name]],
+    ) -> None:
+        """Sum in accumulators of its own, for every `step`, and add them to `into`."""
+        inner = Scope(scope.bound | ({step} if step else set()), scope)
+        parts = self.declare(inner)
+        self.open(inner, loops, known, parts)
+        for fold, whole, part in zip(self.folds, into, parts, strict=True):
+            for one, other in zip(whole, part, strict=True):
+                inner.instrs.append(ir.Update(one, fold.op, other))
+        scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)] if step else inner.instrs

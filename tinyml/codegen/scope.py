@@ -1,0 +1,88 @@
+"""What is bound, named and still to be opened, while linearize writes a loop body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from tinyml.codegen.expr import Expr
+from tinyml.codegen.linear import Instr
+from tinyml.codegen.nest import Split
+from tinyml.index import Axis, Linear, linear
+
+Known: TypeAlias = Mapping[Axis, Linear]
+
+
+class Scope:
+    """A loop body being written: what is bound, what is known by name."""
+
+    def __init__(self, bound: frozenset[Axis], parent: Scope | None) -> None:
+        self.bound, self.parent = bound, parent
+        self.instrs: list[Instr] = []
+        self.known: dict[Expr, Expr] = {}
+
+    def find(self, e: Expr) -> Expr | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if (found := scope.known.get(e)) is not None:
+                return found
+            scope = scope.parent
+        return None
+
+    def home(self, free: frozenset[Axis]) -> Scope:
+        """The outermost scope, from here outwards, that binds all of `free`."""
+        scope = self
+        while scope.parent is not None and free <= scope.parent.bound:
+            scope = scope.parent
+        return scope
+
+
+class NamedIn:
+    """What needs no second look: expressions that a scope has a name for."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    def __contains__(self, e: object) -> bool:
+        return isinstance(e, Expr) and self.scope.find(e) is not None
+
+
+class Loops:
+    """The axes of one walk or fold: those still to be opened, and those to be unrolled."""
+
+    def __init__(self, waiting: list[Axis], unrolled: list[Axis]) -> None:
+        self.waiting, self.unrolled = waiting, unrolled
+
+    def without(self, axis: Axis) -> Loops:
+        return Loops([a for a in self.waiting if a is not axis], self.unrolled)
+
+    def renamed(self, axis: Axis, other: Axis) -> Loops:
+        return Loops([other if a is axis else a for a in self.waiting], self.unrolled)
+
+    def rest(self, split: Split, rest: Axis) -> Loops:
+        """What is left to do with the last, shorter step of a split."""
+        fixed = [axis for axis, _ in split.at]
+        waiting = [a for a in self.waiting if a not in fixed]
+        unrolled = [a for a in self.unrolled if a not in fixed]
+        if split.inner in unrolled:
+            unrolled = [rest if a is split.inner else a for a in unrolled]
+        elif split.inner in waiting:
+            waiting = [rest if a is split.inner else a for a in waiting]
+        elif rest.size > 1:
+            waiting.append(rest)
+        return Loops(waiting, unrolled)
+
+
+def also(known: Known, axis: Axis, index: Linear) -> Known:
+    """`known`, and what `axis` is, which it may itself refer to."""
+    return {**{a: i.substitute({axis: index}) for a, i in known.items()}, axis: index}
+
+
+def stepped(known: Known, unrolled: Sequence[Axis], steps: Sequence[int]) -> Known:
+    """`known` at one step of the unrolled axes, which it may itself refer to."""
+    at: Known = {a: linear(n) for a, n in zip(unrolled, steps, strict=True)}
+    return {**{a: index.substitute(at) for a, index in known.items()}, **at}
+
+
+Enter: TypeAlias = Callable[[Scope, Known], None]  # once before each loop is opened
+Body: TypeAlias = Callable[[Scope, Known, list[Axis]], None]  # once all loops are
