@@ -14,13 +14,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ContextDecorator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tinyml.errors import GradientError
 from tinyml.mlops import Function, Grads
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _Mode:
@@ -51,7 +53,15 @@ class _Recording(ContextDecorator):
         mode.recording = self._before.pop()
 
 
-def no_grad(function: Callable[..., Any] | None = None) -> Any:
+@overload
+def no_grad(function: None = None) -> _Recording: ...
+
+
+@overload
+def no_grad(function: _F) -> _F: ...
+
+
+def no_grad(function: _F | None = None) -> _Recording | _F:
     """Compute without recording: `with no_grad():`, `@no_grad` and `@no_grad()`."""
     return _Recording(False) if function is None else _Recording(False)(function)
 

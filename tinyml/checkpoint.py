@@ -11,7 +11,7 @@ scheduler neither shares the values with those of the forward pass nor computes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tinyml import autograd
 from tinyml.autograd import enable_grad, mode
@@ -20,8 +20,11 @@ from tinyml.functional.random_ import Draws, generator
 from tinyml.mlops import Grads
 from tinyml.tensor import Tensor, Training
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
-def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+
+def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     """function(*args, **kwargs), a tensor or a tuple of them, whose insides are not kept.
 
     Tensors among the arguments get gradients, and so does every leaf that requires one and that
@@ -41,7 +44,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     results = tuple(t.detach()._requiring(None) for t in found)
     moving = [r for r, t in zip(results, found, strict=True) if t._record is not None]
     record_results(_Recomputed(part, results), (*inputs, *besides), results, moving)
-    return results if several else results[0]
+    return cast(_R, results if several else results[0])
 
 
 class _Part:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator
 from copy import deepcopy
 from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, overload
 
 import numpy.typing as npt
 
@@ -196,7 +196,13 @@ class Tensor:
         """How many elements."""
         return self._lazy.size
 
-    def size(self, dim: _Int | None = None) -> Any:
+    @overload
+    def size(self, dim: None = None) -> Shape: ...
+
+    @overload
+    def size(self, dim: _Int) -> _Int: ...
+
+    def size(self, dim: _Int | None = None) -> Shape | _Int:
         """The shape, or one size of it; IndexError if there is no such axis."""
         if dim is None:
             return self.shape
@@ -251,14 +257,15 @@ class Tensor:
         """The values as a buffer."""
         return self.numpy().data
 
-    def item(self) -> Any:
+    def item(self) -> Scalar:
         """The only element, as a Python number."""
         return self._number("item()")
 
-    def _number(self, op: str, instead: str = "tolist() gives all of them") -> Any:
+    def _number(self, op: str, instead: str = "tolist() gives all of them") -> Scalar:
         if self.numel() != 1:
             raise ShapeError(f"{op} needs exactly one element, got shape {self.shape}; {instead}")
-        return self.numpy().reshape(()).item()
+        number: Scalar = self.numpy().reshape(()).item()
+        return number
 
     def tolist(self) -> Any:
         """The values as nested lists."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tinyml import mlops
 from tinyml.dtype import float32, promote
@@ -240,6 +240,31 @@ class _Pool:
         return ((places == first).where(grad.reshape((*best.shape, *ones)), 0),)
 
 
+@overload
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Sizes = ...,
+    stride: Sizes | None = ...,
+    dilation: Sizes = ...,
+    padding: Any = ...,
+    ceil_mode: bool = ...,
+    return_indices: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Sizes = ...,
+    stride: Sizes | None = ...,
+    dilation: Sizes = ...,
+    padding: Any = ...,
+    ceil_mode: bool = ...,
+    *,
+    return_indices: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
 def max_pool2d(
     x: Tensor,
     kernel_size: Sizes = (2, 2),
@@ -248,7 +273,7 @@ def max_pool2d(
     padding: Any = 0,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     """The largest element of each window; with return_indices also where it was."""
     pool = _Pool("max_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
     read = pool.read(x, x.dtype.min)

@@ -11,7 +11,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tinyml import config
 from tinyml.errors import JitError
@@ -22,10 +22,13 @@ from tinyml.jit.structure import difference, flatten, rebuild
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor
 
+_P = ParamSpec("_P")
+_Q = ParamSpec("_Q")
+_S = TypeVar("_S")
 _R = TypeVar("_R")
 
 
-class TinyJit(Generic[_R]):
+class TinyJit(Generic[_P, _R]):
     """`@TinyJit` on a function or method of tensors, other values, and containers of them.
 
     Tensors among the arguments may have other values in each call; shapes, dtypes, devices,
@@ -34,9 +37,9 @@ class TinyJit(Generic[_R]):
     gradient.
     """
 
-    def __init__(self, function: Callable[..., _R]) -> None:
-        self._function = function
-        self._methods: dict[int, tuple[weakref.ref[Any], TinyJit[_R]]] = {}
+    def __init__(self, function: Callable[_P, _R]) -> None:
+        self._function: Callable[..., _R] = function
+        self._methods: dict[int, tuple[weakref.ref[Any], TinyJit[_P, _R]]] = {}
         self.reset()
         functools.update_wrapper(self, function)
 
@@ -53,13 +56,21 @@ class TinyJit(Generic[_R]):
         """What replays run, once it is captured."""
         return self._step
 
-    def __call__(self, *args: Any, **kwargs: Any) -> _R:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return self._call((), args, kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> TinyJit[_P, _R]: ...
+
+    @overload
+    def __get__(
+        self: TinyJit[Concatenate[_S, _Q], _R], instance: _S, owner: Any = None
+    ) -> _Method[_Q, _R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _Method(self._of(instance), instance)
 
-    def _of(self, instance: Any) -> TinyJit[_R]:
+    def _of(self, instance: Any) -> TinyJit[_P, _R]:
         """The TinyJit of one instance: each captures for itself."""
         key = id(instance)
         reference, method = self._methods.get(key, (None, None))
@@ -154,16 +165,25 @@ class TinyJit(Generic[_R]):
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class _Method:
+class _Method(Generic[_P, _R]):
     """A TinyJit bound to an instance."""
 
     __slots__ = ("_instance", "_jit")
 
-    def __init__(self, jit: TinyJit[Any], instance: Any) -> None:
+    def __init__(self, jit: TinyJit[..., _R], instance: Any) -> None:
         self._jit, self._instance = jit, instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return self._jit._call((self._instance,), args, kwargs)
 
+    @property
+    def captured(self) -> Step | None:
+        """What replays run, once it is captured."""
+        return self._jit.captured
+
+    def reset(self) -> None:
+        """Forget what was captured for this instance."""
+        self._jit.reset()
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._jit, name)  # reset, captured
+        return getattr(self._jit, name)  # __name__ and what else the function has
