@@ -16,7 +16,7 @@ FLOORS: list[set[str]] = [
     {"dtype", "ops", "trace", "config", "cache"},
     {"graph", "roster"},
     {"index", "lazy", "program"},
-    {"interpret", "notation"},
+    {"interpret", "notation", "windows"},
     {"kernel"},
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},

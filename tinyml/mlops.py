@@ -16,7 +16,7 @@ from collections.abc import Callable
 from math import log, pi
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from tinyml import lazy
+from tinyml import lazy, windows
 from tinyml.dtype import DType, float32
 from tinyml.errors import GradientError
 from tinyml.lazy import LazyBuffer, Shape
@@ -559,7 +559,7 @@ class Skew(Function):
         self.axis, self.by, self.step, self.size = axis, by, step, size
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.skew(x, self.axis, self.by, self.step, self.size)
+        return windows.skew(x, self.axis, self.by, self.step, self.size)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         size = self.inputs[0].shape[self.axis]

@@ -19,8 +19,8 @@ from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
 
 # where the fold is made in steps: its steps, panels packed at a time, rows that pass over them
-DEEP = (512, 8, 240)
-PACKED = (192, 16, 120)  # where both factors are packed
+DEEP = (1024, 4, 384)
+PACKED = (128, 32, 120)  # where both factors are packed
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class _Sides:
     kept: Axis
     packed: Load | None
     other: Load | None
+    plain: bool  # whether the other factor is nothing but that load
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
     """The row axis for the lanes: long enough, stored and loaded side by side if possible."""
     position = chooser.one(number).walks[0].stores[0].position
     candidates = []
-    streamed, kept = (found.streamed, found.streamed_load), (found.kept, found.kept_load)
-    for (own, load), (others, other) in ((streamed, kept), (kept, streamed)):
+    streamed = found.streamed, found.streamed_load, found.streamed_factor
+    kept = found.kept, found.kept_load, found.kept_factor
+    for (own, load, _), (others, other, factor) in ((streamed, kept), (kept, streamed)):
         longest = max(others, key=lambda a: a.size)
         for axis in own:
             direct = (
@@ -80,7 +82,8 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
             )
             score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
-                sides = _Sides(axis, longest, load, other)
+                plain = isinstance(factor, Load) and not factor.valid
+                sides = _Sides(axis, longest, load, other, plain)
                 candidates.append((score, axis.size, axis.name, sides))
     return max(candidates, key=lambda c: c[:3])[3] if candidates else None
 
@@ -99,7 +102,7 @@ def _tiling(
     if sides.packed is None or sides.kept.size < 2 * height:
         return _Tiling(width, height, _even(whole, most))
     others = prod(a.size for a in chooser.one(number).rows if a not in (sides.lane, sides.kept))
-    if not jumps and most >= min(4, whole):
+    if not jumps and most >= min(2, whole):
         panels = _even(whole, most)
         blocks = others * -(-whole // panels)
         wanted = min(-(-4 * chooser.target.cores // blocks), sides.kept.size // (2 * height))
@@ -113,7 +116,8 @@ def _tiling(
     panels = _even(whole, many)
     while panels > 1 and blocks * (whole // panels) < 2 * chooser.target.cores:
         panels = -(-panels // 2)
-    return _Tiling(width, height, panels, piece, step, jumps and panels > 1)
+    awkward = jumps or not sides.plain or sides.kept.size % piece > 0
+    return _Tiling(width, height, panels, piece, step, awkward and panels > 1)
 
 
 def _even(whole: int, most: int) -> int:

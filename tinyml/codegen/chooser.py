@@ -25,8 +25,17 @@ class Contraction:
     fold: Fold
     kept: frozenset[Axis]  # row axes of one factor alone
     streamed: frozenset[Axis]  # row axes of the other alone
-    kept_load: Load | None  # one that depends on all that its factor does, if there is such
-    streamed_load: Load | None
+    kept_factor: Expr
+    streamed_factor: Expr
+
+    @property
+    def kept_load(self) -> Load | None:
+        """A load that depends on all that its factor does, if there is such."""
+        return _main_load(self.kept_factor)
+
+    @property
+    def streamed_load(self) -> Load | None:
+        return _main_load(self.streamed_factor)
 
 
 def contraction_of(one: Nest) -> Contraction | None:
@@ -40,7 +49,7 @@ def contraction_of(one: Nest) -> Contraction | None:
             a, b = left.free & {*one.rows}, right.free & {*one.rows}
             both = all({*fold.axes} & side.free for side in (left, right))
             if a - b and b - a and both:
-                return Contraction(fold, a - b, b - a, _main_load(left), _main_load(right))
+                return Contraction(fold, a - b, b - a, left, right)
     return None
 
 

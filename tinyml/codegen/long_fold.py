@@ -35,6 +35,8 @@ class LongFold:
         self.folds, self.declare = folds, declare
         self.enter, self.body = enter, body
         self.sums = any(fold.op is Op.ADD and fold.dtype.is_float for fold in folds)
+        # where sums fill the registers, those that wait are in memory: they are added to less often
+        self.steps = STEPS * 8 if len(folds) >= 8 else STEPS
 
     def open(self, scope: Scope, loops: Loops, known: Known, into: list[list[Name]]) -> None:
         """Open the loops, and add up what they make in `into`."""
@@ -61,12 +63,12 @@ class LongFold:
     def _step(self, loops: Loops) -> int:
         """How many steps of the outermost loop are summed apart; 0 if there is no need."""
         every = prod(a.size for a in loops.waiting)
-        if not self.sums or every <= 2 * STEPS or self.filled & set(loops.waiting):
+        if not self.sums or every <= 2 * self.steps or self.filled & set(loops.waiting):
             return 0
         first = loops.waiting[0].size
-        size = max(1, STEPS // (every // first))
-        while size * 2 * STEPS < first:
-            size *= STEPS
+        size = max(1, self.steps // (every // first))
+        while size * 2 * self.steps < first:
+            size *= self.steps
         even = next((n for n in range(size, size // 2, -1) if first % n == 0), size)
         return even if even < first else 0
 
