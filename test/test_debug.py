@@ -59,10 +59,18 @@ def test_level_2_has_a_line_for_each_launch(device: str) -> None:
     if device != "NUMPY":
         launch = next(line for line in numbered if "sum_" in line and device in line)
         assert "4x256" in launch
-        assert re.search(r"[\d.]+ [um]?s +[\d.]+ GFLOP/s +[\d.]+ GB/s +[\d.]+ k?B$", launch)
+        compared = r" +\d+ % of roof +[\d.]+ [um]?s predicted" if device != "EMU" else ""
+        rates = r"[\d.]+ [um]?s +[\d.]+ GFLOP/s +[\d.]+ GB/s"
+        assert re.search(rf"{rates}{compared} +[\d.]+ k?B$", launch)
         assert any("copy to NUMPY" in line for line in numbered)
     assert any(line.startswith("tinyml: ") and line.endswith("in all") for line in lines)
     assert "LoopNest" not in "".join(lines)
+
+
+def test_ceilings_are_measured_only_to_be_shown(tmp_path: Path) -> None:
+    for level, measured in (("1", 0), ("2", 1)):
+        said(DEVICE="CPU", DEBUG=level, TINYML_CACHE=str(tmp_path))
+        assert len(list(tmp_path.glob("*/*.json"))) == measured
 
 
 def test_levels_3_to_5_add_what_they_promise() -> None:

@@ -11,7 +11,10 @@ A level shows what those below it show, too. From 2 on each launch is timed alon
 for, which costs time of its own; without DEBUG and DUMP this module is not even imported.
 
 A line of DEBUG=2: number, device, name of the kernel, shapes written <- shapes read, time,
-arithmetic and memory traffic per second (at the least: each element once), memory in use.
+arithmetic and memory traffic per second (at the least: each element once), the share of the
+roofline that was reached, the time that the cost model predicts, memory in use. For the last but
+one the machine's ceilings are measured, once, and kept in the disk cache. The roofline is the
+time that so many bytes or so much arithmetic takes at least, where data lies that a launch left.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from itertools import groupby
 from pathlib import Path
 
 from tinyml import config, kernel, trace
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.model import predict
 from tinyml.codegen.target import Target
-from tinyml.device import Device
+from tinyml.device import Device, ceilings
 from tinyml.errors import TinymlError
 from tinyml.notation import shape_text
 from tinyml.program import Language, Program
@@ -142,6 +147,8 @@ class Report:
         self.devices: list[str] = []
         self.steps: dict[str, Total] = {}  # scheduling, codegen, compiler ..
         self.kernels: dict[tuple[str, str], Total] = {}  # by device and name
+        self.linear: dict[str, LinearKernel] = {}  # not launched yet, by name of the program
+        self.expected: dict[str, float] = {}  # seconds, by name of the program
 
     def subscribe(self) -> list[Callable[[], None]]:
         """Listen to what this level shows; returns what ends that."""
@@ -176,6 +183,8 @@ class Report:
 
     def lowered(self, event: trace.KernelLowered) -> None:
         self._step("code generation", event.seconds)
+        if self.level >= 2:
+            self.linear[event.program.name] = event.linear
         if self.level >= 3:
             say(lowered_text(event))
         if self.level >= 4:
@@ -191,10 +200,23 @@ class Report:
         cost = program.cost
         rates = (
             f"{rate(cost.flops, event.seconds):8.2f} GFLOP/s "
-            f"{rate(cost.nbytes, event.seconds):8.2f} GB/s"
+            f"{rate(cost.nbytes, event.seconds):8.2f} GB/s{self._compared(event)}"
         )
         self._line(event.device, program.name, shapes, event.seconds, rates, event.memory_used)
         self._kernel(event.device, program.name).add(event.seconds, cost.flops, cost.nbytes)
+
+    def _compared(self, event: trace.KernelRan) -> str:
+        """What was possible and what was to be expected, where the machine's ceilings are known."""
+        known = ceilings(event.device)
+        if known is None:
+            return ""
+        name, cost = event.program.name, event.program.cost
+        least = known.roofline(cost.flops, cost.nbytes)
+        share = f" {100 * least / max(event.seconds, 1e-9):4.0f} % of roof"
+        if name in self.linear:
+            self.expected[name] = predict(self.linear.pop(name), known)
+        seconds = self.expected.get(name)
+        return share if seconds is None else f"{share} {seconds_text(seconds):>8} predicted"
 
     def copied(self, event: trace.Copied) -> None:
         name = f"copy to {event.target}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tinyml import config, trace
+from tinyml.ceilings import Ceilings
 from tinyml.codegen.target import Target
 from tinyml.errors import DeviceError
 from tinyml.program import Language
@@ -87,6 +88,12 @@ def open_device(name: str) -> OpenDevice:
     opened = _OPENERS[name]()
     trace.emit(trace.DeviceOpened(name, opened.target, time.perf_counter() - start))
     return opened
+
+
+@cache
+def ceilings(name: str) -> Ceilings | None:
+    """What an open device can do at best: measured, if nobody asked before on this machine."""
+    return open_device(name).machine.ceilings()
 
 
 class _Devices:

@@ -71,11 +71,15 @@ def cost(plain: LoopNest) -> Cost:
 
 
 def _touched(plain: LoopNest, slot: int) -> int:
-    """Bytes of one slot that are read or written, no element counted twice."""
+    """Bytes of one slot that are read, and that are written, no element counted twice."""
     shape, dtype = plain.slots[slot]
-    read = 0
+    read = written = 0
     for one in plain.nests:
         for load in nest.loads(one):
             if load.slot == slot:
                 read += prod(a.size for a in load.free)
-    return min(read or prod(shape), prod(shape)) * dtype.itemsize
+        for store in (s for walk in one.walks for s in walk.stores if s.slot == slot):
+            size = prod(a.size for a in store.position.free | store.value.free)
+            written += size
+            read += size if store.op is not None else 0
+    return (min(read, prod(shape)) + min(written, prod(shape))) * dtype.itemsize

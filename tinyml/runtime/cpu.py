@@ -13,15 +13,19 @@ from typing import Any
 import numpy.typing as npt
 
 from tinyml import config
-from tinyml.cache import DiskCache
+from tinyml.cache import DiskCache, key
+from tinyml.ceilings import Ceilings, loads
 from tinyml.program import Program
 from tinyml.runtime import compiler, pool
+from tinyml.runtime.cpu_ceilings import Probe, processor, programs
 from tinyml.runtime.machine import Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT, HostMemory
 
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
 _BYTES_PER_THREAD = 16 << 10
 _FLOPS_PER_THREAD = 25_000
+
+_CEILINGS_VERSION = "1"  # of what `ceilings` keeps in the disk cache
 
 _VECTORS = (("__AVX512F__", 64), ("__AVX__", 32), ("__SSE2__", 16), ("__ARM_NEON", 16))
 
@@ -42,9 +46,9 @@ def host_compiler() -> compiler.Compiler:
     return _compiler(config.current.compiler, host_cache(config.current.cache_folder))
 
 
-def vector_bytes() -> int:
+def vector_bytes(found: compiler.Compiler | None = None) -> int:
     """Bytes of the widest vector registers of this host (8, a plain word, if it has none)."""
-    found = host_compiler()
+    found = found or host_compiler()
     return next((width for macro, width in _VECTORS if found.defines(macro)), 8)
 
 
@@ -156,6 +160,7 @@ class CpuMachine:
         self.dlpack_device = (1, 0)
         self._memory = HostMemory(self.name, memory_limit)
         cache = host_cache(config.current.cache_folder) if cache is None else cache
+        self._cache = cache
         self.compiler = _compiler(config.current.compiler, cache)
         self._pool = pool.load(self.compiler, cache)
         self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
@@ -202,3 +207,21 @@ class CpuMachine:
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
         return self._memory.stats()
+
+    @property
+    def identity(self) -> str:
+        """The processor, the compiler and its flags, the threads."""
+        return f"{processor()} {self.compiler.fingerprint} {thread_count()}"
+
+    def ceilings(self) -> Ceilings:
+        """What this processor can do at best: measured once, then read from the disk cache."""
+        entry = key("ceilings", _CEILINGS_VERSION, self.identity)
+        kept = self._cache.get(entry, ".json")
+        if kept is not None:
+            return loads(kept)
+        threads = thread_count()
+        width = vector_bytes(self.compiler)
+        launches = [e.launch for e in self.load(programs(width, threads))]
+        measured = Probe(launches, width, threads).measure()
+        self._cache.put(entry, ".json", measured.dumps())
+        return measured

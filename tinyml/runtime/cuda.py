@@ -16,7 +16,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -25,10 +24,12 @@ import numpy.typing as npt
 
 from tinyml import config
 from tinyml.cache import DiskCache
+from tinyml.ceilings import Ceilings
 from tinyml.errors import CompileError, DeviceError, KernelError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime.cuda_card import nominal, properties
 from tinyml.runtime.cuda_driver import open_driver
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaMemory
@@ -38,17 +39,6 @@ from tinyml.runtime.memory import ALIGNMENT
 
 _SHARED_BY_DEFAULT = 48 << 10  # bytes of dynamic shared memory; for more, a kernel has to ask
 _REMEMBERED = 16  # launches that a fault may be blamed on
-
-
-@dataclass(frozen=True)
-class Properties:
-    """What a card is."""
-
-    name: str
-    capability: tuple[int, int]
-    multiprocessors: int
-    shared_per_block: int  # bytes, at most, when a kernel asks for them
-    memory: int  # bytes
 
 
 class CudaExecutable:
@@ -117,7 +107,7 @@ class CudaMachine:
         self.dlpack_device = (2, device)
         self.driver = open_driver()
         card = self.driver.Device(device)
-        self.properties = _properties(self.driver, card)
+        self.properties = properties(self.driver, card)
         self._context = _primary_context(self.driver, card)
         # PyCUDA aborts when a thread ends with a context on its stack; the main one cleans up.
         on_main_thread = threading.current_thread() is threading.main_thread()
@@ -202,6 +192,15 @@ class CudaMachine:
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
         return self._memory.stats()
+
+    @property
+    def identity(self) -> str:
+        """The card, and the compiler for it."""
+        return f"{self.properties.name} {self._images.builder.fingerprint}"
+
+    def ceilings(self) -> Ceilings | None:
+        """What the driver says that this card can do at best."""
+        return nominal(self.properties)
 
     def timed(self, work: Callable[[], None], name: str) -> float:
         """Seconds that the card spends on `work`; waits for it."""
@@ -296,17 +295,6 @@ _AFTER_A_FAULT = (
 
 def _is_fault(error: Exception) -> bool:
     return _FAULT.search(str(error)) is not None
-
-
-def _properties(driver: Any, card: Any) -> Properties:
-    attribute = driver.device_attribute
-    return Properties(
-        name=card.name(),
-        capability=card.compute_capability(),
-        multiprocessors=card.get_attribute(attribute.MULTIPROCESSOR_COUNT),
-        shared_per_block=card.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
-        memory=card.total_memory(),
-    )
 
 
 def _primary_context(driver: Any, card: Any) -> Any:

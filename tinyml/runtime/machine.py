@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tinyml.ceilings import Ceilings
 from tinyml.dtype import DType
 from tinyml.program import Program
 
@@ -46,6 +47,15 @@ class Machine(Protocol):
 
     name: str
     dlpack_device: tuple[int, int]  # (1, 0) memory of the host, (2, n) memory of card n
+
+    @property
+    def identity(self) -> str:
+        """What times depend on: the hardware, and the compiler for it."""
+        ...
+
+    def ceilings(self) -> Ceilings | None:
+        """What this machine can do at best; None if nobody can say."""
+        ...
 
     def address(self, memory: Any) -> int:
         """Where memory begins."""

@@ -75,3 +75,11 @@ class NumpyMachine:
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
         return MemoryStats(self._in_use, 0, self._peak)
+
+    @property
+    def identity(self) -> str:
+        """numpy, of this version."""
+        return f"numpy {np.__version__}"
+
+    def ceilings(self) -> None:
+        """None: it runs no programs."""

@@ -186,3 +186,11 @@ class EmuMachine:
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
         return self._memory.stats()
+
+    @property
+    def identity(self) -> str:
+        """The host's compiler: what an emulator takes says nothing of a card."""
+        return f"EMU {self._functions.compiler.fingerprint}"
+
+    def ceilings(self) -> None:
+        """None: an emulated card has no speed."""

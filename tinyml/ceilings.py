@@ -1,0 +1,50 @@
+"""Ceilings: what a machine can do at best, in numbers that time can be predicted from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Level:
+    """A place where data can lie: a cache, or the memory behind all caches."""
+
+    size: int  # bytes that one thread finds here; for the last level, as good as all
+    read: float  # bytes per second, all threads together
+    write: float  # likewise; a plain store reads the line first
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What all threads of a machine reach together, each doing nothing else."""
+
+    flops: float  # per second, of float32; a multiply-add is two
+    lanes: int  # float32 in one vector instruction
+    threads: int
+    launch: float  # seconds that a launch of nothing takes
+    levels: tuple[Level, ...]  # from the closest to the memory
+
+    @property
+    def instruction(self) -> float:
+        """Seconds that a thread needs for one vector multiply-add among many."""
+        return 2 * self.lanes * self.threads / self.flops
+
+    def level(self, nbytes: int) -> Level:
+        """The closest level that holds so much, if all threads share it."""
+        holds = (level for level in self.levels if nbytes <= level.size * self.threads)
+        return next(holds, self.levels[-1])
+
+    def roofline(self, flops: int, nbytes: int) -> float:
+        """The least seconds for so much work: both at once, neither ever waiting."""
+        return max(nbytes / self.level(nbytes).read, flops / self.flops)
+
+    def dumps(self) -> bytes:
+        """As text that `loads` reads."""
+        return json.dumps(asdict(self)).encode()
+
+
+def loads(text: bytes) -> Ceilings:
+    """Ceilings that `dumps` wrote."""
+    found = json.loads(text)
+    return Ceilings(**{**found, "levels": tuple(Level(**level) for level in found["levels"])})

@@ -1,0 +1,273 @@
+"""The cost model: how long a LinearKernel takes on a machine of given ceilings.
+
+It reads the kernel as the tree of its loops. Instructions are counted where they stand, a vector
+as one, equal ones in a loop once. What memory has to deliver follows from footprints: the bytes
+that a loop touches, in whole lines. Data that one step of a loop leaves in a cache is there at the
+next step if all that a step touches fits; else it comes again from the level below.
+
+    seconds = launch + the longest of   instructions, or the longest chain of waiting ones
+                                        bytes into each level / bandwidth of the level below
+
+It knows no ports, prefetchers or compilers, so it is good for comparing ways to do one thing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+from tinyml.ceilings import Ceilings
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, Wide
+from tinyml.codegen.linear import LinearKernel
+from tinyml.graph import toposort
+from tinyml.index import Axis, Linear
+from tinyml.ops import WORK, Op
+
+LINE = 64  # bytes that memory delivers at once
+_WAIT = 8  # instructions that could start while a multiply-add waits for the one before
+_STORE = 2  # a store takes the place of so many loads
+_WIDTH = 0.6  # share of an instruction's time, if arithmetic, loads and stores are mixed
+_FUNCTION = 2.5  # how much longer than a sum of as many parts a polynomial is, for it waits
+_GAP = 128  # bytes of memory that a jump costs: lines fetched ahead in vain
+_LOOP = 2  # instructions that a step of a loop costs
+
+
+@dataclass(frozen=True)
+class Access:
+    """Elements of one buffer or tile that an instruction reads or writes."""
+
+    place: int | str  # a slot, or the name of a tile
+    writes: bool
+    itemsize: int
+    position: Linear
+    loops: tuple[Axis, ...]  # around it, the outermost first; lanes come last
+
+
+@dataclass
+class Loop:
+    """A loop, and what each step of it does besides inner loops."""
+
+    axis: Axis | None
+    depth: int
+    inner: list[Loop] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+    seen: set[Expr] = field(default_factory=set)
+    arithmetic: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    chains: Counter[str] = field(default_factory=Counter)  # updates in a row, by accumulator
+
+    @property
+    def steps(self) -> int:
+        return 1 if self.axis is None else self.axis.size
+
+    def below(self) -> list[Access]:
+        """All accesses of a step."""
+        return [*self.accesses, *(a for loop in self.inner for a in loop.below())]
+
+
+Touched = dict[tuple[int | str, bool], int]  # bytes by place, and whether they are written
+
+
+def predict(k: LinearKernel, ceilings: Ceilings) -> float:
+    """Seconds that one launch of `k` should take, data of earlier launches lying where it fits."""
+    instructions, delivered = 0.0, [0.0] * len(ceilings.levels)
+    alone = k.block == (1, 1)  # other threads of a processor fill the gaps that waiting leaves
+    together = 1.0 if alone else ceilings.lanes / k.block[0]
+    for blocks, tree in _Builder(k, ceilings).trees():
+        busy = blocks / (ceil(blocks / ceilings.threads) * ceilings.threads)
+        instructions += _instructions(tree, alone) / together / ceilings.threads / busy
+        for n, seconds in enumerate(_deliveries(tree, ceilings)):
+            delivered[n] += seconds / busy
+    return ceilings.launch + max(instructions * ceilings.instruction, *delivered)
+
+
+# ---- from instructions to loops ----
+
+
+class _Builder:
+    """Reads the instructions of a kernel into trees of loops, one per part."""
+
+    def __init__(self, k: LinearKernel, ceilings: Ceilings) -> None:
+        self.k, self.vector_bytes = k, 4 * ceilings.lanes
+        self.path: list[Loop] = []
+        self._lanes: dict[Expr, int] = {}
+        self.shares = k.block != (1, 1)  # then tiles are no part of the memory
+
+    def trees(self) -> Iterator[tuple[int, Loop]]:
+        """The loops of each part, and how many blocks it has."""
+        for part in self.k.parts:
+            self.path = [Loop(None, 0)]
+            for axis in (*part.grid, *part.threads):
+                self._enter(axis)
+            for instr in part.instrs:
+                match instr:
+                    case ir.Begin(axis):
+                        self._enter(axis)
+                    case ir.End():
+                        self.path.pop()
+                    case _:
+                        self._count(self.path[-1], instr)
+            yield part.blocks, self.path[0]
+
+    def _enter(self, axis: Axis) -> None:
+        loop = Loop(axis, len(self.path))
+        self.path[-1].inner.append(loop)
+        self.path.append(loop)
+
+    def _count(self, loop: Loop, instr: ir.Instr) -> None:
+        match instr:
+            case ir.Let(_, value) | ir.Declare(_, value):
+                self._value(loop, value)
+            case ir.Update(name, op, value):
+                loop.chains[name.name] += 1
+                self._value(loop, value, fused=op is Op.ADD)
+                loop.arithmetic += _work(op) * self._vectors(name)
+            case ir.AcrossLanes(source=source):
+                loop.arithmetic += source.lanes
+            case ir.AcrossThreads():
+                loop.arithmetic += 2 * _WAIT
+            case ir.Put(slot=slot, dtype=dtype, position=position, values=values, op=op):
+                for value in values:
+                    self._value(loop, value)
+                self._access(loop, slot, op is not None, dtype.itemsize, position)
+            case ir.PutTile(tile=tile, dtype=dtype, index=index, value=value):
+                self._value(loop, value)
+                if self.shares:
+                    loop.stores += _STORE
+                    return
+                self._access(loop, tile, False, dtype.itemsize, index)
+
+    def _access(
+        self, loop: Loop, place: int | str, reads: bool, itemsize: int, position: Linear
+    ) -> None:
+        for writes in (True, False) if reads else (True,):
+            loop.accesses.append(self._at(place, writes, itemsize, position))
+        loop.stores += self._apart(position) * _STORE
+
+    def _at(self, place: int | str, writes: bool, itemsize: int, position: Linear) -> Access:
+        axes = [loop.axis for loop in self.path if loop.axis is not None]
+        axes += sorted(position.free.difference(axes), key=lambda a: a.name)  # lanes, tx
+        return Access(place, writes, itemsize, position, tuple(axes))
+
+    def _value(self, loop: Loop, value: Expr, fused: bool = False) -> None:
+        """Count what of `value` this loop has not computed yet. `fused`: it is added to a sum."""
+        order = [e for e in toposort([value], loop.seen) if e not in loop.seen]
+        free = {value} if fused else set()
+        for e in order:
+            if isinstance(e, Alu) and e.op is Op.ADD and e.dtype.is_float:
+                free |= {o for o in e.operands if isinstance(o, Alu) and o.op is Op.MUL}
+        for e in order:
+            loop.seen.add(e)
+            match e:
+                case Alu(op=op) if not (e in free and op is Op.MUL):
+                    loop.arithmetic += _work(op) * self._vectors(e)
+                case Select() | Place():
+                    loop.arithmetic += self._vectors(e)
+                case Load() | Wide():
+                    loop.accesses.append(self._at(e.slot, False, e.dtype.itemsize, e.position))
+                    loop.loads += self._apart(e.position)
+                    loop.arithmetic += self._apart(e.position) - 1 + len(e.valid)
+                case Stored() if self.shares:
+                    loop.loads += 1
+                case Stored():
+                    loop.accesses.append(self._at(e.name, False, e.dtype.itemsize, e.index))
+                    loop.loads += self._apart(e.index)
+
+    def _vectors(self, e: Expr) -> float:
+        """How many registers a value takes."""
+        for part in toposort([e], self._lanes):
+            own = [a.size for a in part.free & self.k.lanes]
+            named = [part.lanes] if isinstance(part, Name) else []
+            self._lanes[part] = max([1, *own, *named, *(self._lanes[s] for s in part.sources)])
+        return max(1.0, self._lanes[e] * e.dtype.itemsize / self.vector_bytes)
+
+    def _apart(self, position: Linear) -> float:
+        """How many accesses a vector takes: one, if its elements lie side by side."""
+        lanes = position.free & self.k.lanes
+        return max([1] + [a.size for a in lanes if position.stride(a) != 1])
+
+
+# ---- instructions ----
+
+
+def _work(op: Op) -> float:
+    """Instructions' time that an op takes."""
+    return WORK[op] * (_FUNCTION if WORK[op] >= WORK[Op.EXP] else 1)
+
+
+def _instructions(loop: Loop, waits: bool) -> float:
+    """How many instructions' time a loop takes, on one thread."""
+    counted = loop.arithmetic, loop.loads, loop.stores
+    step = max(*counted, _WIDTH * sum(counted))
+    if waits and loop.axis is not None and loop.chains:
+        step = max(step, _WAIT * max(loop.chains.values()))
+    inner = sum(_instructions(one, waits) for one in loop.inner)
+    return loop.steps * (step + inner + (_LOOP if loop.axis is not None else 0))
+
+
+# ---- bytes ----
+
+
+def _deliveries(tree: Loop, ceilings: Ceilings) -> Iterator[float]:
+    """Seconds that each level but the closest needs for what it delivers to the level above."""
+    everything = sum(touched(tree.below(), 0).values())
+    for level, below in pairwise(ceilings.levels):
+        if everything <= level.size * ceilings.threads:
+            break
+        moved = _moved(tree, level.size)
+        yield sum(n / (below.write if w else below.read) for (_, w), n in moved.items())
+
+
+def _moved(loop: Loop, size: int) -> Touched:
+    """Bytes that come into a cache of `size` bytes, by where they come from, in all steps."""
+    if sum(touched(loop.below(), loop.depth).values()) <= size:
+        return touched(loop.below(), max(loop.depth - 1, 0))
+    found: Counter[tuple[int | str, bool]] = Counter(touched(loop.accesses, loop.depth))
+    for inner in loop.inner:
+        found.update(_moved(inner, size))
+    return {place: n * loop.steps for place, n in found.items()}
+
+
+def touched(accesses: Iterable[Access], depth: int) -> Touched:
+    """Different bytes, in whole lines, that accesses touch in all loops from `depth` on."""
+    groups: dict[tuple[int | str, bool], dict[tuple[tuple[int, int], ...], set[int]]] = {}
+    sizes: dict[tuple[int | str, bool], int] = {}
+    for a in accesses:
+        strides = ((abs(_stride(a.position, x)), x.size) for x in a.loops[depth:])
+        walked = tuple(sorted((s, n) for s, n in strides if s and n > 1))
+        key = a.place, a.writes
+        groups.setdefault(key, {}).setdefault(walked, set()).add(a.position.constant)
+        sizes[key] = a.itemsize
+    return {key: _union(ways, sizes[key]) for key, ways in groups.items()}
+
+
+def _stride(position: Linear, axis: Axis) -> int:
+    stride = position.stride(axis)
+    return 1 if stride is None else stride  # divided somewhere: neighbours, more or less
+
+
+def _union(ways: dict[tuple[tuple[int, int], ...], set[int]], itemsize: int) -> int:
+    """Bytes touched in several ways: their sum, or what lies between the ends if that is less."""
+    low = min(min(starts) for starts in ways.values())
+    high = max(max(starts) + sum(s * (n - 1) for s, n in way) for way, starts in ways.items())
+    apart = sum(_footprint(way, sorted(starts), itemsize) for way, starts in ways.items())
+    return min(apart, max((high - low + 1) * itemsize, LINE))
+
+
+def _footprint(way: Sequence[tuple[int, int]], starts: Sequence[int], itemsize: int) -> int:
+    """Bytes in whole lines: strides that reach no further than a run make the run longer."""
+    steps = list(way)
+    if len(starts) > 1:
+        steps.append((min(b - a for a, b in pairwise(starts)), len(starts)))
+    run, runs = 1, 1
+    for stride, count in sorted(steps):
+        if stride <= max(run, LINE // itemsize):  # within a line, or without a gap
+            run += stride * (count - 1)
+        else:
+            runs *= count
+    return runs * max(run * itemsize, LINE) + (_GAP * runs if runs > 1 else 0)
