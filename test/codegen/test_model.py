@@ -70,7 +70,7 @@ def test_tiles_are_faster_than_reading_a_matrix_again_and_again():
 def test_what_streams_takes_as_long_as_its_bytes(target):
     node = graphs.add(leaf(1 << 22), leaf(1 << 22))
     least = 3 * 4 * (1 << 22) / CORE.levels[-1].read
-    assert least <= seconds(node, None, target) < 1.1 * least
+    assert seconds(node, None, target) == pytest.approx(least, rel=0.1)
 
 
 def test_what_lies_in_a_cache_is_faster_than_what_does_not():
