@@ -21,7 +21,7 @@ FLOORS: list[set[str]] = [
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},
     {"plan"},
-    {"prepare"},
+    {"launch", "prepare"},
     {"realize"},
     {
         "mlops",

@@ -39,6 +39,23 @@ class _Mode:
 mode = _Mode()
 
 
+class Moment:
+    """When a captured step assigned to its tensors: the value of `mode.assignments` then.
+
+    All of them share it, so that a replay need not go through them.
+    """
+
+    __slots__ = ("clock",)
+
+    def __init__(self) -> None:
+        self.now()
+
+    def now(self) -> None:
+        """It is this assignment."""
+        mode.assignments += 1
+        self.clock = mode.assignments
+
+
 class _Recording(ContextDecorator):
     def __init__(self, recording: bool) -> None:
         self._recording = recording

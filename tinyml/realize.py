@@ -9,7 +9,6 @@ that still read the old values are made real together with it.
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Protocol
@@ -17,25 +16,19 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import config, interpret, kernel, lazy, trace
+from tinyml import config, lazy, trace
 from tinyml.device import open_device
-from tinyml.dtype import DType, to_compute, to_storage
+from tinyml.dtype import DType
 from tinyml.graph import toposort
+from tinyml.launch import Routine, execute
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.plan import (
-    Call,
-    CopyCall,
-    KernelCall,
-    Plan,
-    ReferenceCall,
-    last_versions,
-)
+from tinyml.plan import Plan, ReferenceCall, last_versions
 from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
 
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
-_plans: dict[tuple[Any, ...], Plan] = {}
-_MOST_PLANS = 1024
+_routines: dict[tuple[Any, ...], Routine] = {}
+_MOST_ROUTINES = 1024
 
 
 class Holder(Protocol):
@@ -160,26 +153,17 @@ def _announced(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[D
 def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
     if {node.device for node in order} == {"NUMPY"}:
         return _run_reference(unreal, leaves)
-    buffers: list[Buffer | None] = [memory[leaf] for leaf in leaves]
+    buffers = buffers_of(leaves)
     key = _structure(unreal, order, leaves, buffers)
-    plan = _plans.get(key)
-    if plan is None:
-        plan = _prepare(unreal, leaves)
-        if len(_plans) >= _MOST_PLANS:
-            del _plans[next(iter(_plans))]
-        _plans[key] = plan
-    for new in plan.new:
-        machine = open_device(new.device).machine
-        buffers.append(Buffer(machine, new.size, new.dtype))
-    for call, forget in zip(plan.calls, plan.forget, strict=True):
-        execute(call, [b for n in call.buffers if (b := buffers[n]) is not None])
-        for number in forget:
-            buffers[number] = None
+    routine = _routines.get(key)
+    if routine is None:
+        routine = Routine(_prepare(unreal, leaves))
+        if len(_routines) >= _MOST_ROUTINES:
+            del _routines[next(iter(_routines))]
+        _routines[key] = routine
     results = []
-    for node, number in zip(unreal, plan.results, strict=True):
+    for node, buffer in zip(unreal, routine.run(buffers), strict=True):
         leaf = lazy.data(node.shape, node.dtype, node.device)
-        buffer = buffers[number]
-        assert buffer is not None
         memory[leaf] = buffer
         results.append(leaf)
     return results
@@ -223,71 +207,6 @@ def _structure(
         parts += (type(node), node.shape, node.dtype, node.device, arg, sources)
     parts += [shared[id(b)] for b in buffers]
     return tuple(parts)
-
-
-def execute(call: Call | ReferenceCall, buffers: Sequence[Buffer]) -> None:
-    """Issue one call on these buffers."""
-    if trace.wanted(trace.Launched):
-        trace.emit(trace.Launched(call, tuple(buffers)))
-    if isinstance(call, CopyCall):
-        _copy(buffers[0], buffers[1])
-    elif isinstance(call, ReferenceCall):
-        _interpret_graph(call, buffers)
-    elif call.executable is None:
-        _interpret(call, buffers)
-    elif trace.wanted(trace.KernelRan):
-        seconds = call.executable.launch_timed([b.memory for b in buffers])
-        in_use = buffers[0].machine.memory_stats().in_use
-        shapes = tuple(shape for shape, _ in call.kernel.slots)
-        program, outputs = call.executable.program, len({o.slot for o in call.kernel.outputs})
-        trace.emit(trace.KernelRan(call.device, program, seconds, shapes, in_use, outputs))
-    else:
-        call.executable.launch([b.memory for b in buffers])
-
-
-def _interpret_graph(call: ReferenceCall, buffers: Sequence[Buffer]) -> None:
-    """Node by node, without scheduler or codegen. All is read before anything is written."""
-    known: dict[LazyBuffer, npt.NDArray[Any]] = {
-        leaf: to_compute(buffer.read(), leaf.dtype).reshape(leaf.shape)
-        for leaf, buffer in zip(call.leaves, buffers, strict=False)
-    }
-    start = time.perf_counter()
-    values = interpret.interpret(call.nodes, known)
-    if trace.wanted(trace.Interpreted):
-        nodes = toposort(call.nodes, set(call.leaves))
-        words = dict.fromkeys(n.op.name.lower() for n in nodes if isinstance(n, lazy.Map))
-        name = "_".join([*list(words)[:4], f"{len(nodes)}nodes"])
-        _announce(name, [node.shape for node in call.nodes], start)
-    for node, buffer in zip(call.nodes, buffers[len(call.leaves) :], strict=True):
-        buffer.write(to_storage(values[node], node.dtype))
-
-
-def _interpret(call: KernelCall, buffers: Sequence[Buffer]) -> None:
-    arrays = [
-        to_compute(b.read(), dtype).reshape(shape)
-        for b, (shape, dtype) in zip(buffers, call.kernel.slots, strict=True)
-    ]
-    arrays = [a if a.flags.writeable else a.copy() for a in arrays]
-    start = time.perf_counter()
-    kernel.run(call.kernel, arrays)
-    if trace.wanted(trace.Interpreted):
-        _announce(kernel.name(call.kernel), [o.shape for o in call.kernel.outputs], start)
-    for output in call.kernel.outputs:
-        buffers[output.slot].write(to_storage(arrays[output.slot], output.value.dtype))
-
-
-def _announce(name: str, shapes: Sequence[lazy.Shape], start: float) -> None:
-    seconds = time.perf_counter() - start
-    in_use = open_device("NUMPY").machine.memory_stats().in_use
-    trace.emit(trace.Interpreted("NUMPY", name, tuple(shapes), seconds, in_use))
-
-
-def _copy(source: Buffer, target: Buffer) -> None:
-    start = time.perf_counter()
-    target.write(source.read())
-    if trace.wanted(trace.Copied):
-        seconds = time.perf_counter() - start
-        trace.emit(trace.Copied(source.machine.name, target.machine.name, source.nbytes, seconds))
 
 
 # ---- between numpy and leaves ----

@@ -7,6 +7,19 @@ from typing import Any
 from weakref import ref
 
 
+class Bell:
+    """Whether there was news since somebody last looked; one may hang on many rosters."""
+
+    __slots__ = ("__weakref__", "rung")
+
+    def __init__(self) -> None:
+        self.rung = True
+
+    def ring(self, _: object = None) -> None:
+        """There is news. Takes what a weak reference hands to its callback."""
+        self.rung = True
+
+
 class Roster:
     """Objects that were noted and are alive.
 
@@ -14,11 +27,12 @@ class Roster:
     without a callback (of which there is one per object); the dead are dropped now and then.
     """
 
-    __slots__ = ("_dropped", "_limit", "_references")
+    __slots__ = ("_bells", "_limit", "_references")
 
     def __init__(self) -> None:
         self._references: list[ref[Any]] = []
-        self._dropped, self._limit = 0, 64
+        self._bells: tuple[ref[Bell], ...] = ()
+        self._limit = 64
 
     def note(self, somebody: object) -> None:
         """Add somebody; more than once does no harm."""
@@ -26,17 +40,21 @@ class Roster:
         references.append(ref(somebody))
         if len(references) > self._limit:
             alive = {id(r): r for r in references if r() is not None}
-            self._keep(list(alive.values()))
+            self._references = list(alive.values())
             self._limit = 2 * len(alive) + 64
+        if self._bells:
+            self.ring()
 
-    def _keep(self, references: list[ref[Any]]) -> None:
-        self._dropped += len(self._references) - len(references)
-        self._references = references
+    def hang(self, bell: Bell) -> None:
+        """Ring this bell, while it is alive, when somebody is noted."""
+        alive = [r for r in self._bells if r() is not None and r() is not bell]
+        self._bells = (*alive, ref(bell))
 
-    @property
-    def noted(self) -> int:
-        """How often somebody was noted. It never falls, so it tells whether there is news."""
-        return self._dropped + len(self._references)
+    def ring(self) -> None:
+        """Somebody comes or goes."""
+        for reference in self._bells:
+            if (bell := reference()) is not None:
+                bell.ring()
 
     def members(self) -> list[Any]:
         """All of them, each once, in order."""
@@ -45,5 +63,5 @@ class Roster:
     def retain(self, condition: Callable[[Any], bool]) -> list[Any]:
         """The members that fulfil a condition; the others are not members any more."""
         kept = [member for member in self.members() if condition(member)]
-        self._keep(list(map(ref, kept)))
+        self._references = list(map(ref, kept))
         return kept

@@ -70,7 +70,8 @@ class Tensor:
     _record: mlops.Function | None = None
     _retains_grad: _Bool = False
     _hooks: dict[_Int, Callable[[Tensor], Tensor | None]] | None = None
-    _assigned: _Int = 0  # the value of mode.assignments when this was last assigned to
+    _assigned_alone: _Int = 0  # the value of mode.assignments then; see _assigned
+    _moments: tuple[autograd.Moment, ...] = ()  # when captured steps assigned to this
     _view: views.View | None = None  # how this follows another tensor
     _lazy: LazyBuffer
 
@@ -101,6 +102,9 @@ class Tensor:
 
     @lazy.setter
     def lazy(self, node: LazyBuffer) -> None:
+        before = self.__dict__.get("_lazy")  # None: this is a new tensor
+        if type(before) is lazy.Data:
+            before.readers.ring()
         self._lazy = node
         realizing.watch(self, node)
         if type(node) is lazy.Data and not self.requires_grad:
@@ -477,6 +481,15 @@ class Tensor:
         self._replace(other)
         return self
 
+    @property
+    def _assigned(self) -> _Int:
+        """The value of mode.assignments when this was last assigned to."""
+        return max([self._assigned_alone, *[moment.clock for moment in self._moments]])
+
+    @_assigned.setter
+    def _assigned(self, clock: _Int) -> None:
+        self._assigned_alone = clock
+
     def _changed_after(self, clock: _Int) -> _Bool:
         """Whether this, or what it is a view of, was assigned to after `clock`."""
         root = views.root_of(self)
@@ -499,7 +512,7 @@ class Tensor:
         node = other.lazy
         if other.requires_grad and mode.recording:
             autograd.keep_versions(other, lambda t: t is self or views.root_of(t) is self)
-        self._assigned = autograd.note_assignment()
+        self._assigned, self._moments = autograd.note_assignment(), ()
         in_memory = isinstance(self._lazy, (lazy.Data, lazy.Assign))
         self.lazy = lazy.assign(self._lazy, node) if in_memory else node
         if other.requires_grad and mode.recording:

@@ -11,22 +11,24 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
-from tinyml import lazy, trace
+from tinyml import lazy
 from tinyml import realize as realizing
-from tinyml.autograd import mode
+from tinyml.autograd import Moment, mode
 from tinyml.device import open_device
 from tinyml.dtype import DType
 from tinyml.errors import JitError
 from tinyml.functional.random_ import generator
-from tinyml.functional.views import Move, read
+from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.record import Launch
+from tinyml.launch import execute, native, watched
 from tinyml.lazy import LazyBuffer, Shape
-from tinyml.plan import KernelCall, NewBuffer
+from tinyml.plan import NewBuffer
 from tinyml.realize import memory
+from tinyml.roster import Bell
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
@@ -156,19 +158,14 @@ def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> d
 # ---- running the launches ----
 
 
-class _NativePlan(Protocol):
-    def run(self) -> None: ...
-
-    def rebind(self, call: int, slot: int, address: int) -> None: ...
-
-
 class _Runner:
     """Launches on a table of buffers: in one go where the machine can, otherwise one by one."""
 
     def __init__(self, launches: list[Launch], table: list[Buffer | None]) -> None:
         self._launches = launches
         self._table = table
-        self._plan = _native_plan(launches, table)
+        memories = [[b.memory for n in x.buffers if (b := table[n]) is not None] for x in launches]
+        self._plan = native([launch.call for launch in launches], memories)
         self._addresses = [b.memory if self._plan and b else None for b in table]
         self._places: list[list[tuple[int, int]]] = [[] for _ in table]
         for call, launch in enumerate(launches):
@@ -191,29 +188,13 @@ class _Runner:
 
     def run(self) -> None:
         """Issue all launches."""
-        seen = trace.wanted(trace.KernelRan) or trace.wanted(trace.Launched)
-        if self._plan is not None and not seen:
+        if self._plan is not None and not watched():
             self._plan.run()
             return
         table = self._table
         for launch in self._launches:
             buffers = [b for n in launch.buffers if (b := table[n]) is not None]
-            realizing.execute(launch.call, buffers)
-
-
-def _native_plan(launches: list[Launch], table: list[Buffer | None]) -> _NativePlan | None:
-    """All launches as one of the machine's plans; None if they are not all its programs."""
-    calls = []
-    for launch in launches:
-        if not isinstance(launch.call, KernelCall) or launch.call.executable is None:
-            return None
-        addresses = [b.memory for n in launch.buffers if (b := table[n]) is not None]
-        calls.append((launch.call.executable, addresses))
-    devices = {launch.call.device for launch in launches}
-    machine = open_device(devices.pop()).machine if len(devices) == 1 else None
-    make = getattr(machine, "plan", None)
-    plan: _NativePlan | None = make(calls) if make is not None else None
-    return plan
+            execute(launch.call, buffers)
 
 
 # ---- the step ----
@@ -235,6 +216,7 @@ class Step:
         self._fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
         for number in (*self._first, *self._fresh):
             self._runner.release(number)
+        self._bell, self._moment = Bell(), Moment()
         self._states_known()
 
     @property
@@ -247,9 +229,10 @@ class Step:
         """Run all launches on these (realized) arguments."""
         buffers: list[Buffer] = [memory[t.lazy] for t in inputs]  # type: ignore[index]
         self._check_arguments(inputs, buffers)
-        holders = [ref() for ref in self._references]
-        if [None if t is None else t.lazy for t in holders] != self._nodes:
-            self._find_states()
+        if self._bell.rung or self._deaf:
+            holders = [ref() for ref in self._references]
+            if [None if t is None else t.lazy for t in holders] != self._nodes:
+                self._find_states()
         self._keep_values(inputs, buffers)
         runner, parts = self._runner, self._parts
         for number, buffer in zip(parts.arguments, buffers, strict=True):
@@ -261,12 +244,9 @@ class Step:
                 counter.write(values)
         made = {number: self._allocate(number) for number in self._fresh}
         runner.run()
-        mode.assignments += 1
-        for tensor in self._assigned:
-            if (found := tensor()) is not None:
-                found._assigned = mode.assignments
+        self._moment.now()
         for i in self._written_arguments:
-            inputs[i]._assigned = mode.assignments
+            inputs[i]._assigned = self._moment.clock
         return self._results(inputs, made)
 
     # -- arguments --
@@ -344,14 +324,20 @@ class Step:
     def _states_known(self) -> None:
         """Remember who holds what, so that a replay sees quickly that it is still so."""
         held = [t for state in self._parts.states for t in state.alive()]
-        self._references = [weakref.ref(t) for t in held]
+        self._references = [weakref.ref(t, self._bell.ring) for t in held]
         self._nodes: list[LazyBuffer | None] = [t.lazy for t in held]
-        self._writers = {id(t) for state in self._written_states for t in state.alive()}
-        self._assigned = [weakref.ref(t) for s in self._written_states for t in s.alive()]
+        assigned = [t for state in self._written_states for t in state.alive()]
+        self._writers = set(map(id, assigned))
         self._written_ids = {id(state.buffer) for state in self._written_states}
-        leaves = {t.lazy: None for s in self._written_states for t in s.alive()}
-        self._rosters = [leaf.readers for leaf in leaves if isinstance(leaf, lazy.Data)]
-        self._noted = sum(r.noted for r in self._rosters)
+        for tensor in assigned:
+            if self._moment not in tensor._moments:
+                tensor._moments += (self._moment,)
+        shown = [root for t in held if (root := root_of(t)) is not None]
+        leaves = [leaf for t in {*held, *shown} if isinstance(leaf := t.lazy, lazy.Data)]
+        self._deaf = len(leaves) < len({*held, *shown})  # what else changes rings no bell
+        for leaf in leaves:
+            leaf.readers.hang(self._bell)
+        self._bell.ring()  # whatever was pending until now may read what is written
         self._harmless: weakref.WeakSet[LazyBuffer] = weakref.WeakSet()
 
     def _keep_values(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
@@ -360,11 +346,9 @@ class Step:
             writers = self._writers | {id(inputs[i]) for i in self._written_arguments}
             written = self._written_ids | {id(buffers[i]) for i in self._written_arguments}
             realizing.keep_values(written, writers)
-        elif self._written_ids and (
-            sum(r.noted for r in self._rosters) != self._noted or self._somebody_reads()
-        ):
+        elif self._written_ids and (self._bell.rung or self._somebody_reads()):
             realizing.keep_values(self._written_ids, self._writers)
-            self._noted = sum(r.noted for r in self._rosters)
+        self._bell.rung = False
 
     def _somebody_reads(self) -> bool:
         for holder in realizing.pending():

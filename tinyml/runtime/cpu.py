@@ -131,21 +131,24 @@ class CpuPlan:
         self._keep = tuple(executable for executable, _ in calls)
         self._first: list[int] = []  # of each call's slots among all pointers
         pointers: list[int] = []
-        for _, memories in calls:
+        self._launches = (pool.Launch * len(calls))()
+        for launch, (executable, memories) in zip(self._launches, calls, strict=True):
+            launch.function, launch.first = executable.address, len(pointers)
+            launch.grid, launch.most_chunks = executable.program.grid, executable.most_chunks
             self._first.append(len(pointers))
             pointers += memories
-        self._pointers = (ctypes.c_void_p * len(pointers))(*pointers)
-        base, width = ctypes.addressof(self._pointers), ctypes.sizeof(ctypes.c_void_p)
-        self._calls = (pool.Call * len(calls))()
-        for call, (executable, _), first in zip(self._calls, calls, self._first, strict=True):
-            call.function, call.buffers = executable.address, base + width * first
-            call.grid, call.chunks = executable.program.grid, executable.chunks
+        self._array = ctypes.c_void_p * len(pointers)
+        self._pointers = self._array(*pointers)
         self._count = ctypes.c_long(len(calls))
         self._run_plan = threads.run_plan
 
     def run(self) -> None:
         """Run all launches in order and return when the last is done."""
-        self._run_plan(self._calls, self._count)
+        self._run_plan(self._launches, self._count, self._pointers, thread_count())
+
+    def run_on(self, memories: Sequence[int]) -> None:
+        """Run once on other memories: those of the first launch, then those of the second, ..."""
+        self._run_plan(self._launches, self._count, self._array(*memories), thread_count())
 
     def rebind(self, call: int, slot: int, address: int) -> None:
         """From now on, launch number `call` uses the memory at `address` for `slot`."""

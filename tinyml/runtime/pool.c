@@ -208,9 +208,23 @@ int tinyml_run(kernel_function function, void *const *buffers, long grid, int ch
     return 0;
 }
 
-/* Run kernels one after the other. */
-int tinyml_run_plan(const struct call *calls, long count) {
-    for (long i = 0; i < count; i++) run(&calls[i]);
+/* One launch of a plan. `first` is the place of its first buffer among all the plan's. */
+struct launch {
+    kernel_function run;
+    long first, grid;
+    int most_chunks;
+};
+
+/* Run launches one after the other, on at most `threads` threads. */
+int tinyml_run_plan(
+    const struct launch *launches, long count, void *const *buffers, int threads
+) {
+    for (long i = 0; i < count; i++) {
+        const struct launch *launch = &launches[i];
+        int chunks = launch->most_chunks < threads ? launch->most_chunks : threads;
+        struct call call = {launch->run, buffers + launch->first, launch->grid, chunks};
+        run(&call);
+    }
     return 0;
 }
 

@@ -12,22 +12,22 @@ from tinyml.runtime.compiler import Compiler, build, open_library
 _SOURCE = Path(__file__).with_name("pool.c")
 
 
-class Call(ctypes.Structure):
-    """`struct call` of pool.c: one launch."""
+class Launch(ctypes.Structure):
+    """`struct launch` of pool.c: one launch of a plan."""
 
     _fields_ = [
         ("function", ctypes.c_void_p),
-        ("buffers", ctypes.c_void_p),  # address of an array of addresses
+        ("first", ctypes.c_long),  # place of its first buffer among all the plan's
         ("grid", ctypes.c_long),
-        ("chunks", ctypes.c_int),
+        ("most_chunks", ctypes.c_int),
     ]
 
 
 class Pool:
     """The two ways to run kernels on the threads, and the end of the threads.
 
-    `run(function, buffers, grid, chunks)` and `run_plan(calls, count)` take ctypes values of the
-    right types, unchecked: a launch has no time for more.
+    `run(function, buffers, grid, chunks)` and `run_plan(launches, count, buffers, threads)` take
+    ctypes values of the right types, unchecked: a launch has no time for more.
     """
 
     def __init__(self, path: Path) -> None:
