@@ -23,6 +23,8 @@ from benchmarks import recording as recording_peers
 from benchmarks import steps
 from benchmarks.steps import GPTSize, tinyml_step
 from tinyml import Device, Tensor, TinyJit, config, trace
+from tinyml.graph import toposort
+from tinyml.realize import realize
 
 Row = tuple[str, str]
 
@@ -85,21 +87,54 @@ def repeating() -> list[Row]:
     ]
 
 
+def kernels(x: Tensor, count: int) -> Tensor:
+    """Sums along one axis and then the other: no two of them fit into one kernel."""
+    for n in range(count):
+        x = x * 0.5 + x.sum(axis=n % 2, keepdim=True) / 4
+    return x
+
+
 def replaying() -> list[Row]:
-    """TinyJit, by number of kernels."""
+    """TinyJit, by number of kernels; and the same plans without it, recorded before."""
     found = []
-    for kernels in (1, 32, 128):
-
-        def chain(x: Tensor, kernels: int = kernels) -> Tensor:
-            for n in range(kernels):
-                x = (x + float(n)).contiguous()
-            return x
-
-        x, run = Tensor.ones(4, 4).contiguous().realize(), TinyJit(chain)
+    for count in (1, 32, 128):
+        x, run = Tensor.ones(4, 4).contiguous().realize(), TinyJit(partial(kernels, count=count))
         for _ in range(2):  # plainly, then captured
             run(x)
-        seconds = fastest(partial(run, x), 200)
-        found.append((f"TinyJit replay of {kernels} kernels", microseconds(seconds)))
+        with trace.listen(trace.KernelRan) as launches:
+            run(x)
+        seconds = fastest(partial(run, x), 200, 20)
+        found.append((f"TinyJit replay of {len(launches)} kernels", microseconds(seconds)))
+        graph = [kernels(x, count).lazy]
+        seconds = fastest(partial(realize, graph), 50)
+        nodes = len(toposort(graph))
+        found.append((f"realize again, {nodes} nodes, {count} kernels", microseconds(seconds)))
+    return [*found, *replaying_states()]
+
+
+def replaying_states() -> list[Row]:
+    """TinyJit that updates tensors outside, and that draws random numbers."""
+    found = []
+    for count in (1, 100):
+        states = [Tensor.ones(4).contiguous().realize() for _ in range(count)]
+
+        def update(x: Tensor, states: list[Tensor] = states) -> Tensor:
+            for state in states:
+                state.assign(state * 0.5 + x)
+            return x.sum()
+
+        def draw(x: Tensor, count: int = count) -> Tensor:
+            for _ in range(count):
+                x = x + Tensor.rand(4)
+            return x
+
+        x = Tensor.ones(4).contiguous().realize()
+        for function, word in ((update, "updates of tensors outside"), (draw, "random draws")):
+            run = TinyJit(function)
+            for _ in range(2):
+                run(x)
+            seconds = fastest(partial(run, x), 200, 20)
+            found.append((f"TinyJit replay with {count} {word}", microseconds(seconds)))
     return found
 
 
