@@ -68,6 +68,7 @@ def test_gradient_needs_no_flag() -> None:
     (second,) = first.sum().gradient(x)
     assert second.tolist() == [12, 18]
     assert x.grad is None
+    assert (x * x).sum().gradient(x, gradient=Tensor([3.0]))[0].tolist() == [12, 18]
 
 
 def test_what_has_no_gradient_says_so() -> None:

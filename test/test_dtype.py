@@ -94,7 +94,7 @@ def test_result_dtypes() -> None:
 
 def test_casts(device: str) -> None:
     x = Tensor([-1.7, 0.0, 1.7, 300.0])
-    results = [x.int(), x.bool(), x.cast("uint8"), x.half(), x.cast("bfloat16"), x.bitcast("int32")]
+    results = [x.int(), x.bool(), x.cast("uint8"), x.half(), x.bfloat16(), x.bitcast("int32")]
     results[0].realize(*results[1:])
     assert results[0].tolist() == [-1, 0, 1, 300]
     assert results[1].tolist() == [True, False, True, True]

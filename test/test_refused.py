@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinyml import Device, Tensor
+from tinyml import Device, Tensor, dtypes
 from tinyml.errors import DeviceError, DTypeError, GradientError, ShapeError
 
 X = Tensor.zeros(2, 3)
@@ -227,7 +227,11 @@ OWN: dict[str, list[Case]] = {
     ],
     "tril": [(ShapeError, r"two axes.*\(2,\)", lambda: I.tril())],
     "diag": [(ShapeError, r"vector, got \(2, 3\)", lambda: X.diag())],
-    "diagonal": [(ShapeError, r"square matrix, got \(2, 3\)", lambda: X.diagonal())],
+    "diagonal": [
+        (RuntimeError, "takes two axes", lambda: X.diagonal(0, 1, -1)),
+        (IndexError, r"diagonal: axis 1", lambda: I.diagonal()),
+        (TypeError, "offset", lambda: X.diagonal("a")),
+    ],
     "meshgrid": [
         (RuntimeError, '"ij" or "xy"', lambda: I.meshgrid(I, indexing="ab")),
         (TypeError, "must be a Tensor", lambda: I.meshgrid("a")),
@@ -269,7 +273,23 @@ OWN: dict[str, list[Case]] = {
     ],
     "bernoulli": [(DTypeError, "floats, not int32", lambda: I.bernoulli())],
     "newton_schulz": [(ShapeError, r"\(2,\)", lambda: Tensor.zeros(2).newton_schulz(1))],
-    "rearrange": [(ValueError, "a b c", lambda: X.rearrange("a b c -> a"))],
+    "rearrange": [
+        (ValueError, "names 3 axes", lambda: X.rearrange("a b c -> a")),
+        (ShapeError, "one arrow", lambda: X.rearrange("a b -> b a -> a b")),
+        (ShapeError, "one side", lambda: X.rearrange("a b -> a b ...")),
+        (ShapeError, "one side", lambda: X.rearrange("... a ... -> a ...")),
+        (ShapeError, "group to split", lambda: X.rearrange("a (b ...) -> a b ...")),
+        (ShapeError, "each axis once", lambda: X.rearrange("a b -> a c")),
+        (ShapeError, "names no c", lambda: X.rearrange("a b -> b a", c=2)),
+        (ShapeError, "hold others", lambda: X.rearrange("a ((b)) -> a b")),
+        (ShapeError, "do not match", lambda: X.rearrange("a b) -> a b")),
+        (ShapeError, "not closed", lambda: X.rearrange("a (b -> a b")),
+        (ShapeError, "'...b' is not a name", lambda: X.rearrange("a ...b -> ...b a")),
+        (ShapeError, "'2b' is not a name", lambda: X.rearrange("a 2b -> 2b a")),
+        (ShapeError, "'_b' is not a name", lambda: X.rearrange("a _b -> _b a")),
+        (RuntimeError, "left out", lambda: X.rearrange("a (b c) -> a b c")),
+        (ValueError, "does not make 3", lambda: X.rearrange("a (b c) -> a b c", b=2)),
+    ],
     "scaled_dot_product_attention": [
         (RuntimeError, "not both", lambda: _attention(attn_mask=X, is_causal=True)),
         (ShapeError, "go\ntogether|go together", lambda: X.scaled_dot_product_attention(I, X)),
@@ -422,6 +442,7 @@ OWN: dict[str, list[Case]] = {
     "cast": [
         (AttributeError, "'flot'.*did you mean 'float'", lambda: X.cast("flot")),
         (TypeError, "3", lambda: X.cast(3)),
+        (AttributeError, "or its name", lambda: X.cast((dtypes.int32,))),
     ],
     "bitcast": [(ShapeError, r"\(2, 3\) float32.*whole int64", lambda: X.bitcast("int64"))],
     "to": [
@@ -474,9 +495,20 @@ UNARY = (
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh"),
     *("atanh", "erf", "trunc", "floor", "ceil", "round", "isnan", "isfinite", "logical_not"),
     *("relu", "relu6", "sigmoid", "logsigmoid", "silu", "swish", "quick_gelu", "mish", "softsign"),
-    *("hardswish", "nonzero", "float", "double", "half", "short", "int", "long", "bool"),
+    *(
+        "hardswish",
+        "nonzero",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "short",
+        "int",
+        "long",
+        "bool",
+    ),
     *("numel", "element_size", "nbytes", "is_floating_point", "numpy", "data", "tolist"),
-    *("detach", "contiguous", "clone", "expm1", "log1p"),
+    *("detach", "contiguous", "clone", "expm1", "log1p", "follows"),
 )
 REASONS: dict[str, str] = {
     **dict.fromkeys(UNARY, TAKES_NOTHING),

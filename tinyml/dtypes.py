@@ -10,7 +10,7 @@ from typing import Any
 
 from tinyml import dtype as formats
 from tinyml.dtype import ALL, FLOATS, INTS, NAMES, DType, by_name, promote
-from tinyml.errors import DTypeError
+from tinyml.errors import DTypeError, NoDTypeError
 
 DTYPES_DICT = dict(NAMES)
 _EXPONENT_AND_MANTISSA = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}
@@ -148,18 +148,18 @@ dtypes = _DTypes()
 
 
 def to_dtype(dtype: DType | str) -> DType:
-    """A dtype given by itself or by its name; AttributeError if there is none of that name."""
+    """A dtype given by itself or by its name; NoDTypeError (an AttributeError) if it is neither."""
     if isinstance(dtype, DType):
         return dtype
     if not isinstance(dtype, str):
-        raise TypeError(
+        raise NoDTypeError(
             f"a dtype is one of dtypes.float32, dtypes.int8, ..., or its name; got {dtype!r} "
             f"({type(dtype).__name__})"
         )
     try:
         return by_name(dtype)
     except DTypeError as error:
-        raise AttributeError(str(error)) from None
+        raise NoDTypeError(str(error)) from None
 
 
 def least_upper_dtype(*given: DType) -> DType:

@@ -2,13 +2,16 @@
 
 Python's own types are used where Python users expect them (`IndexError` for an index out of
 range, `TypeError` for an argument of the wrong kind). The classes below inherit from the
-built-in type that a PyTorch or NumPy user would catch.
+built-in type that a PyTorch or NumPy user would catch, and AssertionError where programs for
+tinygrad catch that.
 
     TinymlError
-    ├── ShapeError      (RuntimeError, ValueError)  shapes that do not go together
+    ├── ShapeError      (RuntimeError, ValueError,  shapes that do not go together
+    │   │                AssertionError)
     │   └── AxisError   (IndexError)                an axis that is not there, or is empty
     ├── ArgumentError   (TypeError, ValueError)     an argument that cannot be meant
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
+    │   └── NoDTypeError (AttributeError)           what was given is no dtype, nor a name of one
     ├── NanError        (FloatingPointError)        a result holds NaN, and DEBUG_NAN=1
     ├── GradientError   (RuntimeError)              autograd asked for something undefined
     ├── DeviceError     (RuntimeError)              no such device, or it cannot be used here
@@ -26,7 +29,7 @@ class TinymlError(Exception):
     """Base of all errors that are tinyml's own."""
 
 
-class ShapeError(TinymlError, RuntimeError, ValueError):
+class ShapeError(TinymlError, RuntimeError, ValueError, AssertionError):
     """Shapes that do not go together."""
 
 
@@ -40,6 +43,10 @@ class ArgumentError(TinymlError, TypeError, ValueError):
 
 class DTypeError(TinymlError, RuntimeError, TypeError):
     """Dtypes that do not go together, or an op that a dtype does not have."""
+
+
+class NoDTypeError(DTypeError, AttributeError):
+    """What was given is no dtype, nor the name of one."""
 
 
 class GradientError(TinymlError, RuntimeError):

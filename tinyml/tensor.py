@@ -18,7 +18,7 @@ from tinyml import autograd, lazy, mlops
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.device import Device
-from tinyml.dtype import DType, bool_, float16, float32, float64, int16, int32, int64
+from tinyml.dtype import DType, bfloat16, bool_, float16, float32, float64, int16, int32, int64
 from tinyml.dtypes import to_dtype
 from tinyml.errors import DTypeError, GradientError, ShapeError
 from tinyml.functional import (
@@ -366,6 +366,10 @@ class Tensor:
         """The values as float16."""
         return self.cast(float16)
 
+    def bfloat16(self) -> Tensor:
+        """The values as bfloat16."""
+        return self.cast(bfloat16)
+
     def short(self) -> Tensor:
         """The values as int16."""
         return self.cast(int16)
@@ -449,6 +453,8 @@ class Tensor:
                     ".sum() or .mean(), or pass gradient="
                 )
             return self._full((), 1, self.dtype)
+        if gradient.shape != self.shape and gradient.numel() == self.numel() == 1:
+            gradient = gradient.reshape(self.shape)  # one number is one number
         if gradient.shape != self.shape:
             raise GradientError(f"{op}: gradient {gradient.shape} must have shape {self.shape}")
         return gradient.cast(self.dtype)

@@ -201,41 +201,67 @@ def newton_schulz(
 
 
 def rearrange(x: Tensor, formula: str, **sizes: int) -> Tensor:
-    """Axes named, split, merged and reordered: x.rearrange("b (h w) c -> b c h w", h=4)."""
-    left, arrow, right = formula.partition("->")
-    if not arrow:
-        raise ShapeError(f"rearrange: {formula!r} needs an arrow")
-    source, target = _groups(left, x.ndim), _groups(right, x.ndim)
+    """Axes named, split, merged and reordered: x.rearrange("b (h w) c -> b c h w", h=4).
+
+    "..." stands for the axes that have no name, "1" and "()" for an axis of size 1. As in
+    einops (https://openreview.net/forum?id=oapKSVM2bcj).
+    """
+    sides = formula.split("->")
+    if len(sides) != 2:
+        raise ShapeError(f"rearrange: {formula!r} needs one arrow, from old axes to new ones")
+    if re.search(r"\([^)]*\.\.\.", sides[0]) or len({s.count("...") for s in sides}) != 1:
+        raise ShapeError(f'rearrange: in {formula!r}, "..." is on one side or in a group to split')
+    hidden = x.ndim - len(_groups(sides[0], 0))
+    source, target = (_groups(side, hidden) for side in sides)
     if len(source) != x.ndim:
-        raise ShapeError(f"rearrange: {left!r} names {len(source)} axes, {x.shape} has {x.ndim}")
-    known = dict(sizes)
-    for group, n in zip(source, x.shape, strict=True):
-        _fill_sizes(group, n, known)
+        raise ShapeError(
+            f"rearrange: {sides[0]!r} names {len(source)} axes, {x.shape} has {x.ndim}"
+        )
     names = [name for group in source for name in group]
     wanted = [name for group in target for name in group]
     if sorted(names) != sorted(wanted) or len(set(names)) != len(names):
         raise ShapeError(f"rearrange: both sides of {formula!r} must name each axis once")
+    if unknown := set(sizes) - set(names):
+        raise ShapeError(f"rearrange: {formula!r} names no {', '.join(sorted(unknown))}")
+    known = dict(sizes)
+    for group, n in zip(source, x.shape, strict=True):
+        _fill_sizes(group, n, known)
     split = x.reshape(tuple(known[name] for name in names))
     ordered = split.permute([names.index(name) for name in wanted])
     return ordered.reshape(tuple(prod(known[name] for name in group) for group in target))
 
 
-def _groups(side: str, ndim: int) -> list[list[str]]:
-    """One list of names per axis; "..." stands for as many axes as are left."""
-    tokens = re.findall(r"\([^()]*\)|\.\.\.|[^\s()]+", side)
-    if side.count("(") != side.count(")") or any("(" in t[1:] for t in tokens):
-        raise ShapeError(f"rearrange: parentheses in {side!r} do not match")
+def _groups(side: str, hidden: int) -> list[list[str]]:
+    """One list of names per axis; "..." stands for `hidden` axes."""
     groups: list[list[str]] = []
-    hidden = [f"...{i}" for i in range(ndim - len([t for t in tokens if t != "..."]))]
-    for token in tokens:
-        if token == "...":
-            groups.extend([name] for name in hidden)
-        elif token.startswith("("):
-            inner = token[1:-1].split()
-            groups.append([n for t in inner for n in (hidden if t == "..." else [t])])
+    inside: list[str] | None = None
+    for token in re.findall(r"[()]|[^\s()]+", side):
+        if token == "(" and inside is None:
+            inside = []
+        elif token == ")" and inside is not None:
+            groups.append(inside)
+            inside = None
+        elif token in "()":
+            raise ShapeError(f"rearrange: parentheses in {side!r} do not match, or hold others")
+        elif inside is not None:
+            inside += _axis_names(token, hidden)
+        elif token == "1":
+            groups.append([])
         else:
-            groups.append([] if token == "1" else [token])
+            groups += [[name] for name in _axis_names(token, hidden)]
+    if inside is not None:
+        raise ShapeError(f"rearrange: a parenthesis in {side!r} is not closed")
     return groups
+
+
+def _axis_names(token: str, hidden: int) -> list[str]:
+    if token == "...":
+        return [f"...{i}" for i in range(hidden)]
+    if token == "1":
+        return []
+    if not token.isidentifier() or token.strip("_") != token:
+        raise ShapeError(f"rearrange: {token!r} is not a name; those are of letters, digits and _")
+    return [token]
 
 
 def _fill_sizes(group: list[str], n: int, known: dict[str, int]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import broadcast_shape, check_tensors, whole
-from tinyml.functional.movement import broadcast_to, pad_by, reshape, shrink
+from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, whole
+from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -38,14 +38,27 @@ def diag(x: Tensor) -> Tensor:
     return (places.reshape(n, 1) == places).where(x.reshape(n, 1), False)
 
 
-def diagonal(x: Tensor) -> Tensor:
-    """The diagonal of a square matrix."""
-    if x.ndim != 2 or x.shape[0] != x.shape[1]:
-        raise ShapeError(f"diagonal: expected a square matrix, got {x.shape}")
-    n = x.shape[0]
-    padded = pad_by(reshape(x, (n * n,)), ((0, n),))
-    first = shrink(reshape(padded, (n, n + 1)), ((0, n), (0, 1))) if n else reshape(padded, (0, 1))
-    return reshape(first, (n,))
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """What lies `offset` further along dim2 than along dim1, as a new last axis.
+
+    AxisError if there is no such axis, ShapeError if dim1 and dim2 are the same.
+    """
+    offset = whole(offset, "diagonal", "offset")
+    first, second = (resolve_axis(d, x.ndim, "diagonal") for d in (dim1, dim2))
+    if first == second:
+        raise ShapeError(f"diagonal: it takes two axes, and dim1 and dim2 are both {first}")
+    outer = [a for a in range(x.ndim) if a not in (first, second)]
+    x = permute(x, (*outer, first, second))
+    sizes, around = x.shape[:-2], [None] * len(outer)
+    down, right = max(-offset, 0), max(offset, 0)
+    n = min(x.shape[-2] - down, x.shape[-1] - right)
+    if n <= 0:
+        return shrink(x, (*around, (0, 0), None)).sum(axis=-1)
+    # The square's rows one element longer than they are: its diagonal is the first column.
+    square = shrink(x, (*around, (down, down + n), (right, right + n)))
+    longer = pad_by(reshape(square, (*sizes, n * n)), (*((0, 0) for _ in outer), (0, n)))
+    column = shrink(reshape(longer, (*sizes, n, n + 1)), (*around, None, (0, 1)))
+    return reshape(column, (*sizes, n))
 
 
 def meshgrid(x: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:

@@ -485,7 +485,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 def nonzero(x: Tensor) -> Tensor:
     """The positions of elements that are not zero, one row each; read on the host."""
-    return type(x)(np.argwhere(x.numpy()).astype(np.int64), x.device)
+    return type(x)(np.argwhere(x.numpy()).astype(np.int32), x.device)
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:

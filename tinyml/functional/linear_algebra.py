@@ -126,12 +126,7 @@ def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
             n, m = x.shape[i], x.shape[j]
             if n != m:
                 raise ShapeError(f"einsum: {c!r} stands for the sizes {n} and {m} of {x.shape}")
-            order = [a for a in range(x.ndim) if a not in (i, j)]
-            matrix = x.permute([i, j, *order])
-            index = x._arange(n).reshape((1, n, *(1 for _ in order)))
-            index = index._broadcast_to((1, n, *matrix.shape[2:]))
-            x = matrix._gather(0, index).reshape((n, *matrix.shape[2:]))
-            letters = c + "".join(letters[a] for a in order)
+            x, letters = x.diagonal(0, i, j), letters.replace(c, "") + c
     return x, letters
 
 

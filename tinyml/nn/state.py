@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -84,41 +85,60 @@ def _children(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 def load_state_dict(
-    model: Any, state_dict: Mapping[str, Tensor], strict: bool = True
+    model: Any,
+    state_dict: MutableMapping[str, Tensor],
+    strict: bool = True,
+    verbose: bool = True,
+    consume: bool = False,
+    realize: bool = True,
 ) -> list[Tensor]:
     """Assign a state dict's values to the model's tensors, and return those tensors.
 
-    Values are cast to the model's dtypes and moved to its devices. `strict=False` skips names
-    that only one side has. A shape that differs is always an error. Nothing is changed if
-    there is an error.
+    Values are cast to the model's dtypes and moved to its devices. `strict=False` leaves alone
+    what only the model has. What only the state dict has is skipped, with a warning if `verbose`.
+    A shape that differs is always an error, but one number may have shape () or (1,), as older
+    files of PyTorch have it. Nothing is changed if there is an error.
+
+    `consume` takes what was loaded out of the state dict. With `realize=False` the values are
+    computed when they are needed.
     """
     mine = get_state_dict(model)
     missing = [name for name in mine if name not in state_dict] if strict else []
-    unexpected = [name for name in state_dict if name not in mine] if strict else []
+    unexpected = [name for name in state_dict if name not in mine]
     common = [name for name in mine if name in state_dict]
     unlike = [
-        f"{name}: the model has {mine[name].shape}, the state dict {state_dict[name].shape}"
+        f"Shape mismatch in layer `{name}`: Expected shape {mine[name].shape}, "
+        f"but found {state_dict[name].shape} in state dict."
         for name in common
-        if mine[name].shape != state_dict[name].shape
+        if not _fits(mine[name].shape, state_dict[name].shape)
     ]
-    if missing or unexpected or unlike:
+    if missing or unlike:
         raise _mismatch(missing, unexpected, unlike)
+    if unexpected and verbose:
+        names = ", ".join(unexpected)
+        warnings.warn(f"in the state dict, but not in the model: {names}", stacklevel=2)
     for name in common:
-        mine[name].assign(state_dict[name].to(mine[name].device).cast(mine[name].dtype).detach())
+        tensor, value = mine[name], state_dict.pop(name) if consume else state_dict[name]
+        value = value.to(tensor.device).cast(tensor.dtype).reshape(tensor.shape)
+        tensor.assign(value.detach())
     loaded = [mine[name] for name in common]
-    if loaded:
+    if loaded and realize:
         Tensor.realize(*loaded)
     return loaded
+
+
+def _fits(mine: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return mine == other or {mine, other} == {(), (1,)}
 
 
 def _mismatch(missing: list[str], unexpected: list[str], unlike: list[str]) -> TinymlError:
     lines = ["the state dict does not fit the model"]
     if missing:
         lines.append(f"  missing in the state dict: {', '.join(missing)}")
-    if unexpected:
+    if missing and unexpected:
         lines.append(f"  not in the model: {', '.join(unexpected)}")
-    lines += [f"  other shape: {line}" for line in unlike]
-    if missing or unexpected:
+    lines += [f"  {line}" for line in unlike]
+    if missing:
         lines.append("  strict=False loads the names that both have")
         return StateError("\n".join(lines))
     return ShapeError("\n".join(lines))
