@@ -103,17 +103,10 @@ def load_state_dict(
     computed when they are needed.
     """
     mine = get_state_dict(model)
-    missing = [name for name in mine if name not in state_dict] if strict else []
-    unexpected = [name for name in state_dict if name not in mine]
     common = [name for name in mine if name in state_dict]
-    unlike = [
-        f"Shape mismatch in layer `{name}`: Expected shape {mine[name].shape}, "
-        f"but found {state_dict[name].shape} in state dict."
-        for name in common
-        if not _fits(mine[name].shape, state_dict[name].shape)
-    ]
-    if missing or unlike:
-        raise _mismatch(missing, unexpected, unlike)
+    unexpected = [name for name in state_dict if name not in mine]
+    missing = [name for name in mine if name not in state_dict] if strict else []
+    _check_fit(mine, state_dict, missing, unexpected)
     if unexpected and verbose:
         names = ", ".join(unexpected)
         warnings.warn(f"in the state dict, but not in the model: {names}", stacklevel=2)
@@ -127,21 +120,31 @@ def load_state_dict(
     return loaded
 
 
-def _fits(mine: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return mine == other or {mine, other} == {(), (1,)}
-
-
-def _mismatch(missing: list[str], unexpected: list[str], unlike: list[str]) -> TinymlError:
+def _check_fit(
+    mine: Mapping[str, Tensor],
+    state_dict: Mapping[str, Tensor],
+    missing: list[str],
+    unexpected: list[str],
+) -> None:
+    unlike = [
+        f"  Shape mismatch in layer `{name}`: Expected shape {tensor.shape}, "
+        f"but found {state_dict[name].shape} in state dict."
+        for name, tensor in mine.items()
+        if name in state_dict and not _fits(tensor.shape, state_dict[name].shape)
+    ]
     lines = ["the state dict does not fit the model"]
     if missing:
         lines.append(f"  missing in the state dict: {', '.join(missing)}")
-    if missing and unexpected:
-        lines.append(f"  not in the model: {', '.join(unexpected)}")
-    lines += [f"  {line}" for line in unlike]
-    if missing:
-        lines.append("  strict=False loads the names that both have")
-        return StateError("\n".join(lines))
-    return ShapeError("\n".join(lines))
+        if unexpected:
+            lines.append(f"  not in the model: {', '.join(unexpected)}")
+        lines += [*unlike, "  strict=False loads the names that both have"]
+        raise StateError("\n".join(lines))
+    if unlike:
+        raise ShapeError("\n".join(lines + unlike))
+
+
+def _fits(mine: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return mine == other or {mine, other} == {(), (1,)}
 
 
 def safe_save(
