@@ -7,6 +7,8 @@ from collections.abc import Callable, Container, Hashable, Iterable
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
+_T = TypeVar("_T")
+
 
 class _Entry(weakref.ref[Any]):
     """A node in the table of `Interned`, and the parts by which it is found."""
@@ -24,17 +26,24 @@ class Interned(type):
 
     def __call__(cls, *parts: Any) -> Any:
         key = (cls, *parts)
-        entry = _nodes.get(key)
-        if entry is not None:
-            node = entry()
-            if node is not None:
-                return node
-        node = _make(cls, *parts)
+        node = known(key)
+        return remember(key, _make(cls, *parts)) if node is None else node
+
+
+def known(key: Hashable) -> Any:
+    """The node of this key; None if there is none."""
+    entry = _nodes.get(key)
+    return None if entry is None else entry()
+
+
+def remember(key: Hashable, node: _T) -> _T:
+    """A new node, to be found by its key while it is alive."""
+    if listeners:
         for listener in listeners:
             listener(node)
-        entry = _nodes[key] = _Entry(node, _forget)
-        entry.key = key
-        return node
+    entry = _nodes[key] = _Entry(node, _forget)
+    entry.key = key
+    return node
 
 
 listeners: list[Callable[[Any], None]] = []  # are told of each new node

@@ -24,33 +24,49 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tinyml.dtype import DType, bool_
 from tinyml.errors import DTypeError, ShapeError
-from tinyml.graph import Interned
+from tinyml.graph import known, remember
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
 from tinyml.roster import Roster
 
 Shape = tuple[int, ...]
+_N = TypeVar("_N", bound="LazyBuffer")
+_new = object.__new__
 
 
-class LazyBuffer(metaclass=Interned):
-    """A node. `sources` are the nodes it is computed from, `arg` is all else it says."""
+class LazyBuffer:
+    """A node. `sources` are the nodes it is computed from, `arg` is all else it says.
+
+    As with graph.Interned, equal nodes are one object; every op makes some, so it is done here.
+    """
 
     __slots__ = ("__weakref__", "arg", "device", "dtype", "shape", "sources")
     kind: ClassVar[str] = "node"
+    shape: Shape
+    dtype: DType
+    device: str
+    sources: tuple[LazyBuffer, ...]
+    arg: Any
 
-    def __init__(
-        self,
+    def __new__(
+        cls: type[_N],
         shape: Shape,
         dtype: DType,
         device: str,
         sources: tuple[LazyBuffer, ...] = (),
         arg: Any = None,
-    ) -> None:
-        self.shape, self.dtype, self.device = shape, dtype, device
-        self.sources, self.arg = sources, arg
+    ) -> _N:
+        key = (cls, arg, sources, dtype, shape, device)
+        node: _N | None = known(key)
+        if node is None:
+            node = _new(cls)
+            node.shape, node.dtype, node.device = shape, dtype, device
+            node.sources, node.arg = sources, arg
+            remember(key, node)
+        return node
 
     @property
     def size(self) -> int:
@@ -73,10 +89,7 @@ class Data(LazyBuffer):
     """Values in memory. `arg` is a number that no other Data has."""
 
     __slots__ = ("readers",)
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.readers = Roster()  # the tensors that hold (or held) this node itself
+    readers: Roster  # the tensors that hold (or held) this node itself
 
 
 class Const(LazyBuffer):
@@ -225,8 +238,9 @@ _identities = itertools.count()
 
 def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
-    node: Data = type.__call__(Data, shape, dtype, device, (), next(_identities))
-    return node  # equal to no other, so there is nothing to look up
+    node: Data = Data(shape, dtype, device, (), next(_identities))
+    node.readers = Roster()
+    return node
 
 
 def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffer:
@@ -413,13 +427,18 @@ def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
     """The same elements in row-major order, with another shape."""
     if x.shape == shape:
         return x
-    if prod(shape) != prod(x.shape) or min(shape, default=0) < 0:
+    if prod(shape) != prod(x.shape) or (shape and min(shape) < 0):
         raise ShapeError(f"cannot reshape {x.shape} ({x.size} elements) to {shape} ({prod(shape)})")
-    while type(x) is Move and x.movement is Movement.RESHAPE:
+    while type(x) is Move and x.arg[0] is Movement.RESHAPE:
         x = x.sources[0]  # the reshape between is not needed
         if x.shape == shape:
             return x
     return _move(Movement.RESHAPE, x, shape, shape)
+
+
+def without(x: LazyBuffer, axes: tuple[int, ...]) -> LazyBuffer:
+    """x without `axes`, whose size is 1."""
+    return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
 
 
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
@@ -440,7 +459,7 @@ def expand(x: LazyBuffer, shape: Shape) -> LazyBuffer:
     if len(shape) != len(x.shape):
         raise ShapeError(f"cannot expand {x.shape} to {shape}: the number of axes differs")
     for axis, (old, new) in enumerate(zip(x.shape, shape, strict=True)):
-        if old not in (1, new):
+        if old != new and old != 1:
             raise ShapeError(
                 f"cannot expand {x.shape} to {shape}: axis {axis} has size {old}, "
                 "and only size 1 can grow"

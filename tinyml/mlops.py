@@ -387,16 +387,24 @@ class Where(Elementwise):
 
 
 class Reduction(Function):
-    """`op` folded over axes, which become size 1."""
+    """`op` folded over axes, which become size 1, or are left out."""
 
-    __slots__ = ("axes",)
+    __slots__ = ("axes", "keepdim")
     op: ClassVar[Op]
 
-    def __init__(self, axes: tuple[int, ...]) -> None:
-        self.axes = axes
+    def __init__(self, axes: tuple[int, ...], keepdim: bool) -> None:
+        self.axes, self.keepdim = axes, keepdim
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.reduce_(self.op, x, self.axes)
+        node = lazy.reduce_(self.op, x, self.axes)
+        return node if self.keepdim else lazy.without(node, self.axes)
+
+    def kept(self, result: Tensor) -> Tensor:
+        """A tensor of the result's shape, with the axes at size 1."""
+        if self.keepdim:
+            return result
+        sizes = enumerate(self.inputs[0].shape)
+        return result.reshape(tuple([1 if a in self.axes else n for a, n in sizes]))
 
 
 class Sum(Reduction):
@@ -404,7 +412,7 @@ class Sum(Reduction):
     op = Op.ADD
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad.expand(self.inputs[0].shape),)
+        return (self.kept(grad)._broadcast_to(self.inputs[0].shape),)
 
 
 class _ExtremeOf(Reduction):
@@ -418,10 +426,10 @@ class _ExtremeOf(Reduction):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x = self.inputs[0]
-        equal = x == out
+        equal = x == self.kept(out)
         wide = float32 if x.dtype.is_half else x.dtype
         count = equal.cast(wide).sum(self.axes, keepdim=True)
-        share = (grad.cast(wide) / count).cast(x.dtype)
+        share = (self.kept(grad).cast(wide) / count).cast(x.dtype)
         return (equal.cast(x.dtype) * share,)
 
 
@@ -446,7 +454,8 @@ class Prod(Reduction):
         x = self.inputs[0]
         zero, solid, found = _zeros_apart(x)
         zeros, only = (t.sum(self.axes, keepdim=True) for t in (zero, found))
-        return (grad * _product_of_others(x, solid.prod(self.axes, keepdim=True), zeros, only),)
+        others = _product_of_others(x, solid.prod(self.axes, keepdim=True), zeros, only)
+        return (self.kept(grad) * others,)
 
 
 def _zeros_apart(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -496,17 +505,22 @@ class Permute(Function):
 
 
 class Expand(Function):
+    """Axes of size 1 repeated, and new axes in front."""
+
     __slots__ = ("shape",)
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.expand(x, self.shape)
+        new = len(self.shape) - len(x.shape)
+        return lazy.expand(lazy.reshape(x, (1,) * new + x.shape) if new else x, self.shape)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        pairs = zip(self.inputs[0].shape, self.shape, strict=True)
-        return (grad.sum(tuple(i for i, (a, b) in enumerate(pairs) if a != b), keepdim=True),)
+        own = self.inputs[0].shape
+        pairs = zip((1,) * (len(self.shape) - len(own)) + own, self.shape, strict=True)
+        grown = tuple(i for i, (a, b) in enumerate(pairs) if a != b)
+        return (grad.sum(grown, keepdim=True).reshape(own) if grown else grad.reshape(own),)
 
 
 class Pad(Function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
@@ -26,6 +27,14 @@ def whole(value: Any, op: str, name: str) -> int:
         return operator.index(value)
     except TypeError:
         raise wrong_type(op, name, "a whole number", value) from None
+
+
+def all_whole(values: tuple[Any, ...], op: str, name: str) -> tuple[int, ...]:
+    """`values` as ints; TypeError if one of them is none."""
+    for value in values:
+        if type(value) is not int:
+            return tuple([whole(v, op, name) for v in values])
+    return values
 
 
 def number(value: Any, op: str, name: str) -> Any:
@@ -72,9 +81,11 @@ def resolve_axes(axis: Axes, ndim: int, op: str) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     named = axis if isinstance(axis, (tuple, list, range)) else (axis,)
-    axes = tuple(sorted(resolve_axis(a, ndim, op) for a in named))
-    if len(set(axes)) != len(axes):
-        raise AxisError(f"{op}: each axis can be named once, got {tuple(named)}")
+    axes = tuple([resolve_axis(a, ndim, op) for a in named])
+    if len(axes) > 1:
+        axes = tuple(sorted(axes))
+        if len(set(axes)) != len(axes):
+            raise AxisError(f"{op}: each axis can be named once, got {tuple(named)}")
     return axes if ndim else ()
 
 
@@ -82,19 +93,21 @@ def as_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape given as `f(2, 3)` or `f((2, 3))`."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         return tuple(sizes[0])
-    if any(isinstance(n, (tuple, list)) for n in sizes):
-        raise ShapeError(f"sizes are given as f(2, 3) or as f((2, 3)), not both at once: {sizes}")
+    for n in sizes:
+        if type(n) is not int and isinstance(n, (tuple, list)):
+            raise ShapeError(f"sizes are f(2, 3) or f((2, 3)), not both at once: {sizes}")
     return sizes
 
 
 def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
     """The shape of a tensor to be made; ValueError if a size is negative or no whole number."""
-    shape = tuple(whole(n, op, "a size") for n in as_shape(sizes))
-    if any(n < 0 for n in shape):
+    shape = all_whole(as_shape(sizes), op, "a size")
+    if shape and min(shape) < 0:
         raise ShapeError(f"{op}: a size cannot be negative, got {shape}")
     return shape
 
 
+@lru_cache(maxsize=4096)  # the same few shapes meet again and again
 def broadcast_shape(op: str, *shapes: Shape) -> Shape:
     """The shape that all `shapes` expand to."""
     first = shapes[0]

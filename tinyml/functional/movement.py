@@ -10,6 +10,7 @@ from tinyml import mlops
 from tinyml.dtype import promote
 from tinyml.errors import AxisError, ShapeError
 from tinyml.functional.axes import (
+    all_whole,
     as_shape,
     check_tensors,
     resolve_axes,
@@ -17,7 +18,7 @@ from tinyml.functional.axes import (
     whole,
     wrong_type,
 )
-from tinyml.functional.views import Expanded, Permuted, Reshaped, Shrunk
+from tinyml.functional.views import expanded, permuted, reshaped, shrunk
 from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     sizes = as_shape(shape)
     if None in sizes:
         sizes = tuple(_kept(x, i, sizes) if n is None else n for i, n in enumerate(sizes))
-    sizes = tuple([n if type(n) is int else whole(n, "reshape", "a size") for n in sizes])
+    sizes = all_whole(sizes, "reshape", "a size")
     if -1 in sizes:
         sizes = _infer(x, sizes)
-    return x if sizes == x._lazy.shape else x._shown(mlops.Reshape(sizes), Reshaped(sizes))
+    return x if sizes == x._lazy.shape else x._shown(mlops.Reshape(sizes), reshaped(sizes))
 
 
 def _kept(x: Tensor, axis: int, sizes: tuple[Any, ...]) -> int:
@@ -46,10 +47,10 @@ def _kept(x: Tensor, axis: int, sizes: tuple[Any, ...]) -> int:
 def _infer(x: Tensor, sizes: Shape) -> Shape:
     if sizes.count(-1) > 1:
         raise ShapeError(f"reshape: only one size can be -1, got {sizes}")
-    rest = prod(n for n in sizes if n != -1)
+    rest = -prod(sizes)
     if rest == 0 or x.numel() % rest:
         raise ShapeError(f"reshape: cannot reshape {x.shape} ({x.numel()} elements) to {sizes}")
-    return tuple(x.numel() // rest if n == -1 else n for n in sizes)
+    return tuple([x.numel() // rest if n == -1 else n for n in sizes])
 
 
 def permute(x: Tensor, *order: Any) -> Tensor:
@@ -58,36 +59,33 @@ def permute(x: Tensor, *order: Any) -> Tensor:
     axes = tuple([resolve_axis(a, ndim, "permute") for a in given])
     if len(axes) != ndim or len(set(axes)) != ndim:
         raise ShapeError(f"permute: order {given} must name each axis of {x.shape} once")
-    return x if axes == tuple(range(ndim)) else x._shown(mlops.Permute(axes), Permuted(axes))
+    return x if axes == tuple(range(ndim)) else x._shown(mlops.Permute(axes), permuted(axes))
 
 
 def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
     """Two axes exchanged."""
     if x.ndim == 0 and {dim0, dim1} <= {0, -1}:
         return x
-    first, second = (resolve_axis(d, x.ndim, "transpose") for d in (dim0, dim1))
-    order = list(range(x.ndim))
+    ndim = x.ndim
+    first, second = resolve_axis(dim0, ndim, "transpose"), resolve_axis(dim1, ndim, "transpose")
+    order = list(range(ndim))
     order[first], order[second] = second, first
     return permute(x, order)
 
 
 def expand(x: Tensor, *shape: Any) -> Tensor:
     """Axes of size 1 repeated to `shape`, new axes in front; -1 and None keep a size."""
-    sizes = tuple(n if n is None else whole(n, "expand", "a size") for n in as_shape(shape))
+    sizes = tuple([n if n is None else whole(n, "expand", "a size") for n in as_shape(shape)])
     if len(sizes) < x.ndim:
         raise ShapeError(f"expand: cannot expand {x.shape} to {sizes}: it has more axes than that")
     own = (1,) * (len(sizes) - x.ndim) + x.shape
-    full = tuple(o if n in (-1, None) else int(n) for o, n in zip(own, sizes, strict=True))
-    return broadcast_to(x, full)
+    full = tuple([o if n is None or n == -1 else n for o, n in zip(own, sizes, strict=True)])
+    return x if full == x.shape else x._shown(mlops.Expand(full), expanded(full))
 
 
 def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
-    """x as `shape`, which has no fewer axes."""
-    if x.shape == shape:
-        return x
-    if x.ndim < len(shape):
-        x = reshape(x, (1,) * (len(shape) - x.ndim) + x.shape)
-    return x if x.shape == shape else x._shown(mlops.Expand(shape), Expanded(shape))
+    """x as `shape`, which has no fewer axes; for ops on elements, and so no view."""
+    return x if x._lazy.shape == shape else x._apply(mlops.Expand(shape))
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -114,7 +112,7 @@ def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without the axes of size 1, or without these if their size is 1."""
     axes = resolve_axes(dim, x.ndim, "squeeze")
-    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes or n != 1))
+    return reshape(x, tuple([n for i, n in enumerate(x.shape) if i not in axes or n != 1]))
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
@@ -144,7 +142,7 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     if len(spans) != x.ndim:
         raise ShapeError(f"shrink: {x.shape} needs one (start, stop) per axis, got {spans}")
     everything = kept == tuple((0, n) for n in x.shape)
-    return x if everything else x._shown(mlops.Shrink(kept), Shrunk(kept))
+    return x if everything else x._shown(mlops.Shrink(kept), shrunk(kept))
 
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:

@@ -27,8 +27,10 @@ def _reduced(
     function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
 ) -> Tensor:
     shape = x.shape
-    result = x._own() if all(shape[a] == 1 for a in axes) else x._apply(function(axes))
-    return result if keepdim else _without(result, axes)
+    for a in axes:
+        if shape[a] != 1:
+            return x._apply(function(axes, keepdim))
+    return x._own() if keepdim else _without(x._own(), axes)
 
 
 def _without(x: Tensor, axes: tuple[int, ...]) -> Tensor:

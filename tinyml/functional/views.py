@@ -10,15 +10,16 @@ tensor like any other.
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
+from weakref import ref
 
 from tinyml import lazy
 from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
-from tinyml.lazy import LazyBuffer, Shape
+from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -108,25 +109,32 @@ class Detached:
         return value
 
 
+# the same move is made again and again, and the classes need no more than one of each
+reshaped = lru_cache(maxsize=4096)(Reshaped)
+permuted = lru_cache(maxsize=4096)(Permuted)
+expanded = lru_cache(maxsize=4096)(Expanded)
+shrunk = lru_cache(maxsize=4096)(Shrunk)
+
+
 class View:
     """How a tensor follows its root."""
 
     __slots__ = ("above", "kept", "move", "node", "recorded", "root", "seen")
 
     def __init__(self, root: Tensor, above: View | None, move: Move) -> None:
-        self.root = weakref.ref(root)
+        node = root._lazy
+        self.root = ref(root)
         # memory lives as long as its views; a graph that nobody holds is not kept for them
-        self.kept = root if isinstance(root._lazy, (lazy.Data, lazy.Assign)) else None
+        self.kept = root if isinstance(node, (lazy.Data, lazy.Assign)) else None
         self.above, self.move = above, move
-        self.recorded: bool = mode.recording and not isinstance(move, Detached)
-        if above is not None:
-            self.recorded = self.recorded and above.recorded
-        self.note(root)
+        self.recorded: bool = (
+            mode.recording and type(move) is not Detached and (above is None or above.recorded)
+        )
+        self.seen, self.node = mode.assignments, ref(node)
 
     def note(self, root: Tensor) -> None:
         """The view shows what the root holds now."""
-        self.seen: int = mode.assignments
-        self.node: weakref.ref[LazyBuffer] = weakref.ref(root._lazy)
+        self.seen, self.node = mode.assignments, ref(root._lazy)
 
     def moves(self) -> tuple[Move, ...]:
         """From the root to the view."""
@@ -147,11 +155,9 @@ def read(root: Tensor, moves: tuple[Move, ...]) -> Tensor:
 
 def follow(view: Tensor, source: Tensor, move: Move) -> Tensor:
     """Let `view`, which is `move` of `source`, show what is assigned to the source, and back."""
-    root = root_of(source)
-    if root is None:
-        view._view = View(source, None, move)
-    else:
-        view._view = View(root, source._view, move)
+    above = source._view
+    root = None if above is None else above.root()
+    view._view = View(source, None, move) if root is None else View(root, above, move)
     return view
 
 
