@@ -24,7 +24,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from math import prod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeAlias
 
 from tinyml.dtype import DType, bool_
 from tinyml.errors import DTypeError, ShapeError
@@ -33,7 +33,7 @@ from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement,
 from tinyml.roster import Roster
 
 Shape = tuple[int, ...]
-_N = TypeVar("_N", bound="LazyBuffer")
+Sources: TypeAlias = "tuple[LazyBuffer, ...]"
 _new = object.__new__
 
 
@@ -44,23 +44,17 @@ class LazyBuffer:
     """
 
     __slots__ = ("__weakref__", "arg", "device", "dtype", "shape", "sources")
-    kind: ClassVar[str] = "node"
     shape: Shape
     dtype: DType
     device: str
-    sources: tuple[LazyBuffer, ...]
+    sources: Sources
     arg: Any
 
     def __new__(
-        cls: type[_N],
-        shape: Shape,
-        dtype: DType,
-        device: str,
-        sources: tuple[LazyBuffer, ...] = (),
-        arg: Any = None,
-    ) -> _N:
+        cls, shape: Shape, dtype: DType, device: str, sources: Sources = (), arg: Any = None
+    ) -> Any:
         key = (cls, arg, sources, dtype, shape, device)
-        node: _N | None = known(key)
+        node = known(key)
         if node is None:
             node = _new(cls)
             node.shape, node.dtype, node.device = shape, dtype, device
