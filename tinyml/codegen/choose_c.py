@@ -6,9 +6,11 @@ from math import prod
 
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
-from tinyml.codegen.nest import Kind, folds
+from tinyml.codegen.nest import Kind, folds, loads
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
+
+SQUARE = 16  # elements of float32 in a cache line
 
 
 class CChooser(Chooser):
@@ -23,6 +25,10 @@ class CChooser(Chooser):
         if not rows:
             return
         last = rows[-1]
+        across = self._read_across(number, last)
+        if across is not None and self.lanes > 1:
+            self._square(number, across, last)
+            return
         outer = prod(a.size for a in rows[:-1])
         piece = max(self.lanes, 4096 // self.lanes * self.lanes)
         if outer < 4 * self.target.cores and last.size >= 2 * piece:
@@ -33,6 +39,28 @@ class CChooser(Chooser):
         elif last.size >= self.lanes and self.lanes > 1:
             self.apply(OptKind.LANES, last, self.lanes)
         self._share(number)
+
+    def _read_across(self, number: int, last: Axis) -> Axis | None:
+        """Another row axis along which some load lies side by side, and jumps along the last."""
+        one = self.one(number)
+        found = [
+            a
+            for load in loads(one)
+            for a in one.rows[:-1]
+            if load.position.stride(a) == 1 and abs(load.position.stride(last) or 0) > 1
+        ]
+        longest = max(found, key=lambda a: a.size, default=None)
+        return longest if longest is not None and min(longest.size, last.size) >= SQUARE else None
+
+    def _square(self, number: int, across: Axis, last: Axis) -> None:
+        """Squares of elements, so that what one row of a square brings to the cache serves all."""
+        for axis in (across, last):
+            self.apply(OptKind.PEEL, axis.name, SQUARE)
+            self.apply(OptKind.SPLIT, axis.name, SQUARE)
+        self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+        for axis in (last, across):
+            self.apply(OptKind.ORDER, axis.name)
+        self.bind_grid(number, but=(f"{across.name}s", f"{last.name}s"))
 
     def scatter(self, number: int) -> None:
         """Only rows that no looked-up index depends on are shared out: no two stores meet."""
@@ -93,13 +121,31 @@ class CChooser(Chooser):
                     break
 
     def _columns(self, number: int, row: Axis) -> None:
-        """Folds down columns: lanes and a few vectors of neighbouring columns at once."""
+        """Folds down columns: lanes and a few vectors of neighbouring columns at once.
+
+        Where there are many columns, several groups of them walk a few elements of the fold in
+        turn, so that memory is read in longer runs; their sums wait in a tile.
+        """
         vectors = next((n for n in (4, 2, 1) if row.size >= n * self.lanes), 1)
-        self.apply(OptKind.PEEL, row, vectors * self.lanes)
+        width = vectors * self.lanes
+        groups = min(16, row.size // width // (2 * self.target.cores))
+        step = self._step_of_columns(number) if groups > 1 else 0
+        self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)
         if vectors > 1:
             self.apply(OptKind.UNROLL, row.name, vectors)
-        self.bind_grid(number)
+        inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""
+        self.bind_grid(number, but=(inner,))
+        if inner:
+            self.apply(OptKind.BLOCK, folds(self.one(number))[0].axes[0], step)
+
+    def _step_of_columns(self, number: int) -> int:
+        """How many elements of a fold are walked before the next columns; 0 if it is short."""
+        found = folds(self.one(number))
+        size = found[0].axes[0].size
+        if len(found) > 1 or len(found[0].axes) > 1 or size < 256:
+            return 0
+        return next((n for n in range(48, 15, -1) if size % n == 0), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
         return self.lanes > 1 and contract(self, number, found)
