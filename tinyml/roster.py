@@ -60,6 +60,11 @@ class Roster:
         """All of them, each once, in order."""
         return list({id(o): o for r in self._references if (o := r()) is not None}.values())
 
+    def first(self, condition: Callable[[Any], bool]) -> Any:
+        """The earliest member that fulfils a condition, or None."""
+        alive = (o for r in self._references if (o := r()) is not None)
+        return next(filter(condition, alive), None)
+
     def retain(self, condition: Callable[[Any], bool]) -> list[Any]:
         """The members that fulfil a condition; the others are not members any more."""
         kept = [member for member in self.members() if condition(member)]

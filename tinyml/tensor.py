@@ -6,6 +6,7 @@ autograd and assignment.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator
 from copy import deepcopy
@@ -73,6 +74,7 @@ class Tensor:
     _assigned_alone: _Int = 0  # the value of mode.assignments then; see _assigned
     _moments: tuple[autograd.Moment, ...] = ()  # when captured steps assigned to this
     _view: views.View | None = None  # how this follows another tensor
+    _version: Callable[[], LazyBuffer | None] | None = None  # the last Assign of our own
     _lazy: LazyBuffer
 
     def __init__(
@@ -247,10 +249,10 @@ class Tensor:
             if not isinstance(other, Tensor):
                 raise wrong_type("realize", f"argument {number}", "a Tensor", other)
         tensors = (self, *others)
-        leaves = realizing.realize([t.lazy for t in tensors])
-        for tensor, leaf in zip(tensors, leaves, strict=True):
-            if tensor._lazy is not leaf:
-                tensor.lazy = leaf
+        unreal = [t for t in tensors if type(t.lazy) is not lazy.Data]
+        leaves = realizing.realize([t._lazy for t in unreal]) if unreal else []
+        for tensor, leaf in zip(unreal, leaves, strict=True):
+            tensor.lazy = leaf
         return self
 
     def numpy(self) -> npt.NDArray[Any]:
@@ -519,12 +521,24 @@ class Tensor:
         if other.requires_grad and mode.recording:
             autograd.keep_versions(other, lambda t: t is self or views.root_of(t) is self)
         self._assigned, self._moments = autograd.note_assignment(), ()
-        in_memory = isinstance(self._lazy, (lazy.Data, lazy.Assign))
-        self.lazy = lazy.assign(self._lazy, node) if in_memory else node
+        if self._owns_memory():
+            node = lazy.assign(self._lazy, node)
+            self._version = weakref.ref(node)
+        self.lazy = node
         if other.requires_grad and mode.recording:
             self._record, self.requires_grad = other._record, True
         else:
             self._record = None
+
+    def _owns_memory(self) -> _Bool:
+        """Whether this is in memory, and first: what has been made of it may share the memory."""
+        node = self._lazy
+        if type(node) is lazy.Data:
+            return (
+                node.readers.first(lambda t: lazy.assigned(t._lazy) is node and not t.follows)
+                is self
+            )
+        return type(node) is lazy.Assign and self._version is not None and self._version() is node
 
     def _before_assignment(self) -> Tensor:
         """This version of the values as a tensor of its own, for computing the next one."""

@@ -193,6 +193,15 @@ def refresh(tensor: Tensor, view: View) -> None:
                 tensor.lazy = read(root, view.moves())._lazy
 
 
+def unrealize(tensor: Tensor) -> None:
+    """Let a view be computed from its root again, though its values were computed already."""
+    view, root = tensor._view, root_of(tensor)
+    if view is not None and root is not None:
+        view.note(root)
+        with no_grad():
+            tensor.lazy = read(root, view.moves())._lazy
+
+
 def _read_anew(tensor: Tensor, view: View, root: Tensor) -> None:
     view.note(root)
     with enable_grad() if view.recorded else no_grad():

@@ -71,6 +71,7 @@ def capture(
 ) -> tuple[list[Tensor], Any, Step, Outline]:
     """Call `function`; its results and their structure, and the step that gives them again."""
     _realize_pending()
+    _unrealize_views()
     Tensor.realize(*inputs) if inputs else None
     before, grads, clock = _Before(), [t.grad for t in inputs], mode.assignments
     capturing.active = True
@@ -118,6 +119,14 @@ def _realize_pending() -> None:
         for tensor in tensors:
             with suppress(TinymlError):
                 tensor.realize()
+
+
+def _unrealize_views() -> None:
+    """What a view has computed for itself is no state: a replay reads the root."""
+    for leaf in list(memory):
+        for tensor in leaf.readers.members():
+            if tensor.lazy is leaf and tensor.follows:
+                views.unrealize(tensor)
 
 
 def _pending() -> list[Tensor]:

@@ -1,0 +1,141 @@
+"""What TinyJit replays is what the same function does without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, note, settings
+from hypothesis import strategies as st
+from programs import NUMBERS, OPS, Run, State, Step
+
+from tinyml import Tensor, TinyJit, no_grad
+from tinyml import realize as realizing
+from tinyml.device import Device
+
+WEIGHTS = ("view", "view", "derive", "derive", "put", "put", *OPS)
+_numbers = st.tuples(*[st.integers(0, 59) for _ in range(NUMBERS)])
+steps = st.tuples(st.sampled_from(WEIGHTS), _numbers)
+programs = st.lists(steps, min_size=1, max_size=6)
+
+
+def _arguments(call: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    rng = np.random.default_rng(call)
+    x = rng.integers(-4, 5, (3, 3)).astype(np.float32)
+    places, mask = rng.integers(-3, 3, 3), rng.integers(0, 2, (3, 3)).astype(bool)
+    found = Tensor(x, device), Tensor(places.astype(np.int32), device), Tensor(mask, device)
+    Tensor.realize(*found)
+    return found
+
+
+def _function(
+    state: State, program: list[Step], trained: bool, told: list[str]
+) -> Callable[[Tensor, Tensor, Tensor], list[Tensor]]:
+    def function(x: Tensor, places: Tensor, mask: Tensor) -> list[Tensor]:
+        run = Run(state, [*state.held, x], places, mask, trained)
+        found = run.go(program)
+        told[:] = run.told
+        return [*found, found[0].sum()]
+
+    return function
+
+
+def check(device: str, program: list[Step], trained: bool) -> list[str]:
+    """Four calls, eagerly and with TinyJit, with writes to the state and readers between."""
+    told: list[str] = []
+    other = "CPU" if device == "NUMPY" else "NUMPY"
+    eager, replayed = (State.of(device, other, trained) for _ in range(2))
+    plain = _function(eager, program, trained, told)
+    step = TinyJit(_function(replayed, program, trained, []))
+    for call in range(5):
+        after = []
+        for function, state in ((plain, eager), (step, replayed)):
+            Tensor.manual_seed(call)
+            arguments = _arguments(call, device)
+            waiting = state.held[0].detach() * 2 + state.held[1]
+            with Tensor.train():
+                found = function(*arguments)
+            after.append([*found, *state.held, *arguments, waiting])
+        for n, (wanted, got) in enumerate(zip(*after, strict=True)):
+            assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+            a, b = got.numpy(), wanted.numpy()
+            np.testing.assert_allclose(a, b, 1e-3, 1e-3, err_msg=f"t{n} in call {call}: {told}")
+        with no_grad():
+            for state in (eager, replayed):
+                state.held[0].assign(state.held[0].clip(-4, 4))
+                if call % 2:
+                    state.held[1][call % 3] = call
+    return told
+
+
+def _quick(examples: int) -> settings:
+    phases = [Phase.generate, Phase.shrink]
+    return settings(max_examples=examples, deadline=None, derandomize=True, phases=phases)
+
+
+@_quick(16)
+@given(program=programs, trained=st.booleans())
+def test_replays_of_random_programs(program: list[Step], trained: bool) -> None:
+    note("\n".join(check("NUMPY", program, trained)))
+
+
+@_quick(4)
+@given(program=programs, trained=st.booleans())
+def test_compiled_replays_of_random_programs(program: list[Step], trained: bool) -> None:
+    if not Device.available("CPU"):
+        pytest.skip("no CPU device")
+    note("\n".join(check("CPU", program, trained)))
+
+
+# ---- what such programs have found ----
+
+
+def matrix(device: str) -> Tensor:
+    return Tensor(np.arange(9, dtype=np.float32).reshape(3, 3), device).realize()
+
+
+def test_a_copy_realized_together_with_an_assignment_has_the_old_values(device: str) -> None:
+    w = matrix(device)
+    copy = w.clone()
+    w.assign(w + 1)
+    Tensor.realize(copy, w)
+    assert (w - copy).tolist() == [[1.0] * 3] * 3
+
+
+def test_a_copy_of_a_parameter_can_be_changed_in_a_step(device: str) -> None:
+    w = matrix(device)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        copy = w.clone()
+        w.assign(w + 1)
+        copy += x
+        return copy - w
+
+    for _ in range(4):
+        assert step(Tensor([3.0], device).realize()).tolist() == [[2.0] * 3] * 3
+    assert w[0, 0].item() == 4
+
+
+def test_a_tensor_keeps_its_memory_when_its_copy_is_changed(device: str) -> None:
+    w = matrix(device)
+    memory = realizing.memory[w.lazy]
+    copy = w.contiguous()
+    copy += 1
+    assert (copy - w).tolist() == [[1.0] * 3] * 3
+    assert realizing.memory[w.lazy] is memory
+
+
+def test_a_step_reads_through_a_view_that_was_computed_before(device: str) -> None:
+    w = matrix(device)
+    turned = w.T
+    turned.numpy()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return turned + x
+
+    for call in range(4):
+        w.assign(w + 1)
+        assert step(Tensor([0.0], device).realize())[0, 1].item() == 4 + call
