@@ -534,10 +534,8 @@ class Tensor:
         """Whether this is in memory, and first: what has been made of it may share the memory."""
         node = self._lazy
         if type(node) is lazy.Data:
-            return (
-                node.readers.first(lambda t: lazy.assigned(t._lazy) is node and not t.follows)
-                is self
-            )
+            holds = lambda t: lazy.assigned(t._lazy) is node and not t.follows  # noqa: E731
+            return node.readers.first(holds) is self
         return type(node) is lazy.Assign and self._version is not None and self._version() is node
 
     def _before_assignment(self) -> Tensor:
