@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import string
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tinyml.dtype import DType, bool_, float32, int32, promote
+from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import check_tensors, wrong_type
+from tinyml.functional.axes import broadcast_shape, check_tensors, wrong_type
+from tinyml.functional.contraction import Alignment, Contraction, contract
+from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
-
-
-def _contract(x: Tensor, y: Tensor, axes: tuple[int, ...], dtype: DType | None) -> Tensor:
-    """sum(x * y, axes); halves are multiplied and added up in float32."""
-    result = dtype or promote(x.dtype, y.dtype)
-    wide = float32 if result.is_half else (int32 if result is bool_ else result)
-    return (x.cast(wide) * y.cast(wide)).sum(axes, dtype=wide).cast(result)
 
 
 def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
@@ -28,24 +24,32 @@ def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
 
 def _product(op: str, x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
     check_tensors(op, x, w=w)
-    if not x.ndim or not w.ndim:
-        raise ShapeError(f"{op}: both need at least one axis, got {x.shape} and {w.shape}")
-    k = w.shape[-min(w.ndim, 2)]
-    if x.shape[-1] != k:
+    how = _rows_and_columns(op, x._lazy.shape, w._lazy.shape)
+    return contract(x, w, how, None if dtype is None else to_dtype(dtype))
+
+
+@lru_cache(maxsize=4096)  # most programs multiply the same few shapes
+def _rows_and_columns(op: str, x: Shape, w: Shape) -> Contraction:
+    """The last axis of x along the second last (or only) one of w, in the space (.., m, n, k)."""
+    if not x or not w:
+        raise ShapeError(f"{op}: both need at least one axis, got {x} and {w}")
+    k = w[-min(len(w), 2)]
+    if x[-1] != k:
         raise ShapeError(
-            f"{op}: cannot multiply {x.shape} with {w.shape}: the last axis of the first "
-            f"({x.shape[-1]}) and axis {-min(w.ndim, 2)} of the second ({k}) must be equal"
+            f"{op}: cannot multiply {x} with {w}: the last axis of the first ({x[-1]}) and axis "
+            f"{-min(len(w), 2)} of the second ({k}) must be equal"
         )
-    target = None if dtype is None else to_dtype(dtype)
-    if w.ndim == 1:
-        return _contract(x, w, (x.ndim - 1,), target)
-    columns = w.transpose(-1, -2)  # (.., n, k)
-    if x.ndim == 1:
-        return _contract(columns, x, (columns.ndim - 1,), target)
-    left = x.reshape((*x.shape[:-1], 1, k))  # (.., m, 1, k)
-    right = columns.reshape((*w.shape[:-2], 1, w.shape[-1], k))  # (.., 1, n, k)
-    axis = max(left.ndim, right.ndim) - 1
-    return _contract(left, right, (axis,), target)  # (.., m, n)
+    m, n = x[-2:-1], (w[-1:] if len(w) > 1 else ())
+    batch = broadcast_shape(op, x[:-2], w[:-2])
+    columns = (len(w) - 1, len(w) - 2) if n else (0,)
+    of_x, of_w = ((1,) * (len(batch) - len(own)) + own for own in (x[:-2], w[:-2]))
+    product = (*batch, *m, *n)
+    return Contraction(
+        Alignment(x, tuple(range(len(x))), (*of_x, *m, *(1 for _ in n), k)),
+        Alignment(w, (*range(len(w) - 2), *columns), (*of_w, *(1 for _ in m), *n, k)),
+        Alignment(product, tuple(range(len(product))), (*product, 1)),
+        (*product, k),
+    )
 
 
 def linear(
