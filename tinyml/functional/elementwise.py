@@ -44,7 +44,8 @@ def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor,
         if isinstance(y, (bool, int, float)):
             node = x.lazy
             dtype = weak_dtype(node.dtype, y)
-            x, y = x.cast(dtype), x._full(node.shape, y, dtype)
+            y = x._of(lazy.const(y, dtype, node.device, node.shape))
+            x = x if node.dtype is dtype else x.cast(dtype)
             return (y, x) if reverse else (x, y)
         y = x._coerce(y, op)
     a, b = x.lazy, y.lazy

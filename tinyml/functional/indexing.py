@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,16 @@ from tinyml.functional.axes import (
     wrong_type,
 )
 from tinyml.functional.movement import every, pad_by
+from tinyml.functional.subscript import (
+    Box,
+    Part,
+    box_of,
+    is_new,
+    items_of,
+    key_of,
+    parse,
+    placed_on,
+)
 from tinyml.functional.views import follow, shows
 from tinyml.ops import Op
 
@@ -32,157 +43,49 @@ if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What an index says about one axis of the source (or about a new axis)."""
-
-    kind: str  # "int", "slice", "new", "tensor"; before it is placed, "mask" of size stop
-    start: int = 0
-    stop: int = 1
-    step: int = 1
-    index: Any = None  # the Tensor of a "tensor"
-
-    @property
-    def length(self) -> int:
-        return max(0, -(-(self.stop - self.start) // abs(self.step)))
-
-
-# ---- reading an index ----
-
-
-def _parse(x: Tensor, index: Any) -> list[_Part]:
-    given = [g for item in _items(index) for g in _expanded(x, item)]
-    if sum(item is Ellipsis for item in given) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
-    counted = sum(not (item is Ellipsis or _is_new(item)) for item in given)
-    if counted > x.ndim:
-        raise IndexError(f"too many indices ({counted}) for a tensor of shape {x.shape}")
-    rest: list[Any] = [slice(None)] * (x.ndim - counted)
-    at = next((i for i, item in enumerate(given) if item is Ellipsis), len(given))
-    given[at : at + 1] = rest
-    parts, axis = [], 0
-    for item in given:
-        if _is_new(item):  # a bool is a mask of no axes: none or one
-            parts.append(_Part("new", stop=1 if item is None else int(item)))
-            continue
-        parts.append(_part(x, item, axis))
-        axis += 1
-    return parts
-
-
-def _items(index: Any) -> list[Any]:
-    return list(index) if isinstance(index, tuple) else [index]
-
-
-def _is_new(item: Any) -> bool:
-    """Whether an item stands for a new axis; a bool is a mask of no axes, and chooses 0 or 1."""
-    return item is None or isinstance(item, (bool, np.bool_))
-
-
-def _expanded(x: Tensor, item: Any) -> list[Any]:
-    """Masks as tensors of indices, lists as tensors; everything else as it is."""
-    if isinstance(item, (list, tuple, np.ndarray)):
-        item = _from_host(x, item)
-    if isinstance(item, type(x)):
-        check_tensors("index", x, index=item)
-        if item.dtype is bool_ and not item.ndim:
-            return [bool(item.item())]
-    if isinstance(item, type(x)) and item.dtype is bool_:
-        places = np.nonzero(item.numpy())
-        found = [type(x)(p.astype(np.int64), x.device) for p in places]
-        return [_Part("mask", stop=n, index=p) for n, p in zip(item.shape, found, strict=True)]
-    return [item]
-
-
-def _from_host(x: Tensor, item: Any) -> Any:
-    if isinstance(item, (list, tuple)) and not _only_numbers(item):
-        if not _only_numbers(item, type(x)):
-            raise IndexError(f"an index holds integers, got {item!r}")
-        parts = [_from_host(x, v) if isinstance(v, (list, tuple)) else v for v in item]
-        parts = [p if isinstance(p, type(x)) else type(x)(p, x.device) for p in parts]
-        return parts[0].stack(*parts[1:])
-    values = np.asarray(item) if np.size(item) else np.zeros(np.shape(item), np.int32)
-    if values.dtype.kind not in "iub":
-        raise IndexError(f"an index holds integers, got {values.dtype}: {item!r}")
-    return type(x)(values if values.dtype.kind == "b" else values.astype(np.int64), x.device)
-
-
-def _only_numbers(item: Any, *others: type) -> bool:
-    if isinstance(item, (list, tuple)):
-        return all(_only_numbers(v, *others) for v in item)
-    return isinstance(item, (int, np.integer, *others)) and item is not None
-
-
-def _part(x: Tensor, item: Any, axis: int) -> _Part:
-    n = x.shape[axis]
-    if isinstance(item, _Part):
-        if item.stop != n:
-            raise IndexError(f"a mask of size {item.stop} does not fit axis {axis} of {x.shape}")
-        return _Part("tensor", index=item.index)
-    if isinstance(item, slice):
-        return _slice(item, n)
-    if isinstance(item, type(x)):
-        if not item.dtype.is_int:
-            raise IndexError(f"an index is a tensor of integers, got {item.dtype}")
-        return _Part("tensor", index=item)
-    if not hasattr(item, "__index__"):
-        raise IndexError(
-            f"an index is an int, slice, None, ..., list or integer Tensor; got {item!r}"
-        )
-    place = int(item)
-    if not -n <= place < n:
-        raise IndexError(f"index {place} is out of bounds for axis {axis} of {x.shape}")
-    place %= n
-    return _Part("int", place, place + 1)
-
-
-def _slice(item: slice, n: int) -> _Part:
-    for bound in (item.start, item.stop, item.step):
-        if bound is not None and not isinstance(bound, (int, np.integer)):
-            raise TypeError(f"a slice is made of integers or None, not of {type(bound).__name__}")
-    start, stop, step = item.indices(n)  # ValueError if the step is 0
-    count = len(range(start, stop, step))
-    if not count:
-        return _Part("slice", 0, 0)
-    if step < 0:
-        start, stop = start + (count - 1) * step, start + 1
-    else:
-        stop = start + (count - 1) * step + 1
-    return _Part("slice", start, stop, step)
-
-
 # ---- __getitem__ ----
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index]."""
-    parts = _parse(x, index)
-    chosen = _basic(x, parts)
+    if (key := key_of(index)) is not None:
+        box, move = _plain(x._lazy.shape, key)
+        return _shown(x, box, move)
+    parts = parse(x, index)
     tensors = [p.index for p in parts if p.kind == "tensor"]
     if not tensors:
-        return follow(chosen, x, _Indexed(tuple(parts))) if chosen is not x else x
+        return _shown(x, box_of(x.shape, parts), _Indexed(tuple(parts)))
+    chosen = _basic(x, parts)
     kept = [p.kind for p in parts if p.kind != "int"]
     return _advanced(chosen, [i for i, kind in enumerate(kept) if kind == "tensor"], tensors)
 
 
-def _basic(x: Tensor, parts: Sequence[_Part]) -> Tensor:
+@lru_cache(maxsize=4096)  # loops index the same few shapes at the same few places
+def _plain(shape: tuple[int, ...], key: tuple[Any, ...]) -> tuple[Box, _Indexed]:
+    """An index without tensors, as what it does to this shape, and as a view."""
+    parts = placed_on(shape, [slice(*k) if type(k) is tuple else k for k in key])
+    return box_of(shape, parts), _Indexed(tuple(parts))
+
+
+def _basic(x: Tensor, parts: Sequence[Part]) -> Tensor:
     """Slices and integers applied, new axes added; axes indexed by tensors stay whole."""
-    axes = [p for p in parts if p.kind != "new"]
-    whole = [p.kind == "tensor" for p in axes]
-    x = x.shrink([None if w else (p.start, p.stop) for p, w in zip(axes, whole, strict=True)])
-    backwards = tuple(i for i, p in enumerate(axes) if p.step < 0)
-    x = x.flip(backwards) if backwards else x
-    for i, p in enumerate(axes):
-        x = every(x, i, abs(p.step)) if x.shape[i] else x
-    sizes = iter(x.shape)
-    shape: list[int] = []
-    for p in parts:
-        n = 1 if p.kind == "new" else next(sizes)
-        if p.kind != "int":
-            shape.append(n)
-    x = x.reshape(tuple(shape))
-    kept = [p for p in parts if p.kind != "int"]
-    return x.shrink([(0, p.stop) if p.kind == "new" else None for p in kept])
+    return _taken(x, box_of(x.shape, parts))
+
+
+def _shown(x: Tensor, box: Box, move: _Indexed) -> Tensor:
+    """A box of x as a view of it."""
+    chosen = _taken(x, box)
+    return follow(chosen, x, move) if chosen is not x else x
+
+
+def _taken(x: Tensor, box: Box) -> Tensor:
+    if tuple([stop - start for start, stop in box.spans]) != x._lazy.shape:
+        x = x._apply(mlops.Shrink(box.spans))
+    x = x.flip(box.backwards) if box.backwards else x
+    for axis, step in box.steps:
+        x = every(x, axis, step)
+    x = x if box.shape == x._lazy.shape else x._apply(mlops.Reshape(box.shape))
+    return x if box.empty is None else x._apply(mlops.Shrink(box.empty))
 
 
 def wrapped(index: Tensor, n: int) -> Tensor:
@@ -225,10 +128,10 @@ def _flat_index(tensors: list[Tensor], sizes: list[int], shape: tuple[int, ...])
 class _Indexed:
     """What slices and integers choose: a views.Move."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[Part, ...]
 
     def read(self, x: Tensor) -> Tensor:
-        return _basic(x, self.parts)
+        return _shown(x, box_of(x.shape, self.parts), self)
 
     def write(self, old: Tensor, value: Tensor) -> Tensor:
         return _set_box(old, self.parts, value)
@@ -248,7 +151,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if (masked := _masked(x, index, source)) is not None:
         x.assign(masked.where(source.reshape(()), x._before_assignment()))
         return
-    parts = _parse(x, index)
+    parts = parse(x, index)
     if isinstance(value, type(x)) and shows(value, x, _Indexed(tuple(parts))):
         return  # x[index] op= y has changed x through the view x[index] already
     old = x._before_assignment()
@@ -260,15 +163,15 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 
 def _masked(x: Tensor, index: Any, source: Tensor) -> Tensor | None:
     """Where x[index] = source writes, for an index of slices and one mask, and one number."""
-    items = [_mask(x, item) for item in _items(index)]
+    items = [_mask(x, item) for item in items_of(index)]
     masks = [i for i in items if isinstance(i, type(x)) and i.dtype is bool_]
-    others = [i for i in items if not (i is Ellipsis or _is_new(i) or isinstance(i, (int, slice)))]
+    others = [i for i in items if not (i is Ellipsis or is_new(i) or isinstance(i, (int, slice)))]
     if source.numel() != 1 or len(masks) != 1 or len(others) != 1:
         return None
     mask = masks[0]
     at = next(n for n, item in enumerate(items) if item is mask)
     whole: list[Any] = [slice(None)] * mask.ndim
-    parts = _parse(x, (*items[:at], *whole, *items[at + 1 :]))
+    parts = parse(x, (*items[:at], *whole, *items[at + 1 :]))
     first = _axis_of(x, items, at, mask.ndim)
     if mask.shape != x.shape[first : first + mask.ndim]:
         raise IndexError(f"a mask of {mask.shape} does not fit {x.shape} at axis {first}")
@@ -289,7 +192,7 @@ def _mask(x: Tensor, item: Any) -> Any:
 
 def _axis_of(x: Tensor, items: list[Any], at: int, ndim: int) -> int:
     """The axis of x at which the mask, the item number `at`, begins."""
-    counts = [0 if i is Ellipsis or _is_new(i) else 1 for i in items]
+    counts = [0 if i is Ellipsis or is_new(i) else 1 for i in items]
     dots = [n for n, i in enumerate(items) if i is Ellipsis and n < at]
     if dots:
         return x.ndim - sum(counts[at + 1 :]) - ndim
@@ -304,7 +207,7 @@ def _shape_of_value(source: Tensor, shape: tuple[int, ...]) -> Tensor:
     return source._broadcast_to(shape)
 
 
-def _set_box(x: Tensor, parts: Sequence[_Part], source: Tensor) -> Tensor:
+def _set_box(x: Tensor, parts: Sequence[Part], source: Tensor) -> Tensor:
     """Where the slices reach, `source`; elsewhere x."""
     shape = tuple(p.length for p in parts if p.kind != "int")
     if not prod(shape):
@@ -318,7 +221,7 @@ def _set_box(x: Tensor, parts: Sequence[_Part], source: Tensor) -> Tensor:
     return inside.where(placed, x)
 
 
-def _unsliced(source: Tensor, axes: Sequence[_Part], shape: tuple[int, ...]) -> Tensor:
+def _unsliced(source: Tensor, axes: Sequence[Part], shape: tuple[int, ...]) -> Tensor:
     """The elements of a slice back at their places, zero elsewhere."""
     backwards = tuple(i for i, p in enumerate(axes) if p.step < 0)
     source = source.flip(backwards) if backwards else source

@@ -1,0 +1,183 @@
+"""What stands in the brackets of x[...]: one part per axis, and what the parts do to a shape.
+
+index ::= int | slice | None | ... | mask | integer tensor | a tuple of these
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinyml.dtype import bool_
+from tinyml.functional.axes import check_tensors
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an index says about one axis of the source (or about a new axis)."""
+
+    kind: str  # "int", "slice", "new", "tensor"; before it is placed, "mask" of size stop
+    start: int = 0
+    stop: int = 1
+    step: int = 1
+    index: Any = None  # the Tensor of a "tensor"
+
+    @property
+    def length(self) -> int:
+        return max(0, -(-(self.stop - self.start) // abs(self.step)))
+
+
+def parse(x: Tensor, index: Any) -> list[Part]:
+    return placed_on(x.shape, [g for item in items_of(index) for g in _expanded(x, item)])
+
+
+def placed_on(shape: tuple[int, ...], given: list[Any]) -> list[Part]:
+    """One part for each axis, and for each new one."""
+    ndim = len(shape)
+    if sum(item is Ellipsis for item in given) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    counted = sum(not (item is Ellipsis or is_new(item)) for item in given)
+    if counted > ndim:
+        raise IndexError(f"too many indices ({counted}) for a tensor of shape {shape}")
+    rest: list[Any] = [slice(None)] * (ndim - counted)
+    at = next((i for i, item in enumerate(given) if item is Ellipsis), len(given))
+    given[at : at + 1] = rest
+    parts, axis = [], 0
+    for item in given:
+        if is_new(item):  # a bool is a mask of no axes: none or one
+            parts.append(Part("new", stop=1 if item is None else int(item)))
+            continue
+        parts.append(_part(shape, item, axis))
+        axis += 1
+    return parts
+
+
+def items_of(index: Any) -> list[Any]:
+    return list(index) if isinstance(index, tuple) else [index]
+
+
+def is_new(item: Any) -> bool:
+    """Whether an item stands for a new axis; a bool is a mask of no axes, and chooses 0 or 1."""
+    return item is None or isinstance(item, (bool, np.bool_))
+
+
+def _expanded(x: Tensor, item: Any) -> list[Any]:
+    """Masks as tensors of indices, lists as tensors; everything else as it is."""
+    if isinstance(item, (list, tuple, np.ndarray)):
+        item = _from_host(x, item)
+    if isinstance(item, type(x)):
+        check_tensors("index", x, index=item)
+        if item.dtype is bool_ and not item.ndim:
+            return [bool(item.item())]
+    if isinstance(item, type(x)) and item.dtype is bool_:
+        places = np.nonzero(item.numpy())
+        found = [type(x)(p.astype(np.int64), x.device) for p in places]
+        return [Part("mask", stop=n, index=p) for n, p in zip(item.shape, found, strict=True)]
+    return [item]
+
+
+def _from_host(x: Tensor, item: Any) -> Any:
+    if isinstance(item, (list, tuple)) and not _only_numbers(item):
+        if not _only_numbers(item, type(x)):
+            raise IndexError(f"an index holds integers, got {item!r}")
+        parts = [_from_host(x, v) if isinstance(v, (list, tuple)) else v for v in item]
+        parts = [p if isinstance(p, type(x)) else type(x)(p, x.device) for p in parts]
+        return parts[0].stack(*parts[1:])
+    values = np.asarray(item) if np.size(item) else np.zeros(np.shape(item), np.int32)
+    if values.dtype.kind not in "iub":
+        raise IndexError(f"an index holds integers, got {values.dtype}: {item!r}")
+    return type(x)(values if values.dtype.kind == "b" else values.astype(np.int64), x.device)
+
+
+def _only_numbers(item: Any, *others: type) -> bool:
+    if isinstance(item, (list, tuple)):
+        return all(_only_numbers(v, *others) for v in item)
+    return isinstance(item, (int, np.integer, *others)) and item is not None
+
+
+def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
+    n = shape[axis]
+    if isinstance(item, Part):
+        if item.stop != n:
+            raise IndexError(f"a mask of size {item.stop} does not fit axis {axis} of {shape}")
+        return Part("tensor", index=item.index)
+    if isinstance(item, slice):
+        return _slice(item, n)
+    if hasattr(item, "_lazy"):
+        if not item.dtype.is_int:
+            raise IndexError(f"an index is a tensor of integers, got {item.dtype}")
+        return Part("tensor", index=item)
+    if not hasattr(item, "__index__"):
+        raise IndexError(
+            f"an index is an int, slice, None, ..., list or integer Tensor; got {item!r}"
+        )
+    place = int(item)
+    if not -n <= place < n:
+        raise IndexError(f"index {place} is out of bounds for axis {axis} of {shape}")
+    place %= n
+    return Part("int", place, place + 1)
+
+
+def _slice(item: slice, n: int) -> Part:
+    for bound in (item.start, item.stop, item.step):
+        if bound is not None and not isinstance(bound, (int, np.integer)):
+            raise TypeError(f"a slice is made of integers or None, not of {type(bound).__name__}")
+    start, stop, step = item.indices(n)  # ValueError if the step is 0
+    count = len(range(start, stop, step))
+    if not count:
+        return Part("slice", 0, 0)
+    if step < 0:
+        start, stop = start + (count - 1) * step, start + 1
+    else:
+        stop = start + (count - 1) * step + 1
+    return Part("slice", start, stop, step)
+
+
+def key_of(index: Any) -> tuple[Any, ...] | None:
+    """An index of ints, slices, None and dots as something to look up; None if it holds others."""
+    key: list[Any] = []
+    for item in index if type(index) is tuple else (index,):
+        if type(item) is slice:
+            item = (item.start, item.stop, item.step)
+            for bound in item:
+                if bound is not None and type(bound) is not int:
+                    return None
+        elif type(item) is not int and item is not None and item is not Ellipsis:
+            return None
+        key.append(item)
+    return tuple(key)
+
+
+@dataclass(frozen=True)
+class Box:
+    """What slices and integers do to a shape: spans, axes backwards, steps, and the axes left."""
+
+    spans: tuple[tuple[int, int], ...]
+    backwards: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]  # (axis, step) where that is not 1
+    shape: tuple[int, ...]
+    empty: tuple[tuple[int, int], ...] | None  # spans of the result, where a new axis has no size
+
+
+def box_of(shape: tuple[int, ...], parts: Sequence[Part]) -> Box:
+    axes = [p for p in parts if p.kind != "new"]
+    pairs = zip(axes, shape, strict=True)
+    spans = tuple([(0, n) if p.kind == "tensor" else (p.start, p.stop) for p, n in pairs])
+    sizes = [stop - start for start, stop in spans]
+    steps = tuple([(i, abs(p.step)) for i, p in enumerate(axes) if sizes[i] and abs(p.step) > 1])
+    for axis, step in steps:
+        sizes[axis] = -(-sizes[axis] // step)
+    left = iter(sizes)
+    placed = [(p, 1 if p.kind == "new" else next(left)) for p in parts]
+    kept = [(p, n) for p, n in placed if p.kind != "int"]
+    ends = tuple([(0, p.stop if p.kind == "new" else n) for p, n in kept])
+    result = tuple([n for _, n in kept])
+    none = ends if result != tuple([stop for _, stop in ends]) else None
+    backwards = tuple([i for i, p in enumerate(axes) if p.step < 0])
+    return Box(spans, backwards, steps, result, none)
