@@ -78,7 +78,7 @@ class CRenderer(CLanes):
                 taken = f"({register_kind}){wrap(converted, UNARY)}"
                 return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
             return converted
-        if lane is not None and not looked and not shared and e.position.stride(lane) == 1:
+        if lane is not None and not looked and not shared and self.is_near(e, lane):
             return self.masked_load(e, lane)
         elements = []
         for n in range(lanes):

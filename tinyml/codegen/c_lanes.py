@@ -12,6 +12,8 @@ from tinyml.dtype import DType, bool_, int32
 from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, linear, substitute_valid
 from tinyml.index import Valid as Conditions
 
+NEAR = 8  # elements from one lane to the next
+
 
 class CLanes(CValues):
     """What differs from lane to lane, computed for all lanes at once."""
@@ -73,16 +75,24 @@ class CLanes(CValues):
             mask.append(f"-({self.condition(held)[0]})" if held else always_or_never)
         return f"({self.vector(bool_, lane.size)}){{{', '.join(mask)}}}", ATOM
 
+    def is_near(self, e: Load, lane: Axis) -> bool:
+        """Whether the elements for all lanes lie so close that all of them may be read."""
+        stride = e.position.stride(lane)
+        return stride is not None and 0 < stride <= NEAR
+
     def masked_load(self, e: Load, lane: Axis) -> Text:
-        """Elements side by side, 0 where the conditions of a lane do not hold."""
-        lanes = lane.size
+        """Elements at even distances, 0 where the conditions of a lane do not hold."""
+        lanes, stride = lane.size, e.position.stride(lane)
+        assert stride is not None
         kind, mask = self._memory_vector(e.dtype, lanes), self.vector(bool_, lanes)
         start = e.position.substitute({lane: linear(0)})
         bits = self.memory_bits(e.dtype, lanes)
-        self.prelude[masked_load(kind, TYPES[e.dtype.name], mask, bits, lanes)] = None
+        name = f"masked_{kind}" + (f"_by{stride}" if stride > 1 else "")
+        text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, lanes, stride)
+        self.prelude[text] = None
         held = self.mask(e.valid, lane)[0]
         size = prod(self.k.slots[e.slot][0])
-        call = f"masked_{kind}(slot{e.slot}, {self.index(start)[0]}, {size}, {held})"
+        call = f"{name}(slot{e.slot}, {self.index(start)[0]}, {size}, {held})"
         return self._from_memory((call, ATOM), e.dtype, lanes)
 
     def masked_put(

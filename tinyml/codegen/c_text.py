@@ -37,19 +37,23 @@ def blend(kind: str, bits: str, mask: str) -> str:
     )
 
 
-def masked_load(kind: str, element: str, mask: str, bits: str, lanes: int) -> str:
+def masked_load(
+    name: str, kind: str, element: str, mask: str, bits: str, lanes: int, stride: int
+) -> str:
     """`lanes` elements from `at` on, 0 where the mask is not set.
 
-    One access where all of it lies in the buffer; else only what is asked for is touched.
+    Without a branch where all of them lie in the buffer; else only what is asked for is touched.
     """
     own = "m" if bits == mask else f"__builtin_convertvector(m, {bits})"
+    listed = ", ".join(f"p[at + {i * stride}]" for i in range(lanes))
+    taken = f"*(const {kind} *)(p + at)" if stride == 1 else f"({kind}){{{listed}}}"
     return (
-        f"static inline {kind} masked_{kind}(const {element} *p, long at, long size, {mask} m) {{\n"
-        f"  if (__builtin_expect(at >= 0 && at <= size - {lanes}, 1)) {{\n"
-        f"    const {bits} all = *(const {bits} *)(p + at);\n"
-        f"    return ({kind})(all & {own});\n  }}\n"
+        f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
+        f"  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
+        f"    const {kind} all = {taken};\n"
+        f"    return ({kind})(({bits})all & {own});\n  }}\n"
         f"  {kind} r = {{0}};\n"
-        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i];\n"
+        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i * {stride}];\n"
         f"  return r;\n}}"
     )
 

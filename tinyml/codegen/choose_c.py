@@ -96,7 +96,7 @@ class CChooser(Chooser):
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
         folded = {f.axes[-1] for f in folds(one)}
-        along_fold = sum(side_by_side(one, a) for a in folded)
+        along_fold = sum(side_by_side(one, a) for a in folded if a.size >= self.lanes)
         if (
             last_row is not None
             and last_row.size >= self.lanes > 1
@@ -126,7 +126,9 @@ class CChooser(Chooser):
         Where there are many columns, several groups of them walk a few elements of the fold in
         turn, so that memory is read in longer runs; their sums wait in a tile.
         """
-        vectors = next((n for n in (4, 2, 1) if row.size >= n * self.lanes), 1)
+        fitting = [n for n in (7, 6, 5, 4, 3, 2, 1) if row.size % (n * self.lanes) == 0]
+        fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
+        vectors = fitting[0] if row.size < 16 * self.lanes else 4
         width = vectors * self.lanes
         groups = min(16, row.size // width // (2 * self.target.cores))
         step = self._step_of_columns(number) if groups > 1 else 0

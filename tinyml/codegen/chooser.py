@@ -133,5 +133,5 @@ def side_by_side(one: Nest, axis: Axis) -> int:
     for load in loads(one):
         stride = load.position.stride(axis)
         if axis in load.free:
-            score += 1 if stride == 1 and not any(axis in v.free for v in load.valid) else -1
+            score += 1 if stride == 1 else -1
     return score

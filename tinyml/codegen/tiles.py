@@ -146,7 +146,7 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     last = tile.axes[-1]
     lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
     strides = [e.position.stride(last) for e in toposort([tile.value]) if isinstance(e, Load)]
-    plain = set(strides) <= {0, 1} and 1 in strides
+    plain = set(strides) <= {0, 1, 2} and set(strides) != {0}
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
 
 
