@@ -20,7 +20,7 @@ FLOORS: list[set[str]] = [
     {"kernel"},
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},
-    {"plan"},
+    {"plan", "search"},
     {"launch", "prepare"},
     {"realize"},
     {
@@ -33,13 +33,14 @@ FLOORS: list[set[str]] = [
         "checkpoint",
         "defaults",
     },  # what a Tensor is
-    {"nn", "jit", "blame", "debug", "viz", "search"},
+    {"nn", "jit", "blame", "debug", "viz"},
     {"__init__"},
     {"explain"},
     {"__main__"},
 ]
 LATE = {
     "device": "opens hardware whose libraries may be missing, at the last moment",
+    "prepare": "loads the search when BEAM asks for one",
     "realize": "loads the compiler when there is something to compile",
     "explain": "asks optional compilers what they are",
 }

@@ -19,6 +19,8 @@ class Config:
     debug_nan: bool = False  # DEBUG_NAN 1: a result with NaN raises, naming who made it
     dump: str = ""  # DUMP    folder that receives the source of each kernel
     noopt: bool = False  # NOOPT   1: no Opts, the plainest kernel that is right
+    beam: int = 0  # BEAM    places in a search for faster Opts; 0: the rules of thumb choose
+    beam_seconds: int = 10  # BEAM_SECONDS  that the search may take for one kernel
     verify: bool = False  # VERIFY  1: check every value between rooms
     jit: bool = True  # JIT     0: TinyJit calls the function plainly
     threads: int = 0  # THREADS number of CPU threads; 0 is one per available core

@@ -1,6 +1,6 @@
 """What DEBUG and DUMP show: listeners to what the rooms announce. Everything goes to stderr.
 
-    DEBUG=1  the device; at exit, what scheduling and compiling took, and the most memory held
+    DEBUG=1  the device, what a search tries; at exit, the time of each step, the most memory held
     DEBUG=2  a line for each launch, copy and interpreted graph; at exit, the totals of each
     DEBUG=3  the schedule with its reasons; of each new kernel the loops, the Opts, the result
     DEBUG=4  the source of each new kernel
@@ -158,6 +158,8 @@ class Report:
             trace.subscribe(trace.Scheduled, self.scheduled),
             trace.subscribe(trace.KernelLowered, self.lowered),
             trace.subscribe(trace.Compiled, self.compiled),
+            trace.subscribe(trace.Tried, self.tried),
+            trace.subscribe(trace.Searched, self.searched),
         ]
         if self.level >= 2:
             ends += [
@@ -189,6 +191,18 @@ class Report:
             say(lowered_text(event))
         if self.level >= 4:
             say(str(event.program))
+
+    def tried(self, event: trace.Tried) -> None:
+        result = event.why if event.seconds is None else seconds_text(event.seconds)
+        say(f"tinyml: {event.device} {event.name}: {result}: {opts_text(event.opts)}")
+
+    def searched(self, event: trace.Searched) -> None:
+        self._step("searching", event.took)
+        say(
+            f"tinyml: {event.device} {event.name}: best of {event.tried}, found in "
+            f"{seconds_text(event.took)}: {seconds_text(event.seconds)}, by default "
+            f"{seconds_text(event.default)}: {opts_text(event.opts)}"
+        )
 
     def compiled(self, event: trace.Compiled) -> None:
         self._step("disk cache" if event.cached else "compilers", event.seconds)
@@ -287,11 +301,16 @@ def lowered_text(event: trace.KernelLowered) -> str:
     pieces = [
         ("Kernel", event.kernel),
         ("LoopNest", event.nest),
-        ("Opts", "; ".join(map(str, event.opts)) or "none"),
+        ("Opts", opts_text(event.opts)),
         ("LoopNest after the Opts", event.optimized),
         ("LinearKernel", event.linear),
     ]
     return "\n".join(f"{name}\n{textwrap.indent(str(value), '    ')}" for name, value in pieces)
+
+
+def opts_text(opts: Iterable[object]) -> str:
+    """A list of Opts in one line."""
+    return "; ".join(map(str, opts)) or "none"
 
 
 def compiled_text(event: trace.Compiled) -> str:
@@ -330,7 +349,7 @@ class Dump:
 
     def __call__(self, event: trace.KernelLowered) -> None:
         program: Program = event.program
-        opts = "; ".join(map(str, event.opts)) or "none"
+        opts = opts_text(event.opts)
         path = self.folder / (program.name + SUFFIX[program.language])
         try:
             _write(path, dumped(program, opts))

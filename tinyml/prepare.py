@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tinyml import config, kernel, lazy, trace
 from tinyml.codegen.compile import compile
+from tinyml.codegen.opts import Opt
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel, Output
@@ -21,7 +22,7 @@ from tinyml.program import Program
 from tinyml.runtime.machine import Executable
 from tinyml.schedule import CopyItem, KernelItem, schedule
 
-_executables: dict[tuple[Kernel, str, bool], Executable] = {}
+_executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 
 
 def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
@@ -101,8 +102,8 @@ def _call(item: KernelItem | CopyItem, numbers: dict[LazyBuffer, int]) -> Call |
     return KernelCall(item.device, item.kernel, executable, buffers)
 
 
-def _key(k: Kernel, device: str) -> tuple[Kernel, str, bool]:
-    return k, device, config.current.noopt
+def _key(k: Kernel, device: str) -> tuple[Kernel, str, bool, int]:
+    return k, device, config.current.noopt, config.current.beam
 
 
 def _forget(calls: Sequence[Call], leaves: int, kept: set[int]) -> tuple[tuple[int, ...], ...]:
@@ -136,8 +137,12 @@ def _compile(items: Sequence[KernelItem]) -> None:
 
 
 def _program(k: Kernel, device: str) -> Program:
-    target = open_device(device).target
-    if target is None:
+    opened, settings = open_device(device), config.current
+    if opened.target is None:
         raise DeviceError(f"{device} runs no programs")
-    settings = config.current
-    return compile(k, target, [] if settings.noopt else None, settings.verify)
+    opts: Sequence[Opt] | None = [] if settings.noopt else None
+    if settings.beam > 0 and not settings.noopt:
+        from tinyml import search
+
+        opts = search.found(k, opened, settings.beam, settings.beam_seconds)
+    return compile(k, opened.target, opts, settings.verify)

@@ -200,7 +200,7 @@ def _structure(
     """What two graphs that run by the same plan have in common."""
     number = {node: n for n, node in enumerate(order)}
     shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
-    parts: list[Any] = [config.current.noopt, *(number[n] for n in unreal)]
+    parts: list[Any] = [config.current.noopt, config.current.beam, *(number[n] for n in unreal)]
     for node in order:
         arg = None if type(node) is Data else node.arg  # of leaves only what they look like
         sources = tuple(map(number.__getitem__, node.sources))

@@ -55,6 +55,28 @@ class KernelLowered(NamedTuple):
     seconds: float
 
 
+class Tried(NamedTuple):
+    """A search tried one list of Opts for a kernel."""
+
+    device: str
+    name: str
+    opts: tuple[Any, ...]
+    seconds: float | None  # None: it was discarded
+    why: str  # it was discarded
+
+
+class Searched(NamedTuple):
+    """A search for the fastest list of Opts ended."""
+
+    device: str
+    name: str
+    opts: tuple[Any, ...]  # the best
+    seconds: float  # of a launch with them
+    default: float  # of a launch with what the rules of thumb choose
+    tried: int
+    took: float  # seconds
+
+
 class Compiled(NamedTuple):
     """A compiler turned source into a binary (or a cache held it)."""
 

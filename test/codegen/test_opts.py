@@ -17,7 +17,7 @@ from tinyml.codegen import nest
 from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
-from tinyml.codegen.opts import Opt, OptError, OptKind, apply, find, optimize
+from tinyml.codegen.opts import Opt, OptError, OptKind, apply, find, optimize, parse
 from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
 from tinyml.dtype import float16
@@ -267,3 +267,13 @@ def test_sums_of_lanes_lie_side_by_side_whatever_order_the_rows_have() -> None:
     found = arrays_of(k)
     stages.on_machine("CPU", [k], opts)(k, found)
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
+
+
+def test_an_opt_is_read_back_from_its_text():
+    for kind, sizes in SIZES.items():
+        for size in sizes:
+            opt = Opt(kind, "i0", size, 2 if kind is OptKind.STAGE else 0)
+            assert parse(str(opt)) == opt
+    for text in ("lanes", "nothing i0 4", "lanes i0 x", "lanes i0 4 4", "lanes i0 04"):
+        with pytest.raises(OptError, match="is no Opt; one is written as"):
+            parse(text)

@@ -19,6 +19,7 @@ beyond the rounding of sums in another order.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -32,7 +33,7 @@ from tinyml.index import (
     Axis,
 )
 
-__all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize"]
+__all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize", "parse"]
 
 
 class OptKind(Enum):
@@ -64,6 +65,20 @@ class Opt:
         amount = f" {self.amount}" if self.amount else ""
         slot = f" slot{self.slot}" if self.kind is OptKind.STAGE else ""
         return f"{self.kind.value} {self.axis}{amount}{slot}"
+
+
+_TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
+
+
+def parse(text: str) -> Opt:
+    """The Opt whose text this is; OptError if there is none."""
+    found = _TEXT.fullmatch(text)
+    kinds = {kind.value: kind for kind in OptKind}
+    if found is not None and found[1] in kinds:
+        opt = Opt(kinds[found[1]], found[2], int(found[3] or 0), int(found[4] or 0))
+        if str(opt) == text:
+            return opt
+    raise OptError(f"{text!r} is no Opt; one is written as in 'lanes i0 8' or 'stage r0 slot1'")
 
 
 def optimize(nest: LoopNest, opts: Sequence[Opt]) -> LoopNest:

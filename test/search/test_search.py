@@ -1,0 +1,204 @@
+"""A search tries what may be faster, trusts nothing of it, and remembers how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml import Tensor, config, search, trace
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.opts import Opt, OptKind, optimize
+from tinyml.device import OpenDevice, open_device
+from tinyml.errors import DeviceError
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.program import Program
+from tinyml.schedule import schedule
+from tinyml.search.candidates import neighbours, seeds
+from tinyml.search.scratch import same
+from tinyml.search.trial import Trial
+
+SECONDS = 1.5  # a search may take
+
+
+def kernel_of(node: LazyBuffer) -> Kernel:
+    return stages.kernels_of(schedule([node]))[-1]
+
+
+MATMUL = kernel_of(graphs.matmul(leaf(24, 20), leaf(20, 40)))
+ROWS = kernel_of(graphs.softmax(leaf(12, 40)))
+ADD = kernel_of(graphs.add(leaf(6, 40), leaf(6, 40)))
+SUBTRACT = kernel_of(graphs.sub(leaf(6, 40), leaf(6, 40)))
+
+
+@pytest.fixture(params=["CPU", "EMU"])
+def opened(request: pytest.FixtureRequest) -> OpenDevice:
+    try:
+        return open_device(request.param)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def cpu() -> OpenDevice:
+    return open_device("CPU")
+
+
+@pytest.fixture
+def cached(tmp_path) -> Iterator[Any]:
+    with config.override(cache=str(tmp_path)):
+        yield tmp_path
+
+
+def trial_of(k: Kernel, opened: OpenDevice, kind: type[Trial] = Trial, **options: Any) -> Trial:
+    assert opened.target is not None
+    return kind(k, opened, opened.target, **options)
+
+
+@pytest.mark.parametrize("k", [MATMUL, ROWS], ids=["matmul", "rows"])
+def test_what_is_found_fits_and_computes_the_same(k, opened, cached, rng):
+    opts = search.found(k, opened, 1, SECONDS)
+    assert opts is not None
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape, _ in k.slots]
+    wanted, results = ([np.copy(a) for a in arrays] for _ in range(2))
+    stages.on_machine(opened.name, [k])(k, wanted)
+    stages.on_machine(opened.name, [k], opts)(k, results)
+    np.testing.assert_allclose(results[0], wanted[0], 1e-5, 1e-5)
+
+
+def test_a_search_is_remembered(cpu, cached):
+    with trace.listen(trace.Tried) as tried, trace.listen(trace.Searched) as searched:
+        first = search.found(ROWS, cpu, 1, SECONDS)
+    assert len(tried) > 1
+    assert searched[0].opts == first
+    assert searched[0].seconds <= searched[0].default
+    with trace.listen(trace.Tried) as tried:
+        assert search.found(ROWS, cpu, 1, SECONDS) == first
+    assert not tried
+
+
+def test_what_is_remembered_has_to_fit(cpu, cached):
+    search.found(ADD, cpu, 1, 0)
+    (entry,) = cached.glob("*/*.opts")
+    place = entry.parent.name + entry.stem
+    cache = search.beam.host_cache(config.current.cache_folder)
+    for damage in (b"opts\nlanes nowhere 8", b"opts\nlanes", b"anything"):
+        cache.put(place, ".opts", damage)
+        with trace.listen(trace.Tried) as tried:
+            search.found(ADD, cpu, 1, 0)
+        assert len(tried) == 1  # the default alone: there was no time for more
+
+
+class Slowly(Trial):
+    """The more text, the faster: so a search has one right answer, whatever else is running."""
+
+    def _timed(self, executable: Any, best: float) -> float:
+        return 1 / len(executable.program.source)
+
+
+def test_the_fastest_wins(cpu):
+    trial = trial_of(ROWS, cpu, Slowly)
+    with trace.listen(trace.Tried) as tried:
+        found = search.search(trial, 1, SECONDS)
+    times = {event.opts: event.seconds for event in tried if event.seconds is not None}
+    assert found.opts == min(times, key=times.__getitem__)
+    assert found.seconds < found.default == times[trial.default]
+    assert found.tried == len(times)
+
+
+def test_no_time_is_the_default(cpu):
+    trial = trial_of(ROWS, cpu)
+    found = search.search(trial, 4, 0)
+    assert (found.opts, found.tried) == (trial.default, 1)
+
+
+LANES = (Opt(OptKind.LANES, "i0", 4),)
+
+
+class Wrong(Trial):
+    """One candidate computes something else."""
+
+    def _made(self, opts: Sequence[Opt]) -> LinearKernel | None:
+        if opts == LANES:
+            return self._linear(optimize(stages.lower(SUBTRACT), opts))
+        return super()._made(tuple(opts))
+
+
+class Refused(Trial):
+    """The compiler gives up on one candidate."""
+
+    def _rendered(self, made: LinearKernel) -> Program:
+        program = super()._rendered(made)
+        if hasattr(self, "_right"):  # after the default
+            return Program("garbage", program.language, (), "garbage(", program.slots)
+        return program
+
+
+class Broken(Trial):
+    """One candidate fails when it runs."""
+
+    def _timed(self, executable: Any, best: float) -> float:
+        raise RuntimeError("it stopped")
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Wrong, "does not compute"), (Refused, "CompileError"), (Broken, "it stopped")],
+    ids=["wrong", "refused", "broken"],
+)
+def test_a_bad_candidate_is_left_out(kind, why, cpu):
+    trial = trial_of(ADD, cpu, kind)
+    with trace.listen(trace.Tried) as tried:
+        assert trial.promising([LANES], 1) == [LANES]
+        assert list(trial.run([LANES], 1.0, float("inf"))) == []
+    (event,) = tried
+    assert event.seconds is None
+    assert why in event.why
+
+
+def test_what_codegen_cannot_say_is_never_tried(cpu):
+    trial = trial_of(ADD, cpu)
+    assert trial.promising([(Opt(OptKind.LANES, "nowhere", 4),)], 1) == []
+    huge = (Opt(OptKind.GRID, "i0"), Opt(OptKind.STAGE, "i0", 0, 1))
+    assert not trial_of(kernel_of(graphs.total(leaf(2, 1 << 20), 1)), cpu).admits(huge)
+
+
+def test_candidates_come_in_the_same_order_and_keep_what_belongs_together(cpu):
+    trial = trial_of(MATMUL, cpu)
+    for source in (
+        lambda: list(seeds(trial.plain, trial.target)),
+        lambda: list(neighbours(trial.plain, trial.default)),
+    ):
+        assert source() == source()
+    peeled = (Opt(OptKind.PEEL, "i0", 24), Opt(OptKind.UNROLL, "i0", 6))
+    assert (Opt(OptKind.PEEL, "i0", 32), Opt(OptKind.UNROLL, "i0", 8)) in neighbours(
+        trial.plain, peeled
+    )
+
+
+def test_results_may_differ_by_rounding_and_no_more():
+    right = np.array([1.0, 2.0, np.nan, np.inf], np.float32)
+    off = np.array([1.0, 2.0001, np.nan, np.inf], np.float32)
+    assert same(off, right, 1e-4)
+    assert not same(off, right, 1e-5)
+    assert not same(np.array([1, 2, 3, np.inf], np.float32), right, 1e-4)
+    assert not same(np.array([1, 2]), np.array([1, 3]), 1.0)
+
+
+def test_a_program_under_beam_computes_what_it_did(cached):
+    with config.override(beam=1, beam_seconds=1):
+        values = np.arange(12, dtype=np.float32).reshape(3, 4)
+        a = Tensor(values, device="CPU")
+        a += 1  # in place: a launch too many would show
+        np.testing.assert_array_equal(a.numpy(), values + 1)
+    assert list(cached.glob("*/*.opts"))
+
+
+def test_numpy_has_nothing_to_search():
+    assert search.found(ADD, open_device("NUMPY"), 1, SECONDS) is None

@@ -1,0 +1,156 @@
+"""A trial: candidates compiled, checked against the rules' choice, and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from tinyml import kernel, trace
+from tinyml.codegen import linear, nest
+from tinyml.codegen.compile import cost, render
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.model import predict
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.opts import Opt, optimize
+from tinyml.codegen.target import Target
+from tinyml.device import OpenDevice, ceilings
+from tinyml.errors import CompileError
+from tinyml.kernel import Kernel
+from tinyml.program import Language, Program
+from tinyml.runtime.machine import Executable
+from tinyml.search.scratch import Scratch, longest_fold
+
+Opts: TypeAlias = tuple[Opt, ...]
+Timer: TypeAlias = Callable[[Executable, Sequence[Any]], float]  # seconds of one launch
+
+_TEXT, _MORE_TEXT = 4, 32 << 10  # times the default's text, and bytes besides: longer takes long
+_LOCALS = 2 << 20  # bytes of tiles on a stack, which has 8 MB or less
+_SLOW = 2.5  # times the fastest so far: who takes that long twice is timed no further
+_SPAN, _LEAST, _MOST = 0.03, 3, 40  # seconds to time one for; launches at least, and at most
+_TURNS = 5
+
+
+def launch_timed(executable: Executable, memories: Sequence[Any]) -> float:
+    """Seconds of one launch, by the device's own clock."""
+    return executable.launch_timed(memories)
+
+
+class Trial:
+    """A kernel with memory to try it on, what the default makes of it, and how fast."""
+
+    def __init__(
+        self, k: Kernel, opened: OpenDevice, target: Target, timer: Timer = launch_timed
+    ) -> None:
+        self.kernel, self.opened, self.target, self.timer = k, opened, target, timer
+        self.plain = lower(k)
+        self._cost = cost(self.plain)
+        opts, optimized = choose(self.plain, target)
+        self.default: Opts = tuple(opts)
+        program = self._rendered(self._linear(optimized))
+        self.text = program.text
+        self._executables = {self.default: opened.machine.load([program])[0]}
+        self._lowered: dict[Opts, LinearKernel] = {}
+        self._names = {program.name}
+        self._scratch = Scratch(k, opened, longest_fold(self.plain), target.check)
+        self._right = self._scratch.results(self._executables[self.default])
+
+    # ---- from Opts to instructions ----
+
+    def admits(self, opts: Opts) -> bool:
+        """Whether codegen can say the kernel with these Opts."""
+        return self._made(opts) is not None
+
+    def promising(self, candidates: Sequence[Opts], most: int) -> list[Opts]:
+        """The `most` that the cost model takes for the fastest, or the first; the best first."""
+        known = ceilings(self.opened.name)
+        expected: dict[Opts, float] = {}
+        for opts in candidates:
+            made = self._made(opts)
+            if made is not None:
+                self._lowered[opts] = made
+                expected[opts] = predict(made, known) if known is not None else 0.0
+        return sorted(expected, key=expected.__getitem__)[:most]
+
+    def _made(self, opts: Opts) -> LinearKernel | None:
+        try:
+            optimized = optimize(self.plain, opts)
+            nest.verify(optimized)
+            made = self._linear(optimized)
+            linear.verify(made)
+        except Exception:  # an Opt that does not fit, or a way through codegen that nobody went
+            return None
+        held = sum(local.size * local.dtype.itemsize for local in made.locals)
+        most = _LOCALS if self.target.language is Language.C else self.target.cache
+        return made if held <= most else None
+
+    def _linear(self, optimized: LoopNest) -> LinearKernel:
+        return linearize(optimized, vectors=self.target.language is Language.C)
+
+    def _rendered(self, made: LinearKernel) -> Program:
+        return render(made, self.kernel, self.target, self._cost)
+
+    # ---- from instructions to seconds ----
+
+    def run(
+        self, candidates: Sequence[Opts], best: float, end: float
+    ) -> Iterator[tuple[Opts, float]]:
+        """The seconds of each candidate that computes what the default does, until `end`."""
+        for opts in candidates:
+            if time.perf_counter() > end:
+                return
+            seconds, why = None, ""
+            try:
+                seconds = self._tried(opts, best)
+            except Exception as error:  # its text, the compiler, the launch: whatever it was
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._announce(opts, seconds, why)
+            if seconds is not None:
+                best = min(best, seconds)
+                yield opts, seconds
+
+    def _tried(self, opts: Opts, best: float) -> float:
+        program = self._rendered(self._lowered.pop(opts))
+        if program.name in self._names:
+            raise CompileError("makes the same program as another")
+        self._names.add(program.name)
+        if len(program.text) > _TEXT * len(self.text) + _MORE_TEXT:
+            raise CompileError("its text is so long that compiling would take long")
+        (executable,) = self.opened.machine.load([program])
+        if not self._scratch.agree(self._scratch.results(executable), self._right):
+            raise ArithmeticError("does not compute what the default computes")
+        self._executables[opts] = executable
+        return self._timed(executable, best)
+
+    def time_default(self) -> float:
+        """Seconds of the rules' choice."""
+        seconds = self._timed(self._executables[self.default], 1e9)
+        self._announce(self.default, seconds, "")
+        return seconds
+
+    def _announce(self, opts: Opts, seconds: float | None, why: str) -> None:
+        if trace.wanted(trace.Tried):
+            name = kernel.name(self.kernel)
+            trace.emit(trace.Tried(self.opened.name, name, opts, seconds, why))
+
+    def time_in_turn(self, finalists: Sequence[Opts]) -> dict[Opts, float]:
+        """Seconds of each, timed A B C A B C, so that whatever disturbs disturbs all."""
+        seconds = dict.fromkeys(finalists, 1e9)
+        for _ in range(_TURNS):
+            for opts in finalists:
+                now = self._timed(self._executables[opts], 1e9)
+                seconds[opts] = min(seconds[opts], now)
+        return seconds
+
+    def _timed(self, executable: Executable, best: float) -> float:
+        memories = self._scratch.memories
+        fastest, spent = self.timer(executable, memories), 0.0
+        for n in range(_MOST):
+            if (n >= 1 and fastest > _SLOW * best) or (n >= _LEAST and spent > _SPAN):
+                break
+            seconds = self.timer(executable, memories)
+            fastest, spent = min(fastest, seconds), spent + seconds
+        return fastest
