@@ -9,6 +9,7 @@ the cost model takes for the fastest are tried, until a round brings nothing or 
 winner is kept in the disk cache by kernel, machine, compiler and n.
 """
 
-from tinyml.search.beam import found, search
+from tinyml.search.beam import Found, found, search
+from tinyml.search.trial import Opts, Trial
 
-__all__ = ["found", "search"]
+__all__ = ["Found", "Opts", "Trial", "found", "search"]

@@ -66,14 +66,17 @@ class Trial:
 
     def promising(self, candidates: Sequence[Opts], most: int) -> list[Opts]:
         """The `most` that the cost model takes for the fastest, or the first; the best first."""
-        known = ceilings(self.opened.name)
-        expected: dict[Opts, float] = {}
-        for opts in candidates:
-            made = self._made(opts)
-            if made is not None:
-                self._lowered[opts] = made
-                expected[opts] = predict(made, known) if known is not None else 0.0
-        return sorted(expected, key=expected.__getitem__)[:most]
+        seconds = {opts: self.expected(opts) for opts in candidates}
+        fit = {opts: s for opts, s in seconds.items() if s is not None}
+        return sorted(fit, key=fit.__getitem__)[:most]
+
+    def expected(self, opts: Opts) -> float | None:
+        """Seconds by the cost model, 0 where it has no ceilings; None if the Opts do not fit."""
+        made, known = self._made(opts), ceilings(self.opened.name)
+        if made is None:
+            return None
+        self._lowered[opts] = made
+        return predict(made, known) if known is not None else 0.0
 
     def _made(self, opts: Opts) -> LinearKernel | None:
         try:
