@@ -16,6 +16,7 @@ from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.model import Access, predict, touched
 from tinyml.codegen.opts import Opt, OptKind, optimize
+from tinyml.dtype import float64
 from tinyml.index import Axis, linear
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
@@ -76,6 +77,20 @@ def test_what_streams_takes_as_long_as_its_bytes(target):
 def test_what_lies_in_a_cache_is_faster_than_what_does_not():
     small, large = (graphs.add(leaf(n), leaf(n)) for n in (1 << 14, 1 << 22))
     assert seconds(large, None) > 2 * 256 * seconds(small, None)
+
+
+def test_accumulators_without_a_register_are_slow():
+    node = graphs.matmul(leaf(96, 96), leaf(96, 96))
+    lanes = [Opt(LANES, "i1", 8), Opt(UNROLL, "i1", 2)]
+    fits, spills = (seconds(node, [*lanes, Opt(UNROLL, "i0", n)]) for n in (6, 8))
+    assert spills > 1.5 * fits
+
+
+def test_values_wider_than_a_register_are_slow_and_not_chosen():
+    node = graphs.total(leaf(64, 96, dtype=float64), 1)
+    assert seconds(node, [Opt(LANES, "r0", 8)]) > 4 * seconds(node, [Opt(LANES, "r0", 4)])
+    opts, _ = choose(lower(kernel_of(node)), stages.C)
+    assert Opt(LANES, "r0", 4) in opts
 
 
 def test_two_threads_halve_many_blocks_and_not_one():

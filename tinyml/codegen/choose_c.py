@@ -16,10 +16,6 @@ SQUARE = 16  # elements of float32 in a cache line
 class CChooser(Chooser):
     """Lanes where memory is contiguous, pieces for all cores, tiles for contractions."""
 
-    @property
-    def lanes(self) -> int:
-        return self.target.vector_bytes // 4
-
     def map(self, number: int) -> None:
         rows = self.one(number).rows
         if not rows:

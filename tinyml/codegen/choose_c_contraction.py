@@ -52,7 +52,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     if found.kept_load is not None and found.streamed_load is not None:
         chooser.collapse(divided=True)
         found = contraction_of(chooser.one(number)) or found
-    lanes = chooser.target.vector_bytes // 4
+    lanes = chooser.lanes
     sides = _sides(chooser, number, found, lanes)
     if sides is None:
         return False

@@ -8,9 +8,10 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
-from tinyml.codegen.nest import Kind, LoopNest, Nest, axes, folds, loads
+from tinyml.codegen.nest import Kind, LoopNest, Nest, axes, folds, loads, roots
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.target import Target
 from tinyml.graph import toposort
@@ -64,6 +65,16 @@ class Chooser:
     def __init__(self, nest: LoopNest, target: Target) -> None:
         self.nest, self.target = nest, target
         self.opts: list[Opt] = []
+
+    @cached_property
+    def lanes(self) -> int:
+        """Elements of one vector register, of the widest floats in the kernel, or of 4 bytes.
+
+        Values that are wider than a register are put into memory by compilers, 20 times as slow.
+        """
+        values = toposort(root for one in self.nest.nests for root in roots(one))
+        widest = max((e.dtype.itemsize for e in values if e.dtype.is_float), default=4)
+        return self.target.vector_bytes // max(widest, 4)
 
     def choose(self) -> None:
         self.collapse()

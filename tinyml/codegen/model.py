@@ -5,8 +5,9 @@ as one, equal ones in a loop once. What memory has to deliver follows from footp
 that a loop touches, in whole lines. Data that one step of a loop leaves in a cache is there at the
 next step if all that a step touches fits; else it comes again from the level below.
 
-    seconds = launch + the longest of   instructions, or the longest chain of waiting ones
-                                        bytes into each level / bandwidth of the level below
+    seconds = launch + the longer of and 0.3 times the shorter of
+                    instructions, or the longest chain of waiting ones, or of spilled accumulators
+                    bytes into a level / bandwidth of the level below, for the slowest level
 
 It knows no ports, prefetchers or compilers, so it is good for comparing ways to do one thing.
 """
@@ -33,6 +34,9 @@ _STORE = 2  # a store takes the place of so many loads
 _WIDTH = 0.6  # share of an instruction's time, if arithmetic, loads and stores are mixed
 _FUNCTION = 2.5  # how much longer than a sum of as many parts a polynomial is, for it waits
 _GAP = 128  # bytes of memory that a jump costs: lines fetched ahead in vain
+_BROKEN_UP = 20  # times as long: values wider than a register, which compilers put into memory
+_OPERANDS = 3  # registers that a loop needs besides its accumulators
+_OVERLAP = 0.3  # share of the shorter of computing and fetching that shows beside the longer
 _LOOP = 2  # instructions that a step of a loop costs
 
 
@@ -60,6 +64,7 @@ class Loop:
     loads: float = 0.0
     stores: float = 0.0
     chains: Counter[str] = field(default_factory=Counter)  # updates in a row, by accumulator
+    held: dict[str, float] = field(default_factory=dict)  # registers, by accumulator
 
     @property
     def steps(self) -> int:
@@ -83,7 +88,9 @@ def predict(k: LinearKernel, ceilings: Ceilings) -> float:
         instructions += _instructions(tree, alone) / together / ceilings.threads / busy
         for n, seconds in enumerate(_deliveries(tree, ceilings)):
             delivered[n] += seconds / busy
-    return ceilings.launch + max(instructions * ceilings.instruction, *delivered)
+    computing, fetching = instructions * ceilings.instruction, max(delivered)
+    both = max(computing, fetching) + _OVERLAP * min(computing, fetching)
+    return ceilings.launch + both
 
 
 # ---- from instructions to loops ----
@@ -109,7 +116,7 @@ class _Builder:
                     case ir.Begin(axis):
                         self._enter(axis)
                     case ir.End():
-                        self.path.pop()
+                        self._spill(self.path.pop())
                     case _:
                         self._count(self.path[-1], instr)
             yield part.blocks, self.path[0]
@@ -119,12 +126,21 @@ class _Builder:
         self.path[-1].inner.append(loop)
         self.path.append(loop)
 
+    def _spill(self, loop: Loop) -> None:
+        """Where not all accumulators have a register, compilers keep them in memory."""
+        registers = 32 if self.vector_bytes == 64 else 16
+        held = sum(loop.held.values())
+        if not self.shares and held + _OPERANDS > registers:
+            loop.loads += held
+            loop.stores += held * _STORE
+
     def _count(self, loop: Loop, instr: ir.Instr) -> None:
         match instr:
             case ir.Let(_, value) | ir.Declare(_, value):
                 self._value(loop, value)
             case ir.Update(name, op, value):
                 loop.chains[name.name] += 1
+                loop.held[name.name] = self._vectors(name)
                 self._value(loop, value, fused=op is Op.ADD)
                 loop.arithmetic += _work(op) * self._vectors(name)
             case ir.AcrossLanes(source=source):
@@ -184,7 +200,9 @@ class _Builder:
             own = [a.size for a in part.free & self.k.lanes]
             named = [part.lanes] if isinstance(part, Name) else []
             self._lanes[part] = max([1, *own, *named, *(self._lanes[s] for s in part.sources)])
-        return max(1.0, self._lanes[e] * e.dtype.itemsize / self.vector_bytes)
+        vectors = self._lanes[e] * e.dtype.itemsize / self.vector_bytes
+        broken = vectors > 1 and not self.shares
+        return max(1.0, vectors * (_BROKEN_UP if broken else 1))
 
     def _apart(self, position: Linear) -> float:
         """How many accesses a vector takes: one, if its elements lie side by side."""

@@ -50,11 +50,12 @@ class Trial:
         self._cost = cost(self.plain)
         opts, optimized = choose(self.plain, target)
         self.default: Opts = tuple(opts)
-        program = self._rendered(self._linear(optimized))
+        first = self._linear(optimized)
+        program = self._rendered(first)
         self.text = program.text
         self._executables = {self.default: opened.machine.load([program])[0]}
         self._lowered: dict[Opts, LinearKernel] = {}
-        self._names = {program.name}
+        self._met = {first}  # instructions that no other list need make again
         self._scratch = Scratch(k, opened, longest_fold(self.plain), target.check)
         self._right = self._scratch.results(self._executables[self.default])
 
@@ -65,9 +66,13 @@ class Trial:
         return self._made(opts) is not None
 
     def promising(self, candidates: Sequence[Opts], most: int) -> list[Opts]:
-        """The `most` that the cost model takes for the fastest, or the first; the best first."""
-        seconds = {opts: self.expected(opts) for opts in candidates}
-        fit = {opts: s for opts, s in seconds.items() if s is not None}
+        """The `most` that the cost model takes for the fastest, the best first; none twice."""
+        fit: dict[Opts, float] = {}
+        for opts in candidates:
+            seconds = self.expected(opts)
+            if seconds is not None and self._lowered[opts] not in self._met:
+                self._met.add(self._lowered[opts])
+                fit[opts] = seconds
         return sorted(fit, key=fit.__getitem__)[:most]
 
     def expected(self, opts: Opts) -> float | None:
@@ -117,9 +122,6 @@ class Trial:
 
     def _tried(self, opts: Opts, best: float) -> float:
         program = self._rendered(self._lowered.pop(opts))
-        if program.name in self._names:
-            raise CompileError("makes the same program as another")
-        self._names.add(program.name)
         if len(program.text) > _TEXT * len(self.text) + _MORE_TEXT:
             raise CompileError("its text is so long that compiling would take long")
         (executable,) = self.opened.machine.load([program])
