@@ -12,7 +12,7 @@ from test_scaling import calls
 from tinyml import Tensor, TinyJit, config, nn, trace
 from tinyml.device import Device, open_device
 from tinyml.errors import GradientError, OutOfMemoryError
-from tinyml.realize import realize
+from tinyml.realize import compute
 
 WIDE = 1 << 17  # elements that are worth several threads: 256 KB at least
 SLACK = 5  # calls of what happens now and then
@@ -149,7 +149,7 @@ def test_results_and_interim_memory_of_one_plan_are_apart() -> None:
     x = full(1)
     for i in range(4):
         kept = [chain(x + float(i), n) for n in (1, 2, 5)]
-        realize([t.lazy for t in kept])
+        compute([t.lazy for t in kept])
         for n, t in zip((1, 2, 5), kept, strict=True):
             assert (t.numpy() == (1 + i) * 1.5**n).all()
 

@@ -11,10 +11,13 @@ step) would have to save for it the values that are overwritten, so it is freed 
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ContextDecorator
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tinyml.errors import GradientError
 from tinyml.mlops import Function, Grads
@@ -26,17 +29,47 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _Mode:
-    """Whether ops are recorded, how many assignments there were, and graphs walked since."""
+    """Which threads record ops, and how many assignments there were.
 
-    __slots__ = ("assignments", "recording", "spent")
+    Every op asks whether it is recorded, so it first asks whether any thread does not record:
+    that takes a third of the time of finding out which thread this is.
+    """
+
+    __slots__ = ("_counting", "assignments", "paused")
 
     def __init__(self) -> None:
-        self.recording = True
+        self.paused: set[int] = set()  # threads that do not record
         self.assignments = 0
-        self.spent: list[weakref.ref[Tensor]] = []
+        self._counting = threading.Lock()
+
+    @property
+    def recording(self) -> bool:
+        """Whether this thread records."""
+        return not self.paused or get_ident() not in self.paused
+
+    @recording.setter
+    def recording(self, recording: bool) -> None:
+        change = self.paused.discard if recording else self.paused.add
+        change(get_ident())
+
+    def count(self) -> int:
+        """Count an assignment; its number, which is above all earlier ones."""
+        with self._counting:
+            self.assignments += 1
+            return self.assignments
+
+
+class _Spent(threading.local):
+    """The graphs that backward has been through in this thread, since it last assigned."""
+
+    def __init__(self) -> None:
+        self.tensors: list[weakref.ref[Tensor]] = []
 
 
 mode = _Mode()
+_spent = _Spent()
+if hasattr(os, "register_at_fork"):  # of all threads, a child has the one that forked
+    os.register_at_fork(after_in_child=lambda: mode.paused.intersection_update({get_ident()}))
 
 
 class Moment:
@@ -52,11 +85,12 @@ class Moment:
 
     def now(self) -> None:
         """It is this assignment."""
-        mode.assignments += 1
-        self.clock = mode.assignments
+        self.clock = mode.count()
 
 
-class _Recording(ContextDecorator):
+class _Recording:
+    """Records, or does not, in this thread: as a context, or around each call of a function."""
+
     def __init__(self, recording: bool) -> None:
         self._recording = recording
         self._before: list[bool] = []
@@ -68,6 +102,14 @@ class _Recording(ContextDecorator):
 
     def __exit__(self, *_: object) -> None:
         mode.recording = self._before.pop()
+
+    def __call__(self, function: _F) -> _F:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with _Recording(self._recording):
+                return function(*args, **kwargs)
+
+        return cast(_F, called)
 
 
 @overload
@@ -111,10 +153,9 @@ FREED.clock = 0
 
 def note_assignment() -> int:
     """Count an assignment, and free the graphs that backward has been through."""
-    mode.assignments += 1
-    _free(tensor for reference in mode.spent if (tensor := reference()) is not None)
-    mode.spent.clear()
-    return mode.assignments
+    _free(tensor for reference in _spent.tensors if (tensor := reference()) is not None)
+    _spent.tensors.clear()
+    return mode.count()
 
 
 def _free(tensors: Iterable[Tensor]) -> None:
@@ -232,8 +273,8 @@ def backward(root: Tensor, seed: Tensor, retain_graph: bool | None) -> dict[Tens
     with _Recording(False):
         _propagate(order, found, _requires_grad, {t for t in order if t._retains_grad})
     if retain_graph is None:
-        mode.spent = [r for r in mode.spent if r() is not None]
-        mode.spent += [weakref.ref(tensor) for tensor in order]
+        _spent.tensors = [r for r in _spent.tensors if r() is not None]
+        _spent.tensors += [weakref.ref(tensor) for tensor in order]
     elif not retain_graph:
         _free(order)
     return found

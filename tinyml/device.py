@@ -23,6 +23,7 @@ from tinyml.errors import DeviceError
 from tinyml.program import Language
 from tinyml.runtime.machine import Machine, MemoryStats
 from tinyml.runtime.numpy_machine import NumpyMachine
+from tinyml.turn import turn
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,18 @@ _OPENERS: dict[str, Callable[[], OpenDevice]] = {
     "EMU": _emu,
 }
 
+_opened: dict[str, OpenDevice] = {}
 
-@cache
+
+@cache  # which may call it twice, if threads come at once
 def open_device(name: str) -> OpenDevice:
     """The device of that name; DeviceError that says what is missing."""
-    start = time.perf_counter()
-    opened = _OPENERS[name]()
-    trace.emit(trace.DeviceOpened(name, opened.target, time.perf_counter() - start))
-    return opened
+    with turn:
+        if name not in _opened:
+            start = time.perf_counter()
+            opened = _opened[name] = _OPENERS[name]()
+            trace.emit(trace.DeviceOpened(name, opened.target, time.perf_counter() - start))
+        return _opened[name]
 
 
 @cache

@@ -21,6 +21,7 @@ from tinyml.lazy import LazyBuffer
 from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, Plan, ReferenceCall
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import size_class
+from tinyml.turn import turn
 
 # ---- one by one ----
 
@@ -152,6 +153,8 @@ class Routine:
 
     def run(self, given: Sequence[Buffer]) -> list[Buffer]:
         """Run all calls on the buffers of the leaves; the buffers of the results."""
+        if self._plan.overwrites:
+            turn.hold()
         if self._free is None or watched():
             return self._one_by_one(given)
         blocks = [_make(block) for block in self._blocks]

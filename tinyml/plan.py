@@ -65,6 +65,7 @@ class Plan:
     calls: tuple[Call, ...]
     forget: tuple[tuple[int, ...], ...]  # per call: new buffers that nothing needs any more
     results: tuple[int, ...]  # per node asked for: its buffer
+    overwrites: bool  # whether a leaf has other values afterwards
 
 
 def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:

@@ -58,7 +58,8 @@ def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
         numbers[root] = numbers[lazy.assigned(root)]
     results = [numbers[root] for root in made.roots]
     forget = _forget(calls, len(leaves), set(results))
-    return Plan(len(leaves), tuple(new), tuple(calls), forget, tuple(results))
+    overwrites = bool(made.in_place or late)
+    return Plan(len(leaves), tuple(new), tuple(calls), forget, tuple(results), overwrites)
 
 
 def _store(late: Sequence[LazyBuffer], numbers: dict[LazyBuffer, int]) -> list[Call]:

@@ -5,6 +5,8 @@
 What is overwritten in place must have been read by everybody who wanted the old values. So
 whoever holds a node that is not real yet is watched: before an assignment runs, all graphs
 that still read the old values are made real together with it.
+
+Threads compute in turn (`tinyml.turn`), since graphs of several may end in the same memory.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tinyml.lazy import Data, LazyBuffer
 from tinyml.plan import Plan, ReferenceCall, last_versions
 from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
+from tinyml.turn import turn
 
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
 _routines: dict[tuple[Any, ...], Routine] = {}
@@ -74,13 +77,19 @@ def _with_readers(order: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]
 def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
     """Those that follow another holder are left out: they read what that one has then."""
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
-    for leaf in [leaf for leaf, buffer in memory.items() if id(buffer) in buffers]:
+    for leaf in [leaf for leaf, buffer in in_memory() if id(buffer) in buffers]:
         saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
         found.update({id(h): (h, saved) for h in _own_readers(leaf)})
     holders = [h for h in pending() if not h.follows]
     reading = _reading([holder.lazy for holder in holders], buffers)
     found.update({id(h): (h, h.lazy) for h in holders if h.lazy in reading})
     return list(found.values())
+
+
+def in_memory() -> list[tuple[Data, Buffer]]:
+    """Every leaf and its memory. Other threads may make new ones meanwhile."""
+    leaves = [leaf for reference in memory.keyrefs() if (leaf := reference()) is not None]
+    return [(leaf, buffer) for leaf in leaves if (buffer := memory.get(leaf)) is not None]
 
 
 def _own_readers(leaf: Data) -> list[Holder]:
@@ -103,7 +112,7 @@ def keep_values(buffers: set[int], besides: Container[int]) -> None:
     `besides` are the ids of the holders that want the new values.
     """
     readers = [(h, n) for h, n in _readers_of(buffers) if id(h) not in besides]
-    for (holder, _), leaf in zip(readers, realize([n for _, n in readers]), strict=True):
+    for (holder, _), leaf in zip(readers, compute([n for _, n in readers]), strict=True):
         holder.lazy = leaf
 
 
@@ -115,8 +124,19 @@ def reads(node: LazyBuffer, buffers: Container[int]) -> bool:
 # ---- realizing ----
 
 
-def realize(nodes: Sequence[LazyBuffer]) -> list[Data]:
-    """Compute `nodes`; each answer is a leaf, so that the graph below it can be forgotten."""
+def realize(holders: Sequence[Holder]) -> None:
+    """Compute what these hold; each then holds a leaf, so that its graph can be forgotten."""
+    if not any(map(_is_pending, holders)):
+        return
+    with turn:
+        unreal = list(filter(_is_pending, holders))
+        leaves = compute([holder.lazy for holder in unreal])
+        for holder, leaf in zip(unreal, leaves, strict=True):
+            holder.lazy = leaf
+
+
+def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
+    """A leaf with the values of each node. In the caller's turn, with whom it ends."""
     wanted, order = list(nodes), toposort(nodes)
     readers: list[tuple[Holder, LazyBuffer]] = []
     while more := _new_readers(order, readers):
@@ -179,6 +199,8 @@ def _prepare(unreal: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
 def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
     """NUMPY: the whole graph by the interpreter; what the other devices must agree with."""
     last, results = last_versions(unreal), []
+    if last:
+        turn.hold()
     for node in unreal:
         target = lazy.assigned(node)
         leaf = lazy.data(node.shape, node.dtype, node.device)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
+from tinyml.turn import turn
+
 
 class Bell:
     """Whether there was news since somebody last looked; one may hang on many rosters."""
@@ -24,7 +26,8 @@ class Roster:
     """Objects that were noted and are alive.
 
     Noting one is on the path of every op that is recorded, so it costs one weak reference
-    without a callback (of which there is one per object); the dead are dropped now and then.
+    without a callback (of which there is one per object); the dead are dropped now and then,
+    in somebody's turn.
     """
 
     __slots__ = ("_bells", "_limit", "_references")
@@ -38,10 +41,12 @@ class Roster:
         """Add somebody; more than once does no harm."""
         references = self._references
         references.append(ref(somebody))
-        if len(references) > self._limit:
-            alive = {id(r): r for r in references if r() is not None}
-            self._references = list(alive.values())
-            self._limit = 2 * len(alive) + 64
+        if len(references) > self._limit and turn.begin():
+            try:
+                self._keep(len(references), lambda _: True)
+                self._limit = 2 * len(references) + 64
+            finally:
+                turn.end()
         if self._bells:
             self.ring()
 
@@ -49,6 +54,16 @@ class Roster:
         """Ring this bell, while it is alive, when somebody is noted."""
         alive = [r for r in self._bells if r() is not None and r() is not bell]
         self._bells = (*alive, ref(bell))
+
+    def _keep(self, count: int, condition: Callable[[Any], bool]) -> list[Any]:
+        """Of the first `count` that were noted, those that are alive and fulfil a condition.
+
+        Another thread may note somebody meanwhile, at the end; so the list stays the same one.
+        """
+        kept = [member for member in _alive(self._references[:count]) if condition(member)]
+        references = list(map(ref, kept))
+        self._references[:count] = references
+        return kept
 
     def ring(self) -> None:
         """Somebody comes or goes."""
@@ -58,7 +73,7 @@ class Roster:
 
     def members(self) -> list[Any]:
         """All of them, each once, in order."""
-        return list({id(o): o for r in self._references if (o := r()) is not None}.values())
+        return _alive(self._references[:])
 
     def first(self, condition: Callable[[Any], bool]) -> Any:
         """The earliest member that fulfils a condition, or None."""
@@ -67,6 +82,9 @@ class Roster:
 
     def retain(self, condition: Callable[[Any], bool]) -> list[Any]:
         """The members that fulfil a condition; the others are not members any more."""
-        kept = [member for member in self.members() if condition(member)]
-        self._references = list(map(ref, kept))
-        return kept
+        with turn:
+            return self._keep(len(self._references), condition)
+
+
+def _alive(references: list[ref[Any]]) -> list[Any]:
+    return list({id(o): o for r in references if (o := r()) is not None}.values())

@@ -135,7 +135,7 @@ class Tensor:
         inputs = (self, *others)
         node = function.forward(*map(_node, inputs))
         out = Tensor._of(node)
-        if mode.recording and node.dtype.is_float:
+        if (not mode.paused or mode.recording) and node.dtype.is_float:
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
             for tensor in inputs:
@@ -248,11 +248,7 @@ class Tensor:
         for number, other in enumerate(others, 1):
             if not isinstance(other, Tensor):
                 raise wrong_type("realize", f"argument {number}", "a Tensor", other)
-        tensors = (self, *others)
-        unreal = [t for t in tensors if type(t.lazy) is not lazy.Data]
-        leaves = realizing.realize([t._lazy for t in unreal]) if unreal else []
-        for tensor, leaf in zip(unreal, leaves, strict=True):
-            tensor.lazy = leaf
+        realizing.realize((self, *others))
         return self
 
     def numpy(self) -> npt.NDArray[Any]:
@@ -408,8 +404,7 @@ class Tensor:
                     leaf.grad = self._of(grad.lazy)
                 else:
                     leaf.grad.lazy = (leaf.grad + grad).lazy
-                    mode.assignments += 1  # its views are to see it
-                    leaf.grad._assigned = mode.assignments
+                    leaf.grad._assigned = mode.count()  # its views are to see it
         return self
 
     def retain_grad(self) -> None:

@@ -8,6 +8,7 @@ device, and the kernel that computes it is the same one for every draw.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,23 +36,32 @@ _WORD = 0xFFFFFFFF
 Draws: TypeAlias = list[LazyBuffer]  # what their numbers are computed from
 
 
+class _Listeners(threading.local):
+    """Who notes the draws of this thread, and what it draws again instead."""
+
+    def __init__(self) -> None:
+        self.noted: list[Draws] = []
+        self.repeated: list[Iterator[LazyBuffer]] = []
+
+
 class Generator:
-    """The stream of draws: a seed, and how many draws there have been."""
+    """The stream of draws, of all threads: a seed, and how many draws there have been."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.draws = seed, 0
-        self._noted: list[Draws] = []
-        self._repeated: list[Iterator[LazyBuffer]] = []
+        self._here = _Listeners()
+        self._counting = threading.Lock()
 
     def next_leaf(self, device: str) -> LazyBuffer:
         """Seed and number of the next draw: a new one, unless old ones are being repeated."""
-        if self._repeated:
-            leaf = next(self._repeated[-1])
+        here = self._here
+        if here.repeated:
+            leaf = next(here.repeated[-1])
         else:
             draw = self.advance()
             leaf = made = realizing.upload(self.leaf_values(draw), uint32, device)
             trace.emit(trace.RandomDrawn(made, draw))
-        for draws in self._noted:
+        for draws in here.noted:
             draws.append(leaf)
         return leaf
 
@@ -59,25 +69,26 @@ class Generator:
     def noting(self) -> Iterator[Draws]:
         """Note in a list what is drawn from now on."""
         draws: Draws = []
-        self._noted.append(draws)
+        self._here.noted.append(draws)
         try:
             yield draws
         finally:
-            self._noted.pop()
+            self._here.noted.pop()
 
     @contextmanager
     def repeating(self, draws: Draws) -> Iterator[None]:
         """Draw these again, in order."""
-        self._repeated.append(iter(draws))
+        self._here.repeated.append(iter(draws))
         try:
             yield
         finally:
-            self._repeated.pop()
+            self._here.repeated.pop()
 
     def advance(self) -> int:
         """The number of the next draw."""
-        self.draws += 1
-        return self.draws - 1
+        with self._counting:
+            self.draws += 1
+            return self.draws - 1
 
     def leaf_values(self, draw: int) -> npt.NDArray[np.uint32]:
         """What the leaf of a draw holds."""

@@ -21,6 +21,7 @@ from tinyml.jit.step import RESET, Step
 from tinyml.jit.structure import difference, flatten, rebuild
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor
+from tinyml.turn import turn
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")
@@ -35,6 +36,9 @@ class TinyJit(Generic[_P, _R]):
     and all other values must be those of the capture. Tensors that the function uses besides
     may be assigned to, inside and outside. Results are new tensors in each call, and carry no
     gradient.
+
+    Threads replay in turn. A capture sees what is recorded in the process while it runs, so no
+    other thread should record ops then.
     """
 
     def __init__(self, function: Callable[_P, _R]) -> None:
@@ -90,10 +94,17 @@ class TinyJit(Generic[_P, _R]):
             return self._function(*bound, *args, **kwargs)
         tensors: list[Tensor] = []
         arguments = flatten((args, kwargs), tensors)
-        if self._step is None:
-            return self._run(lambda: self._function(*bound, *args, **kwargs), arguments, tensors)
+        if self._arguments is None:
+            return self._first(lambda: self._function(*bound, *args, **kwargs), arguments)
+        with turn:
+            if self._step is not None:
+                return self._replay(self._step, arguments, tensors, len(bound))
+            function = functools.partial(self._function, *bound, *args, **kwargs)
+            return self._capture(function, arguments, tensors)
+
+    def _replay(self, step: Step, arguments: Any, tensors: list[Tensor], bound: int) -> _R:
         if arguments != self._arguments:
-            self._complain(arguments, len(bound))
+            self._complain(arguments, bound)
         if Tensor.training != self._training:
             raise JitError(
                 f"Tensor.training was {self._training} when {self._name} was captured, and is "
@@ -103,22 +114,22 @@ class TinyJit(Generic[_P, _R]):
             if type(tensor.lazy) is not Data:
                 Tensor.realize(*tensors)
                 break
-        results = self._step.replay(tensors)
-        found: _R = rebuild(self._results, iter(results))
+        found: _R = rebuild(self._results, iter(step.replay(tensors)))
         return found
 
-    def _run(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
-        """The first call, or the second."""
+    def _first(self, function: Callable[[], _R], arguments: Any) -> _R:
+        training = Tensor.training
+        with record(refuse_reads=False) as recording:
+            result = function()
+            results: list[Tensor] = []
+            flatten(result, results, in_order=True)
+            Tensor.realize(*results) if results else None
+        self._outline = recording.outline()
+        self._arguments, self._training = arguments, training
+        return result
+
+    def _capture(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
         setting = arguments, Tensor.training
-        if self._arguments is None:
-            with record(refuse_reads=False) as recording:
-                result = function()
-                results: list[Tensor] = []
-                flatten(result, results, in_order=True)
-                Tensor.realize(*results) if results else None
-            self._outline = recording.outline()
-            self._arguments, self._training = setting
-            return result
         found, structure, step, outline = capture(function, tensors)
         before, self._outline = self._outline, outline
         same = setting == (self._arguments, self._training)

@@ -45,14 +45,15 @@ class _Before:
 
     def __init__(self) -> None:
         self.leaves: dict[int, tuple[weakref.ref[Tensor], Data]] = {}
-        for leaf in list(memory):
+        known = realizing.in_memory()
+        for leaf, _ in known:
             for tensor in leaf.readers.members():
                 if tensor.lazy is leaf:
                     self.leaves[id(tensor)] = weakref.ref(tensor), leaf
         self.constants: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
             id(t): (weakref.ref(t), t.lazy) for t in realizing.pending()
         }
-        self.buffers = {id(buffer): buffer for buffer in list(memory.values())}
+        self.buffers = {id(buffer): buffer for _, buffer in known}
         self.held = {id(memory[leaf]) for _, leaf in self.leaves.values()}
 
     def leaf(self, tensor: Any) -> Data | None:
@@ -293,7 +294,7 @@ class _Analysis:
         excepted = {id(r) for r in self.results} | _kept(self.recording, self.before)
         excepted |= {id(t) for t in self.inputs}
         holders: dict[int, list[Tensor]] = {}
-        for leaf, buffer in list(memory.items()):
+        for leaf, buffer in realizing.in_memory():
             number = self.recording.numbers.get(buffer)
             if number is not None:
                 found = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -147,13 +148,10 @@ def _outline(event: Launch) -> tuple[Any, Any]:
     return graph, tuple([n.arg for n in nodes if isinstance(n, (lazy.Const, lazy.Move))])
 
 
-class _Capturing:
+class _Capturing(threading.local):
     """Whether a capture is under way: a TinyJit inside of it runs its function plainly."""
 
-    __slots__ = ("active",)
-
-    def __init__(self) -> None:
-        self.active = False
+    active = False
 
 
 capturing = _Capturing()
@@ -161,19 +159,30 @@ capturing = _Capturing()
 
 @contextmanager
 def record(refuse_reads: bool) -> Iterator[Recording]:
-    """Collect what happens; `refuse_reads`: reading a value on the host is an error."""
+    """Collect what this thread does; `refuse_reads`: reading a value on the host is an error."""
     found = Recording()
+    listeners: dict[type[trace.Event], trace.Listener] = {
+        trace.RandomDrawn: found.draws.append,
+        trace.Uploaded: found.uploads.append,
+        trace.Launched: found.launched,
+        trace.ValuesKept: lambda e: found.kept.append(weakref.ref(e.holder)),
+    }
+    if refuse_reads:
+        listeners[trace.HostRead] = _refuse
     with ExitStack() as stack:
-        stack.callback(trace.subscribe(trace.RandomDrawn, found.draws.append))
-        stack.callback(trace.subscribe(trace.Uploaded, found.uploads.append))
-        stack.callback(trace.subscribe(trace.Launched, found.launched))
-        keep = found.kept
-        stack.callback(
-            trace.subscribe(trace.ValuesKept, lambda e: keep.append(weakref.ref(e.holder)))
-        )
-        if refuse_reads:
-            stack.callback(trace.subscribe(trace.HostRead, _refuse))
+        for kind, listener in listeners.items():
+            stack.callback(trace.subscribe(kind, _in_this_thread(listener)))
         yield found
+
+
+def _in_this_thread(listener: trace.Listener) -> trace.Listener:
+    thread = threading.get_ident()
+
+    def listen(event: trace.Event) -> None:
+        if threading.get_ident() == thread:
+            listener(event)
+
+    return listen
 
 
 def _refuse(event: trace.HostRead) -> None:

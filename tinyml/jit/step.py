@@ -31,6 +31,7 @@ from tinyml.realize import memory
 from tinyml.roster import Bell
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
+from tinyml.turn import turn
 
 # ---- what a step is made of ----
 
@@ -192,6 +193,7 @@ class _Runner:
             self._plan.run()
             return
         table = self._table
+        turn.hold()
         for launch in self._launches:
             buffers = [b for n in launch.buffers if (b := table[n]) is not None]
             execute(launch.call, buffers)

@@ -1,0 +1,284 @@
+"""Threads, forks and Ctrl-C: whoever computes at the same time, everybody gets their own values."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tinyml import Tensor, TinyJit, launch, no_grad
+from tinyml import realize as realizing
+from tinyml.autograd import mode
+from tinyml.roster import Roster
+
+THREADS = 4
+
+
+@pytest.fixture(autouse=True)
+def often_another_thread() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def at_once(function: Callable[[int], Any]) -> list[Any]:
+    """function(0), function(1), ... in threads that begin together."""
+    start = threading.Barrier(THREADS)
+
+    def begin(number: int) -> Any:
+        start.wait()
+        return function(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(begin, range(THREADS)))
+
+
+def test_threads_compute_new_kernels_and_known_ones(device: str) -> None:
+    def compute(number: int) -> list[float]:
+        own = [(Tensor.ones(number + 2) * k).sum().item() for k in (1.0, 2.0)]
+        return [*own, (Tensor([1.0, 2.0]) + number).sum().item()]
+
+    assert at_once(compute) == [[n + 2, 2 * n + 4, 3 + 2 * n] for n in range(THREADS)]
+
+
+def test_one_tensor_is_realized_by_several_threads_once(device: str) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    for expected in ([2.0, 3.0], [3.0, 4.0]):
+        x.assign(x + 1)
+        assert at_once(lambda _: x.tolist()) == [expected] * THREADS
+
+
+def test_readers_of_overwritten_values_are_not_forgotten(device: str) -> None:
+    """While others note so many tensors that the list of them is tidied up."""
+
+    def overwrite(number: int) -> list[float]:
+        x, seen = Tensor([float(number)]).realize(), []
+        for _ in range(6):
+            before, dead = x * 2, [x + 1 for _ in range(40)]
+            del dead
+            x += 1
+            x.realize()
+            seen.append(before)
+        return [s.item() for s in seen]
+
+    assert at_once(overwrite) == [[2.0 * (n + k) for k in range(6)] for n in range(THREADS)]
+
+
+def test_a_roster_that_is_tidied_up_forgets_nobody() -> None:
+    class Somebody:
+        pass
+
+    def note(_: int) -> list[Somebody]:
+        alive = []
+        for _ in range(1000):
+            alive.append(Somebody())
+            roster.note(alive[-1])
+            roster.note(Somebody())
+            if len(alive) % 50 == 0:
+                roster.retain(lambda _: True)
+        return alive
+
+    roster = Roster()
+    noted = {id(somebody): somebody for alive in at_once(note) for somebody in alive}
+    assert noted.keys() == {id(somebody) for somebody in roster.members()}
+
+
+def test_no_grad_is_of_one_thread() -> None:
+    @no_grad()
+    def quiet(step: threading.Barrier) -> bool:
+        step.wait()
+        return (x * 2).requires_grad is True
+
+    x = Tensor([1.0], requires_grad=True)
+    inside = threading.Barrier(2)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(quiet, inside)
+        assert (x * 2).requires_grad
+        with no_grad():
+            inside.wait()
+            assert not waits.result()
+            assert not (x * 2).requires_grad
+        assert pool.submit(lambda: (x * 2).requires_grad).result()
+    assert not mode.paused
+
+
+def test_a_decorated_function_is_called_by_several_threads() -> None:
+    @no_grad()
+    def quiet(number: int) -> bool:
+        with no_grad():
+            return mode.recording
+
+    def after(number: int) -> tuple[bool, bool]:
+        return any(quiet(number) for _ in range(50)), mode.recording
+
+    assert at_once(after) == [(False, True)] * THREADS
+
+
+def test_gradients_are_of_the_thread_that_asks(device: str) -> None:
+    """A graph stays for a second backward, whatever other threads assign to meanwhile."""
+
+    def train(number: int) -> list[float]:
+        x = Tensor([1.0, 2.0], requires_grad=True)
+        loss = (x * x * number).sum()
+        for _ in range(2):
+            loss.backward()
+            walked.wait()
+        with no_grad():
+            x -= 0
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    walked = threading.Barrier(THREADS)
+    assert at_once(train) == [[4.0 * n, 8.0 * n] for n in range(THREADS)]
+
+
+def test_draws_of_threads_are_independent(device: str) -> None:
+    Tensor.manual_seed(3)
+    drawn = at_once(lambda _: [Tensor.rand(1) for _ in range(8)])
+    values = [t.item() for draws in drawn for t in draws]
+    assert len(set(values)) == THREADS * 8
+    Tensor.manual_seed(3)
+    assert sorted(values) == sorted(Tensor.rand(1).item() for _ in values)
+
+
+def test_threads_replay_one_captured_step(device: str) -> None:
+    total = Tensor([0.0]).realize()
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        total.assign(total + x.sum())
+        return ((x + 1).sum() * 2).realize()
+
+    calls = 3
+    for _ in range(2):
+        add(Tensor.ones(5).contiguous())
+    given = [Tensor([float(n)] * 5) for n in range(THREADS)]
+    assert at_once(lambda n: [add(given[n]).item() for _ in range(calls)]) == [
+        [10.0 * (n + 1)] * calls for n in range(THREADS)
+    ]
+    assert total.item() == 10 + calls * 5 * sum(range(THREADS))
+
+
+def test_a_capture_is_not_of_what_other_threads_upload_and_read(device: str) -> None:
+    reads = Tensor([1.0, 2.0]).realize()
+    with ThreadPoolExecutor(1) as pool:
+
+        @TinyJit
+        def step(x: Tensor) -> Tensor:
+            y = x * 2
+            loaded.append(pool.submit(lambda: Tensor([float(len(loaded)), 1.0])).result())
+            return y
+
+        loaded: list[Tensor] = [reads]
+        for k in range(3):
+            assert step(Tensor([1.0, float(k)])).tolist() == [2.0, 2.0 * k]
+    assert [t.tolist() for t in loaded[1:]] == [[1.0, 1.0], [2.0, 1.0]]
+
+
+FORK = """
+import os, sys, threading
+from tinyml import Tensor, no_grad
+
+weight = Tensor.arange(20000).float().contiguous().realize()  # enough for several threads
+known = lambda: (weight * 2).sum().item()
+first, done = known(), threading.Event()
+
+def busy():
+    with no_grad():
+        while not done.is_set():
+            (weight + 1).sum().item()
+
+other = threading.Thread(target=busy)
+other.start()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        new = (weight[:7] * 3).sum().item()  # a kernel that the parent never made
+        os._exit(0 if known() == first and new == 63 and (weight + 1).tolist()[1] == 2 else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+done.set()
+other.join()
+assert known() == first
+"""
+
+
+def test_a_forked_child_computes_on() -> None:
+    """Though at the time of the fork another thread is computing."""
+    environment = {**os.environ, "DEVICE": "CPU", "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]
+    done = subprocess.run(command, env=environment, timeout=60)
+    assert done.returncode == 0
+
+
+def test_an_interrupt_while_compiling_changes_nothing(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    x += 5
+    y = x.reshape(3, 1) * x
+
+    def interrupted(*_: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        if device == "NUMPY":
+            patch.setattr("tinyml.interpret.interpret", interrupted)
+        else:
+            patch.setattr("tinyml.prepare.compile", interrupted)
+            patch.setattr("tinyml.prepare._executables", {})
+            patch.setattr(realizing, "_routines", {})
+        with pytest.raises(KeyboardInterrupt):
+            Tensor.realize(x, y)
+    assert x.tolist() == [6.0, 7.0, 8.0]
+    assert y.sum().item() == 21.0**2
+    assert at_once(lambda n: (x * n).sum().item()) == [21.0 * n for n in range(THREADS)]
+
+
+def test_an_interrupt_waits_while_memory_is_overwritten(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = Tensor([1.0, 2.0]).realize(), Tensor([3.0]).realize()
+    execute = launch.execute
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        execute(*args)
+
+    monkeypatch.setattr(launch, "watched", lambda: True)  # so that calls are issued one by one
+    monkeypatch.setattr(launch, "execute", interrupted)
+    monkeypatch.setattr(realizing, "execute", interrupted)
+    x += 1
+    y.assign(y * x.sum())
+    with pytest.raises(KeyboardInterrupt):
+        Tensor.realize(x, y)
+    monkeypatch.undo()
+    assert (x.tolist(), y.tolist()) == ([2.0, 3.0], [15.0])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupted_capture_can_be_repeated(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupts = iter([False, True, False])
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        y = (x + 1).realize()
+        if next(interrupts):
+            raise KeyboardInterrupt
+        return y * 2
+
+    assert step(Tensor([1.0])).tolist() == [4.0]
+    with pytest.raises(KeyboardInterrupt):
+        step(Tensor([2.0]))
+    assert step(Tensor([3.0])).tolist() == [8.0]
+    assert step.captured is not None
+    assert step(Tensor([4.0])).tolist() == [10.0]
