@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tinyml import config
 from tinyml.errors import JitError
+from tinyml.functional.axes import wrong_type
 from tinyml.jit.capture import capture
 from tinyml.jit.record import Outline, capturing, record
 from tinyml.jit.step import RESET, Step
@@ -42,6 +43,8 @@ class TinyJit(Generic[_P, _R]):
     """
 
     def __init__(self, function: Callable[_P, _R]) -> None:
+        if not callable(function):
+            raise wrong_type("TinyJit", "what it captures", "a function", function)
         self._function: Callable[..., _R] = function
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit[_P, _R]]] = {}
         self.reset()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
+from tinyml.functional.axes import number, whole, wrong_type
 from tinyml.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -36,19 +38,49 @@ def _zeros(*shape: int) -> Tensor:
 
 
 def _tuple(sizes: Sizes, axes: int) -> tuple[int, ...]:
-    return (sizes,) * axes if isinstance(sizes, int) else tuple(sizes)
+    return tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) * axes
+
+
+def _check_counts(layer: object, least: int, **counts: Any) -> None:
+    for name, count in counts.items():
+        if whole(count, type(layer).__name__, name) < least:
+            raise ShapeError(
+                f"{type(layer).__name__}: {name} must be at least {least}, got {count}"
+            )
+
+
+def _check_numbers(layer: object, **numbers: Any) -> None:
+    for name, value in numbers.items():
+        number(value, type(layer).__name__, name)
+
+
+def _check_tensor(layer: object, x: Any, name: str = "the input") -> None:
+    if not isinstance(x, Tensor):
+        raise wrong_type(type(layer).__name__, name, "a Tensor", x)
+
+
+def _check_input(layer: object, x: Any, axis: int, size: int, name: str = "the input") -> None:
+    """x is a Tensor with `size` elements along `axis`."""
+    _check_tensor(layer, x, name)
+    if not -x.ndim <= axis < x.ndim or x.shape[axis] != size:
+        raise ShapeError(
+            f"{type(layer).__name__}: {name} must have size {size} along axis {axis}, got "
+            f"shape {x.shape}"
+        )
 
 
 class Linear:
     """x @ weight.T + bias, with weight (out_features, in_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        _check_counts(self, 0, in_features=in_features, out_features=out_features)
         bound = 1 / math.sqrt(max(in_features, 1))
         self.weight = _uniform(bound, out_features, in_features)
         self.bias = _uniform(bound, out_features) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
+        _check_input(self, x, -1, self.weight.shape[-1])
         return x.linear(self.weight.transpose(), self.bias)
 
 
@@ -68,12 +100,17 @@ class Conv2d:
         groups: int = 1,
         bias: bool = True,
     ) -> None:
+        _check_counts(self, 0, in_channels=in_channels, out_channels=out_channels)
+        _check_counts(self, 1, groups=groups)
         for what, channels in (("in", in_channels), ("out", out_channels)):
             if channels % groups:
                 raise ShapeError(
                     f"cannot split {what}_channels={channels} into groups={groups} of equal size"
                 )
         self.kernel_size = _tuple(kernel_size, self.axes)
+        for size in self.kernel_size:
+            _check_counts(self, 1, kernel_size=size)
+        self.in_channels = in_channels
         self.stride, self.dilation, self.groups = stride, dilation, groups
         self.padding = self._padding(padding)
         bound = 1 / math.sqrt(max(in_channels // groups * math.prod(self.kernel_size), 1))
@@ -99,6 +136,7 @@ class Conv2d:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes)."""
+        _check_input(self, x, 1, self.in_channels)
         return x.conv2d(
             self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
         )
@@ -135,6 +173,7 @@ class ConvTranspose2d(Conv2d):
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes)."""
+        _check_input(self, x, 1, self.in_channels)
         return x.conv_transpose2d(
             self.weight,
             self.bias,
@@ -167,7 +206,10 @@ class BatchNorm:
         track_running_stats: bool = True,
         momentum: float = 0.1,
     ) -> None:
+        _check_counts(self, 0, sz=sz)
+        _check_numbers(self, eps=eps, momentum=momentum)
         self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
+        self.sz = sz
         self.weight = _ones(sz) if affine else None
         self.bias = _zeros(sz) if affine else None
         if track_running_stats:
@@ -179,6 +221,7 @@ class BatchNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, sz, *sizes) to the same shape; ShapeError for one value per channel."""
+        _check_input(self, x, 1, self.sz)
         if self.track_running_stats and not Tensor.training:
             mean, variance = self.running_mean, self.running_var
         else:
@@ -221,6 +264,9 @@ class GroupNorm:
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
     ) -> None:
+        _check_counts(self, 1, num_groups=num_groups)
+        _check_counts(self, 0, num_channels=num_channels)
+        _check_numbers(self, eps=eps)
         if num_channels % num_groups:
             raise ShapeError(f"cannot split {num_channels} channels into {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
@@ -229,8 +275,7 @@ class GroupNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, num_channels, *sizes) to the same shape."""
-        if x.shape[1] != self.num_channels:
-            raise ShapeError(f"GroupNorm of {self.num_channels} channels got {x.shape}")
+        _check_input(self, x, 1, self.num_channels)
         groups = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps)
         return _per_channel(groups.reshape(x.shape), self.weight, self.bias)
 
@@ -249,6 +294,9 @@ class LayerNorm:
         self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True
     ) -> None:
         self.normalized_shape = _tuple(normalized_shape, 1)
+        for size in self.normalized_shape:
+            _check_counts(self, 0, normalized_shape=size)
+        _check_numbers(self, eps=eps)
         self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = _ones(*self.normalized_shape) if elementwise_affine else None
@@ -256,9 +304,11 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., *normalized_shape) to the same shape."""
+        _check_tensor(self, x)
         if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
             raise ShapeError(
-                f"layer norm over {self.normalized_shape}: the last axes of {x.shape} differ"
+                f"{type(self).__name__} over {self.normalized_shape}: the last axes of {x.shape} "
+                "differ"
             )
         x = x.layernorm(axis=self.axis, eps=self.eps)
         if self.weight is not None and self.bias is not None:
@@ -271,6 +321,7 @@ class LayerNorm2d(LayerNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, channels, height, width) to the same shape."""
+        _check_input(self, x, 1, self.normalized_shape[0])
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -278,11 +329,14 @@ class RMSNorm:
     """The last axis divided by its root mean square, then scaled elementwise."""
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
-        self.eps = eps
+        _check_counts(self, 0, dim=dim)
+        _check_numbers(self, eps=eps)
+        self.dim, self.eps = dim, eps
         self.weight = _ones(dim) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., dim) to the same shape."""
+        _check_input(self, x, -1, self.dim)
         x = x.rmsnorm(eps=self.eps)
         return x if self.weight is None else x * self.weight
 
@@ -291,6 +345,7 @@ class Embedding:
     """A row of `weight` (vocab_size, embed_size) for each index."""
 
     def __init__(self, vocab_size: int, embed_size: int) -> None:
+        _check_counts(self, 0, vocab_size=vocab_size, embed_size=embed_size)
         self.vocab_size, self.embed_size = vocab_size, embed_size
         self.weight = _parameter(Tensor.normal(vocab_size, embed_size))
 
@@ -303,12 +358,14 @@ class Dropout:
     """In training, zeroes each value with probability p and scales the others by 1/(1-p)."""
 
     def __init__(self, p: float = 0.5) -> None:
+        _check_numbers(self, p=p)
         if not 0 <= p <= 1:
-            raise ValueError(f"dropout probability {p} is not between 0 and 1")
+            raise ValueError(f"Dropout: the probability {p} is not between 0 and 1")
         self.p = p
 
     def __call__(self, x: Tensor) -> Tensor:
         """x itself unless `Tensor.training`."""
+        _check_tensor(self, x)
         return x.dropout(self.p)
 
 
@@ -316,6 +373,7 @@ class LSTMCell:
     """One step of a long short-term memory: (x, (h, c)) to the next (h, c)."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        _check_counts(self, 0, input_size=input_size, hidden_size=hidden_size)
         bound = 1 / math.sqrt(max(hidden_size, 1))
         self.hidden_size = hidden_size
         self.weight_ih = _uniform(bound, 4 * hidden_size, input_size)
@@ -325,9 +383,14 @@ class LSTMCell:
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """x (batch, input_size), h and c (batch, hidden_size); zeros if there are none yet."""
+        _check_input(self, x, -1, self.weight_ih.shape[-1])
         if hc is None:
             zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
             hc = zeros, zeros
+        if not isinstance(hc, (tuple, list)) or len(hc) != 2:
+            raise wrong_type("LSTMCell", "the state", "a pair of tensors (h, c)", hc)
+        for name, part in zip(("h", "c"), hc, strict=True):
+            _check_input(self, part, -1, self.hidden_size, name)
         gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
         gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)
         take, keep, new, show = gates.chunk(4, dim=1)  # each (batch, hidden)

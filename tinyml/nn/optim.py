@@ -7,13 +7,15 @@ from step to step is a Tensor, the learning rate too: a step works inside TinyJi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from tinyml import dtype as dt
 from tinyml.autograd import no_grad
-from tinyml.errors import DeviceError, GradientError
+from tinyml.errors import ArgumentError, DeviceError, GradientError
+from tinyml.functional.axes import number, wrong_type
 from tinyml.tensor import Tensor
 
 
@@ -28,16 +30,15 @@ class Optimizer:
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, fused: bool = False) -> None:
-        params = list({id(p): p for p in params}.values())  # one that is listed twice counts once
+        params = _listed(type(self).__name__, params)
         _check_parameters(params)
-        if lr < 0:
-            raise ValueError(f"the learning rate {lr} is negative")
+        self._check_numbers(lr=lr)
         self.params = [p for p in params if p.requires_grad is not False]
         self.buffers = [p for p in params if p.requires_grad is False]
         if not self.params:
             raise ValueError("an optimizer needs at least one parameter that requires a gradient")
         for p in self.params:
-            p.requires_grad = True
+            p.requires_grad_()
         self.device = self.params[0].device
         self.fused = fused
         self._lr = _state((1,), dt.float32, self.device, lr)
@@ -52,9 +53,15 @@ class Optimizer:
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
         if not isinstance(value, Tensor):
+            self._check_numbers(lr=value)
             # An array is uploaded. A number would be part of a kernel: a new one for each rate.
             value = Tensor(np.array([value], np.float32), device=self.device)
         self._lr.assign(value.detach().cast(self._lr.dtype).reshape(1)).realize()
+
+    def _check_numbers(self, **numbers: Any) -> None:
+        for name, value in numbers.items():
+            if not number(value, type(self).__name__, name) >= 0:  # nor is NaN
+                raise ValueError(f"{type(self).__name__}: {name} cannot be negative, got {value}")
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -102,6 +109,16 @@ class Optimizer:
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
         """What is subtracted from parameter number i, whose value is p."""
         raise NotImplementedError
+
+
+def _listed(optimizer: str, params: Any) -> list[Tensor]:
+    """The parameters as a list, in which one that is given twice is once."""
+    if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
+        raise ArgumentError(
+            f"{optimizer}: the parameters must be a list of tensors, as "
+            f"nn.state.get_parameters(model) gives it, not one {type(params).__name__}"
+        )
+    return list({id(p): p for p in params}.values())
 
 
 def _check_parameters(params: Sequence[Tensor]) -> None:
@@ -152,8 +169,9 @@ class SGD(Optimizer):
         classic: bool = False,
         fused: bool = False,
     ) -> None:
-        if momentum < 0 or weight_decay < 0:
-            raise ValueError(f"{momentum=} and {weight_decay=} cannot be negative")
+        self._check_numbers(momentum=momentum, weight_decay=weight_decay)
+        if nesterov and not momentum:
+            raise ValueError("SGD: nesterov looks ahead along the momentum, and momentum is 0")
         self.momentum, self.weight_decay = momentum, weight_decay
         self.nesterov, self.classic = nesterov, classic
         super().__init__(params, lr, fused)
@@ -196,7 +214,8 @@ class Muon(SGD):
         fused: bool = False,
     ) -> None:
         self.ns_steps, self.ns_coefficients = ns_steps, ns_coefficients
-        super().__init__(params, lr, momentum, weight_decay, nesterov, fused=fused)
+        ahead = nesterov and momentum != 0
+        super().__init__(params, lr, momentum, weight_decay, ahead, fused=fused)
 
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
         if p.ndim == 0:
@@ -225,10 +244,9 @@ class LAMB(Optimizer):
         adam: bool = False,
         fused: bool = False,
     ) -> None:
-        if not (0 <= b1 < 1 and 0 <= b2 < 1):
-            raise ValueError(f"{b1=} and {b2=} must be at least 0 and below 1")
-        if weight_decay < 0:
-            raise ValueError(f"{weight_decay=} cannot be negative")
+        self._check_numbers(b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)
+        if b1 >= 1 or b2 >= 1:
+            raise ValueError(f"{type(self).__name__}: {b1=} and {b2=} must be below 1")
         self.b1, self.b2, self.eps = b1, b2, eps
         self.weight_decay, self.adam = weight_decay, adam
         super().__init__(params, lr, fused)
@@ -297,7 +315,10 @@ class OptimizerGroup(Optimizer):
 
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
-            raise ValueError("a group needs at least one optimizer")
+            raise ValueError("OptimizerGroup: a group needs at least one optimizer")
+        for i, optimizer in enumerate(optimizers):
+            if not isinstance(optimizer, Optimizer):
+                raise wrong_type("OptimizerGroup", f"argument {i}", "an optimizer", optimizer)
         self.optimizers = optimizers
         self.params = [p for o in optimizers for p in o.params]
         self.buffers = [p for o in optimizers for p in o.buffers]

@@ -18,6 +18,7 @@ import numpy as np
 
 from tinyml import dtype as dt
 from tinyml.errors import ShapeError, TinymlError
+from tinyml.functional.axes import wrong_type
 from tinyml.tensor import Tensor
 
 # The file format's names for the dtypes.
@@ -102,6 +103,7 @@ def load_state_dict(
     `consume` takes what was loaded out of the state dict. With `realize=False` the values are
     computed when they are needed.
     """
+    _check_names("load_state_dict", state_dict)
     mine = get_state_dict(model)
     common = [name for name in mine if name in state_dict]
     unexpected = [name for name in state_dict if name not in mine]
@@ -118,6 +120,18 @@ def load_state_dict(
     if loaded and realize:
         Tensor.realize(*loaded)
     return loaded
+
+
+def _check_names(op: str, tensors: Any) -> None:
+    if not isinstance(tensors, Mapping):
+        hint = "; safe_load reads one from a file" if op == "load_state_dict" else ""
+        wanted = f"a dict of tensors by name{hint}"
+        raise wrong_type(op, "the state dict", wanted, tensors)
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            raise wrong_type(op, "a name", "a str", name)
+        if not isinstance(tensor, Tensor):
+            raise wrong_type(op, repr(name), "a Tensor", tensor)
 
 
 def _check_fit(
@@ -157,6 +171,7 @@ def safe_save(
     The file appears complete or not at all: it is written beside its place and then moved.
     """
     safetensors = _safetensors()
+    _check_names("safe_save", tensors)
     if tensors:
         Tensor.realize(*tensors.values())
     specs, alive = {}, []  # a spec holds an address only, so the arrays are kept alive here
