@@ -163,3 +163,75 @@ def test_importing_warns_of_nothing() -> None:
     command = [sys.executable, "-W", "error", "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (found.stdout, found.stderr) == ("[1.0]\n", "")
+
+
+class Celsius:
+    """Somebody else's numbers, which know what to do with a tensor."""
+
+    def __radd__(self, other: Tensor) -> str:
+        return f"{other.tolist()} degrees"
+
+    def __gt__(self, other: Any) -> bool:
+        return True
+
+    def __rmatmul__(self, other: Tensor) -> Any:
+        return NotImplemented
+
+
+def test_an_operand_that_is_not_known_is_asked() -> None:
+    x = Tensor([1.0, 2.0])
+    answers: list[Any] = [x + Celsius(), x < Celsius()]
+    assert answers == ["[1.0, 2.0] degrees", True]
+    with pytest.raises(TypeError, match=r"sub: a Tensor goes together with.*Celsius"):
+        x - Celsius()
+    with pytest.raises(TypeError, match=r"matmul.*Celsius"):
+        x @ Celsius()
+    with pytest.raises(TypeError, match=r"less: a Tensor goes together with.*'a'"):
+        x < "a"  # noqa: B015
+    with pytest.raises(TypeError, match=r"mod: a Tensor goes together with.*'a'"):
+        x % "a"
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "other"),
+    [
+        *((op, [-7.5, 7.5, 6.0], 2.0) for op in ("iadd", "isub", "imul", "itruediv")),
+        *((op, [-7.5, 7.5, 6.0], 2.0) for op in ("ifloordiv", "imod", "ipow")),
+        *((op, [-7, 7, 6], 2) for op in ("ifloordiv", "imod", "ipow", "iand", "ior", "ixor")),
+        *((op, [-7, 7, 6], 2) for op in ("ilshift", "irshift")),
+    ],
+)
+def test_operators_in_place_write_what_the_plain_ones_give(
+    op: str, values: Any, other: Any
+) -> None:
+    x, plain = Tensor(values).realize(), getattr(operator, op[1:], None)
+    plain = plain or getattr(operator, f"{op[1:]}_")
+    same, seen = x, x[1:]
+    wanted = plain(Tensor(values), other).tolist()
+    x = getattr(operator, op)(x, other)
+    assert x is same
+    assert (x.tolist(), seen.tolist()) == (wanted, wanted[1:])
+
+
+def test_a_matrix_product_in_place_is_another_tensor() -> None:
+    x = same = Tensor.ones(2, 3).realize()
+    x @= Tensor.ones(3, 4)
+    assert (x.shape, same.shape) == ((2, 4), (2, 3))
+
+
+def test_to_takes_a_dtype_too(device: str) -> None:
+    assert Tensor([1.5]).to(dtypes.int32).tolist() == [1]
+    assert Tensor([1.5]).to("NUMPY").device == "NUMPY"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([[1], [1, 2]], r"but \[0\] has 1 element and \[1\] has 2 elements"),
+        ([1, [2]], r"but \[0\] is no list and \[1\] has 1 element"),
+        ([[[1], [2]], [[3], []]], r"but \[0\]\[0\] has 1 element and \[1\]\[1\] has 0"),
+    ],
+)
+def test_a_list_that_is_not_rectangular(value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"Tensor: a nested list must be rectangular, {words}"):
+        Tensor(value)

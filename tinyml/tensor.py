@@ -314,8 +314,10 @@ class Tensor:
 
     # ---- places ----
 
-    def to(self, device: str | None) -> Tensor:
-        """The same values on another device."""
+    def to(self, device: str | DType | None) -> Tensor:
+        """The same values on another device (None: the default one), or as another dtype."""
+        if isinstance(device, DType):
+            return self.cast(device)
         name = Device.canonical(device)
         return self if name == self.device else self._apply(mlops.Copy(name))
 
@@ -556,52 +558,53 @@ class Tensor:
 
     # ---- operators ----
 
-    __add__ = elementwise.add
+    __add__ = elementwise.asking(elementwise.add, "__radd__")
     __radd__ = elementwise.add
-    __sub__ = elementwise.sub
+    __sub__ = elementwise.asking(elementwise.sub, "__rsub__")
     __rsub__ = elementwise.rsub
-    __mul__ = elementwise.mul
+    __mul__ = elementwise.asking(elementwise.mul, "__rmul__")
     __rmul__ = elementwise.mul
-    __truediv__ = elementwise.div
+    __truediv__ = elementwise.asking(elementwise.div, "__rtruediv__")
     __rtruediv__ = elementwise.rdiv
-    __floordiv__ = elementwise.floordiv
+    __floordiv__ = elementwise.asking(elementwise.floordiv, "__rfloordiv__")
     __rfloordiv__ = elementwise.rfloordiv
-    __mod__ = elementwise.mod
+    __mod__ = elementwise.asking(elementwise.mod, "__rmod__")
     __rmod__ = elementwise.rmod
-    __pow__ = elementwise.pow_
+    __pow__ = elementwise.asking(elementwise.pow_, "__rpow__")
     __rpow__ = elementwise.rpow
-    __and__ = elementwise.bitwise_and
+    __and__ = elementwise.asking(elementwise.bitwise_and, "__rand__")
     __rand__ = elementwise.bitwise_and
-    __or__ = elementwise.bitwise_or
+    __or__ = elementwise.asking(elementwise.bitwise_or, "__ror__")
     __ror__ = elementwise.bitwise_or
-    __xor__ = elementwise.bitwise_xor
+    __xor__ = elementwise.asking(elementwise.bitwise_xor, "__rxor__")
     __rxor__ = elementwise.bitwise_xor
-    __lshift__ = elementwise.lshift
+    __lshift__ = elementwise.asking(elementwise.lshift, "__rlshift__")
     __rlshift__ = elementwise.rlshift
-    __rshift__ = elementwise.rshift
+    __rshift__ = elementwise.asking(elementwise.rshift, "__rrshift__")
     __rrshift__ = elementwise.rrshift
     __neg__ = unary.neg
     __invert__ = elementwise.bitwise_not
     __abs__ = unary.abs_
     __divmod__ = elementwise.divmod_
     __rdivmod__ = elementwise.rdivmod
-    __lt__ = elementwise.lt
-    __le__ = elementwise.le
-    __gt__ = elementwise.gt
-    __ge__ = elementwise.ge
-    __iadd__ = elementwise.add_to
-    __isub__ = elementwise.subtract_from
-    __imul__ = elementwise.multiply_by
-    __itruediv__ = elementwise.divide_by
-    __ifloordiv__ = elementwise.floor_divide_by
-    __imod__ = elementwise.reduce_modulo
-    __ipow__ = elementwise.raise_to
-    __iand__ = elementwise.and_with
-    __ior__ = elementwise.or_with
-    __ixor__ = elementwise.xor_with
-    __ilshift__ = elementwise.shift_left_by
-    __irshift__ = elementwise.shift_right_by
-    __matmul__ = linear_algebra.dot
+    __lt__ = elementwise.asking(elementwise.lt, "__gt__")
+    __le__ = elementwise.asking(elementwise.le, "__ge__")
+    __gt__ = elementwise.asking(elementwise.gt, "__lt__")
+    __ge__ = elementwise.asking(elementwise.ge, "__le__")
+    __iadd__ = elementwise.in_place(elementwise.add)
+    __isub__ = elementwise.in_place(elementwise.sub)
+    __imul__ = elementwise.in_place(elementwise.mul)
+    __itruediv__ = elementwise.in_place(elementwise.div)
+    __ifloordiv__ = elementwise.in_place(elementwise.floordiv)
+    __imod__ = elementwise.in_place(elementwise.mod)
+    __ipow__ = elementwise.in_place(elementwise.pow_)
+    __iand__ = elementwise.in_place(elementwise.bitwise_and)
+    __ior__ = elementwise.in_place(elementwise.bitwise_or)
+    __ixor__ = elementwise.in_place(elementwise.bitwise_xor)
+    __ilshift__ = elementwise.in_place(elementwise.lshift)
+    __irshift__ = elementwise.in_place(elementwise.rshift)
+    # x @= y means x = x @ y, as in torch: the shape may be another one
+    __matmul__ = elementwise.asking(linear_algebra.dot, "__rmatmul__")
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
 

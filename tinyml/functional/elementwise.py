@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from tinyml.ops import Op
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
+
+    Operator = Callable[[Tensor, Tensor | Scalar], Tensor]
 
 
 # ---- two operands ----
@@ -236,53 +238,30 @@ def rrshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return rshift(x, y, reverse=True)
 
 
-def add_to(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x += y; so are all up to shift_right_by."""
-    return x._in_place(add(x, y))
+def in_place(function: Callable[..., Tensor]) -> Operator:
+    """The operator x op= y, for the function of x op y."""
+
+    def assigned(x: Tensor, y: Tensor | Scalar) -> Tensor:
+        return x._in_place(function(x, y))
+
+    return assigned
 
 
-def subtract_from(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(sub(x, y))
+def asking(function: Callable[..., Tensor], reflected: str) -> Operator:
+    """The operator of a function. An operand that it does not know is asked for an answer."""
 
+    def operator(x: Tensor, y: Tensor | Scalar) -> Tensor:
+        try:
+            return function(x, y)
+        except TypeError:
+            answer: Any = NotImplemented
+            if not isinstance(y, type(x)) and hasattr(type(y), reflected):
+                answer = getattr(type(y), reflected)(y, x)
+            if answer is NotImplemented:
+                raise
+            return cast("Tensor", answer)
 
-def multiply_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(mul(x, y))
-
-
-def divide_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(div(x, y))
-
-
-def floor_divide_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(idiv(x, y))
-
-
-def reduce_modulo(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(mod(x, y))
-
-
-def raise_to(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(pow_(x, y))
-
-
-def and_with(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(bitwise_and(x, y))
-
-
-def or_with(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(bitwise_or(x, y))
-
-
-def xor_with(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(bitwise_xor(x, y))
-
-
-def shift_left_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(lshift(x, y))
-
-
-def shift_right_by(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    return x._in_place(rshift(x, y))
+    return operator
 
 
 def maximum(x: Tensor, y: Tensor | Scalar) -> Tensor:

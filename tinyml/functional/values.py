@@ -96,8 +96,8 @@ def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
         )
     try:
         values = np.array(value)
-    except ValueError as error:
-        raise ShapeError(f"Tensor: a nested list must be rectangular: {error}") from None
+    except ValueError:
+        raise ShapeError(f"Tensor: a nested list must be rectangular, {_uneven(value)}") from None
     if dtype is not None and dtype.is_int and values.dtype.kind in "fO":
         values = _exact(value, values)
     if values.dtype.kind not in "buif":
@@ -119,6 +119,24 @@ def _from_bytes(value: Any, dtype: DType) -> tuple[Array, DType]:
             f"Tensor: {len(value)} bytes are no whole number of {dtype} ({dtype.itemsize} bytes)"
         )
     return to_compute(np.frombuffer(value, dtype.storage), dtype), dtype
+
+
+def _uneven(value: Any) -> str:
+    """The first two parts of a nested list that differ in length."""
+    level = [("", value)]
+    while level:
+        level = [(f"{path}[{i}]", v) for path, part in level for i, v in enumerate(part)]
+        counts = [len(v) if hasattr(v, "__len__") else None for _, v in level]
+        for (path, _), count in zip(level, counts, strict=True):
+            if count != counts[0]:
+                return f"but {level[0][0]} {_holding(counts[0])} and {path} {_holding(count)}"
+        if counts and counts[0] is None:
+            break
+    return "and its parts differ"
+
+
+def _holding(count: int | None) -> str:
+    return "is no list" if count is None else f"has {count} element{'s' * (count != 1)}"
 
 
 def _complain_of_elements(value: Any) -> NoReturn:
