@@ -1,6 +1,6 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
-static inline f32x8 masked_f32x8(const float *p, long at, long size, i32x8 m) {
+static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m) {
   if (__builtin_expect(at >= 0 && at < size - 7, 1)) {
     const f32x8 all = *(const f32x8 *)(p + at);
     return (f32x8)((i32x8)all & m);
@@ -23,7 +23,7 @@ static inline f32x8 masked_f32x8(const float *p, long at, long size, i32x8 m) {
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-void sum_mul_2x16x16x16_r72_760e8f68(void *const *buffers, long start, long end) {
+void sum_mul_2x16x16x16_r72_3cbb5bcf(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
@@ -34,9 +34,9 @@ void sum_mul_2x16x16x16_r72_760e8f68(void *const *buffers, long start, long end)
       for (long i2s_tile0 = 0; i2s_tile0 < 16; ++i2s_tile0) {
         for (long r1_tile0 = 0; r1_tile0 < 3; ++r1_tile0) {
           for (long r2_tile0 = 0; r2_tile0 < 3; ++r2_tile0) {
-            const f32x8 v0 = masked_f32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2s_tile0 * 16 + r1_tile0 * 16 + r2_tile0 - 17, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7} + (int)r2_tile0) >= 1)) & (-(int)(i2s_tile0 + r1_tile0 >= 1 && i2s_tile0 + r1_tile0 <= 16) - (i32x8){0}));
+            const f32x8 v0 = masked_float32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2s_tile0 * 16 + r1_tile0 * 16 + r2_tile0 - 17, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7} + (int)r2_tile0) >= 1)) & (-(int)(i2s_tile0 + r1_tile0 >= 1 && i2s_tile0 + r1_tile0 <= 16) - (i32x8){0}));
             *(f32x8 *)(tile0 + (i2s_tile0 * 1152 + r0_tile0 * 144 + r1_tile0 * 48 + r2_tile0 * 16)) = v0;
-            const f32x8 v1 = masked_f32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2s_tile0 * 16 + r1_tile0 * 16 + r2_tile0 - 9, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7} + (int)r2_tile0) <= 8)) & (-(int)(i2s_tile0 + r1_tile0 >= 1 && i2s_tile0 + r1_tile0 <= 16) - (i32x8){0}));
+            const f32x8 v1 = masked_float32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2s_tile0 * 16 + r1_tile0 * 16 + r2_tile0 - 9, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7} + (int)r2_tile0) <= 8)) & (-(int)(i2s_tile0 + r1_tile0 >= 1 && i2s_tile0 + r1_tile0 <= 16) - (i32x8){0}));
             *(f32x8 *)(tile0 + (i2s_tile0 * 1152 + r0_tile0 * 144 + r1_tile0 * 48 + r2_tile0 * 16 + 8)) = v1;
           }
         }

@@ -87,7 +87,7 @@ class CLanes(CValues):
         kind, mask = self._memory_vector(e.dtype, lanes), self.vector(bool_, lanes)
         start = e.position.substitute({lane: linear(0)})
         bits = self.memory_bits(e.dtype, lanes)
-        name = f"masked_{kind}" + (f"_by{stride}" if stride > 1 else "")
+        name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
         text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, lanes, stride)
         self.prelude[text] = None
         held = self.mask(e.valid, lane)[0]
@@ -100,8 +100,9 @@ class CLanes(CValues):
     ) -> str:
         """Elements side by side stored where the mask is set."""
         kind, mask = self._memory_vector(dtype, lanes), self.vector(bool_, lanes)
-        self.prelude[masked_store(kind, TYPES[dtype.name], mask, lanes)] = None
-        return f"store_{kind}(slot{slot} + {start}, {value[0]}, {held[0]});"
+        name = f"store_{dtype.name}x{lanes}"
+        self.prelude[masked_store(name, kind, TYPES[dtype.name], mask, lanes)] = None
+        return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
 
 
 def _is_plain(i: Linear) -> bool:

@@ -58,10 +58,10 @@ def masked_load(
     )
 
 
-def masked_store(kind: str, element: str, mask: str, lanes: int) -> str:
+def masked_store(name: str, kind: str, element: str, mask: str, lanes: int) -> str:
     """The elements where the mask is set; the others may be somebody else's."""
     return (
-        f"static inline void store_{kind}({element} *p, {kind} a, {mask} m) {{\n"
+        f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
     )
 
