@@ -151,6 +151,8 @@ def apply(op: Op, dtype: DType, shape: tuple[int, ...]) -> LazyBuffer:
     y = leaf(*shape, dtype=dtype)
     if op is Op.WHERE:
         return lazy.map_(op, leaf(*shape, dtype=bool_), x, y)
+    if op is Op.FMA:
+        return lazy.map_(op, x, y, leaf(*shape, dtype=dtype))
     return lazy.map_(op, x, y)
 
 

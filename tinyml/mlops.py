@@ -158,6 +158,14 @@ class Cos(Elementwise):
         return (-(grad * self.inputs[0].sin()),)
 
 
+class Tan(Elementwise):
+    __slots__ = ()
+    op = Op.TAN
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad * (out * out + 1),)
+
+
 class Atan(Elementwise):
     __slots__ = ()
     op = Op.ATAN
@@ -381,6 +389,18 @@ class Where(Elementwise):
             condition.where(grad, 0) if self.wanted[1] else None,
             condition.where(0, grad) if self.wanted[2] else None,
         )
+
+
+class Fma(Elementwise):
+    """x * y + z in one rounding."""
+
+    __slots__ = ()
+    op = Op.FMA
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y, _ = self.inputs
+        return grad * y if self.wanted[0] else None, grad * x if self.wanted[1] else None, grad
 
 
 # ---- reductions ----

@@ -34,6 +34,7 @@ class Op(Enum):
     LOG1P = auto()  # log(1 + x), precise near 0
     SIN = auto()
     COS = auto()
+    TAN = auto()
     ATAN = auto()
     TANH = auto()
     ERF = auto()
@@ -58,6 +59,7 @@ class Op(Enum):
     SHR = auto()  # arithmetic for signed, logical for unsigned integers
     # three operands
     WHERE = auto()  # (bool, a, b)
+    FMA = auto()  # (a, b, c), floats: a * b + c rounded once
 
     def __repr__(self) -> str:
         return self.name
@@ -70,8 +72,8 @@ UNARY = frozenset(list(Op)[: list(Op).index(Op.ADD)])
 COMPARE = frozenset({Op.LESS, Op.LESS_EQUAL, Op.EQUAL})
 BITWISE = frozenset({Op.AND, Op.OR, Op.XOR})
 FLOAT_ONLY = frozenset(
-    {Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SIN, Op.COS, Op.ATAN}
-    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC}
+    {Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ATAN}
+    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC, Op.FMA}
 )
 INT_ONLY = frozenset({Op.IDIV, Op.SHL, Op.SHR})
 SIGN = {  # how people write an op between its operands; the others are written as functions
@@ -159,6 +161,7 @@ MEANING: dict[Op, Callable[..., Array]] = {
     Op.LOG1P: _precise(np.log1p),
     Op.SIN: _precise(np.sin),
     Op.COS: _precise(np.cos),
+    Op.TAN: _precise(np.tan),
     Op.ATAN: _precise(np.arctan),
     Op.TANH: _precise(np.tanh),
     Op.ERF: _precise(_erf),
@@ -181,6 +184,7 @@ MEANING: dict[Op, Callable[..., Array]] = {
     Op.SHL: _shift(np.left_shift),
     Op.SHR: _shift(np.right_shift),
     Op.WHERE: np.where,
+    Op.FMA: _precise(lambda a, b, c: a * b + c),  # of float64 the product is rounded too
 }
 
 
@@ -189,7 +193,7 @@ WORK: dict[Op, int] = {
     **dict.fromkeys(Op, 1),
     **dict.fromkeys((Op.CAST, Op.BITCAST), 0),
     **dict.fromkeys((Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS), 12),
-    **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.ATAN, Op.TANH, Op.ERF), 16),
+    **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.TAN, Op.ATAN, Op.TANH, Op.ERF), 16),
     **dict.fromkeys((Op.POW,), 30),
     **dict.fromkeys((Op.SQRT, Op.DIV, Op.IDIV, Op.MOD), 4),
 }

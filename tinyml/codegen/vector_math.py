@@ -134,7 +134,7 @@ _LOG2 = f"""static inline F32 log2_F32(F32 x) {{{_LOG_PARTS}
 
 # quadrant j of a = |x|, and t + low = a - j * pi/2 in four steps, whose factors have few bits, so
 # that only t is rounded; large arguments go to libm lane by lane
-_CIRCLE = """
+_QUADRANT = """
   const F32 a = (F32)((I32)x & 0x7fffffff);
   const I32 large = a > 8192.0f;
   const F32 shifted = a * 0.636619772f + 12582912.0f;
@@ -144,7 +144,9 @@ _CIRCLE = """
   const F32 exact = t - n * 4.837512969970703125e-4f;
   t = exact - n * 7.549533620476723e-8f;
   const F32 low = exact - t - n * 7.549533620476723e-8f - n * 2.563344152e-12f;
-  const F32 z = t * t;
+"""
+
+_CIRCLE = """  const F32 z = t * t;
   F32 s = z * -1.9515295891e-4f + 8.3321608736e-3f;
   s = s * z - 1.6666654611e-1f;
   s = s * (z * t) + low + t;
@@ -153,7 +155,24 @@ _CIRCLE = """
   c = c * (z * z) - t * low - z * 0.5f + 1.0f;
   F32 r = pick_F32((j & 1) != 0, c, s);
   r = (F32)((I32)r ^ ((j & 2) << 30)SIGN);
-  int any = 0;
+"""
+
+# t + rest without its rounding is y + low; in odd quadrants, -1 over that
+_TAN = """  const F32 z = t * t;
+  F32 p = z * 4.380862229e-3f + 8.303889626e-5f;
+  p = p * z + 1.083819568e-2f;
+  p = p * z + 2.128264494e-2f;
+  p = p * z + 5.405945703e-2f;
+  p = p * z + 1.333267242e-1f;
+  p = p * z + 3.333334923e-1f;
+  p = p * (z * t);
+  const F32 rest = (t + p) * (t + p) * low + low + p, y = t + rest;
+  const F32 lost = rest - (y - t), q = -1.0f / y;
+  F32 r = pick_F32((j & 1) != 0, q * q * lost + q, y);
+  r = (F32)((I32)r ^ ((I32)x & (int)0x80000000));
+"""
+
+_LARGE = """  int any = 0;
   for (int i = 0; i < LANES; ++i) any |= large[i];
   if (any)
     for (int i = 0; i < LANES; ++i)
@@ -163,10 +182,10 @@ _CIRCLE = """
 """
 
 
-def _circle(name: str, turn: int, sign: str) -> str:
+def _circle(name: str, formula: str, turn: int = 0, sign: str = "") -> str:
     head = f"static inline F32 {name}_F32(F32 x) {{"
-    body = _CIRCLE.replace("TURN", str(turn)).replace("NAME", name)
-    return head + body.replace("SIGN", sign)
+    body = _QUADRANT.replace("TURN", str(turn)) + formula.replace("SIGN", sign)
+    return head + body + _LARGE.replace("NAME", name)
 
 
 _TANH = """static inline F32 tanh_F32(F32 x) {
@@ -233,7 +252,7 @@ _ERF = """static inline F32 erf_F32(F32 x) {
 
 
 def _per_lane(name: str, arity: int) -> str:
-    letters = "ab"[:arity]
+    letters = "abc"[:arity]
     parameters = ", ".join(f"F32 {x}" for x in letters)
     arguments = ", ".join(f"{x}[i]" for x in letters)
     return (
@@ -250,13 +269,15 @@ BODIES: dict[Op, str] = {
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
-    Op.SIN: _PICK + _circle("sin", 0, " ^ ((I32)x & (int)0x80000000)"),
-    Op.COS: _PICK + _circle("cos", 1, ""),
+    Op.SIN: _PICK + _circle("sin", _CIRCLE, 0, " ^ ((I32)x & (int)0x80000000)"),
+    Op.COS: _PICK + _circle("cos", _CIRCLE, 1),
+    Op.TAN: _PICK + _circle("tan", _TAN),
     Op.ATAN: _PICK + _SIGNED + _ATAN,
     Op.TANH: _PICK + _SIGNED + _TANH,
     Op.ERF: _PICK + _SIGNED + _ERF,
     Op.SQRT: _per_lane("sqrt", 1),
     Op.TRUNC: _per_lane("trunc", 1),
     Op.POW: _per_lane("pow", 2),
+    Op.FMA: _per_lane("fma", 3),
 }
 NEEDS: dict[Op, tuple[Op, ...]] = {Op.TANH: (Op.EXP,), Op.ERF: (Op.EXP,)}

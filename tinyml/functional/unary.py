@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import mlops
 from tinyml.dtype import bool_
+from tinyml.functional.compensated import fma, sorted_total
 from tinyml.functional.composed import with_slope
 from tinyml.functional.precision import in_float32, to_float
 
@@ -65,10 +66,9 @@ def cos(x: Tensor) -> Tensor:
     return to_float(x)._apply(mlops.Cos())
 
 
-@in_float32
 def tan(x: Tensor) -> Tensor:
     """The tangent of x radians, a float."""
-    return x.sin() / x.cos()
+    return to_float(x)._apply(mlops.Tan())
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -137,10 +137,17 @@ def _asin_slope(x: Tensor) -> Tensor:
     return _cathetus(x).reciprocal()
 
 
+def _asin(x: Tensor) -> Tensor:
+    """Twice the arctangent of t = x / (1 + cos asin x), whose slope is 1 / (1 + t * t)."""
+    below = sorted_total(1, _cathetus(x))
+    t = x / below.high
+    return atan(t) * 2 - (fma(t, below.high, -x) + t * below.low)
+
+
 @in_float32
 def asin(x: Tensor) -> Tensor:
     """The arc sine, a float in [-pi / 2, pi / 2]: NaN outside of [-1, 1]."""
-    return with_slope(lambda x: atan(x / _cathetus(x)), _asin_slope, x)
+    return with_slope(_asin, _asin_slope, x)
 
 
 @in_float32

@@ -1,0 +1,44 @@
+"""Arithmetic that keeps what rounding loses: a pair stands for high + low.
+
+T. J. Dekker, A floating-point technique for extending the available precision, 1971; with a
+fused multiply-add as in S. Boldo and J.-M. Muller, Exact and approximated error of the FMA, 2011.
+Infinities and overflow in between make low parts NaN: whoever calls keeps them away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tinyml import mlops
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+class Pair(NamedTuple):
+    high: Tensor
+    low: Tensor
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c, rounded once."""
+    return a._apply(mlops.Fma(), b, c)
+
+
+def product(a: Tensor, b: Tensor) -> Pair:
+    """Exactly a * b."""
+    high = a * b
+    return Pair(high, fma(a, b, -high))
+
+
+def sorted_total(a: Tensor | float, b: Tensor) -> Pair:
+    """Exactly a + b, where the magnitude of a is not below that of b, or a has few bits."""
+    high = b + a
+    return Pair(high, b - (high - a))
+
+
+def quotient(a: Pair, b: Pair) -> Tensor:
+    """(a.high + a.low) / (b.high + b.low), wrong by little more than one rounding."""
+    inverse = b.high.reciprocal()
+    near = a.high * inverse
+    return near - (fma(near, b.high, -a.high) - a.low + near * b.low) * inverse
