@@ -83,12 +83,22 @@ INDICES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "2-d tensor": lambda x, i, j: x[i.reshape(2, 2), 1:],
     "broadcast tensors": lambda x, i, j: x[i.reshape(4, 1), j],
     "list": lambda x, i, j: x[[1, 0, 1], 2],
+    "range": lambda x, i, j: x[range(2), :, range(2)],
 }
 
 
 def indexing() -> list[Case]:
     i, j = np.array([0, -1, 2, 0]), np.array([1, 0, -2, 1])
-    return [same(name, f, (3, 4, 5), i, j) for name, f in INDICES.items()]
+    cases = [same(name, f, (3, 4, 5), i, j) for name, f in INDICES.items()]
+    tuples = pair(
+        "lists as tuples",
+        lambda x, i, j: (x[[i, j]], x[[[0, 1], [1, 2]]], x[[i, 1]], x[[slice(1), None, ..., 1]]),
+        lambda x, i, j: (x[i, j], x[[0, 1], [1, 2]], x[i, 1], x[:1, None, ..., 1]),
+        (3, 4, 5),
+        i,
+        j,
+    )
+    return [*cases, tuples]
 
 
 def gathering() -> list[Case]:

@@ -39,6 +39,8 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (IndexError, "too many", lambda: Tensor(1.0)[:]),
     (IndexError, "integers", lambda: X[Tensor([1.0])]),
     (ValueError, "step", lambda: X[::0]),
+    (IndexError, "broadcast", lambda: X[[0, 1], [0, 1, 2]]),
+    (TypeError, "cannot be deleted", lambda: X.__delitem__(0)),
     (TypeError, "slice", lambda: X[Tensor(0) : Tensor(1)]),
     (RuntimeError, "permute", lambda: X.permute(0)),
     (RuntimeError, "once", lambda: X.permute(0, 0)),

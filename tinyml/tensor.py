@@ -608,6 +608,9 @@ class Tensor:
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
 
+    def __delitem__(self, index: Any) -> None:
+        raise TypeError(f"items of a tensor {self.shape} cannot be deleted; index what is to stay")
+
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return elementwise.eq(self, other) if values.has_values(other) else NotImplemented
 

@@ -108,7 +108,7 @@ def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
 
 
 @lru_cache(maxsize=4096)  # the same few shapes meet again and again
-def broadcast_shape(op: str, *shapes: Shape) -> Shape:
+def broadcast_shape(op: str, *shapes: Shape, error: type[ShapeError] = ShapeError) -> Shape:
     """The shape that all `shapes` expand to."""
     first = shapes[0]
     if shapes.count(first) == len(shapes):
@@ -120,7 +120,7 @@ def broadcast_shape(op: str, *shapes: Shape) -> Shape:
         grown = set(sizes)
         grown.discard(1)
         if len(grown) > 1:
-            raise ShapeError(
+            raise error(
                 f"{op}: shapes {' and '.join(map(str, shapes))} do not broadcast: counted from "
                 "the last axis, sizes must be equal or 1"
             )

@@ -17,7 +17,7 @@ import numpy as np
 from tinyml import mlops
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
-from tinyml.errors import DTypeError, ShapeError
+from tinyml.errors import AxisError, DTypeError, ShapeError
 from tinyml.functional.axes import (
     broadcast_shape,
     check_tensors,
@@ -96,7 +96,7 @@ def wrapped(index: Tensor, n: int) -> Tensor:
 
 def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor]) -> Tensor:
     """`axes` of x indexed by tensors, which broadcast together."""
-    shape = broadcast_shape("index", *(t.shape for t in tensors))
+    shape = broadcast_shape("index", *(t.shape for t in tensors), error=AxisError)
     sizes = [x.shape[a] for a in axes]
     if 0 in sizes and 0 not in shape:
         raise IndexError(f"index out of bounds: an axis of {x.shape} that is indexed is empty")

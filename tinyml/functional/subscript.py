@@ -59,6 +59,9 @@ def placed_on(shape: tuple[int, ...], given: list[Any]) -> list[Part]:
 
 
 def items_of(index: Any) -> list[Any]:
+    """One item per axis or more; a list of more than numbers stands for a tuple, as in torch."""
+    if isinstance(index, list) and not all(isinstance(i, (int, float, np.generic)) for i in index):
+        return index
     return list(index) if isinstance(index, tuple) else [index]
 
 
@@ -69,7 +72,7 @@ def is_new(item: Any) -> bool:
 
 def _expanded(x: Tensor, item: Any) -> list[Any]:
     """Masks as tensors of indices, lists as tensors; everything else as it is."""
-    if isinstance(item, (list, tuple, np.ndarray)):
+    if isinstance(item, (list, tuple, range, np.ndarray)):
         item = _from_host(x, item)
     if isinstance(item, type(x)):
         check_tensors("index", x, index=item)
