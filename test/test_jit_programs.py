@@ -13,6 +13,7 @@ from programs import NUMBERS, OPS, Run, State, Step
 from tinyml import Tensor, TinyJit, no_grad
 from tinyml import realize as realizing
 from tinyml.device import Device
+from tinyml.errors import JitError
 
 WEIGHTS = ("view", "view", "derive", "derive", "put", "put", *OPS)
 _numbers = st.tuples(*[st.integers(0, 59) for _ in range(NUMBERS)])
@@ -139,3 +140,39 @@ def test_a_step_reads_through_a_view_that_was_computed_before(device: str) -> No
     for call in range(4):
         w.assign(w + 1)
         assert step(Tensor([0.0], device).realize())[0, 1].item() == 4 + call
+
+
+def test_a_step_may_copy_its_argument(device: str) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return x.clone()
+
+    for call in range(4):
+        x = Tensor([float(call)], device).realize()
+        copy = step(x)
+        x += 1
+        assert copy.tolist() == [call]
+
+
+def test_an_argument_may_be_a_copy_of_another_that_is_written(device: str) -> None:
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        x.assign(x + 1)
+        return x - y
+
+    for _ in range(4):
+        x = matrix(device)
+        assert step(x, x.clone()).tolist() == [[1.0] * 3] * 3
+
+
+def test_a_mask_with_a_value_for_each_place_is_refused_in_a_step() -> None:
+    @TinyJit
+    def step(x: Tensor, mask: Tensor) -> Tensor:
+        y = x.clone()
+        y[mask] = Tensor([5.0, 6.0])
+        return y
+
+    arguments = Tensor([1.0, 2.0, 3.0]), Tensor([True, False, True])
+    assert step(*arguments).tolist() == [5.0, 2.0, 6.0]
+    with pytest.raises(JitError, match="a mask as an index"):
+        step(*arguments)

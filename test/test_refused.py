@@ -455,7 +455,7 @@ OWN: dict[str, list[Case]] = {
     "assign": [
         (ShapeError, r"\(3, 3\) and \(2, 3\)", lambda: X.assign(Tensor.zeros(3, 3))),
         (ShapeError, "does not fit", lambda: Tensor.zeros(3).assign(X)),
-        (DTypeError, "int32 cannot go to float32; cast", lambda: X.assign(J)),
+        (DTypeError, "float32 cannot go to int32; cast", lambda: J.assign(J.float())),
         (DeviceError, "one device", lambda: X.assign(FAR)),
         (TypeError, "the value must be", lambda: X.assign("a")),
     ],

@@ -22,6 +22,11 @@ VIEWS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.nda
     "flattened": (lambda x: x.reshape(-1), lambda x: x.reshape(-1)),
     "of views": (lambda x: x.T[1:, None][0, 0, 1:], lambda x: x.T[1:, None][0, 0, 1:]),
     "detached": (lambda x: x.detach()[2], lambda x: x[2]),
+    "diagonal": (lambda x: x.diagonal(1)[::2], lambda x: np.einsum("ii->i", x[:, 1:])[::2]),
+    "turned diagonal": (
+        lambda x: x.reshape(2, 2, 3).diagonal(-1, 2, 0)[1:],
+        lambda x: np.einsum("iji->ji", x.reshape(2, 2, 3)[:, :, 1:])[1:],
+    ),
     "split": (lambda x: x.split([1, 2])[1].flatten(), lambda x: x[1:].reshape(-1)),
 }
 
@@ -82,6 +87,21 @@ def test_a_view_of_bits(device: str) -> None:
 def test_repeated_elements_cannot_be_assigned_to() -> None:
     with pytest.raises(ShapeError, match="several elements of the target are one"):
         Tensor([1.0]).expand(3).assign(Tensor([1.0, 2.0, 3.0]))
+
+
+def test_an_assigned_value_is_cast_within_its_kind(device: str) -> None:
+    counts = Tensor([1, 2], device).realize()
+    counts.assign(counts.cast("int64").sum())
+    assert (counts.dtype, counts.tolist()) == (dtypes.int32, [3, 3])
+    halves = Tensor([1.0, 2.0], device, "float16").realize()
+    halves.assign(counts + 0.5).assign(halves * Tensor([2.0, 4.0], device))
+    assert (halves.dtype, halves.tolist()) == (dtypes.float16, [7.0, 14.0])
+    with pytest.raises(DTypeError, match="float32 cannot go to int32"):
+        counts.assign(halves.float())
+    with pytest.raises(DTypeError, match="int32 cannot go to bool"):
+        (counts > 0).assign(counts)
+    counts[0] = 2.75  # a place is set like in numpy and torch: what is left of it
+    assert counts.tolist() == [2, 3]
 
 
 def test_in_place_ops_keep_shape_and_dtype() -> None:

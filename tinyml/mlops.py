@@ -734,6 +734,13 @@ class Contiguous(Function):
         return (grad,)
 
 
+class Clone(Contiguous):
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.clone(x)
+
+
 class Copy(Function):
     __slots__ = ("device",)
 

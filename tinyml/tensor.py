@@ -331,8 +331,8 @@ class Tensor:
         return self._apply(mlops.Contiguous())
 
     def clone(self) -> Tensor:
-        """A copy that later assignments to this tensor do not change."""
-        return self._apply(mlops.Contiguous())
+        """A copy in memory of its own: later assignments to one do not change the other."""
+        return self._apply(mlops.Clone())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (values.from_parts, (type(self), *values.parts_of(self)))
@@ -463,14 +463,16 @@ class Tensor:
     def assign(self, value: Any) -> Tensor:
         """From now on this tensor's memory holds `value`; earlier readers keep what they read.
 
-        What is assigned to a view goes into the tensor that it shows.
+        What is assigned to a view goes into the tensor that it shows. A value of another dtype
+        is cast where that keeps its kind: not a float into integers, and no number into a bool.
         """
         if not values.has_values(value):
             raise wrong_type("assign", "the value", "a Tensor, a number, a list or an array", value)
         other = value if isinstance(value, Tensor) else Tensor(value, self.device, self.dtype)
         check_tensors("assign", self, value=other)
-        if other.dtype is not self.dtype:
+        if _KINDS[other.dtype.kind] > _KINDS[self.dtype.kind]:
             raise DTypeError(f"assign: {other.dtype} cannot go to {self.dtype}; cast it first")
+        other = other.cast(self.dtype)
         if other.shape != self.shape:
             if broadcast_shape("assign", other.shape, self.shape) != self.shape:
                 raise ShapeError(f"assign: a value of {other.shape} does not fit {self.shape}")
@@ -554,7 +556,7 @@ class Tensor:
                 f"an in-place op keeps the dtype {self.dtype}, and cannot hold a result of "
                 f"{result.dtype}; cast it first, or write x = x op y"
             )
-        return self.assign(result.cast(self.dtype))
+        return self.assign(result)
 
     # ---- operators ----
 

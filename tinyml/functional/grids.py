@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, whole
 from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
+from tinyml.functional.views import follow
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -38,8 +40,48 @@ def diag(x: Tensor) -> Tensor:
     return (places.reshape(n, 1) == places).where(x.reshape(n, 1), False)
 
 
+@dataclass(frozen=True)
+class _Diagonal:
+    """The diagonal `offset` of the axes `first` and `second`: a views.Move."""
+
+    offset: int
+    first: int
+    second: int
+
+    def _last(self, ndim: int) -> tuple[int, ...]:
+        """The order of axes with these two at the end."""
+        axes = (self.first, self.second)
+        return (*(a for a in range(ndim) if a not in axes), *axes)
+
+    def read(self, x: Tensor) -> Tensor:
+        x = permute(x, self._last(x.ndim))
+        sizes, around = x.shape[:-2], [None] * (x.ndim - 2)
+        down, right = max(-self.offset, 0), max(self.offset, 0)
+        n = min(x.shape[-2] - down, x.shape[-1] - right)
+        if n <= 0:
+            return shrink(x, (*around, (0, 0), None)).sum(axis=-1)
+        # The square's rows one element longer than they are: its diagonal is the first column.
+        square = shrink(x, (*around, (down, down + n), (right, right + n)))
+        longer = pad_by(reshape(square, (*sizes, n * n)), (*((0, 0) for _ in sizes), (0, n)))
+        column = shrink(reshape(longer, (*sizes, n, n + 1)), (*around, None, (0, 1)))
+        return reshape(column, (*sizes, n))
+
+    def write(self, old: Tensor, value: Tensor) -> Tensor:
+        order = self._last(old.ndim)
+        if not value.numel():
+            return old
+        matrices = permute(old, order)
+        rows, columns = matrices.shape[-2:]
+        here = old._arange(rows).reshape((rows, 1)) + self.offset == old._arange(columns)
+        down, n = max(-self.offset, 0), value.shape[-1]  # element k is in row k + down
+        around = tuple((0, 0) for _ in value.shape[:-1])
+        by_row = pad_by(value, (*around, (down, rows - down - n)))
+        written = here.where(by_row.unsqueeze(-1), matrices)
+        return permute(written, sorted(range(old.ndim), key=order.__getitem__))
+
+
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """What lies `offset` further along dim2 than along dim1, as a new last axis.
+    """What lies `offset` further along dim2 than along dim1, as a new last axis: a view.
 
     AxisError if there is no such axis, ShapeError if dim1 and dim2 are the same.
     """
@@ -47,18 +89,8 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     first, second = (resolve_axis(d, x.ndim, "diagonal") for d in (dim1, dim2))
     if first == second:
         raise ShapeError(f"diagonal: it takes two axes, and dim1 and dim2 are both {first}")
-    outer = [a for a in range(x.ndim) if a not in (first, second)]
-    x = permute(x, (*outer, first, second))
-    sizes, around = x.shape[:-2], [None] * len(outer)
-    down, right = max(-offset, 0), max(offset, 0)
-    n = min(x.shape[-2] - down, x.shape[-1] - right)
-    if n <= 0:
-        return shrink(x, (*around, (0, 0), None)).sum(axis=-1)
-    # The square's rows one element longer than they are: its diagonal is the first column.
-    square = shrink(x, (*around, (down, down + n), (right, right + n)))
-    longer = pad_by(reshape(square, (*sizes, n * n)), (*((0, 0) for _ in outer), (0, n)))
-    column = shrink(reshape(longer, (*sizes, n, n + 1)), (*around, None, (0, 1)))
-    return reshape(column, (*sizes, n))
+    move = _Diagonal(offset, first, second)
+    return follow(move.read(x), x, move)
 
 
 def meshgrid(x: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:

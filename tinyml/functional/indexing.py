@@ -144,7 +144,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value, as a new version of x.
 
     Nothing is read on the host, except for a mask with one value per chosen element, or beside
-    tensors of indices.
+    tensors of indices: that is a JitError while TinyJit captures, where mask.where(value, x) does.
     """
     source = value if isinstance(value, type(x)) else type(x)(value, x.device, x.dtype)
     source = source.cast(x.dtype)

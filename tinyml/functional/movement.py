@@ -299,7 +299,10 @@ def every(x: Tensor, axis: int, step: int) -> Tensor:
 
 
 def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
-    """Windows of `size` along `dim`, `step` apart, as a new last axis."""
+    """Windows of `size` along `dim`, `step` apart, as a new last axis.
+
+    Values of their own, unlike in torch: what is assigned to the windows does not go into x.
+    """
     dim = resolve_axis(dim, x.ndim, "unfold")
     size, step = whole(size, "unfold", "size"), whole(step, "unfold", "step")
     if size < 0 or step <= 0 or size > (x.shape[dim] if x.ndim else 1):

@@ -187,7 +187,8 @@ def _in_this_thread(listener: trace.Listener) -> trace.Listener:
 
 def _refuse(event: trace.HostRead) -> None:
     raise JitError(
-        f"a value on {event.device} is read on the host (numpy(), item(), bool(), ...) while "
+        f"a value on {event.device} is read on the host (numpy(), item(), bool(), a mask as "
+        "an index, ...) while "
         "TinyJit captures the function: a replay would not read it again. Return the tensor and "
         "read it outside; choose between tensors with .where()"
     )
