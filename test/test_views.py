@@ -144,6 +144,21 @@ def test_gradients_flow_through_what_views_wrote(device: str) -> None:
     assert x.grad.tolist() == [6 * 5 + 6, 6, 6]
 
 
+def test_what_is_written_to_a_view_of_a_passing_value_is_kept(device: str) -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], device, requires_grad=True)
+    turned = (x * 2).T
+    first = turned[0]
+    turned += x
+    assert turned.tolist() == [[3.0, 8.0], [7.0, 12.0]]
+    first *= 10
+    assert first.tolist() == [30.0, 80.0]
+    y = x * 1
+    y[:, Tensor([1, 0], device)] += x
+    assert y.tolist() == [[3.0, 3.0], [7.0, 7.0]]
+    (grad,) = y.sum().gradient(x)
+    assert grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
 def test_a_parameter_is_not_changed_while_gradients_are_recorded() -> None:
     w = Tensor([1.0, 2.0], requires_grad=True)
     drawn = Tensor.rand(2, requires_grad=True)

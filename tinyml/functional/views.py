@@ -136,6 +136,12 @@ class View:
         """The view shows what the root holds now."""
         self.seen, self.node = mode.assignments, ref(root._lazy)
 
+    def keep(self, root: Tensor) -> None:
+        """What was written through a view is in its root only, which must not be lost."""
+        view: View | None = self
+        while view is not None:
+            view.kept, view = root, view.above
+
     def moves(self) -> tuple[Move, ...]:
         """From the root to the view."""
         found: list[Move] = []
@@ -218,6 +224,7 @@ def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:
     view = tensor._view
     assert view is not None
     moves = view.moves()
+    view.keep(root)
     detached = any(isinstance(move, Detached) for move in moves)
     with no_grad() if detached or not mode.recording else enable_grad():
         levels = [root._before_assignment()]
