@@ -383,11 +383,8 @@ def _check_index(name: str, x: LazyBuffer, index: LazyBuffer, axis: int) -> None
 
 def contiguous(x: LazyBuffer) -> LazyBuffer:
     """The values of x in memory of their own."""
-    return x if isinstance(x, (Data, Contiguous, Assign)) else clone(x)
-
-
-def clone(x: LazyBuffer) -> LazyBuffer:
-    """The values of x stored, though they may be in memory already."""
+    if isinstance(x, (Data, Contiguous, Assign)):
+        return x
     node: LazyBuffer = Contiguous(x.shape, x.dtype, x.device, (x,))
     return node
 
