@@ -738,7 +738,8 @@ class Clone(Contiguous):
     __slots__ = ()
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.Contiguous(x.shape, x.dtype, x.device, (x,))
+        node: LazyBuffer = lazy.Contiguous(x.shape, x.dtype, x.device, (x,))
+        return node
 
 
 class Copy(Function):
