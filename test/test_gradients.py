@@ -184,11 +184,11 @@ WITHOUT = {
     "isfinite isinf isnan le logical_not long lt multinomial ne nonzero one_hot short idiv",
     "is of integers": "bitwise_and bitwise_not bitwise_or bitwise_xor lshift rshift",
     "is of bits": "bitcast",
-    "rounds more than differences can tell": "float half",
+    "rounds more than differences can tell": "bfloat16 float half",
     "cuts off on purpose": "detach assign",
     "is no op": "backward data device dtype element_size grad gradient is_floating_point item "
     "lazy manual_seed nbytes ndim numel numpy realize register_hook requires_grad requires_grad_ "
-    "retain_grad shape size tolist train training",
+    "follows retain_grad shape size tolist train training",
 }
 
 
