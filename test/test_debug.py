@@ -70,7 +70,7 @@ def test_level_2_has_a_line_for_each_launch(device: str) -> None:
 def test_ceilings_are_measured_only_to_be_shown(tmp_path: Path) -> None:
     for level, measured in (("1", 0), ("2", 1)):
         said(DEVICE="CPU", DEBUG=level, TINYML_CACHE=str(tmp_path))
-        assert len(list(tmp_path.glob("*/*.json"))) == measured
+        assert len(list(tmp_path.glob("*/*.ceilings"))) == measured
 
 
 def test_levels_3_to_5_add_what_they_promise() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,14 @@ class Ceilings:
         return max(nbytes / self.level(nbytes).read, flops / self.flops)
 
     def dumps(self) -> bytes:
-        """As text that `loads` reads."""
-        return json.dumps(asdict(self)).encode()
+        """As text that `loads` reads: a line for the machine, and one for each level."""
+        lines: list[tuple[float, ...]] = [(self.flops, self.lanes, self.threads, self.launch)]
+        lines += [(level.size, level.read, level.write) for level in self.levels]
+        return "\n".join(" ".join(map(repr, line)) for line in lines).encode()
 
 
 def loads(text: bytes) -> Ceilings:
     """Ceilings that `dumps` wrote."""
-    found = json.loads(text)
-    return Ceilings(**{**found, "levels": tuple(Level(**level) for level in found["levels"])})
+    (flops, lanes, threads, launch), *levels = map(str.split, text.decode().splitlines())
+    found = tuple(Level(int(size), float(read), float(write)) for size, read, write in levels)
+    return Ceilings(float(flops), int(lanes), int(threads), float(launch), found)

@@ -115,6 +115,8 @@ def test_footprints_are_whole_lines_and_count_nothing_twice():
     assert walked(row, row + 1, loops=(i, j)) <= 64 * 32 * 4 + 64
     assert walked(column, loops=(j,)) >= 32 * 64  # a line for each element
     assert walked(column, loops=(i,)) == 64 * 4
+    rows = [row + n for n in (0, 8, 5000, 5008)]
+    assert 4 * 64 <= walked(*rows, loops=(j,)) < 1000  # two short runs, and what lies between not
 
 
 def test_every_kernel_has_a_prediction():

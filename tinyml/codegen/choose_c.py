@@ -10,6 +10,7 @@ from tinyml.codegen.nest import Kind, folds, loads
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
 
+ROWS = 4  # that fold along the same vector at a time
 SQUARE = 16  # elements of float32 in a cache line
 
 
@@ -100,19 +101,32 @@ class CChooser(Chooser):
         ):
             self._columns(number, last_row)
             return
+        together = last_row is not None and self._read_alike(number, last_row)
+        if together and last_row is not None:
+            self.apply(OptKind.PEEL, last_row, ROWS)
         for axis in folded:
-            self._vector_fold(axis)
+            self._vector_fold(axis, 2 if together else 4)
+        if together and last_row is not None:
+            self.apply(OptKind.UNROLL, last_row.name, ROWS)
         for walk in self.one(number).walks:
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, walk.axes[-1], self.lanes)
         self.bind_grid(number)
 
-    def _vector_fold(self, axis: Axis) -> None:
+    def _read_alike(self, number: int, row: Axis) -> bool:
+        """Whether a long fold reads some of its elements again in each row: a vector's, mostly."""
+        found = folds(self.one(number))
+        if len(found) > 1 or row.size < 2 * ROWS or found[0].axes[-1].size < 16 * self.lanes:
+            return False
+        read = [load for load in loads(self.one(number)) if found[0].axes[-1] in load.free]
+        return {row in load.free for load in read} == {True, False}
+
+    def _vector_fold(self, axis: Axis, most: int) -> None:
         """Several vector accumulators, so that one addition need not wait for the last."""
         if axis.size >= self.lanes > 1 and self.apply(OptKind.LANES, axis, self.lanes):
             steps = axis.size // self.lanes
             for count in (4, 2):
-                if steps >= 2 * count:
+                if count <= most and steps >= 2 * count:
                     self.apply(OptKind.UNROLL, axis.name, count)
                     break
 
@@ -143,7 +157,7 @@ class CChooser(Chooser):
         size = found[0].axes[0].size
         if len(found) > 1 or len(found[0].axes) > 1 or size < 256:
             return 0
-        return next((n for n in range(48, 15, -1) if size % n == 0), 0)
+        return next((n for n in range(16, 49) if size % n == 0), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
         return self.lanes > 1 and contract(self, number, found)

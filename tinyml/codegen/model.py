@@ -279,13 +279,19 @@ def _union(ways: dict[tuple[tuple[int, int], ...], set[int]], itemsize: int) -> 
 
 def _footprint(way: Sequence[tuple[int, int]], starts: Sequence[int], itemsize: int) -> int:
     """Bytes in whole lines: strides that reach no further than a run make the run longer."""
-    steps = list(way)
-    if len(starts) > 1:
-        steps.append((min(b - a for a, b in pairwise(starts)), len(starts)))
     run, runs = 1, 1
-    for stride, count in sorted(steps):
+    for stride, count in sorted((*way, *_strides(starts))):
         if stride <= max(run, LINE // itemsize):  # within a line, or without a gap
             run += stride * (count - 1)
         else:
             runs *= count
     return runs * max(run * itemsize, LINE) + (_GAP * runs if runs > 1 else 0)
+
+
+def _strides(starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Places as strides and counts: 0 8 100 108 is two that are 8 apart, twice, 100 apart."""
+    while len(starts) > 1:
+        closest = min(b - a for a, b in pairwise(starts))
+        heads = [starts[0], *(b for a, b in pairwise(starts) if b - a != closest)]
+        yield closest, ceil(len(starts) / len(heads))
+        starts = heads

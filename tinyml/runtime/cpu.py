@@ -25,7 +25,7 @@ from tinyml.runtime.memory import ALIGNMENT, HostMemory
 _BYTES_PER_THREAD = 16 << 10
 _FLOPS_PER_THREAD = 25_000
 
-_CEILINGS_VERSION = "1"  # of what `ceilings` keeps in the disk cache
+_CEILINGS_VERSION = "2"  # of what `ceilings` keeps in the disk cache
 
 _VECTORS = (("__AVX512F__", 64), ("__AVX__", 32), ("__SSE2__", 16), ("__ARM_NEON", 16))
 
@@ -219,12 +219,12 @@ class CpuMachine:
     def ceilings(self) -> Ceilings:
         """What this processor can do at best: measured once, then read from the disk cache."""
         entry = key("ceilings", _CEILINGS_VERSION, self.identity)
-        kept = self._cache.get(entry, ".json")
+        kept = self._cache.get(entry, ".ceilings")
         if kept is not None:
             return loads(kept)
         threads = thread_count()
         width = vector_bytes(self.compiler)
         launches = [e.launch for e in self.load(programs(width, threads))]
         measured = Probe(launches, width, threads).measure()
-        self._cache.put(entry, ".json", measured.dumps())
+        self._cache.put(entry, ".ceilings", measured.dumps())
         return measured

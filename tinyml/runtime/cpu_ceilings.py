@@ -18,10 +18,11 @@ from tinyml.program import Cost, Language, Program
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL = (32 << 10, 512 << 10, 8 << 20)  # bytes of caches, where the system does not say
-_MEMORY = (48 << 20, 96 << 20)  # bytes to stream for the memory: least, most
-_SPAN = 0.5e-3  # seconds of one round
-_ROUNDS = 8
-_STEPS = 4096  # of the loop around them
+_MEMORY = (48 << 20, 64 << 20)  # bytes to stream for the memory: least, most (pages cost time)
+_MOVED = 24 << 20  # bytes of a round, from a cache: so few that some rounds are undisturbed
+_ROUNDS = 24
+_PIECES = 32  # of the memory; each is read or written once, for then it is in a cache
+_STEPS = 1 << 17  # of the loop around them: as long as the other rounds
 _CHAINS = 12  # of multiply-adds: enough to hide their latency, few enough for 16 registers
 
 _PRELUDE = "typedef float wide __attribute__((vector_size({width}), aligned(64)));"
@@ -32,8 +33,8 @@ _HEAD = """void ceiling_{name}(void *const *buffers, long start, long end) {{
 """
 _READ = """    wide s0 = {}, s1 = {}, s2 = {}, s3 = {};
     for (long n = 0; n < repeats; ++n) {
-      for (long i = 0; i < each; i += 4) {
-        s0 += data[i]; s1 += data[i + 1]; s2 += data[i + 2]; s3 += data[i + 3];
+      for (long i = 0, part = each / 4; i < part; i++) {
+        s0 += data[i]; s1 += data[i + part]; s2 += data[i + 2 * part]; s3 += data[i + 3 * part];
       }
       asm volatile("" ::: "memory");
     }
@@ -98,43 +99,47 @@ class Probe:
         self.width, self.threads = width, threads
         self.caches = _caches()
         self._asked = np.zeros(3, np.int64)
-        self._most = min(max(2 * self.caches[-1], _MEMORY[0]), _MEMORY[1])
+        self._most = min(max(4 * self.caches[-1], _MEMORY[0]), _MEMORY[1])
         self._data = np.zeros(self._most + 64, np.uint8)
         self._data[::4096] = 1  # pages that were never written are all one page
 
     def measure(self) -> Ceilings:
         """All ceilings."""
+        memory = self._memory()  # before a part of it has come into a cache
         per_step = 2 * _CHAINS * (self.width // 4) * self.threads
-        flops = per_step * _STEPS / self._best(self.fma, _STEPS, 1)
-        launch = self._time(self.fma, 0, 0, 0, _ROUNDS)
+        flops = per_step * _STEPS / self._best(self.fma, _STEPS, 1, 1)
+        launch = self._best(self.fma, 0, 0, 0)
         *own, shared = self.caches
         levels = [self._level(size, size // 2, 1) for size in own]
         levels.append(self._level(shared // self.threads, shared // 4, self.threads))
-        levels.append(self._level(1 << 60, self._most, self.threads))
+        levels.append(memory)
         return Ceilings(flops, self.width // 4, self.threads, launch, tuple(levels))
 
     def _level(self, size: int, nbytes: int, blocks: int) -> Level:
         each = nbytes // blocks // self.width // 4 * 4
         moved = each * self.width * self.threads
-        seconds = [self._best(launch, each, blocks) for launch in (self.read, self.write)]
-        return Level(size, moved / seconds[0], moved / seconds[1])
+        repeats = max(1, _MOVED // (each * self.width))
+        read, write = (self._best(f, each, blocks, repeats) for f in (self.read, self.write))
+        return Level(size, moved * repeats / read, moved * repeats / write)
 
-    def _best(self, launch: Launch, each: int, blocks: int) -> float:
-        """Seconds of one repetition."""
-        once = self._time(launch, each, 1, blocks, 2)
-        repeats = max(1, int(_SPAN / once))
-        return self._time(launch, each, repeats, blocks, _ROUNDS) / repeats
+    def _memory(self) -> Level:
+        """What lies behind the caches: the first half is read, while the second leaves them."""
+        each = self._most // _PIECES // self.threads // self.width // 4 * 4
+        moved, half = each * self.width * self.threads, _PIECES // 2
+        read = min(self._time(self.read, each, 1, self.threads, n) for n in range(half))
+        write = min(self._time(self.write, each, 1, self.threads, n + half) for n in range(half))
+        return Level(1 << 60, moved / read, moved / write)
 
-    def _time(self, launch: Launch, each: int, repeats: int, blocks: int, rounds: int) -> float:
+    def _best(self, launch: Launch, each: int, blocks: int, repeats: int) -> float:
+        return min(self._time(launch, each, repeats, blocks) for _ in range(_ROUNDS))
+
+    def _time(self, launch: Launch, each: int, repeats: int, blocks: int, piece: int = 0) -> float:
         self._asked[:] = each, repeats, blocks
-        start = self._data.ctypes.data
+        start = self._data.ctypes.data + piece * (self._most // _PIECES)
         memories = [start + -start % 64, self._asked.ctypes.data]
-        times = []
-        for _ in range(rounds):
-            began = time.perf_counter()
-            launch(memories)
-            times.append(time.perf_counter() - began)
-        return min(times)
+        began = time.perf_counter()
+        launch(memories)
+        return time.perf_counter() - began
 
 
 def _caches() -> tuple[int, ...]:
