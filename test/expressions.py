@@ -252,9 +252,28 @@ def avg_pool() -> Made:
     return [real(2, 3, 12, 12).avg_pool2d((2, 2))]
 
 
-@expression(3, "scores; their softmax, whose rows are read once per value column; values")
+@expression(1, "scores, their softmax and the mean of values, a block of rows at a time")
 def attention() -> Made:
     q, k, v = (real(2, 4, 16, 8) for _ in range(3))
+    return [q.scaled_dot_product_attention(k, v)]
+
+
+@expression(1, "the mask is made in the kernel; two queries share a key")
+def causal_attention_of_grouped_heads() -> Made:
+    q, k, v = real(2, 4, 16, 8), real(2, 2, 16, 8), real(2, 2, 16, 8)
+    return [q.scaled_dot_product_attention(k, v, is_causal=True, enable_gqa=True)]
+
+
+@expression(3, "the weights are asked for: they go to memory, and so do the scores")
+def attention_and_its_weights() -> Made:
+    q, k, v = (real(2, 4, 16, 8) for _ in range(3))
+    weights = (q @ k.transpose(-2, -1)).softmax(-1)
+    return [weights @ v, weights]
+
+
+@expression(3, "its factor is too large to wait in a cache")
+def attention_to_very_many() -> Made:
+    q, k, v = real(1, 8, 64), real(1, 5000, 64), real(1, 5000, 64)
     return [q.scaled_dot_product_attention(k, v)]
 
 

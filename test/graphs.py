@@ -57,6 +57,12 @@ def softmax(x: LazyBuffer) -> LazyBuffer:
     return lazy.map_(Op.DIV, e, spread(total(e, last), x.shape))
 
 
+def attention(rows: int, keys: int, depth: int, width: int) -> LazyBuffer:
+    """softmax(q @ k.T) @ v"""
+    scores = matmul(leaf(rows, depth), lazy.permute(leaf(keys, depth), (1, 0)))
+    return matmul(softmax(scores), leaf(keys, width))
+
+
 def layernorm(x: LazyBuffer) -> LazyBuffer:
     last = len(x.shape) - 1
     mean = total(mul(x, const(1 / x.shape[last], x)), last)

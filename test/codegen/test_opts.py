@@ -34,6 +34,7 @@ GRAPHS = {
     "matmul": lambda: graphs.linear_relu(5, 7, 11),
     "transposed matmul": lambda: graphs.matmul(lazy.permute(leaf(3, 5), (1, 0)), leaf(3, 9)),
     "convolution": lambda: graphs.convolution(1, 2, 3, 5, 4),
+    "attention": lambda: graphs.attention(5, 7, 3, 9),
     "padded": lambda: lazy.pad(leaf(3, 6), ((1, 0), (3, 2)), 5.0),
     "embedding": lambda: graphs.embedding(6, 5, 7),
     "scatter": lambda: graphs.embedding_gradient(6, 5, 7),
@@ -46,7 +47,7 @@ SIZES = {
     OptKind.COLLAPSE: (0, 1), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
     OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4),
-    OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3),
+    OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tinyml.schedule import KernelItem, schedule
 
 @pytest.fixture(autouse=True)
 def _on_cpu() -> None:
-    """NUMPY has no kernels; CPU, EMU and CUDA have the same."""
+    """NUMPY has no kernels; EMU and CUDA have those of CPU, or more: see fuse.CACHED."""
     if not Device.available("CPU"):
         pytest.skip("no C compiler")
 

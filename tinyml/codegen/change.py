@@ -150,7 +150,13 @@ class Change:
                 for walk in one.walks
             ),
             tuple(
-                replace(tile, value=self.expr(tile.value), after=self._after(tile.after))
+                replace(
+                    tile,
+                    axes=self.axes(tile.axes),
+                    index=tile.index.substitute(self.index),
+                    value=self.expr(tile.value),
+                    after=self._after(tile.after),
+                )
                 for tile in one.tiles
             ),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.nest import Kind, folds, loads
@@ -160,4 +161,6 @@ class CChooser(Chooser):
         return next((n for n in range(16, 49) if size % n == 0), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
+        if self.lanes > 1 and any(f is not found.fold for f in folds(self.one(number))):
+            return cascade(self, number, found) or contract(self, number, found)
         return self.lanes > 1 and contract(self, number, found)

@@ -44,7 +44,6 @@ from tinyml.index import (
     inside,
     linear,
     map_looked,
-    row_major,
     unravel,
 )
 from tinyml.interpret import identity
@@ -337,7 +336,7 @@ class _Emitter:
             order = _by_stride(tile)  # neighbouring threads read neighbouring elements
             index = dict(zip(order, unravel(at, tuple(a.size for a in order)), strict=True))
             guard = both([inside(at, 0, tile.size - 1)]) or ()
-            place = row_major((index[a] for a in tile.axes), (a.size for a in tile.axes))
+            place = tile.index.substitute(index)
             inner = Scope(scope.bound | {step} | at.free, scope)
             stored = self.emit(inner, _guarded(substitute(value, index), guard))
             inner.instrs.append(ir.PutTile(tile.name, value.dtype, place, stored, guard))
@@ -360,25 +359,32 @@ class _Emitter:
         scope.instrs += [ir.Begin(tile.over), *inner.instrs, ir.End(tile.over)]
 
     def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:
-        at = row_major(map(linear, tile.axes), [a.size for a in tile.axes])
+        def enter(inner: Scope, known: Known) -> None:
+            self._folds(inner, [substitute(value, known)])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             steps = self._steps(known, unrolled)
             self._folds(inner, [substitute(value, step) for step in steps])
             for step in steps:
                 stored = self.emit(inner, substitute(value, step))
-                index = at.substitute(step)
+                index = tile.index.substitute(step)
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
 
-        order = self._loops(_by_stride(tile))
-        self._open(scope, order, {}, lambda _scope, _known: None, body)
+        loops = self._loops(_by_stride(tile))
+        if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
+            loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
+        self._open(scope, loops, {}, enter, body)
 
     # ---- expressions ----
 
     def emit(self, scope: Scope, root: Expr) -> Expr:
         """`root` in terms of names; what is used twice, or outside this loop, gets a name."""
         order = toposort([root], NamedIn(scope))
-        homes = {e: scope.home(e.free - self.free_lanes) for e in order}
+        homes: dict[Expr, Scope] = {}
+        for e in order:  # not outside of where its operands have names
+            own = scope.home(e.free - self.free_lanes)
+            deepest = max((own, *(homes[s] for s in e.sources if s in homes)), key=_depth)
+            homes[e] = scope.holder(e) or deepest
         fresh = [e for e in order if scope.find(e) is None]
         named = self._worth_naming(fresh, homes, scope)
         made: dict[Expr, Expr] = {}
@@ -449,10 +455,14 @@ class _Emitter:
         return max((a.size for a in free & self.free_lanes), default=1)
 
 
+def _depth(scope: Scope) -> int:
+    return scope.depth
+
+
 def _by_stride(tile: Tile) -> list[Axis]:
     """The axes of a tile, the one along which its source lies side by side last."""
     found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
-    if tile.over is not None or not found:
+    if not (tile.copies and found):
         return list(tile.axes)
     position = max(found, key=lambda e: len(e.free)).position
     return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))

@@ -4,7 +4,7 @@
     nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
     walk     ::= Walk(axes, store*)              more axes, inside a row
     store    ::= Store(slot, position, value, valid, op)
-    tile     ::= Tile(name, axes, value, after, over, op)
+    tile     ::= Tile(name, axes, index, value, after, over, op)
                                                  values staged in fast memory, filled anew at
                                                  each step of the axis `after`; those of every
                                                  step of `over` combined by op
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tinyml.codegen.expr import Expr, Fold, Load, describe, place_text
+from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -65,14 +65,16 @@ class Walk:
 
 @dataclass(frozen=True)
 class Tile:
-    """`value` for every index of `axes`, kept in shared memory or cache.
+    """`value` for every step of `axes`, kept at `index` in shared memory or cache.
 
-    It is filled at every step of the axis `after`, which the value may depend on. With `over`
-    it holds the values for all steps of that axis, combined by `op`: a fold made in steps.
+    It is filled at every step of the axis `after`, which the value may depend on, and on tiles
+    before it. With `over` it holds the values for all steps of that axis, combined by `op`: a
+    fold made in steps.
     """
 
     name: str
     axes: tuple[Axis, ...]
+    index: Linear
     value: Expr
     after: Axis
     over: Axis | None = None
@@ -80,10 +82,13 @@ class Tile:
 
     @property
     def size(self) -> int:
-        size = 1
-        for axis in self.axes:
-            size *= axis.size
-        return size
+        return self.index.high + 1
+
+    @property
+    def copies(self) -> bool:
+        """Whether it holds what is read of slots, and nothing that was folded before."""
+        made = (e for e in toposort([self.value]) if isinstance(e, (Fold, Stored)))
+        return self.over is None and next(made, None) is None
 
 
 @dataclass(frozen=True)
@@ -141,11 +146,12 @@ def roots(nest: Nest) -> list[Expr]:
 
 
 def axes(nest: Nest) -> list[Axis]:
-    """Every axis that a nest walks: rows, then those of walks, then those of folds."""
+    """Every axis that a nest walks: rows, then those of walks, of folds, and of tiles."""
     walked = [a for walk in nest.walks for a in walk.axes]
     steps = [tile.over for tile in nest.tiles if tile.over is not None]
     folded = [a for fold in folds(nest) for a in fold.axes]
-    return list(dict.fromkeys([*nest.rows, *walked, *steps, *folded]))
+    filled = [a for tile in nest.tiles for a in tile.axes]
+    return list(dict.fromkeys([*nest.rows, *walked, *steps, *folded, *filled]))
 
 
 def _lines(ln: LoopNest) -> Iterator[str]:
@@ -181,8 +187,7 @@ def _lines(ln: LoopNest) -> Iterator[str]:
 def verify(ln: LoopNest) -> None:
     """Whatever an expression counts along, something walks; positions stay inside slots."""
     for nest in ln.nests:
-        tiles = {a for tile in nest.tiles for a in tile.axes}
-        walked = set(axes(nest)) | tiles
+        walked = set(axes(nest))
         for root in roots(nest):
             if not root.free <= walked:
                 raise VerifyError(f"{ln.name}: nothing walks {root.free - walked}\n{ln}")

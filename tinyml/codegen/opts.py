@@ -11,6 +11,7 @@
     ORDER     a row axis moves to the front
     BLOCK     a fold is made in steps of a given size; sums wait in a tile between them
     STAGE     what a slot's load reads at each step of an axis is copied to a tile first
+    KEEP      what folds read of other folds at each step of an axis is kept in a tile
 
 A list of Opts can be printed, cached, searched and written by hand; it never changes results
 beyond the rounding of sums in another order.
@@ -25,8 +26,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row, pad, peel, split
+from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest, axes, folds, roots
+from tinyml.codegen.nest import Kind, LoopNest, Tile, axes, folds, roots
 from tinyml.codegen.tiles import block, stage
 from tinyml.graph import toposort
 from tinyml.index import (
@@ -48,13 +50,16 @@ class OptKind(Enum):
     ORDER = "order"
     BLOCK = "block"
     STAGE = "stage"
+    KEEP = "keep"
 
     __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)
 class Opt:
-    """One decision. `axis` is a name; `amount` the size of the inner part; `slot` for STAGE."""
+    """One decision. `axis` is a name; `amount` the size of the inner part; `slot` for STAGE,
+    with an amount if it is read in several ways: which of them, from 1 on.
+    """
 
     kind: OptKind
     axis: str
@@ -89,9 +94,7 @@ def optimize(nest: LoopNest, opts: Sequence[Opt]) -> LoopNest:
 def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     axis = find(nest, opt.axis)
-    staged = any(one.tiles and axis in axes(one) for one in nest.nests)
-    late = opt.kind is OptKind.STAGE or (opt.kind is OptKind.COLLAPSE and not is_row(nest, axis))
-    _require(late or not staged, opt, "tiles are staged last")
+    _check_tiles(nest, axis, opt)
     match opt.kind:
         case OptKind.COLLAPSE:
             return collapse(nest, axis, opt.amount > 0)
@@ -103,7 +106,9 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(is_row(nest, axis), opt, "only row axes are ordered")
             return first(nest, axis)
         case OptKind.STAGE:
-            return stage(nest, axis, opt.slot)
+            return stage(nest, axis, opt.slot, opt.amount)
+        case OptKind.KEEP:
+            return keep(nest, axis, opt.amount)
         case OptKind.BLOCK:
             _require(0 < opt.amount < axis.size, opt, f"{axis.name} has {axis.size} steps")
             return block(nest, axis, opt.amount)
@@ -115,6 +120,29 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
     return _divided(nest, axis, opt)
+
+
+def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
+    """Tiles stay what they are: only axes that they walk themselves, or do not know, change."""
+    tiles = [tile for one in nest.nests for tile in one.tiles]
+    folded = any(not tile.copies for tile in tiles)
+    _require(opt.kind is not OptKind.THREAD or not folded, opt, "sums in tiles are one thread's")
+    if opt.kind in (OptKind.STAGE, OptKind.KEEP):
+        return
+    if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
+        return
+    used = [one for one in nest.nests if one.tiles and axis in axes(one)]
+    outside = {a for one in used for tile in one.tiles for a in _known_before(tile)}
+    free = opt.kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES) and axis not in outside
+    even = opt.amount > 0 and axis.size % opt.amount == 0
+    by_loops = opt.kind is not OptKind.SPLIT and nest.kind(axis) is Kind.LOOP
+    _require(not used or (free and (even or by_loops)), opt, "tiles are staged last")
+
+
+def _known_before(tile: Tile) -> set[Axis]:
+    """The axes that a tile does not walk itself: their steps are known when it is filled."""
+    known = {tile.after, *(tile.value.free - {*tile.axes})}
+    return known if tile.over is None else {*known, tile.over}
 
 
 def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
@@ -133,6 +161,7 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     masked = opt.kind is OptKind.SPLIT
     made = split(nest, axis, Axis(axis.name + letter, opt.amount), kind, masked)
     _require(_one_lane(made), opt, "values would have lanes along two axes")
+    _require(_tiles_along(made), opt, "a tile would be filled with jumps")
     return made
 
 
@@ -144,6 +173,14 @@ def _one_lane(nest: LoopNest) -> bool:
     return len(lanes) < 2 or all(
         len(free & lanes) < 2
         for free in (*values, *(s.position.free | s.value.free for s in stores))
+    )
+
+
+def _tiles_along(nest: LoopNest) -> bool:
+    """Whether every tile that is filled a vector at a time lies along the vector."""
+    tiles = [tile for one in nest.nests for tile in one.tiles]
+    return all(
+        tile.index.stride(a) == 1 for tile in tiles for a in tile.axes if nest.kind(a) is Kind.LANE
     )
 
 

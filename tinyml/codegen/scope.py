@@ -18,16 +18,21 @@ class Scope:
 
     def __init__(self, bound: frozenset[Axis], parent: Scope | None) -> None:
         self.bound, self.parent = bound, parent
+        self.depth: int = parent.depth + 1 if parent is not None else 0
         self.instrs: list[Instr] = []
         self.known: dict[Expr, Expr] = {}
 
     def find(self, e: Expr) -> Expr | None:
+        """The name of a value, if there is one here."""
+        holder = self.holder(e)
+        return None if holder is None else holder.known[e]
+
+    def holder(self, e: Expr) -> Scope | None:
+        """The scope that has a name for a value, from here outwards."""
         scope: Scope | None = self
-        while scope is not None:
-            if (found := scope.known.get(e)) is not None:
-                return found
+        while scope is not None and e not in scope.known:
             scope = scope.parent
-        return None
+        return scope
 
     def home(self, free: frozenset[Axis]) -> Scope:
         """The outermost scope, from here outwards, that binds all of `free`."""

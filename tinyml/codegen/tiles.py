@@ -67,11 +67,12 @@ def _accumulated(
     value = substitute(stepped, {a: linear(b) for a, b in own.items()})
     index = row_major([linear(a) for a in inner], [a.size for a in inner])
     stored: Expr = Stored(name, fold.dtype, index, grid[-1])
-    tile = Tile(name, tuple(own.values()), value, grid[-1], outer, fold.op)
-    return replace(_reading(one, fold, stored), tiles=(tile,)), own
+    place = index.substitute({a: linear(b) for a, b in own.items()})
+    tile = Tile(name, tuple(own.values()), place, value, grid[-1], outer, fold.op)
+    return replace(reading(one, fold, stored), tiles=(tile,)), own
 
 
-def _reading(one: Nest, old: Expr, new: Expr) -> Nest:
+def reading(one: Nest, old: Expr, new: Expr) -> Nest:
     """The nest with one expression replaced wherever it is read."""
 
     def read(e: Expr) -> Expr | None:
@@ -85,21 +86,27 @@ def _reading(one: Nest, old: Expr, new: Expr) -> Nest:
     return Nest(one.rows, walks, tiles)
 
 
-def stage(nest: LoopNest, after: Axis, slot: int) -> LoopNest:
-    """Loads of `slot` inside `after` read a tile that is filled at each step of `after`."""
-    if nest.kind(after) not in (Kind.GRID, Kind.LOOP):
+def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
+    """Loads of `slot` inside `after` read a tile that is filled at each step of `after`.
+
+    Where they read it in several ways, `which` says in which of them, from 1 on.
+    """
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or within_fold(nest, after):
         raise OptError(f"cannot stage slot{slot}: {after.name} is walked by many at once")
     number = sum(len(one.tiles) for one in nest.nests)
     staged = []
     for one in nest.nests:
-        found = _factors(one, slot)
+        found = ways(one, slot)
+        found = found[which - 1 : which] if which else found
         if after not in axes(one) or not found:
             staged.append(one)
             continue
         if len(found) > 1:
             raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
         tile, changed = _tile(nest, one, found[0], after, f"tile{number}")
-        staged.append(replace(changed, tiles=(tile, *changed.tiles)))
+        made = replace(changed, tiles=(tile, *changed.tiles))
+        check_filled(nest, made)
+        staged.append(made)
         number += 1
         if (lane := _lane_of(nest, tile)) is not None:
             nest = bind(nest, lane, Kind.LANE)
@@ -108,7 +115,23 @@ def stage(nest: LoopNest, after: Axis, slot: int) -> LoopNest:
     return replace(nest, nests=tuple(staged))
 
 
-def _factors(one: Nest, slot: int) -> list[Expr]:
+def within_fold(nest: LoopNest, axis: Axis) -> bool:
+    """Whether a fold over `axis` is made at each step of another fold."""
+    bodies = [fold.body for one in nest.nests for fold in folds(one)]
+    return any(isinstance(e, Fold) and axis in e.axes for e in toposort(bodies))
+
+
+def check_filled(nest: LoopNest, one: Nest) -> None:
+    """Whether each tile is filled no later than those that read it: the grid comes before loops."""
+    order = sorted(axes(one), key=lambda a: nest.kind(a) is not Kind.GRID)
+    for tile in one.tiles:
+        last = tile.after if tile.over is None else tile.over
+        for e in toposort([tile.value]):
+            if isinstance(e, Stored) and order.index(e.after) > order.index(last):
+                raise OptError(f"cannot fill {e.name}: {tile.name}, which reads it, comes earlier")
+
+
+def ways(one: Nest, slot: int) -> list[Expr]:
     """What is made of the loads of `slot` before another axis comes in: it is staged ready-made."""
     order = toposort(_computed(one))
     own: dict[Expr, frozenset[Axis]] = {}  # by expression, the axes of the load it is made of
@@ -132,7 +155,7 @@ def _factors(one: Nest, slot: int) -> list[Expr]:
 def _computed(one: Nest) -> list[Expr]:
     """What a nest computes, without what it only copies to tiles."""
     stored = [store.value for walk in one.walks for store in walk.stores]
-    return [*stored, *(tile.value for tile in one.tiles if tile.over is not None)]
+    return [*stored, *(tile.value for tile in one.tiles if not tile.copies)]
 
 
 def _written_out(nest: LoopNest, tile: Tile) -> list[Axis]:
@@ -150,7 +173,7 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
 
 
-def _walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
+def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
     """The axes whose step is known when `after` begins one."""
     order = [a for a in axes(one) if nest.kind(a) is Kind.GRID]
     loops = [a for a in axes(one) if nest.kind(a) is Kind.LOOP]
@@ -158,7 +181,7 @@ def _walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
 
 
 def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tuple[Tile, Nest]:
-    outside = _walked_before(nest, one, after)
+    outside = walked_before(nest, one, after)
     folded = {a for fold in folds(one) for a in fold.axes}
     position = next(
         e.position for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free
@@ -175,4 +198,5 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     value = substitute(factor, {a: linear(b) for a, b in own.items()})
     index = row_major([linear(a) for a in inner], [a.size for a in inner])
     stored: Expr = Stored(name, factor.dtype, index, after)
-    return Tile(name, tuple(own.values()), value, after), _reading(one, factor, stored)
+    place = index.substitute({a: linear(b) for a, b in own.items()})
+    return Tile(name, tuple(own.values()), place, value, after), reading(one, factor, stored)

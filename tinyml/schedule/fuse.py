@@ -10,6 +10,9 @@ Two groups are joined when one reads the other row by row, so that values pass i
     reduction into map      rows are axes of the map         epilogues, softmax, layernorm
     reduction into reduction  the same rows                  softmax, variance, logsumexp
     map into reduction      same elements, or one per row    prologues that others read too
+
+Where a device keeps rows of a product in cache, a cascade is one group too: a product, folds
+over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See `_cascade`.
 """
 
 from __future__ import annotations
@@ -23,12 +26,16 @@ from tinyml.errors import TinymlError
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, Use, step, trace
+from tinyml.schedule.units import ASKED
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384
+CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
+MOST_KEPT = 4096  # elements of such a row
+MOST_PACKED = 1 << 17  # elements of the factor that each row of the product walks
 
 Place = dict[int, int]  # axis of a unit's domain -> row
 
@@ -174,6 +181,8 @@ class Fusion:
                     above = self.group_of.get(use.node)
                     if above is not None and above is not self.group_of[unit]:
                         self._try(above, self.group_of[unit])
+        for group in self.groups():
+            self._cascade(group)
         self._join_updates()
         self._join_siblings()
         return self.groups()
@@ -210,6 +219,51 @@ class Fusion:
             and not (above.contracts and _assigns(below))  # updates share launches instead
             and not (below.contracts and (above.reduces or below.rows != above.rows))
             and all(m.size for m in (*above.members, *below.members))
+        )
+
+    def _cascade(self, tail: Group) -> None:
+        """Join a product with the folds that made its factor, and the product that they fold.
+
+        Nobody else may read what lies between: then it needs no memory, only a tile in cache.
+        """
+        if not (tail.contracts and tail in self.group_of.values()):
+            return
+        for middle in sorted(tail.before, key=lambda g: g.first):
+            if not (middle.reduces and not middle.contracts and self._only_read_by(middle, tail)):
+                continue
+            for head in sorted(middle.before, key=lambda g: g.first):
+                if not (head.contracts and self._only_read_by(head, middle)):
+                    continue
+                inner = nested_places(head, middle, self._uses_between(head, middle))
+                outer = nested_places(middle, tail, self._uses_between(middle, tail))
+                if inner is None or outer is None or not self._fits(head, middle, tail):
+                    continue
+                self._join(middle, tail, outer)
+                tail = self.group_of[tail.members[0]]
+                rows = {r: outer[u][a] for u, p in middle.places.items() for a, r in p.items()}
+                moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
+                self._join(head, tail, {**outer, **moved})
+                return
+
+    def _only_read_by(self, above: Group, below: Group) -> bool:
+        asked = any(self.units[m] == ASKED for m in above.members)
+        return above.after == {below} and not asked
+
+    def _fits(self, head: Group, middle: Group, tail: Group) -> bool:
+        """Whether a cascade is small enough for caches, and for one kernel."""
+        members = [*head.members, *middle.members, *tail.members]
+        row = prod(head.rows) // max(1, prod(middle.rows))
+        within = [
+            prod(domain(m)) // max(1, prod(middle.rows)) for m in (*head.members, *tail.members)
+        ]
+        return (
+            {m.device for m in members} <= CACHED
+            and len(members) <= MOST_MEMBERS
+            and head.nodes + middle.nodes + tail.nodes <= MOST_NODES
+            and not any(isinstance(m, (lazy.Copy, lazy.Scatter, lazy.Assign)) for m in members)
+            and all(m.size for m in members)
+            and row <= MOST_KEPT
+            and max(within) <= MOST_PACKED
         )
 
     def _connected_around(self, above: Group, below: Group) -> bool:
@@ -361,6 +415,29 @@ def joined_places(
         if not above.reduces and not whole and (None in row_of.values() or not below.reduces):
             return None
     return _check_rows(above, below, row_of)
+
+
+def nested_places(
+    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
+) -> dict[LazyBuffer, Place] | None:
+    """Where above's axes lie among below's rows, of which it may have more or fewer."""
+    row_of: dict[int, int | None] = {}
+    for reader, use in uses:
+        walks = walked(use.node.shape)
+        labels = [use.labels[a] for a in walks]
+        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
+            return None
+        for axis, label in zip(walks, labels, strict=True):
+            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
+            if row is None and below_row is not None:
+                return None
+            if row is not None and row_of.setdefault(row, below_row) != below_row:
+                return None
+    places = dict(below.places)
+    for unit, place in above.places.items():
+        moved = {axis: row_of.get(row) for axis, row in place.items()}
+        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
+    return places
 
 
 def _check_rows(

@@ -15,13 +15,14 @@ from tinyml.ops import WORK, Movement
 MOST_LOADS = 24  # buffers that one expression reads
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
+ASKED = "asked for"
 SHARED = 24  # the same, for a value that several readers read once each
 
 
 def find_units(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> dict[LazyBuffer, str]:
     """Every unit among `order` (sources first), with the reason why it is one."""
     units: dict[LazyBuffer, str] = {
-        root: "asked for" for root in roots if not isinstance(root, lazy.Data)
+        root: ASKED for root in roots if not isinstance(root, lazy.Data)
     }
     for node in order:
         if isinstance(node, lazy.Copy) and not isinstance(node.sources[0], lazy.Data):

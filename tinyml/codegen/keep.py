@@ -1,0 +1,175 @@
+"""Keep: what folds read of other folds waits in a tile, a block of rows at a time.
+
+In softmax(q @ k.T) @ v, each score is read by three folds over the keys: the largest, the sum of
+exps, the mean of values. Computed for a block of rows at once and kept in cache, scores never go
+to memory. Nothing here knows that: kept is, innermost first,
+
+    a fold that another fold reads, with what is made of it element by element
+    a factor of a product that the other factor's rows would have computed again and again
+    a fold that more rows read than it has
+
+each at one step of an axis, filled in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tinyml.codegen.change import Change, OptError
+from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu, rewrite
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, axes, folds, roots
+from tinyml.codegen.tiles import ORDER, check_filled, reading, walked_before, within_fold
+from tinyml.graph import toposort
+from tinyml.index import Axis, both, inside, linear, row_major
+from tinyml.ops import Op
+
+
+def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
+    """One more value kept for each step of `after`, its rows as long as whole steps of `amount`."""
+    alone = Kind.THREAD not in dict(nest.kinds).values() and not within_fold(nest, after)
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or not alone:
+        raise OptError(f"cannot keep anything for {after.name}: it is walked by many at once")
+    kept, kinds = [], dict(nest.kinds)
+    number = sum(len(one.tiles) for one in nest.nests)
+    for one in nest.nests:
+        one = _divided_last(one)
+        value = _next_value(one, walked_before(nest, one, after)) if after in axes(one) else None
+        if value is None:
+            kept.append(one)
+            continue
+        made, own = _kept(nest, one, value, after, f"kept{number}", amount)
+        check_filled(nest, made)
+        kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
+        kept.append(made)
+        number += 1
+    if number == sum(len(one.tiles) for one in nest.nests):
+        raise OptError(f"cannot keep anything for {after.name}: no fold reads another there")
+    return replace(nest, nests=tuple(kept), kinds=tuple(kinds.items()))
+
+
+def _kept(
+    nest: LoopNest, one: Nest, value: Expr, after: Axis, name: str, amount: int
+) -> tuple[Nest, dict[Axis, Axis]]:
+    """`value` in a tile, whose axes stand for axes of `one`, and so do those that it folds."""
+    bound = {a for e in toposort([value]) if isinstance(e, Fold) for a in e.axes}
+    inner = list(value.free - walked_before(nest, one, after))
+    folded = {a for fold in folds(one) for a in fold.axes}
+    inner.sort(key=lambda a: (ORDER[nest.kind(a)], a in folded, a.name))
+    if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
+        raise OptError(f"cannot keep {value}: a last step is shorter")
+    own = {a: Axis(f"{a.name}_{name}", a.size) for a in sorted({*inner, *bound}, key=str)}
+    last = inner[-1]
+    whole = -(-last.size // amount) * amount if amount else last.size
+    if whole > last.size and any(last in e.free for e in toposort([value]) if _reads_tile(e)):
+        raise OptError(f"cannot keep {value}: a tile that it reads has no whole steps")
+    sizes = [*(a.size for a in inner[:-1]), whole]
+    index = row_major([linear(a) for a in inner], sizes)
+    stored: Expr = Stored(name, value.dtype, index, after)
+    own[last] = Axis(f"{last.name}_{name}", whole)
+    guard = both([inside(linear(own[last]), 0, last.size - 1)]) if whole > last.size else ()
+    assert guard is not None
+    image = {a: linear(b) for a, b in own.items()}
+    renamed = Change(image, {a: (b,) for a, b in own.items()}, {}).expr(value)
+    masked = Change({}, {}, {own[last]: guard}).expr(renamed)
+    tile = Tile(name, tuple(own[a] for a in inner), index.substitute(image), masked, after)
+    made = reading(one, value, stored)
+    return replace(made, tiles=(*made.tiles, tile)), own
+
+
+def _reads_tile(e: Expr) -> bool:
+    return isinstance(e, Stored)
+
+
+def _divided_last(one: Nest) -> Nest:
+    """Sums of quotients by what the sum does not walk become quotients of sums."""
+
+    def rule(e: Expr) -> Expr | None:
+        if not (isinstance(e, Fold) and e.op is Op.ADD and not e.dtype.is_half):
+            return None
+        found = next(_divisors(e.body, e), None)
+        if found is None:
+            return None
+        whole, divisor = found
+        return alu(Op.DIV, e.dtype, Fold(e.op, whole, e.axes), divisor)
+
+    walks = tuple(
+        replace(w, stores=tuple(replace(s, value=rewrite(s.value, rule)) for s in w.stores))
+        for w in one.walks
+    )
+    return replace(one, walks=walks)
+
+
+def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
+    """The body without a divisor that the fold does not walk, and the divisor."""
+    if not (isinstance(body, Alu) and body.dtype is fold.dtype):
+        return
+    left, right = (*body.operands, body)[:2]
+    if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and isinstance(left, Alu):
+        yield left, right
+    elif body.op is Op.MUL:
+        yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold))
+        yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold))
+
+
+def _next_value(one: Nest, outside: set[Axis]) -> Expr | None:
+    """The first value to be kept: see the top of this file."""
+    order = toposort(roots(one))
+    below: dict[Expr, frozenset[Expr]] = {}  # the folds that each expression is made of
+    readers: dict[Expr, list[Expr]] = {e: [] for e in order}
+    for e in order:
+        below[e] = frozenset().union(*(below[s] | {s} for s in e.sources if s in below))
+        below[e] = frozenset(x for x in below[e] if isinstance(x, Fold))
+        for source in e.sources:
+            readers[source].append(e)
+    found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
+    for value in found:
+        while len(readers[value]) == 1 and _goes_with(readers[value][0], value, below):
+            value = readers[value][0]
+        if value.free - outside:
+            return value
+    return None
+
+
+def _goes_with(reader: Expr, value: Expr, below: dict[Expr, frozenset[Expr]]) -> bool:
+    """Whether a reader is made of the same elements as `value`, and of nothing else folded."""
+    same = reader.free == value.free and below[reader] <= below[value] | {value}
+    return same and isinstance(reader, (Alu, Select))
+
+
+def _nested(order: list[Expr], below: dict[Expr, frozenset[Expr]]) -> list[Expr]:
+    """The folds that other folds read."""
+    read = {f for e in order if isinstance(e, Fold) for f in below[e]}
+    return [e for e in order if e in read]
+
+
+def _factors(order: list[Expr]) -> list[Expr]:
+    """Factors that are computed, and that a fold would compute again for the other's rows."""
+    found = []
+    for fold in order:
+        if not (isinstance(fold, Fold) and fold.op is Op.ADD):
+            continue
+        body = fold.body
+        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
+            body = body.sources[0]
+        if isinstance(body, Alu) and body.op is Op.MUL:
+            left, right = body.operands
+            found += [a for a, b in ((left, right), (right, left)) if b.free - a.free and _made(a)]
+    return found
+
+
+def _made(e: Expr) -> bool:
+    return isinstance(e, (Alu, Select)) and any(
+        isinstance(s, Alu) and s.op is not Op.CAST for s in toposort([e])
+    )
+
+
+def _statistics(one: Nest, outside: set[Axis]) -> list[Expr]:
+    """The folds that fewer rows have than read them."""
+    return [
+        e
+        for walk in one.walks
+        for store in walk.stores
+        for e in toposort([store.value])
+        if isinstance(e, Fold) and e.free - outside < store.position.free - outside
+    ]
