@@ -17,6 +17,7 @@ from tinyml import Tensor, lazy
 from tinyml.device import Device
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
+from tinyml.realize import realize
 from tinyml.schedule import schedule
 
 BOUND = 2.5
@@ -38,6 +39,27 @@ def calls(work: Callable[[], Any]) -> int:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
+    return count
+
+
+def lines(work: Callable[[], Any]) -> int:
+    """How many lines of Python `work` runs: loops count, too."""
+    count = 0
+
+    def counted(frame: object, event: str, arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return counted
+
+    before = sys.gettrace()
+    gc.collect()
+    gc.disable()
+    sys.settrace(counted)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
         gc.enable()
     return count
 
@@ -106,6 +128,32 @@ def test_lowering(make: Callable[[int], list[LazyBuffer]]) -> None:
     size = SIZES[make] // 4
     once, twice = lowered(size), lowered(2 * size)
     assert twice < BOUND * once, f"{once} calls, then {twice}"
+
+
+@pytest.mark.parametrize(("shape", "most"), [("chain", 25), ("updates", 60)])
+def test_realizing_by_a_plan_that_is_known(shape: str, most: int) -> None:
+    if not Device.available("CPU"):
+        pytest.skip("no C compiler")
+    x = Tensor([1.0, 2.0], device="CPU").realize()
+
+    def recorded(n: int) -> list[LazyBuffer]:
+        if shape == "updates":
+            targets = [Tensor([0.0, i], device="CPU").realize() for i in range(n)]
+            return [lazy.assign(t.lazy, add(t.lazy, x.lazy)) for t in targets]
+        y = x
+        for _ in range(n):
+            y = y + x
+        return [y.lazy]
+
+    def again(n: int) -> int:
+        realize(recorded(n))
+        roots = recorded(n)
+        return lines(lambda: realize(roots))
+
+    once, twice, four_times = again(20), again(40), again(80)
+    assert four_times - twice < BOUND * (twice - once)
+    nodes = len(toposort(recorded(80))) - len(toposort(recorded(40)))
+    assert (four_times - twice) / nodes < most, "lines of Python for each further node"
 
 
 def test_a_chain_of_a_hundred_thousand_ops() -> None:

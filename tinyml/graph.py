@@ -83,18 +83,31 @@ def toposort(
 
     Iterative, because graphs outgrow Python's stack.
     """
-    done: dict[_N, None] = {}
-    stack: list[tuple[_N, bool]] = [(root, False) for root in reversed(list(roots))]
+    return list(numbered(roots, leaves, sources))
+
+
+def numbered(
+    roots: Iterable[_N],
+    leaves: Container[_N] = (),
+    sources: Callable[[_N], tuple[_N, ...]] = _all_sources,
+) -> dict[_N, int]:
+    """The nodes of `toposort`, in its order, each with its place in it."""
+    done: dict[_N, int] = {}
+    stack: list[_N | None] = [*roots]
+    stack.reverse()
+    pop, push = stack.pop, stack.append
     while stack:
-        node, ready = stack.pop()
-        if node in done:
-            continue
-        below = () if ready or node in leaves else sources(node)
-        if not below:
-            done[node] = None
-            continue
-        stack.append((node, True))
-        for source in reversed(below):
-            if source not in done:
-                stack.append((source, False))
-    return list(done)
+        node = pop()
+        if node is None:  # all that the node below this mark needs is done
+            below = pop()
+            assert below is not None
+            done[below] = len(done)
+        elif node not in done:
+            needed = sources(node)
+            if needed and node not in leaves:
+                push(node)
+                push(None)
+                stack += needed[::-1]
+            else:
+                done[node] = len(done)
+    return done

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tinyml import config, lazy, trace
 from tinyml.device import open_device
 from tinyml.dtype import DType
-from tinyml.graph import toposort
+from tinyml.graph import numbered, toposort
 from tinyml.launch import Routine, execute
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.plan import Plan, ReferenceCall, last_versions
@@ -32,6 +32,7 @@ from tinyml.turn import turn
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
 _routines: dict[tuple[Any, ...], Routine] = {}
 _MOST_ROUTINES = 1024
+_Order = dict[LazyBuffer, int]  # nodes, sources first, each with its place
 
 
 class Holder(Protocol):
@@ -67,7 +68,7 @@ def _is_pending(holder: Holder) -> bool:
     return type(holder.lazy) is not Data
 
 
-def _with_readers(order: Sequence[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
+def _with_readers(order: Iterable[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
     """Holders of graphs that read what these nodes overwrite, and nodes that save their values."""
     targets = {lazy.assigned(n) for n in order if type(n) is lazy.Assign}
     buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
@@ -137,11 +138,11 @@ def realize(holders: Sequence[Holder]) -> None:
 
 def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
     """A leaf with the values of each node. In the caller's turn, with whom it ends."""
-    wanted, order = list(nodes), toposort(nodes)
+    wanted, order = list(nodes), numbered(nodes)
     readers: list[tuple[Holder, LazyBuffer]] = []
     while more := _new_readers(order, readers):
         readers += more
-        order = toposort([*wanted, *(node for _, node in readers)])
+        order = numbered([*wanted, *(node for _, node in readers)])
     unreal = [n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data]
     if unreal:
         unreal = list(dict.fromkeys(unreal))
@@ -155,13 +156,13 @@ def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
 
 
 def _new_readers(
-    order: list[LazyBuffer], readers: list[tuple[Holder, LazyBuffer]]
+    order: Iterable[LazyBuffer], readers: list[tuple[Holder, LazyBuffer]]
 ) -> list[tuple[Holder, LazyBuffer]]:
     known = {id(holder) for holder, _ in readers}
     return [(h, n) for h, n in _with_readers(order) if id(h) not in known]
 
 
-def _announced(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
+def _announced(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Data]:
     if trace.wanted(trace.Realizing):
         trace.emit(trace.Realizing(tuple(leaves)))
     results = _run(unreal, order, leaves)
@@ -170,11 +171,11 @@ def _announced(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[D
     return results
 
 
-def _run(unreal: list[LazyBuffer], order: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
+def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Data]:
     if {node.device for node in order} == {"NUMPY"}:
         return _run_reference(unreal, leaves)
     buffers = buffers_of(leaves)
-    key = _structure(unreal, order, leaves, buffers)
+    key = _structure(unreal, order, buffers)
     routine = _routines.get(key)
     if routine is None:
         routine = Routine(_prepare(unreal, leaves))
@@ -214,19 +215,20 @@ def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
 
 
 def _structure(
-    unreal: list[LazyBuffer],
-    order: list[LazyBuffer],
-    leaves: list[Data],
-    buffers: Sequence[Buffer | None],
+    unreal: list[LazyBuffer], order: _Order, buffers: Sequence[Buffer]
 ) -> tuple[Any, ...]:
-    """What two graphs that run by the same plan have in common."""
-    number = {node: n for n, node in enumerate(order)}
-    shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
-    parts: list[Any] = [config.current.noopt, config.current.beam, *(number[n] for n in unreal)]
+    """What two graphs that run by the same plan have in common.
+
+    It is one flat tuple, because it is made and compared whenever a graph is realized: each node
+    begins with its class, so that it is clear where the numbers of sources end.
+    """
+    number = order.__getitem__
+    parts: list[Any] = [config.current.noopt, config.current.beam, *map(number, unreal)]
     for node in order:
         arg = None if type(node) is Data else node.arg  # of leaves only what they look like
-        sources = tuple(map(number.__getitem__, node.sources))
-        parts += (type(node), node.shape, node.dtype, node.device, arg, sources)
+        parts += (type(node), node.shape, node.dtype, node.device, arg)
+        parts += map(number, node.sources)
+    shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
     parts += [shared[id(b)] for b in buffers]
     return tuple(parts)
 
