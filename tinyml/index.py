@@ -99,13 +99,19 @@ class Within(Atom):
 class Linear(metaclass=Interned):
     """A sum of atoms with factors, and a constant. Build with `linear(...)` and operators."""
 
-    __slots__ = ("__weakref__", "_text", "constant", "free", "high", "low", "terms")
+    __slots__ = ("__weakref__", "_text", "constant", "free", "high", "looked", "low", "terms")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant = terms, constant
-        self.low = constant + sum(f * (a.low if f > 0 else a.high) for a, f in terms)
-        self.high = constant + sum(f * (a.high if f > 0 else a.low) for a, f in terms)
-        self.free: frozenset[Axis] = frozenset().union(*(a.free for a, _ in terms))
+        low = high = constant
+        looked: tuple[Looked, ...] = ()  # the atoms in it that look a value up
+        for atom, factor in terms:
+            low += factor * (atom.low if factor > 0 else atom.high)
+            high += factor * (atom.high if factor > 0 else atom.low)
+            if type(atom) is not Axis:
+                looked += _looked_in(atom)
+        self.low, self.high, self.looked = low, high, looked
+        self.free = frozenset[Axis]().union(*[a.free for a, _ in terms])
         self._text: str | None = None
 
     def factor(self, atom: Atom) -> int:
@@ -216,6 +222,15 @@ class Linear(metaclass=Interned):
         return self._text
 
     __repr__ = __str__
+
+
+def _looked_in(atom: Atom) -> tuple[Looked, ...]:
+    match atom:
+        case Looked():
+            return (atom,)
+        case Quotient(inner=inner) | Remainder(inner=inner):
+            return inner.looked
+    return ()
 
 
 def linear(value: Atom | int) -> Linear:

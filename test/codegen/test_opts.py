@@ -70,7 +70,7 @@ for _name, _kernel in KERNELS.items():
 
 def choices(plain: LoopNest) -> list[Opt]:
     """Every Opt that could be tried on a nest."""
-    axes = dict.fromkeys(a.name for one in plain.nests for a in nest.axes(one))
+    axes = dict.fromkeys(a.name for one in plain.nests for a in one.axes)
     slots = range(len(plain.slots))
     return [
         Opt(kind, axis, amount, slot)

@@ -20,9 +20,8 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk, axes, folds, roots
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk
 from tinyml.errors import TinymlError
-from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
     Linear,
@@ -46,7 +45,7 @@ class OptError(TinymlError, ValueError):
 def find(nest: LoopNest, name: str) -> Axis:
     """The axis of that name; OptError if there is none."""
     for one in nest.nests:
-        for axis in axes(one):
+        for axis in one.axes:
             if axis.name == name:
                 return axis
     raise OptError(f"no axis {name} in {nest.name}")
@@ -110,10 +109,10 @@ def check_inner(nest: LoopNest, axis: Axis, inner: Axis) -> None:
     """Whether `axis` can be split by `inner`; OptError if not."""
     if any(s.inner is axis for s in nest.splits):
         raise OptError(f"cannot split {axis.name}: it has a shorter last step")
-    if inner.name != TX and any(a.name == inner.name for one in nest.nests for a in axes(one)):
+    if inner.name != TX and any(a.name == inner.name for one in nest.nests for a in one.axes):
         raise OptError(f"cannot split {axis.name}: there is an axis {inner.name} already")
     walks = [w.axes for one in nest.nests for w in one.walks]
-    for group in [*walks, *(f.axes for one in nest.nests for f in folds(one))]:
+    for group in [*walks, *(f.axes for one in nest.nests for f in one.folds)]:
         if axis in group and any(a.name == inner.name for a in group):
             raise OptError(f"cannot split {axis.name}: {inner.name} walks beside it already")
 
@@ -141,7 +140,7 @@ class Change:
         return tuple(a for a in changed if a.high > 0 or a.name == TX)
 
     def nest(self, one: Nest) -> Nest:
-        if not any(a in self.listed for a in axes(one)):
+        if not any(a in self.listed for a in one.axes):
             return one
         return Nest(
             self.axes(one.rows),
@@ -223,9 +222,7 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     if whole == axis.size:
         return nest
     for one in nest.nests:
-        if axis in one.rows and (
-            one.tiles or any(nest.kind(a) is not Kind.LOOP for a in axes(one))
-        ):
+        if axis in one.rows and (one.tiles or any(nest.kind(a) is not Kind.LOOP for a in one.axes)):
             raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
     nests: list[Nest] = []
     rests: list[Nest] = []
@@ -236,7 +233,7 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
             continue
         nests.append(Change({axis: linear(main)}, {axis: (main,)}, {}).nest(one))
         mark = f"e{len(nest.nests) + len(rests)}"
-        named = {a: Axis(a.name + mark, a.size) for a in axes(one)}
+        named = {a: Axis(a.name + mark, a.size) for a in one.axes}
         named[axis] = Axis(axis.name + mark, axis.size - whole)
         index = {a: linear(b) for a, b in named.items()}
         index[axis] = index[axis] + whole
@@ -272,9 +269,7 @@ def collapse(nest: LoopNest, outer: Axis, divided: bool = False) -> LoopNest:
     index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
     change = Change(index, {outer: (joined,), inner: ()}, {})
     collapsed = replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
-    if any(
-        _divides(e, joined, divided) for one in collapsed.nests for e in toposort(roots(one))
-    ) or any(
+    if any(_divides(e, joined, divided) for one in collapsed.nests for e in one.exprs) or any(
         _has_division(s.position, joined)
         for one in collapsed.nests
         for walk in one.walks
@@ -288,13 +283,13 @@ def _next(nest: LoopNest, outer: Axis) -> Axis | None:
     """The axis that directly follows `outer` wherever it is walked."""
     found: set[Axis | None] = set()
     for one in nest.nests:
-        groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
+        groups = one.groups
         for group in groups:
             if outer in group:
                 at = group.index(outer) + 1
                 found.add(group[at] if at < len(group) else None)
     for one in nest.nests:
-        groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
+        groups = one.groups
         if any(found & set(group) and outer not in group for group in groups):
             return None
     return found.pop() if len(found) == 1 else None

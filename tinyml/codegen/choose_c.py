@@ -7,7 +7,7 @@ from math import prod
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
-from tinyml.codegen.nest import Kind, folds, loads
+from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
 
@@ -43,7 +43,7 @@ class CChooser(Chooser):
         one = self.one(number)
         found = [
             a
-            for load in loads(one)
+            for load in one.loads
             for a in one.rows[:-1]
             if load.position.stride(a) == 1 and abs(load.position.stride(last) or 0) > 1
         ]
@@ -93,7 +93,7 @@ class CChooser(Chooser):
     def rows(self, number: int) -> None:
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
-        folded = {f.axes[-1] for f in folds(one)}
+        folded = {f.axes[-1] for f in one.folds}
         along_fold = sum(side_by_side(one, a) for a in folded if a.size >= self.lanes)
         if (
             last_row is not None
@@ -116,10 +116,10 @@ class CChooser(Chooser):
 
     def _read_alike(self, number: int, row: Axis) -> bool:
         """Whether a long fold reads some of its elements again in each row: a vector's, mostly."""
-        found = folds(self.one(number))
+        found = self.one(number).folds
         if len(found) > 1 or row.size < 2 * ROWS or found[0].axes[-1].size < 16 * self.lanes:
             return False
-        read = [load for load in loads(self.one(number)) if found[0].axes[-1] in load.free]
+        read = [load for load in self.one(number).loads if found[0].axes[-1] in load.free]
         return {row in load.free for load in read} == {True, False}
 
     def _vector_fold(self, axis: Axis, most: int) -> None:
@@ -150,17 +150,17 @@ class CChooser(Chooser):
         inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""
         self.bind_grid(number, but=(inner,))
         if inner:
-            self.apply(OptKind.BLOCK, folds(self.one(number))[0].axes[0], step)
+            self.apply(OptKind.BLOCK, self.one(number).folds[0].axes[0], step)
 
     def _step_of_columns(self, number: int) -> int:
         """How many elements of a fold are walked before the next columns; 0 if it is short."""
-        found = folds(self.one(number))
+        found = self.one(number).folds
         size = found[0].axes[0].size
         if len(found) > 1 or len(found[0].axes) > 1 or size < 256:
             return 0
         return next((n for n in range(16, 49) if size % n == 0), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
-        if self.lanes > 1 and any(f is not found.fold for f in folds(self.one(number))):
+        if self.lanes > 1 and any(f is not found.fold for f in self.one(number).folds):
             return cascade(self, number, found) or contract(self, number, found)
         return self.lanes > 1 and contract(self, number, found)

@@ -11,7 +11,7 @@ from math import prod
 
 from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
-from tinyml.codegen.nest import Kind, Tile, folds
+from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.opts import OptKind
 from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
@@ -123,7 +123,7 @@ def _pack(chooser: Chooser, number: int) -> None:
     """Panels of the factors that all rows of a piece of work pass over, packed once for it."""
     grid = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
     lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
-    products = [f for f in folds(chooser.one(number)) if f.op is Op.ADD]
+    products = [f for f in chooser.one(number).folds if f.op is Op.ADD]
     for fold in products if grid else ():
         for load in (e for e in toposort([fold.body]) if isinstance(e, Load)):
             if load.free & lanes and load.free & {*fold.axes}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
-from tinyml.codegen.nest import Kind, folds, loads
+from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
 
@@ -32,7 +32,7 @@ class CudaChooser(Chooser):
         itemsize = max(
             (s.dtype.itemsize for w in self.one(number).walks for s in w.stores), default=4
         )
-        for load in loads(self.one(number)):
+        for load in self.one(number).loads:
             itemsize = max(itemsize, load.dtype.itemsize)
         lanes = 16 // itemsize
         if lanes > 1 and size % lanes == 0 and size >= 32 * lanes:
@@ -40,7 +40,7 @@ class CudaChooser(Chooser):
 
     def rows(self, number: int) -> None:
         one = self.one(number)
-        folded = {f.axes[-1] for f in folds(one)}
+        folded = {f.axes[-1] for f in one.folds}
         last_row = one.rows[-1] if one.rows else None
         along_fold = sum(side_by_side(one, a) for a in folded)
         longest = max((a.size for a in folded), default=1)
@@ -70,7 +70,7 @@ class CudaChooser(Chooser):
 
     def contraction(self, number: int, found: Contraction) -> bool:
         one = self.one(number)
-        if any(len(f.axes) and f is not found.fold for f in folds(one)) or len(one.walks) > 1:
+        if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False
         position = one.walks[0].stores[0].position
         across = max(

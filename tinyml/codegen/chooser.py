@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
-from tinyml.codegen.nest import Kind, LoopNest, Nest, axes, folds, loads, roots
+from tinyml.codegen.nest import Kind, LoopNest, Nest, roots
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.target import Target
 from tinyml.graph import toposort
@@ -41,7 +41,7 @@ class Contraction:
 
 def contraction_of(one: Nest) -> Contraction | None:
     """The contraction that a nest is, if it is one."""
-    for fold in folds(one):
+    for fold in one.folds:
         body = fold.body
         while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
             body = body.sources[0]
@@ -83,7 +83,7 @@ class Chooser:
             one = self.nest.nests[number]
             contraction = contraction_of(one)
             if contraction is None or not self.contraction(number, contraction):
-                if folds(one):
+                if one.folds:
                     self.rows(number)
                 elif any(store.op for walk in one.walks for store in walk.stores):
                     self.scatter(number)
@@ -119,9 +119,9 @@ class Chooser:
     def collapse(self, divided: bool = False) -> None:
         """Neighbouring axes joined wherever that is possible."""
         for one in self.nest.nests:
-            groups = [one.rows, *(w.axes for w in one.walks), *(f.axes for f in folds(one))]
+            groups = one.groups
             for name in dict.fromkeys(a.name for group in groups for a in reversed(group)):
-                while any(a.name == name for o in self.nest.nests for a in axes(o)):
+                while any(a.name == name for o in self.nest.nests for a in o.axes):
                     if not self.apply(OptKind.COLLAPSE, name, int(divided)):
                         break
 
@@ -141,7 +141,7 @@ class Chooser:
 def side_by_side(one: Nest, axis: Axis) -> int:
     """How many loads go to neighbours along `axis`, less those that jump."""
     score = 0
-    for load in loads(one):
+    for load in one.loads:
         stride = load.position.stride(axis)
         if axis in load.free:
             score += 1 if stride == 1 else -1

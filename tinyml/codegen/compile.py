@@ -19,7 +19,6 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, optimize
 from tinyml.codegen.target import Target
-from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.program import Cost, Language, Program
 
@@ -62,7 +61,7 @@ def cost(plain: LoopNest) -> Cost:
     """Operations on floats, and bytes of the elements that the kernel reads and writes."""
     flops = 0
     for one in plain.nests:
-        for e in toposort(nest.roots(one)):
+        for e in one.exprs:
             if isinstance(e, expr.Alu) and e.dtype.is_float and e.op.name != "CAST":
                 flops += prod(a.size for a in e.free)
             elif isinstance(e, expr.Fold):
@@ -75,7 +74,7 @@ def _touched(plain: LoopNest, slot: int) -> int:
     shape, dtype = plain.slots[slot]
     read = written = 0
     for one in plain.nests:
-        for load in nest.loads(one):
+        for load in one.loads:
             if load.slot == slot:
                 read += prod(a.size for a in load.free)
         for store in (s for walk in one.walks for s in walk.stores if s.slot == slot):

@@ -26,9 +26,7 @@ from tinyml.index import (
     Axis,
     Linear,
     Looked,
-    Quotient,
     Range,
-    Remainder,
     Valid,
     map_looked,
     substitute_valid,
@@ -40,13 +38,10 @@ from tinyml.ops import COMPARE, SIGN, Op
 class Expr(metaclass=Interned):
     """Base of all expressions."""
 
-    __slots__ = ("__weakref__", "dtype", "free")
+    __slots__ = ("__weakref__", "dtype", "free", "sources")
     dtype: DType
     free: frozenset[Axis]
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return ()
+    sources: tuple[Expr, ...]  # operands, and the values that indices and conditions look up
 
     def substitute(self, known: Mapping[Axis, Linear]) -> Expr:
         """The same expression with axes replaced by indices."""
@@ -67,7 +62,7 @@ class Const(Expr):
     __slots__ = ("text",)
 
     def __init__(self, dtype: DType, text: str) -> None:
-        self.dtype, self.text, self.free = dtype, text, frozenset()
+        self.dtype, self.text, self.free, self.sources = dtype, text, frozenset(), ()
 
     @property
     def value(self) -> float | int | bool:
@@ -79,11 +74,8 @@ class Load(Expr):
 
     def __init__(self, slot: int, dtype: DType, position: Linear, valid: Valid) -> None:
         self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
-        self.free = position.free.union(*(v.free for v in valid))
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return looked_in(self.position, self.valid)
+        self.free = _free(position, valid)
+        self.sources = looked_in(position, valid)
 
 
 class Place(Expr):
@@ -91,22 +83,15 @@ class Place(Expr):
 
     def __init__(self, index: Linear, dtype: DType) -> None:
         self.index, self.dtype, self.free = index, dtype, index.free
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return looked_in(self.index, ())
+        self.sources = looked_in(index, ())
 
 
 class Alu(Expr):
     __slots__ = ("op", "operands")
 
     def __init__(self, op: Op, dtype: DType, operands: tuple[Expr, ...]) -> None:
-        self.op, self.dtype, self.operands = op, dtype, operands
-        self.free = frozenset().union(*(o.free for o in operands))
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return self.operands
+        self.op, self.dtype, self.operands, self.sources = op, dtype, operands, operands
+        self.free = operands[0].free.union(*[o.free for o in operands[1:]])
 
 
 class Select(Expr):
@@ -114,11 +99,8 @@ class Select(Expr):
 
     def __init__(self, valid: Valid, value: Expr, other: Expr) -> None:
         self.valid, self.value, self.other, self.dtype = valid, value, other, value.dtype
-        self.free = value.free.union(other.free, *(v.free for v in valid))
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return (self.value, self.other, *looked_in(None, self.valid))
+        self.free = value.free.union(other.free, *[v.free for v in valid])
+        self.sources = (value, other, *looked_in(None, valid))
 
 
 class Fold(Expr):
@@ -126,11 +108,7 @@ class Fold(Expr):
 
     def __init__(self, op: Op, body: Expr, axes: tuple[Axis, ...]) -> None:
         self.op, self.body, self.axes, self.dtype = op, body, axes, body.dtype
-        self.free = body.free.difference(axes)
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return (self.body,)
+        self.free, self.sources = body.free.difference(axes), (body,)
 
 
 class Stored(Expr):
@@ -139,6 +117,7 @@ class Stored(Expr):
     def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
         self.name, self.dtype, self.index, self.after = name, dtype, index, after
         self.free = index.free | {after}  # another step of `after` fills it with other values
+        self.sources = ()
 
 
 class Wide(Expr):
@@ -146,11 +125,8 @@ class Wide(Expr):
 
     def __init__(self, slot: int, dtype: DType, position: Linear, valid: Valid, lanes: int) -> None:
         self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
-        self.lanes, self.free = lanes, position.free.union(*(v.free for v in valid))
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return looked_in(self.position, self.valid)
+        self.lanes, self.free = lanes, _free(position, valid)
+        self.sources = looked_in(position, valid)
 
 
 class Part(Expr):
@@ -158,31 +134,29 @@ class Part(Expr):
 
     def __init__(self, wide: Expr, lane: Linear) -> None:
         self.wide, self.lane, self.dtype = wide, lane, wide.dtype
-        self.free = wide.free | lane.free
-
-    @property
-    def sources(self) -> tuple[Expr, ...]:
-        return (self.wide,)
+        self.free, self.sources = wide.free | lane.free, (wide,)
 
 
 class Name(Expr):
     __slots__ = ("lanes", "name")
 
     def __init__(self, name: str, dtype: DType, lanes: int) -> None:
-        self.name, self.dtype, self.lanes, self.free = name, dtype, lanes, frozenset()
+        self.name, self.dtype, self.lanes = name, dtype, lanes
+        self.free, self.sources = frozenset(), ()
+
+
+def _free(position: Linear, valid: Valid) -> frozenset[Axis]:
+    return position.free.union(*[v.free for v in valid]) if valid else position.free
 
 
 def lookups(index: Linear | None, valid: Valid) -> tuple[Looked, ...]:
     """The atoms of an index and of conditions that look a value up."""
-    found: dict[Expr, Looked] = {}
-    pending = [atom for i in (index, *(v.index for v in valid)) if i for atom, _ in i.terms]
-    while pending:
-        atom = pending.pop()
-        if isinstance(atom, Looked):
-            found[atom.value] = atom
-        elif isinstance(atom, (Quotient, Remainder)):
-            pending += [a for a, _ in atom.inner.terms]
-    return tuple(found.values())
+    found = () if index is None else index.looked
+    for v in valid:
+        found += v.index.looked
+    if len(found) < 2:
+        return found
+    return tuple({atom.value: atom for atom in found}.values())
 
 
 def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
@@ -222,11 +196,13 @@ def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr
         case Part():
             wide = done[e.wide]
             return wide if isinstance(wide, Const) else Part(wide, e.lane.substitute(known))
-    return with_sources(e, tuple(done[s] for s in e.sources))
+    return with_sources(e, tuple([done[s] for s in e.sources]))
 
 
 def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
     """`e` on other operands, among them the values that its index and conditions look up."""
+    if sources == e.sources:
+        return e
     match e:
         case Alu():
             return Alu(e.op, e.dtype, sources)
@@ -263,7 +239,7 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Apply `rule` to every node, operands first. A rule returns None to leave a node be."""
     done: dict[Expr, Expr] = {}
     for e in toposort([root]):
-        again = with_sources(e, tuple(done[s] for s in e.sources))
+        again = with_sources(e, tuple([done[s] for s in e.sources]))
         done[e] = rule(again) or again
     return done[root]
 

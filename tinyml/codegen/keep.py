@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
 from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu, rewrite
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, axes, folds, roots
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.tiles import ORDER, check_filled, reading, walked_before, within_fold
 from tinyml.graph import toposort
 from tinyml.index import Axis, both, inside, linear, row_major
@@ -34,7 +34,7 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     number = sum(len(one.tiles) for one in nest.nests)
     for one in nest.nests:
         one = _divided_last(one)
-        value = _next_value(one, walked_before(nest, one, after)) if after in axes(one) else None
+        value = _next_value(one, walked_before(nest, one, after)) if after in one.axes else None
         if value is None:
             kept.append(one)
             continue
@@ -54,7 +54,7 @@ def _kept(
     """`value` in a tile, whose axes stand for axes of `one`, and so do those that it folds."""
     bound = {a for e in toposort([value]) if isinstance(e, Fold) for a in e.axes}
     inner = list(value.free - walked_before(nest, one, after))
-    folded = {a for fold in folds(one) for a in fold.axes}
+    folded = {a for fold in one.folds for a in fold.axes}
     inner.sort(key=lambda a: (ORDER[nest.kind(a)], a in folded, a.name))
     if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
         raise OptError(f"cannot keep {value}: a last step is shorter")
@@ -114,7 +114,7 @@ def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
 
 def _next_value(one: Nest, outside: set[Axis]) -> Expr | None:
     """The first value to be kept: see the top of this file."""
-    order = toposort(roots(one))
+    order = one.exprs
     below: dict[Expr, frozenset[Expr]] = {}  # the folds that each expression is made of
     readers: dict[Expr, list[Expr]] = {e: [] for e in order}
     for e in order:

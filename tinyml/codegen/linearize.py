@@ -30,7 +30,7 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, axes
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
 from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped
 from tinyml.codegen.wide_stores import side_by_side, substitute_store, widened
 from tinyml.dtype import DType
@@ -58,7 +58,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     kinds = dict(nest.kinds)
     threads = [[a for a in n.rows if kinds.get(a) is Kind.THREAD] for n in nest.nests]
     along_y = max((prod(a.size for a in group) for group in threads), default=1)
-    along_x = max((a.size for n in nest.nests for a in axes(n) if a.name == ir.TX), default=1)
+    along_x = max((a.size for n in nest.nests for a in n.axes if a.name == ir.TX), default=1)
     parts = []
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
@@ -104,7 +104,7 @@ class _Emitter:
     def nest(self, nest: Nest) -> tuple[Instr, ...]:
         self.tiles = nest.tiles
         fixed = [a for a in nest.rows if self.kind(a) in (Kind.GRID, Kind.THREAD)]
-        tx = {a for a in axes(nest) if a.name == ir.TX}
+        tx = {a for a in nest.axes if a.name == ir.TX}
         scope = Scope(frozenset((*fixed, *tx)), None)
         for axis in fixed:
             self._fill_tiles(scope, axis, {})

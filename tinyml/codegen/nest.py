@@ -20,6 +20,7 @@ Every axis has a kind, which says who walks it:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -111,6 +112,37 @@ class Nest:
     walks: tuple[Walk, ...]
     tiles: tuple[Tile, ...] = ()
 
+    # asked for by every choice of an Opt, so worked out once
+
+    @functools.cached_property
+    def exprs(self) -> tuple[Expr, ...]:
+        """Every expression that is evaluated, operands first."""
+        return tuple(toposort(roots(self)))
+
+    @functools.cached_property
+    def folds(self) -> tuple[Fold, ...]:
+        """Every fold, inner ones first."""
+        return tuple([e for e in self.exprs if type(e) is Fold])
+
+    @functools.cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """Every load."""
+        return tuple([e for e in self.exprs if type(e) is Load])
+
+    @functools.cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """Every axis that is walked: rows, then those of walks, of folds, and of tiles."""
+        walked = [a for walk in self.walks for a in walk.axes]
+        steps = [tile.over for tile in self.tiles if tile.over is not None]
+        folded = [a for fold in self.folds for a in fold.axes]
+        filled = [a for tile in self.tiles for a in tile.axes]
+        return tuple(dict.fromkeys([*self.rows, *walked, *steps, *folded, *filled]))
+
+    @functools.cached_property
+    def groups(self) -> tuple[tuple[Axis, ...], ...]:
+        """Axes that are walked one inside the other: of the rows, of each walk, of each fold."""
+        return (self.rows, *[w.axes for w in self.walks], *[f.axes for f in self.folds])
+
 
 @dataclass(frozen=True)
 class LoopNest:
@@ -129,29 +161,10 @@ class LoopNest:
         return "\n".join(_lines(self))
 
 
-def folds(nest: Nest) -> list[Fold]:
-    """Every fold of a nest, inner ones first."""
-    return [e for e in toposort(roots(nest)) if isinstance(e, Fold)]
-
-
-def loads(nest: Nest) -> list[Load]:
-    """Every load of a nest."""
-    return [e for e in toposort(roots(nest)) if isinstance(e, Load)]
-
-
 def roots(nest: Nest) -> list[Expr]:
     """The expressions that a nest evaluates."""
     stored = [store.value for walk in nest.walks for store in walk.stores]
     return [*stored, *(tile.value for tile in nest.tiles)]
-
-
-def axes(nest: Nest) -> list[Axis]:
-    """Every axis that a nest walks: rows, then those of walks, of folds, and of tiles."""
-    walked = [a for walk in nest.walks for a in walk.axes]
-    steps = [tile.over for tile in nest.tiles if tile.over is not None]
-    folded = [a for fold in folds(nest) for a in fold.axes]
-    filled = [a for tile in nest.tiles for a in tile.axes]
-    return list(dict.fromkeys([*nest.rows, *walked, *steps, *folded, *filled]))
 
 
 def _lines(ln: LoopNest) -> Iterator[str]:
@@ -176,7 +189,7 @@ def _lines(ln: LoopNest) -> Iterator[str]:
                 sign = f"{SIGN.get(store.op, store.op.name.lower())}=" if store.op else "="
                 place = place_text(store.position, store.valid, text)
                 yield f"    slot{store.slot}[{place}] {sign} {text[store.value]}"
-        bound = dict.fromkeys(a for f in folds(nest) for a in f.axes)
+        bound = dict.fromkeys(a for f in nest.folds for a in f.axes)
         if bound:
             yield f"  folds over {named(tuple(bound))}"
     for split in ln.splits:
@@ -187,7 +200,7 @@ def _lines(ln: LoopNest) -> Iterator[str]:
 def verify(ln: LoopNest) -> None:
     """Whatever an expression counts along, something walks; positions stay inside slots."""
     for nest in ln.nests:
-        walked = set(axes(nest))
+        walked = set(nest.axes)
         for root in roots(nest):
             if not root.free <= walked:
                 raise VerifyError(f"{ln.name}: nothing walks {root.free - walked}\n{ln}")

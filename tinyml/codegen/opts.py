@@ -28,9 +28,8 @@ from enum import Enum
 from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row, pad, peel, split
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest, Tile, axes, folds, roots
+from tinyml.codegen.nest import Kind, LoopNest, Tile
 from tinyml.codegen.tiles import block, stage
-from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
 )
@@ -131,7 +130,7 @@ def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
         return
     if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
         return
-    used = [one for one in nest.nests if one.tiles and axis in axes(one)]
+    used = [one for one in nest.nests if one.tiles and axis in one.axes]
     outside = {a for one in used for tile in one.tiles for a in _known_before(tile)}
     free = opt.kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES) and axis not in outside
     even = opt.amount > 0 and axis.size % opt.amount == 0
@@ -168,7 +167,7 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
 def _one_lane(nest: LoopNest) -> bool:
     """Whether no value depends on two axes of lanes."""
     lanes = {a for a, kind in nest.kinds if kind is Kind.LANE}
-    values = [e.free for one in nest.nests for e in toposort(roots(one))]
+    values = [e.free for one in nest.nests for e in one.exprs]
     stores = [s for one in nest.nests for walk in one.walks for s in walk.stores]
     return len(lanes) < 2 or all(
         len(free & lanes) < 2
@@ -188,7 +187,7 @@ def _apart(nest: LoopNest, axis: Axis) -> bool:
     """Whether tx stays either an axis that a fold walks or one that it depends on, never both."""
     for one in nest.nests:
         inside = {a for walk in one.walks for a in walk.axes}
-        for fold in folds(one):
+        for fold in one.folds:
             over = any(a.name == TX or a is axis for a in fold.axes)
             under = any(a.name == TX or a is axis for a in fold.free & inside)
             if over and under:

@@ -15,7 +15,7 @@ from tinyml.codegen.expr import (
     rewrite,
     substitute,
 )
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk, axes, folds
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
@@ -36,7 +36,7 @@ def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     blocked: list[Nest] = []
     kinds = dict(nest.kinds)
     for one in nest.nests:
-        found = [f for f in folds(one) if axis in f.axes]
+        found = [f for f in one.folds if axis in f.axes]
         if not found:
             blocked.append(one)
             continue
@@ -52,13 +52,13 @@ def _accumulated(
     nest: LoopNest, one: Nest, found: list[Fold], outer: Axis, name: str
 ) -> tuple[Nest, dict[Axis, Axis]]:
     """The one fold over `outer` made into a tile, whose axes stand for axes of `one`."""
-    (fold,) = [f for f in folds(one) if outer in f.axes][:1]
+    (fold,) = [f for f in one.folds if outer in f.axes][:1]
     grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
     inner = [a for a in one.rows if a in fold.free and a not in grid]
     inner.sort(key=lambda a: ORDER[nest.kind(a)])
     whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in inner)
-    whole = whole and all(nest.kind(a) is not Kind.THREAD for a in axes(one))
-    alone = len(found) == 1 and len(folds(one)) == 1 and fold.free <= {*one.rows}
+    whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)
+    alone = len(found) == 1 and len(one.folds) == 1 and fold.free <= {*one.rows}
     if not (grid and inner and whole and alone) or one.tiles:
         raise OptError(f"cannot block {outer.name}: its fold is not one of whole tiles in a block")
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
@@ -98,7 +98,7 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
     for one in nest.nests:
         found = ways(one, slot)
         found = found[which - 1 : which] if which else found
-        if after not in axes(one) or not found:
+        if after not in one.axes or not found:
             staged.append(one)
             continue
         if len(found) > 1:
@@ -117,13 +117,13 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
 
 def within_fold(nest: LoopNest, axis: Axis) -> bool:
     """Whether a fold over `axis` is made at each step of another fold."""
-    bodies = [fold.body for one in nest.nests for fold in folds(one)]
+    bodies = [fold.body for one in nest.nests for fold in one.folds]
     return any(isinstance(e, Fold) and axis in e.axes for e in toposort(bodies))
 
 
 def check_filled(nest: LoopNest, one: Nest) -> None:
     """Whether each tile is filled no later than those that read it: the grid comes before loops."""
-    order = sorted(axes(one), key=lambda a: nest.kind(a) is not Kind.GRID)
+    order = sorted(one.axes, key=lambda a: nest.kind(a) is not Kind.GRID)
     for tile in one.tiles:
         last = tile.after if tile.over is None else tile.over
         for e in toposort([tile.value]):
@@ -175,14 +175,14 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
 
 def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
     """The axes whose step is known when `after` begins one."""
-    order = [a for a in axes(one) if nest.kind(a) is Kind.GRID]
-    loops = [a for a in axes(one) if nest.kind(a) is Kind.LOOP]
+    order = [a for a in one.axes if nest.kind(a) is Kind.GRID]
+    loops = [a for a in one.axes if nest.kind(a) is Kind.LOOP]
     return {*order, *loops[: loops.index(after) + 1]} if after in loops else {*order, after}
 
 
 def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tuple[Tile, Nest]:
     outside = walked_before(nest, one, after)
-    folded = {a for fold in folds(one) for a in fold.axes}
+    folded = {a for fold in one.folds for a in fold.axes}
     position = next(
         e.position for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free
     )

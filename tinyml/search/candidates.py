@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tinyml.codegen.heuristic import choose
-from tinyml.codegen.nest import LoopNest, axes, loads
+from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, OptKind
 from tinyml.codegen.target import Target
 
@@ -84,7 +84,7 @@ def _unrolled(opts: Opts) -> Iterator[Opts]:
 
 def _turned(plain: LoopNest, opts: Opts) -> Iterator[Opts]:
     """Lanes, or threads, along another axis."""
-    names = list(dict.fromkeys(a.name for one in plain.nests for a in axes(one)))
+    names = list(dict.fromkeys(a.name for one in plain.nests for a in one.axes))
     for n, opt in enumerate(opts):
         if opt.kind in (OptKind.LANES, OptKind.THREAD):
             for name in names:
@@ -96,7 +96,7 @@ def _staged(plain: LoopNest, opts: Opts) -> Iterator[Opts]:
     """What is read in a block copied close by first."""
     grid = [opt.axis for opt in opts if opt.kind is OptKind.GRID]
     done = {opt.slot for opt in opts if opt.kind is OptKind.STAGE}
-    slots = dict.fromkeys(load.slot for one in plain.nests for load in loads(one))
+    slots = dict.fromkeys(load.slot for one in plain.nests for load in one.loads)
     late = next((n for n, opt in enumerate(opts) if opt.kind in _STAGED), len(opts))
     for slot in slots:
         if grid and slot not in done:

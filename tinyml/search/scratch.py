@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tinyml.codegen.nest import LoopNest, folds
+from tinyml.codegen.nest import LoopNest
 from tinyml.device import OpenDevice
 from tinyml.dtype import DType, bfloat16, float16, float32, float64, to_compute, to_storage
 from tinyml.kernel import Kernel
@@ -72,7 +72,7 @@ def _drawn(seed: int, shape: tuple[int, ...], dtype: DType, whole: int) -> Array
 
 def longest_fold(plain: LoopNest) -> int:
     """How many numbers a fold combines at most."""
-    found = (prod(a.size for a in fold.axes) for one in plain.nests for fold in folds(one))
+    found = (prod(a.size for a in fold.axes) for one in plain.nests for fold in one.folds)
     return max(found, default=1)
 
 
