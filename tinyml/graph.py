@@ -26,7 +26,8 @@ class Interned(type):
 
     def __call__(cls, *parts: Any) -> Any:
         key = (cls, *parts)
-        node = known(key)
+        entry = _nodes.get(key)
+        node = None if entry is None else entry()
         return remember(key, _make(cls, *parts)) if node is None else node
 
 

@@ -286,6 +286,8 @@ def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
 
 def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
     """The same index with every value that it looks up replaced."""
+    if not index.looked:
+        return index
     result = Linear((), index.constant)
     for atom, factor in index.terms:
         match atom:
@@ -305,9 +307,8 @@ def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Linear:
     factors: dict[Atom, int] = {}
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor
-    kept = {a: f for a, f in factors.items() if f}
-    remainders = [a for a in kept if type(a) is Remainder]
-    for atom in remainders:  # x // n * n + x % n is x
+    kept = {a: f for a, f in factors.items() if f} if 0 in factors.values() else factors
+    for atom in [a for a in kept if type(a) is Remainder]:  # x // n * n + x % n is x
         if atom in kept:
             factor = kept[atom]
             quotient = atom.inner // atom.by * (atom.by * factor)
@@ -318,7 +319,8 @@ def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Linear:
                 whole = atom.inner * factor
                 rest = constant - quotient.constant + whole.constant
                 return _sum((*kept.items(), *whole.terms), rest)
-    return Linear(tuple(sorted(kept.items(), key=_order)), constant)
+    ordered = sorted(kept.items(), key=_order) if len(kept) > 1 else kept.items()
+    return Linear(tuple(ordered), constant)
 
 
 def _order(term: tuple[Atom, int]) -> tuple[int, str]:

@@ -127,20 +127,19 @@ def _compile(items: Sequence[KernelItem]) -> None:
         opened = open_device(device)
         if opened.target is None:
             continue
-        programs = []
-        for k, item in kernels.items():
-            if trace.wanted(trace.KernelScheduled):
-                trace.emit(trace.KernelScheduled(kernel.name(k), k, item.reasons))
-            programs.append(_program(k, device))
-        executables = opened.machine.load(programs)
+        # the first is compiled while the next is made; but a search has the machine to itself
+        programs = map(_program, kernels.values())
+        executables = opened.machine.load(list(programs) if config.current.beam else programs)
         for k, executable in zip(kernels, executables, strict=True):
             _executables[_key(k, device)] = executable
 
 
-def _program(k: Kernel, device: str) -> Program:
-    opened, settings = open_device(device), config.current
+def _program(item: KernelItem) -> Program:
+    k, opened, settings = item.kernel, open_device(item.device), config.current
+    if trace.wanted(trace.KernelScheduled):
+        trace.emit(trace.KernelScheduled(kernel.name(k), k, item.reasons))
     if opened.target is None:
-        raise DeviceError(f"{device} runs no programs")
+        raise DeviceError(f"{item.device} runs no programs")
     opts: Sequence[Opt] | None = [] if settings.noopt else None
     if settings.beam > 0 and not settings.noopt:
         from tinyml import search

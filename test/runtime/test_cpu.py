@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,33 @@ def test_much_source_is_compiled_in_parallel(cpu, compiled, monkeypatch):
     executables = cpu.load([program(i, padding=3000) for i in range(4)])
     assert [result(cpu, e) for e in executables] == [expected(i) for i in range(4)]
     assert sorted(len(event.names) for event in compiled) == [2, 2]
+
+
+def test_compilers_start_before_the_last_program_is_made(cpu, monkeypatch):
+    started, build = threading.Event(), compilers.build
+
+    def noted(*args):
+        started.set()
+        return build(*args)
+
+    def programs():
+        yield program(0, padding=5000)
+        assert started.wait(timeout=60)
+        yield program(1)
+
+    monkeypatch.setattr(compilers, "build", noted)
+    assert [result(cpu, e) for e in cpu.load(programs())] == [expected(0), expected(1)]
+
+
+def test_a_program_that_cannot_be_made_leaves_the_machine_usable(cpu):
+    def programs():
+        yield program(0, padding=5000)
+        raise ValueError("no second one")
+
+    with pytest.raises(ValueError, match="no second one"):
+        cpu.load(programs())
+    (executable,) = cpu.load([program(0, padding=5000)])
+    assert result(cpu, executable) == expected(0)
 
 
 def test_units_have_equal_shares_and_no_name_twice():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
-from tinyml.codegen.nest import Kind, LoopNest, Nest, roots
+from tinyml.codegen.nest import Kind, LoopNest, Nest
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.target import Target
 from tinyml.graph import toposort
@@ -72,7 +72,7 @@ class Chooser:
 
         Values that are wider than a register are put into memory by compilers, 20 times as slow.
         """
-        values = toposort(root for one in self.nest.nests for root in roots(one))
+        values = [e for one in self.nest.nests for e in one.exprs]
         widest = max((e.dtype.itemsize for e in values if e.dtype.is_float), default=4)
         return self.target.vector_bytes // max(widest, 4)
 

@@ -38,10 +38,17 @@ from tinyml.ops import COMPARE, SIGN, Op
 class Expr(metaclass=Interned):
     """Base of all expressions."""
 
-    __slots__ = ("__weakref__", "dtype", "free", "sources")
+    __slots__ = ("__weakref__", "dtype", "free", "has_fold", "sources")
     dtype: DType
     free: frozenset[Axis]
     sources: tuple[Expr, ...]  # operands, and the values that indices and conditions look up
+    has_fold: bool  # whether there is a Fold in it
+
+    def _of(self, sources: tuple[Expr, ...]) -> None:
+        self.sources, self.has_fold = sources, False
+        for source in sources:
+            if source.has_fold:
+                self.has_fold = True
 
     def substitute(self, known: Mapping[Axis, Linear]) -> Expr:
         """The same expression with axes replaced by indices."""
@@ -62,7 +69,8 @@ class Const(Expr):
     __slots__ = ("text",)
 
     def __init__(self, dtype: DType, text: str) -> None:
-        self.dtype, self.text, self.free, self.sources = dtype, text, frozenset(), ()
+        self.dtype, self.text, self.free = dtype, text, frozenset()
+        self._of(())
 
     @property
     def value(self) -> float | int | bool:
@@ -75,7 +83,7 @@ class Load(Expr):
     def __init__(self, slot: int, dtype: DType, position: Linear, valid: Valid) -> None:
         self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
         self.free = _free(position, valid)
-        self.sources = looked_in(position, valid)
+        self._of(looked_in(position, valid))
 
 
 class Place(Expr):
@@ -83,14 +91,15 @@ class Place(Expr):
 
     def __init__(self, index: Linear, dtype: DType) -> None:
         self.index, self.dtype, self.free = index, dtype, index.free
-        self.sources = looked_in(index, ())
+        self._of(looked_in(index, ()))
 
 
 class Alu(Expr):
     __slots__ = ("op", "operands")
 
     def __init__(self, op: Op, dtype: DType, operands: tuple[Expr, ...]) -> None:
-        self.op, self.dtype, self.operands, self.sources = op, dtype, operands, operands
+        self.op, self.dtype, self.operands = op, dtype, operands
+        self._of(operands)
         self.free = operands[0].free.union(*[o.free for o in operands[1:]])
 
 
@@ -100,7 +109,7 @@ class Select(Expr):
     def __init__(self, valid: Valid, value: Expr, other: Expr) -> None:
         self.valid, self.value, self.other, self.dtype = valid, value, other, value.dtype
         self.free = value.free.union(other.free, *[v.free for v in valid])
-        self.sources = (value, other, *looked_in(None, valid))
+        self._of((value, other, *looked_in(None, valid)))
 
 
 class Fold(Expr):
@@ -108,7 +117,7 @@ class Fold(Expr):
 
     def __init__(self, op: Op, body: Expr, axes: tuple[Axis, ...]) -> None:
         self.op, self.body, self.axes, self.dtype = op, body, axes, body.dtype
-        self.free, self.sources = body.free.difference(axes), (body,)
+        self.free, self.sources, self.has_fold = body.free.difference(axes), (body,), True
 
 
 class Stored(Expr):
@@ -117,7 +126,7 @@ class Stored(Expr):
     def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
         self.name, self.dtype, self.index, self.after = name, dtype, index, after
         self.free = index.free | {after}  # another step of `after` fills it with other values
-        self.sources = ()
+        self._of(())
 
 
 class Wide(Expr):
@@ -126,7 +135,7 @@ class Wide(Expr):
     def __init__(self, slot: int, dtype: DType, position: Linear, valid: Valid, lanes: int) -> None:
         self.slot, self.dtype, self.position, self.valid = slot, dtype, position, valid
         self.lanes, self.free = lanes, _free(position, valid)
-        self.sources = looked_in(position, valid)
+        self._of(looked_in(position, valid))
 
 
 class Part(Expr):
@@ -134,7 +143,8 @@ class Part(Expr):
 
     def __init__(self, wide: Expr, lane: Linear) -> None:
         self.wide, self.lane, self.dtype = wide, lane, wide.dtype
-        self.free, self.sources = wide.free | lane.free, (wide,)
+        self.free = wide.free | lane.free
+        self._of((wide,))
 
 
 class Name(Expr):
@@ -142,7 +152,8 @@ class Name(Expr):
 
     def __init__(self, name: str, dtype: DType, lanes: int) -> None:
         self.name, self.dtype, self.lanes = name, dtype, lanes
-        self.free, self.sources = frozenset(), ()
+        self.free = frozenset()
+        self._of(())
 
 
 def _free(position: Linear, valid: Valid) -> frozenset[Axis]:
@@ -176,6 +187,8 @@ def substitute(root: Expr, known: Mapping[Axis, Linear]) -> Expr:
 
 def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr]) -> Expr:
     match e:
+        case Alu() | Fold():
+            return with_sources(e, tuple([done[s] for s in e.sources]))
         case Load():
             valid = substitute_valid(e.valid, known)
             if valid is None:
@@ -196,7 +209,7 @@ def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr
         case Part():
             wide = done[e.wide]
             return wide if isinstance(wide, Const) else Part(wide, e.lane.substitute(known))
-    return with_sources(e, tuple([done[s] for s in e.sources]))
+    return e
 
 
 def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:

@@ -240,7 +240,7 @@ class _Emitter:
         """Compute every fold below `values` that this scope knows enough for."""
         ready: dict[Fold, int] = {}
         depth: dict[Expr, int] = {}
-        for e in toposort(values, NamedIn(scope)):
+        for e in toposort([v for v in values if v.has_fold], NamedIn(scope)):
             below = max((depth[s] for s in e.sources if s in depth), default=0)
             depth[e] = below
             new = isinstance(e, Fold) and scope.find(e) is None

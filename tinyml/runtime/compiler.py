@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,15 +150,26 @@ class Functions:
         self._units: dict[str, ctypes.CDLL] = {}  # by key of the text
         self._addresses: dict[str, int] = {}  # by key of the program's text
 
-    def addresses(self, programs: Sequence[Program]) -> list[int]:
-        """The address of each program's function; CompileError if one does not compile."""
-        keys = [self.compiler.key_of(self.render((program,))) for program in programs]
-        missing = dict(zip(keys, programs, strict=True))
-        for found in [k for k in missing if k in self._addresses or self._recall(k, missing[k])]:
-            del missing[found]
-        if missing:
-            self._compile(missing)
-        return [self._addresses[k] for k in keys]
+    def addresses(self, programs: Iterable[Program]) -> list[tuple[Program, int]]:
+        """Each program with the address of its function; CompileError if one does not compile.
+
+        Compilers start while `programs` still makes the next ones.
+        """
+        keys: list[tuple[Program, str]] = []
+        with ThreadPoolExecutor(self.processes) as pool:
+            units = _Units(self, pool)
+            for program in programs:
+                keys.append((program, self.compiler.key_of(self.render((program,)))))
+                self._want(*keys[-1], units)
+            units.start(self.processes)
+        for unit in units.started:
+            self._load(unit)
+        return [(program, self._addresses[program_key]) for program, program_key in keys]
+
+    def _want(self, program: Program, program_key: str, units: _Units) -> None:
+        known = program_key in self._addresses or program in units.keys
+        if not known and not self._recall(program_key, program):
+            units.add(program, program_key)
 
     def _recall(self, program_key: str, program: Program) -> bool:
         """Find a program in the disk cache."""
@@ -177,26 +188,20 @@ class Functions:
         trace.emit(trace.Compiled(self.device, (program.name,), seconds, True, "", ""))
         return True
 
-    def _compile(self, missing: dict[str, Program]) -> None:
-        keys = {program: program_key for program_key, program in missing.items()}
-        units = divide(missing.values(), self.processes)
-        texts = [self.render(unit) for unit in units]
-        with ThreadPoolExecutor(len(units)) as pool:
-            waits = [pool.submit(build, self.compiler, self.cache, t, False) for t in texts]
-        for unit, text, wait in zip(units, texts, waits, strict=True):
-            try:
-                built = wait.result()
-            except CompileError as error:
-                raise self._blame(unit, error) from None
-            names = tuple(program.name for program in unit)
-            event = (built.seconds, built.cached, built.command, built.output)
-            trace.emit(trace.Compiled(self.device, names, *event))
-            unit_key = self.compiler.key_of(text)
-            if unit_key not in self._units:
-                self._units[unit_key] = open_library(built.path)
-            for program in unit:
-                self._remember(keys[program], program, unit_key)
-                self.cache.put(keys[program], ".unit", unit_key.encode())
+    def _load(self, unit: _Unit) -> None:
+        try:
+            built = unit.built.result()
+        except CompileError as error:
+            raise self._blame(tuple(unit.programs), error) from None
+        names = tuple(program.name for program in unit.programs)
+        event = (built.seconds, built.cached, built.command, built.output)
+        trace.emit(trace.Compiled(self.device, names, *event))
+        unit_key = self.compiler.key_of(unit.text)
+        if unit_key not in self._units:
+            self._units[unit_key] = open_library(built.path)
+        for program, program_key in unit.programs.items():
+            self._remember(program_key, program, unit_key)
+            self.cache.put(program_key, ".unit", unit_key.encode())
 
     def _remember(self, program_key: str, program: Program, unit_key: str) -> None:
         try:
@@ -214,6 +219,47 @@ class Functions:
                 return CompileError(f"{self.device}: program {program.name}: {alone}")
         names = ", ".join(program.name for program in unit)
         return CompileError(f"{self.device}: {names} compile alone, but not together: {error}")
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Programs that are compiled together, with their keys."""
+
+    programs: dict[Program, str]
+    text: str
+    built: Future[Built]
+
+
+class _Units:
+    """Programs on their way to the compiler.
+
+    As soon as there is a process to spare, and enough text to be worth its start, the programs
+    that wait become a unit. The more processes are at work, the larger units become.
+    """
+
+    def __init__(self, functions: Functions, pool: ThreadPoolExecutor) -> None:
+        self._functions, self._pool = functions, pool
+        self._waiting: list[Program] = []
+        self.keys: dict[Program, str] = {}
+        self.started: list[_Unit] = []
+
+    def add(self, program: Program, program_key: str) -> None:
+        """Compile a program, now or soon."""
+        self.keys[program] = program_key
+        self._waiting.append(program)
+        running = sum(not unit.built.done() for unit in self.started)
+        enough = sum(len(waiting.source) for waiting in self._waiting) >= _UNIT
+        if enough and running < self._functions.processes:
+            self.start(1)
+
+    def start(self, processes: int) -> None:
+        """Compile all that wait, in as many processes."""
+        own = self._functions
+        for unit in divide(self._waiting, processes) if self._waiting else ():
+            text = own.render(unit)
+            built = self._pool.submit(build, own.compiler, own.cache, text, False)
+            self.started.append(_Unit({p: self.keys[p] for p in unit}, text, built))
+        self._waiting = []
 
 
 def divide(programs: Iterable[Program], processes: int) -> list[tuple[Program, ...]]:

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,12 +193,13 @@ class CpuMachine:
         """Fill a C-contiguous array from memory."""
         ctypes.memmove(data.ctypes.data, memory, data.nbytes)
 
-    def load(self, programs: Sequence[Program]) -> list[Executable]:
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compile programs together, or find them in the disk cache; CompileError if not."""
-        new = [p for p in dict.fromkeys(programs) if p not in self._loaded]
-        for program, address in zip(new, self._functions.addresses(new), strict=True):
-            self._loaded[program] = CpuExecutable(program, address, self._pool)
-        return [self._loaded[program] for program in programs]
+        found = self._functions.addresses(programs)
+        for program, address in found:
+            if program not in self._loaded:
+                self._loaded[program] = CpuExecutable(program, address, self._pool)
+        return [self._loaded[program] for program, _ in found]
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CpuPlan:
         """Launches (an executable, its memories) that run in one go, again and again."""

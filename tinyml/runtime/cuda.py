@@ -14,7 +14,7 @@ import re
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -160,8 +160,9 @@ class CudaMachine:
             self._staging.copy_out(data.reshape(-1).view(np.uint8), memory)
         self.recent.clear()
 
-    def load(self, programs: Sequence[Program]) -> list[Executable]:
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compile programs together, or find them in the disk cache; CompileError if not."""
+        programs = list(programs)
         for program in programs:
             if program.language is not Language.CUDA:
                 raise CompileError(f"CUDA runs CUDA C; {program.name} is {program.language.name}")

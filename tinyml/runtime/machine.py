@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,8 +81,11 @@ class Machine(Protocol):
         """Fill a C-contiguous host array from memory, after all launched work is done."""
         ...
 
-    def load(self, programs: Sequence[Program]) -> list[Executable]:
-        """Compile programs together (or find them in the disk cache); CompileError if not."""
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
+        """Compile programs together (or find them in the disk cache); CompileError if not.
+
+        The first may be compiled while the last are still made.
+        """
         ...
 
     def synchronize(self) -> None:

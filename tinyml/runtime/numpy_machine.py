@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class NumpyMachine:
         """Fill a C-contiguous array from memory."""
         data.reshape(-1).view(np.uint8)[:] = memory[: data.nbytes]
 
-    def load(self, programs: Sequence[Program]) -> list[Executable]:
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
         """NUMPY has no compiler: DeviceError."""
         raise DeviceError(
             f"NUMPY runs no programs (asked to load {', '.join(p.name for p in programs)}): its "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -106,6 +106,12 @@ class EmuExecutable:
                 raise KernelError(f"{self.program.name}: out of bounds at slot {slot}: {damage}")
 
 
+def _checked(program: Program) -> Program:
+    if program.language is not Language.CUDA:
+        raise CompileError(f"EMU runs CUDA C; {program.name} is {program.language.name}")
+    return program
+
+
 class EmuPlan:
     """A fixed sequence of launches."""
 
@@ -166,15 +172,13 @@ class EmuMachine:
         """Fill a C-contiguous array from memory."""
         ctypes.memmove(data.ctypes.data, memory, data.nbytes)
 
-    def load(self, programs: Sequence[Program]) -> list[Executable]:
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compile programs together, or find them in the disk cache; CompileError if not."""
-        for program in programs:
-            if program.language is not Language.CUDA:
-                raise CompileError(f"EMU runs CUDA C; {program.name} is {program.language.name}")
-        new = [p for p in dict.fromkeys(programs) if p not in self._loaded]
-        for program, address in zip(new, self._functions.addresses(new), strict=True):
-            self._loaded[program] = EmuExecutable(program, address, self._memory, self.order)
-        return [self._loaded[program] for program in programs]
+        found = self._functions.addresses(map(_checked, programs))
+        for program, address in found:
+            if program not in self._loaded:
+                self._loaded[program] = EmuExecutable(program, address, self._memory, self.order)
+        return [self._loaded[program] for program, _ in found]
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> EmuPlan:
         """Launches (an executable of `load`, and its memories) to run again and again."""
