@@ -24,7 +24,7 @@ from benchmarks import steps
 from benchmarks.steps import GPTSize, tinyml_step
 from tinyml import Device, Tensor, TinyJit, config, trace
 from tinyml.graph import toposort
-from tinyml.realize import realize
+from tinyml.realize import compute
 
 Row = tuple[str, str]
 
@@ -106,7 +106,7 @@ def replaying() -> list[Row]:
         seconds = fastest(partial(run, x), 200, 20)
         found.append((f"TinyJit replay of {len(launches)} kernels", microseconds(seconds)))
         graph = [kernels(x, count).lazy]
-        seconds = fastest(partial(realize, graph), 50)
+        seconds = fastest(partial(compute, graph), 50)
         nodes = len(toposort(graph))
         found.append((f"realize again, {nodes} nodes, {count} kernels", microseconds(seconds)))
     return [*found, *replaying_states()]

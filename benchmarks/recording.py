@@ -1,7 +1,8 @@
 """What one op costs in Python, beside other libraries, in interleaved rounds.
 
 tinyml and tinygrad record the op; torch and jax compute it at once, on four numbers. Then graphs
-of a structure that is known: recorded and computed again.
+of a structure that is known: recorded and computed again; and captured ones (TinyJit, jax.jit),
+called again. torch runs its ops one by one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ ROUNDS, BUDGET = 9, 12.0  # of each row; seconds
 
 @dataclass(frozen=True)
 class Library:
-    """How a library makes a tensor, says relu, and computes what was asked of it."""
+    """How a library makes a tensor, says relu, computes what was asked of it, and captures."""
 
     tensor: Callable[[], Any]
     relu: Callable[[Any], Any]
     compute: Callable[[Any], Any]
+    capture: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
 
 
 def libraries() -> dict[str, Library]:
@@ -41,18 +43,18 @@ def libraries() -> dict[str, Library]:
 
 def _tinyml() -> Library:
     tinyml: Any = importlib.import_module("tinyml")
-    return Library(lambda: tinyml.Tensor(NUMBERS), _relu, lambda x: x.realize())
+    return Library(lambda: tinyml.Tensor(NUMBERS), _relu, _realize, tinyml.TinyJit)
 
 
 def _torch() -> Library:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
-    return Library(lambda: torch.tensor(NUMBERS), _relu, lambda x: x)
+    return Library(lambda: torch.tensor(NUMBERS), _relu, lambda x: x, lambda f: f)
 
 
 def _tinygrad() -> Library:
     tinygrad: Any = importlib.import_module("tinygrad")
-    return Library(lambda: tinygrad.Tensor(NUMBERS).realize(), _relu, lambda x: x.realize())
+    return Library(lambda: tinygrad.Tensor(NUMBERS).realize(), _relu, _realize, tinygrad.TinyJit)
 
 
 def _jax() -> Library:
@@ -60,12 +62,17 @@ def _jax() -> Library:
     return Library(
         lambda: jax.numpy.array(NUMBERS),
         lambda x: jax.numpy.maximum(x, 0),
-        lambda x: x.block_until_ready(),
+        lambda x: getattr(x, "block_until_ready", lambda: x)(),  # not while it is traced
+        jax.jit,
     )
 
 
 def _relu(x: Any) -> Any:
     return x.relu()
+
+
+def _realize(x: Any) -> Any:
+    return x.realize()
 
 
 OPS: dict[str, Callable[[Library], Callable[[Any, Any], Any]]] = {
@@ -104,6 +111,20 @@ def graph(library: Library, ops: int) -> Callable[[], Any]:
     return call
 
 
+def captured(library: Library, kernels: int) -> Callable[[], Any]:
+    """A call of a captured function: sums along one axis and then the other, each a kernel."""
+
+    def sums(x: Any) -> Any:
+        for n in range(kernels):
+            x = x * 0.5 + x.sum(n % 2)
+        return library.compute(x)
+
+    function, x = library.capture(sums), library.tensor()
+    for _ in range(3):
+        function(x)
+    return lambda: function(x)
+
+
 def rows() -> list[str]:
     """A table in microseconds: medians, or the fastest call if the machine was never calm."""
     known = libraries()
@@ -114,6 +135,10 @@ def rows() -> list[str]:
     for ops in (1, 10, 100):
         timings = interleave({k: graph(v, ops) for k, v in known.items()}, ROUNDS, BUDGET)
         lines.append(_row(f"{ops} ops, computed again", timings, list(known), 1))
+    for kernels in (1, 32, 128):
+        calls = {k: captured(v, kernels) for k, v in known.items()}
+        timings = interleave(calls, ROUNDS, BUDGET)
+        lines.append(_row(f"{kernels} kernels, captured", timings, list(known), 1))
     return lines
 
 

@@ -17,7 +17,7 @@ from tinyml import Tensor, lazy
 from tinyml.device import Device
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.realize import realize
+from tinyml.realize import compute
 from tinyml.schedule import schedule
 
 BOUND = 2.5
@@ -146,9 +146,9 @@ def test_realizing_by_a_plan_that_is_known(shape: str, most: int) -> None:
         return [y.lazy]
 
     def again(n: int) -> int:
-        realize(recorded(n))
+        compute(recorded(n))
         roots = recorded(n)
-        return lines(lambda: realize(roots))
+        return lines(lambda: compute(roots))
 
     once, twice, four_times = again(20), again(40), again(80)
     assert four_times - twice < BOUND * (twice - once)
