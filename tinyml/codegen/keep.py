@@ -13,7 +13,7 @@ each at one step of an axis, filled in this order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
@@ -137,13 +137,13 @@ def _goes_with(reader: Expr, value: Expr, below: dict[Expr, frozenset[Expr]]) ->
     return same and isinstance(reader, (Alu, Select))
 
 
-def _nested(order: list[Expr], below: dict[Expr, frozenset[Expr]]) -> list[Expr]:
+def _nested(order: Sequence[Expr], below: dict[Expr, frozenset[Expr]]) -> list[Expr]:
     """The folds that other folds read."""
     read = {f for e in order if isinstance(e, Fold) for f in below[e]}
     return [e for e in order if e in read]
 
 
-def _factors(order: list[Expr]) -> list[Expr]:
+def _factors(order: Sequence[Expr]) -> list[Expr]:
     """Factors that are computed, and that a fold would compute again for the other's rows."""
     found = []
     for fold in order:
