@@ -231,6 +231,21 @@ def test_a_fold_made_in_steps_keeps_its_sums_in_a_tile() -> None:
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
 
 
+def test_what_is_made_of_the_sums_of_a_block_is_made_in_a_loop() -> None:
+    plain = plain_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
+    opts = [
+        Opt(OptKind.LANES, "i1", 8), Opt(OptKind.SPLIT, "i0", 6), Opt(OptKind.GRID, "i0"),
+        Opt(OptKind.UNROLL, "i0s", 3), Opt(OptKind.BLOCK, "r0", 20),
+    ]  # fmt: skip
+    blocked = optimize(plain, opts)
+    unrolled = {axis.name for axis, kind in blocked.kinds if kind is nest.Kind.UNROLL}
+    assert unrolled == {"i0su_sums0"}
+    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
+    found = arrays_of(k)
+    simulate(linearize(blocked), found)
+    np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
+
+
 def test_a_fold_is_blocked_by_what_divides_it_and_inside_a_piece_of_work() -> None:
     plain = plain_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
     with pytest.raises(OptError, match="pad it first"):

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from math import prod
 
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
-from tinyml.codegen.expr import Load
-from tinyml.codegen.nest import Kind
+from tinyml.codegen.expr import Alu, Fold, Load
+from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.opts import OptKind
+from tinyml.graph import toposort
 from tinyml.index import Axis
+from tinyml.ops import WORK
 
 # where the fold is made in steps: its steps, panels packed at a time, rows that pass over them
 DEEP = (1024, 4, 384)
+HEAVY = 48  # work on a sum that is better done in a loop of its own
 PACKED = (128, 32, 120)  # where both factors are packed
 
 
@@ -102,22 +105,30 @@ def _tiling(
     if sides.packed is None or sides.kept.size < 2 * height:
         return _Tiling(width, height, _even(whole, most))
     others = prod(a.size for a in chooser.one(number).rows if a not in (sides.lane, sides.kept))
-    if not jumps and most >= min(2, whole):
+    heavy = _work_after(chooser.one(number), found.fold) > HEAVY
+    if not jumps and not heavy and most >= min(2, whole):
         panels = _even(whole, most)
         blocks = others * -(-whole // panels)
         wanted = min(-(-4 * chooser.target.cores // blocks), sides.kept.size // (2 * height))
         piece = _round(-(-sides.kept.size // wanted), height) if wanted > 1 else 0
         return _Tiling(width, height, panels, piece)
-    longest, many, rows = PACKED if jumps else DEEP
-    steps = -(-depth // longest)
-    step = -(-found.fold.axes[0].size // steps) if steps > 1 else 0
+    piece = _round(_even(sides.kept.size, DEEP[2]), height)
+    repacks = jumps or not sides.plain or sides.kept.size % piece > 0
+    longest, many, rows = PACKED if repacks else DEEP
     piece = _round(_even(sides.kept.size, rows), height)
+    steps = -(-depth // longest)
+    step = -(-found.fold.axes[0].size // steps) if steps > 1 or heavy else 0
     blocks = others * -(-sides.kept.size // piece)
     panels = _even(whole, many)
     while panels > 1 and blocks * (whole // panels) < 2 * chooser.target.cores:
         panels = -(-panels // 2)
-    awkward = jumps or not sides.plain or sides.kept.size % piece > 0
-    return _Tiling(width, height, panels, piece, step, awkward and panels > 1)
+    return _Tiling(width, height, panels, piece, step, repacks and panels > 1)
+
+
+def _work_after(one: Nest, fold: Fold) -> int:
+    """What is done with each sum before it is stored."""
+    stored = [store.value for walk in one.walks for store in walk.stores]
+    return sum(WORK[e.op] for e in toposort(stored, (fold,)) if isinstance(e, Alu))
 
 
 def _even(whole: int, most: int) -> int:

@@ -109,7 +109,7 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
         case OptKind.BLOCK:
-            _require(0 < opt.amount < axis.size, opt, f"{axis.name} has {axis.size} steps")
+            _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return block(nest, axis, opt.amount)
         case OptKind.PEEL:
             _require(is_row(nest, axis), opt, "only row axes are peeled")

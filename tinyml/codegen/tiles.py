@@ -42,23 +42,28 @@ def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
             continue
         change = Change({axis: linear(outer) * amount + linear(inner)}, {axis: (outer, inner)}, {})
         number = sum(len(other.tiles) for other in (*nest.nests, *blocked))
-        made, own = _accumulated(nest, change.nest(one), found, outer, f"sums{number}")
+        made, own = _accumulated(
+            nest, change.nest(one), len(found), (outer, inner), f"sums{number}"
+        )
         blocked.append(made)
         kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
+        # what is made of the sums needs no registers for all of them at once
+        kinds.update((a, Kind.LOOP) for a in own if nest.kind(a) is Kind.UNROLL)
     return replace(nest, nests=tuple(blocked), kinds=tuple(kinds.items()))
 
 
 def _accumulated(
-    nest: LoopNest, one: Nest, found: list[Fold], outer: Axis, name: str
+    nest: LoopNest, one: Nest, found: int, axes_: tuple[Axis, Axis], name: str
 ) -> tuple[Nest, dict[Axis, Axis]]:
-    """The one fold over `outer` made into a tile, whose axes stand for axes of `one`."""
-    (fold,) = [f for f in one.folds if outer in f.axes][:1]
+    """The one fold over both axes made into a tile, whose axes stand for axes of `one`."""
+    outer, within = axes_
+    fold = next(f for f in one.folds if {outer, within} & {*f.axes})
     grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
     inner = [a for a in one.rows if a in fold.free and a not in grid]
     inner.sort(key=lambda a: ORDER[nest.kind(a)])
     whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in inner)
     whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)
-    alone = len(found) == 1 and len(one.folds) == 1 and fold.free <= {*one.rows}
+    alone = found == len(one.folds) == 1 and fold.free <= {*one.rows}
     if not (grid and inner and whole and alone) or one.tiles:
         raise OptError(f"cannot block {outer.name}: its fold is not one of whole tiles in a block")
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
