@@ -218,6 +218,15 @@ def test_a_forked_child_computes_on() -> None:
     assert done.returncode == 0
 
 
+@pytest.fixture
+def _ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where whoever began the tests had it ignored, as in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
 def test_an_interrupt_while_compiling_changes_nothing(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +251,7 @@ def test_an_interrupt_while_compiling_changes_nothing(
     assert at_once(lambda n: (x * n).sum().item()) == [21.0 * n for n in range(THREADS)]
 
 
+@pytest.mark.usefixtures("_ctrl_c")
 def test_an_interrupt_waits_while_memory_is_overwritten(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
