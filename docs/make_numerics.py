@@ -93,10 +93,10 @@ FUNCTIONS = [
     Function("erf", torch.erf, mp.erf),
     Function("sigmoid", torch.sigmoid, _sigmoid),
     Function("softplus", lambda x: -torch.nn.functional.logsigmoid(-x), _softplus),
-    Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x)),
-    Function("mish", _mish, lambda x: x * mp.tanh(_softplus(x))),
+    Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x), low=-87),
+    Function("mish", _mish, lambda x: x * mp.tanh(_softplus(x)), low=-87),
     Function("elu", torch.nn.functional.elu, lambda x: x if x > 0 else mp.expm1(x)),
-    Function("gelu", _gelu, lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))),
+    Function("gelu", _gelu, lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3)), -1),
     Function(
         "gelu none",
         _gelu_none,

@@ -18,18 +18,14 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.compensated import fma
 from tinyml.functional.composed import with_gradient, with_slope
-from tinyml.functional.gates import (
-    GELU_CUBE,
-    GELU_SCALE,
-    gated,
-    gelu_tanh,
-    mish_fraction,
-)
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.unary import expm1, log1p
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
+
+GELU_SCALE = math.sqrt(8 / math.pi)
+GELU_CUBE = GELU_SCALE * 0.044715
 
 
 def relu(x: Tensor) -> Tensor:
@@ -68,20 +64,14 @@ def _silu_slope(x: Tensor) -> Tensor:
 @in_float32
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x); a float. arXiv 1702.03118"""
-    return with_slope(lambda x: gated(x, x), _silu_slope, x)
-
-
-def _gelu_slope(x: Tensor) -> Tensor:
-    square = x * x
-    share = sigmoid(x * (square * GELU_CUBE + GELU_SCALE))
-    return share * (1 + x * (1 - share) * (square * (3 * GELU_CUBE) + GELU_SCALE))
+    return with_slope(lambda x: x * sigmoid(x), _silu_slope, x)
 
 
 @in_float32
 def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     """x * P(N(0, 1) < x); by tanh, or exactly by erf with approximate="none"."""
     if approximate == "tanh":
-        return with_slope(gelu_tanh, _gelu_slope, x)
+        return x * sigmoid(x * (x * x * GELU_CUBE + GELU_SCALE))
     if approximate != "none":
         raise ValueError(f'gelu: approximate is "tanh" or "none", got {approximate!r}')
     half = x * 0.5
@@ -127,6 +117,14 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     return with_slope(_softplus, sigmoid, x * beta) / beta
 
 
+def _mish(x: Tensor) -> Tensor:
+    small = (-x.abs()).exp()
+    square = small * small
+    above = square * 0.5 + small  # for x < 0: tanh(log(1 + small)) is above / (above + 1)
+    rest = square / (square + small + 0.5)  # for x > 0: 1 - tanh(log(1 + 1 / small))
+    return x * (x < 0).where(above - above * (above / (above + 1)), 1 - rest)
+
+
 def _mish_slope(x: Tensor) -> Tensor:
     share = softplus(x).tanh()
     return share + x * sigmoid(x) * (1 - share * share)
@@ -135,7 +133,7 @@ def _mish_slope(x: Tensor) -> Tensor:
 @in_float32
 def mish(x: Tensor) -> Tensor:
     """x * tanh(softplus(x)), where the tanh of that logarithm is a fraction of polynomials."""
-    return with_slope(mish_fraction, _mish_slope, x)
+    return with_slope(_mish, _mish_slope, x)
 
 
 @in_float32

@@ -35,10 +35,3 @@ def sorted_total(a: Tensor | float, b: Tensor) -> Pair:
     """Exactly a + b, where the magnitude of a is not below that of b, or a has few bits."""
     high = b + a
     return Pair(high, b - (high - a))
-
-
-def quotient(a: Pair, b: Pair) -> Tensor:
-    """(a.high + a.low) / (b.high + b.low), wrong by little more than one rounding."""
-    inverse = b.high.reciprocal()
-    near = a.high * inverse
-    return near - (fma(near, b.high, -a.high) - a.low + near * b.low) * inverse
