@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> None:
     threads = ceilings.threads()
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "CPU_COUNT": str(threads)}
     environment |= {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+    environment |= {"OPENBLAS_THREAD_TIMEOUT": "8"}  # its idle threads sleep soon, as others' do
     environment |= {} if args.memory == "fresh" else KEEP_MEMORY
     if any(os.environ.get(name) != value for name, value in environment.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **environment})

@@ -20,7 +20,7 @@ from typing import Any
 SPAN = 0.03  # seconds that one competitor is timed for in a round, at least
 FOREIGN = 0.08  # share of the processors that others may take in a round that counts
 FEWEST = 3  # calm rounds without which no median is taken
-PAUSE = 0.003  # seconds for the thread pool of the one before to stop spinning
+PAUSE = 0.05  # seconds for the threads of the one before to sleep: OpenBLAS spins some 25 ms
 
 
 @dataclass(frozen=True)
