@@ -238,9 +238,16 @@ class Fusion:
                 outer = nested_places(middle, tail, self._uses_between(middle, tail))
                 if inner is None or outer is None or not self._fits(head, middle, tail):
                     continue
+                rows = {
+                    r: outer[u][a]
+                    for u, place in middle.places.items()
+                    for a, r in place.items()
+                    if a in outer[u]
+                }
+                if not all(r in rows for u in head.places for r in inner[u].values()):
+                    continue  # the tail has no such row: it is of size 1 there
                 self._join(middle, tail, outer)
                 tail = self.group_of[tail.members[0]]
-                rows = {r: outer[u][a] for u, p in middle.places.items() for a, r in p.items()}
                 moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
                 self._join(head, tail, {**outer, **moved})
                 return
