@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tinyml.codegen.c_text import LANE_PLACE, masked_load, masked_store
+from tinyml.codegen.c_text import lane_place, masked_load, masked_store
 from tinyml.codegen.c_values import TYPES, CValues
 from tinyml.codegen.expr import Load
 from tinyml.codegen.render import ATOM, UNARY, Text, wrap
@@ -41,7 +41,7 @@ class CLanes(CValues):
         inner, by = atom.inner, atom.by
         lift = max(0, -(inner.low // by))  # C rounds towards zero: lift the dividend above it
         if inner.stride(lane) == 1 and by >= lane.size:
-            self.prelude[LANE_PLACE[name](vector, lane.size)] = None
+            self.prelude[lane_place(name, vector, lane.size)] = None
             start = self.index(inner.substitute({lane: linear(0)}) + lift * by)[0]
             text = f"{name}_{vector}({start}, {by})"
         else:

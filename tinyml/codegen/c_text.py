@@ -66,26 +66,21 @@ def masked_store(name: str, kind: str, element: str, mask: str, lanes: int) -> s
     )
 
 
-def _quotient(vector: str, lanes: int) -> str:
+def lane_place(name: str, vector: str, lanes: int) -> str:
+    """The "quotient" or "remainder" of start, start + 1, ... by a number, for each lane.
+
+    The number is at least `lanes`: then only one multiple of it can lie within the vector.
+    """
     numbers = ", ".join(map(str, range(lanes)))
+    results = {
+        "quotient": "(int)(start / by) - (at >= (int)by)",
+        "remainder": "at - ((at >= (int)by) & (int)by)",
+    }
     return (
-        f"static inline {vector} quotient_{vector}(long start, long by) {{\n"
+        f"static inline {vector} {name}_{vector}(long start, long by) {{\n"
         f"  const {vector} at = (int)(start % by) + ({vector}){{{numbers}}};\n"
-        f"  return (int)(start / by) - (at >= (int)by);\n}}"
+        f"  return {results[name]};\n}}"
     )
-
-
-def _remainder(vector: str, lanes: int) -> str:
-    numbers = ", ".join(map(str, range(lanes)))
-    return (
-        f"static inline {vector} remainder_{vector}(long start, long by) {{\n"
-        f"  const {vector} at = (int)(start % by) + ({vector}){{{numbers}}};\n"
-        f"  return at - ((at >= (int)by) & (int)by);\n}}"
-    )
-
-
-# by at least as large as a vector: then only one multiple of it can lie within the lanes
-LANE_PLACE = {"quotient": _quotient, "remainder": _remainder}
 
 
 def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:

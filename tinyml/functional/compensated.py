@@ -25,12 +25,6 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return a._apply(mlops.Fma(), b, c)
 
 
-def product(a: Tensor, b: Tensor) -> Pair:
-    """Exactly a * b."""
-    high = a * b
-    return Pair(high, fma(a, b, -high))
-
-
 def sorted_total(a: Tensor | float, b: Tensor) -> Pair:
     """Exactly a + b, where the magnitude of a is not below that of b, or a has few bits."""
     high = b + a
