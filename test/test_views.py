@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, dtypes
+from tinyml import Tensor, TinyJit, dtypes, no_grad
 from tinyml.errors import DTypeError, GradientError, JitError, ShapeError
 
 
@@ -129,6 +130,53 @@ def test_the_memory_of_a_view_lives_as_long_as_one_of_its_views(device: str) -> 
     del x
     upper += 100
     assert lower[0].tolist() == [104, 105, 106, 107]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_siblings_of_a_value_that_nobody_holds(device: str, dtype: str) -> None:
+    def siblings() -> tuple[Tensor, Tensor, Tensor]:
+        x = Tensor(np.arange(6), device, dtype) + 0
+        return x[:4], x[1:], x.reshape(2, 3)
+
+    head, tail, table = siblings()
+    old = head * 2
+    tail += 10
+    del tail
+    assert table.tolist() == [[0, 11, 12], [13, 14, 15]]
+    table[0, 1] = 5
+    del table
+    assert (head.tolist(), old.tolist()) == ([0, 5, 12, 13], [0, 2, 4, 6])
+    head, tail, table = siblings()
+    Tensor.realize(head, tail)
+    head.detach()[1:3] *= -1
+    del head
+    assert table.tolist() == [[0, -1, -2], [3, 4, 5]]
+    first, *_ = rows = [row[1:] for row in siblings()[2]]
+    first.realize()
+    rows[1] *= 2
+    assert [row.tolist() for row in rows] == [[1, 2], [8, 10]]
+
+
+def test_a_view_outlives_a_value_that_was_computed_or_changed(device: str) -> None:
+    with no_grad():
+        w = grid().realize()
+        x, y = w * 2, w * 3
+        turned, row = x.T, y[1]
+        w.assign(w * 0).realize()
+        y += 1
+        del x, y
+    assert turned[0].tolist() == [0, 8, 16]
+    assert row.tolist() == [13, 16, 19, 22]
+
+
+def test_a_value_is_not_kept_for_its_only_view(device: str) -> None:
+    with no_grad():
+        x = grid() + 1
+        gone = weakref.ref(x)
+        turned = x.reshape(4, 3).T  # beside a view in between, for a while
+        del x
+        assert turned.realize()[0].tolist() == [1, 4, 7, 10]
+    assert gone() is None
 
 
 def test_gradients_flow_through_what_views_wrote(device: str) -> None:

@@ -74,6 +74,7 @@ class Tensor:
     _assigned_alone: _Int = 0  # the value of mode.assignments then; see _assigned
     _moments: tuple[autograd.Moment, ...] = ()  # when captured steps assigned to this
     _view: views.View | None = None  # how this follows another tensor
+    _family: Callable[[], views.Family | None] | None = None  # those that follow this one
     _version: Callable[[], LazyBuffer | None] | None = None  # the last Assign of our own
     _lazy: LazyBuffer
 
@@ -111,6 +112,10 @@ class Tensor:
         realizing.watch(self, node)
         if type(node) is lazy.Data and not self.requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
+        if self._view is not None:
+            self._view.family.settle()
+        if self._family is not None and (family := self._family()) is not None:
+            family.keep(self)
 
     @property
     def follows(self) -> _Bool:
@@ -477,6 +482,8 @@ class Tensor:
             if broadcast_shape("assign", other.shape, self.shape) != self.shape:
                 raise ShapeError(f"assign: a value of {other.shape} does not fit {self.shape}")
             other = other.expand(self.shape)
+        if self._view is not None:
+            self._view.family.settle()
         if (root := views.root_of(self)) is not None:
             root.assign(views.written(self, root, other))
             return self

@@ -4,8 +4,8 @@
 
 A move reads elements of a tensor, and puts values back at their places. A view is read anew
 when its root was assigned to; what is assigned to the view goes back through its moves into the
-root. A root without memory is not kept for its views: once nobody else holds it, each of them is a
-tensor like any other.
+root. A root that has no memory and was not assigned to is kept for its views only while there are
+two of them: one view that nobody else could write to is a tensor like any other.
 """
 
 from __future__ import annotations
@@ -116,31 +116,70 @@ expanded = lru_cache(maxsize=4096)(Expanded)
 shrunk = lru_cache(maxsize=4096)(Shrunk)
 
 
+class Family:
+    """The views of one root, and whether they keep it alive."""
+
+    __slots__ = ("__weakref__", "_for_good", "_views", "kept")
+
+    def __init__(self) -> None:
+        self.kept: Tensor | None = None
+        self._for_good = False
+        self._views: list[ref[Tensor]] = []
+
+    @staticmethod
+    def of(root: Tensor) -> Family:
+        """The family of this root, which lives as long as one of its views."""
+        family = root._family and root._family()
+        if family is None:
+            family = Family()
+            root._family = ref(family)
+        return family
+
+    def join(self, view: Tensor, root: Tensor) -> None:
+        """One more view. Memory lives as long as its views."""
+        if self._for_good:
+            return
+        if isinstance(root._lazy, (lazy.Data, lazy.Assign)):
+            self.keep(root)
+            return
+        self._views.append(ref(view))
+        if self.kept is None and self._several():
+            self.kept = root
+
+    def keep(self, root: Tensor) -> None:
+        """What the root holds now, its views do not know, so that it must not be lost."""
+        self.kept, self._for_good = root, True
+        self._views.clear()
+
+    def settle(self) -> None:
+        """Keep the root no longer if there is one view left."""
+        if self.kept is not None and not self._for_good and not self._several():
+            self.kept = None
+
+    def _several(self) -> bool:
+        alive = (view for view in self._views if view() is not None)
+        if next(alive, None) is not None and next(alive, None) is not None:
+            return True
+        self._views = [view for view in self._views if view() is not None]
+        return False
+
+
 class View:
     """How a tensor follows its root."""
 
-    __slots__ = ("above", "kept", "move", "node", "recorded", "root", "seen")
+    __slots__ = ("above", "family", "move", "node", "recorded", "root", "seen")
 
     def __init__(self, root: Tensor, above: View | None, move: Move) -> None:
-        node = root._lazy
-        self.root = ref(root)
-        # memory lives as long as its views; a graph that nobody holds is not kept for them
-        self.kept = root if isinstance(node, (lazy.Data, lazy.Assign)) else None
+        self.root, self.family = ref(root), Family.of(root)
         self.above, self.move = above, move
         self.recorded: bool = (
             mode.recording and type(move) is not Detached and (above is None or above.recorded)
         )
-        self.seen, self.node = mode.assignments, ref(node)
+        self.note(root)
 
     def note(self, root: Tensor) -> None:
         """The view shows what the root holds now."""
         self.seen, self.node = mode.assignments, ref(root._lazy)
-
-    def keep(self, root: Tensor) -> None:
-        """What was written through a view is in its root only, which must not be lost."""
-        view: View | None = self
-        while view is not None:
-            view.kept, view = root, view.above
 
     def moves(self) -> tuple[Move, ...]:
         """From the root to the view."""
@@ -163,7 +202,10 @@ def follow(view: Tensor, source: Tensor, move: Move) -> Tensor:
     """Let `view`, which is `move` of `source`, show what is assigned to the source, and back."""
     above = source._view
     root = None if above is None else above.root()
-    view._view = View(source, None, move) if root is None else View(root, above, move)
+    if root is None:
+        root, above = source, None
+    view._view = View(root, above, move)
+    view._view.family.join(view, root)
     return view
 
 
@@ -224,7 +266,6 @@ def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:
     view = tensor._view
     assert view is not None
     moves = view.moves()
-    view.keep(root)
     detached = any(isinstance(move, Detached) for move in moves)
     with no_grad() if detached or not mode.recording else enable_grad():
         levels = [root._before_assignment()]
