@@ -29,9 +29,13 @@ class Ops(Protocol):
     def log_softmax(self, x: Array) -> Array: ...
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array: ...
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array: ...
-    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array: ...
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
+    ) -> Array: ...  # padded by half the window
+    def batch_norm(self, x: Array, weight: Array, bias: Array) -> Array: ...  # by this batch
     def max_pool(self, x: Array) -> Array: ...
     def swap(self, x: Array, first: int, second: int) -> Array: ...
+    def cat(self, first: Array, second: Array, axis: int) -> Array: ...
     def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array: ...
     def embedding(self, weight: Array, tokens: Array) -> Array: ...
     def cross_entropy(self, logits: Array, labels: Array) -> Array: ...
@@ -73,8 +77,18 @@ class _Methods:
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return x.linear(weight.T, bias)
 
-    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        return x.conv2d(weight, bias, padding=1)
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
+    ) -> Array:
+        half = weight.shape[-1] // 2
+        return x.conv2d(weight, bias, stride=stride, padding=half, groups=groups)
+
+    def batch_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+        return x.batchnorm(weight, bias, mean, (variance + 1e-5).rsqrt())
+
+    def cat(self, first: Array, second: Array, axis: int) -> Array:
+        return first.cat(second, dim=axis)
 
     def max_pool(self, x: Array) -> Array:
         return x.max_pool2d()
@@ -148,8 +162,16 @@ class TorchOps:
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return self._f.linear(x, weight, bias)
 
-    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        return self._f.conv2d(x, weight, bias, padding=1)
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
+    ) -> Array:
+        return self._f.conv2d(x, weight, bias, stride, weight.shape[-1] // 2, groups=groups)
+
+    def batch_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        return self._f.batch_norm(x, None, None, weight, bias, training=True)
+
+    def cat(self, first: Array, second: Array, axis: int) -> Array:
+        return self._torch.cat((first, second), axis)
 
     def max_pool(self, x: Array) -> Array:
         return self._f.max_pool2d(x, 2)
@@ -207,14 +229,23 @@ class NumpyOps:
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return x @ weight.T if bias is None else x @ weight.T + bias
 
-    def conv2d(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        n, _, height, width = x.shape
-        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-        rows = windows.transpose(0, 2, 3, 1, 4, 5).reshape(n * height * width, -1)
-        out = rows @ weight.reshape(len(weight), -1).T
-        out = out.reshape(n, height, width, -1).transpose(0, 3, 1, 2)
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
+    ) -> Array:
+        rows = windows(x, weight.shape[-1], stride, groups)  # (n, groups, h, w, -1)
+        n, _, height, width, _ = rows.shape
+        kernels = weight.reshape(groups, 1, len(weight) // groups, -1)
+        out = (rows @ np.swapaxes(kernels, -1, -2)).transpose(0, 1, 4, 2, 3)
+        out = out.reshape(n, len(weight), height, width)
         return out if bias is None else out + bias.reshape(1, -1, 1, 1)
+
+    def batch_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        centred = x - x.mean((0, 2, 3), keepdims=True)
+        scale = 1 / np.sqrt((centred * centred).mean((0, 2, 3)) + 1e-5)
+        return centred * (scale * weight).reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
+
+    def cat(self, first: Array, second: Array, axis: int) -> Array:
+        return np.concatenate((first, second), axis)
 
     def max_pool(self, x: Array) -> Array:
         n, c, height, width = x.shape
@@ -234,3 +265,89 @@ class NumpyOps:
 
     def cross_entropy(self, logits: Array, labels: Array) -> Array:
         return -self.log_softmax(logits)[np.arange(len(labels)), labels].mean()
+
+
+def windows(x: Array, size: int, stride: int, groups: int) -> Array:
+    """What each place of a padded convolution sees: (n, groups, h, w, channels * size²)."""
+    n, channels, half = x.shape[0], x.shape[1] // groups, size // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)))
+    views = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(2, 3))
+    views = views[:, :, ::stride, ::stride]
+    views = views.reshape(n, groups, channels, *views.shape[2:]).transpose(0, 1, 3, 4, 2, 5, 6)
+    return views.reshape(*views.shape[:4], -1)
+
+
+class JaxOps:
+    """jax."""
+
+    def __init__(self) -> None:
+        self._jax: Any = importlib.import_module("jax")
+        self._np, self._nn = self._jax.numpy, self._jax.nn
+
+    def exp(self, x: Array) -> Array:
+        return self._np.exp(x)
+
+    def sin(self, x: Array) -> Array:
+        return self._np.sin(x)
+
+    def tanh(self, x: Array) -> Array:
+        return self._np.tanh(x)
+
+    def sigmoid(self, x: Array) -> Array:
+        return self._nn.sigmoid(x)
+
+    def relu(self, x: Array) -> Array:
+        return self._nn.relu(x)
+
+    def gelu(self, x: Array) -> Array:
+        return self._nn.gelu(x, approximate=True)
+
+    def sum(self, x: Array, axis: int | None) -> Array:
+        return x.sum(axis)
+
+    def softmax(self, x: Array) -> Array:
+        return self._nn.softmax(x)
+
+    def log_softmax(self, x: Array) -> Array:
+        return self._nn.log_softmax(x)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        return self._nn.standardize(x, epsilon=1e-5) * weight + bias
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        return x @ weight.T if bias is None else x @ weight.T + bias
+
+    def conv2d(
+        self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
+    ) -> Array:
+        half = (weight.shape[-1] // 2,) * 2
+        out = self._jax.lax.conv_general_dilated(
+            x, weight, (stride, stride), (half, half), feature_group_count=groups
+        )
+        return out if bias is None else out + bias.reshape(1, -1, 1, 1)
+
+    def batch_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        mean, variance = x.mean((0, 2, 3), keepdims=True), x.var((0, 2, 3), keepdims=True)
+        normal = (x - mean) * self._jax.lax.rsqrt(variance + 1e-5)
+        return normal * weight.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
+
+    def cat(self, first: Array, second: Array, axis: int) -> Array:
+        return self._np.concatenate((first, second), axis)
+
+    def max_pool(self, x: Array) -> Array:
+        n, c, height, width = x.shape
+        return x.reshape(n, c, height // 2, 2, width // 2, 2).max((3, 5))
+
+    def swap(self, x: Array, first: int, second: int) -> Array:
+        return x.swapaxes(first, second)
+
+    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+        q, k, v = (self.swap(x, 1, 2) for x in (q, k, v))
+        return self.swap(self._nn.dot_product_attention(q, k, v, is_causal=causal), 1, 2)
+
+    def embedding(self, weight: Array, tokens: Array) -> Array:
+        return weight[tokens]
+
+    def cross_entropy(self, logits: Array, labels: Array) -> Array:
+        rows = self._np.arange(len(labels))
+        return -self.log_softmax(logits)[rows, labels].mean()

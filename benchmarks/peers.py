@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dialect import NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
+from benchmarks.dialect import JaxOps, NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
 from benchmarks.steps import RATE, Step, tinyml_step
 from benchmarks.workloads import Arrays, Workload
 from tinyml.device import open_device
 
 Work = Workload | Step
 Call = Callable[[], tuple[Any, ...]]
+DECAY = 0.01  # of AdamW's weights: the default of all but optax
 
 
 class Peer(Protocol):
@@ -59,6 +62,7 @@ class TinymlPeer:
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         inputs = [self._tinyml.Tensor(array) for array in arrays]
+        inputs = [_narrowed(tensor, work) for tensor in inputs]
         if isinstance(work, Step):
             function = _alone(tinyml_step(work, inputs))
             inputs = work.split(inputs)[1]
@@ -80,7 +84,7 @@ class TinymlPeer:
         return call
 
     def numpy(self, result: Any) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = result.numpy()
+        array: npt.NDArray[Any] = result.float().numpy()
         return array
 
 
@@ -101,7 +105,7 @@ class TinygradPeer:
         return f"{importlib.metadata.version('tinygrad')} {device}, TinyJit"
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
-        inputs = [self._tinygrad.Tensor(array).realize() for array in arrays]
+        inputs = [_narrowed(self._tinygrad.Tensor(array), work).realize() for array in arrays]
         if isinstance(work, Step):
             step, inputs = self._step(work, inputs), work.split(inputs)[1]
             jitted = self._tinygrad.TinyJit(step)
@@ -136,8 +140,13 @@ class TinygradPeer:
         return call
 
     def numpy(self, result: Any) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = result.numpy()
+        array: npt.NDArray[Any] = result.float().numpy()
         return array
+
+
+def _narrowed(tensor: Any, work: Work) -> Any:
+    """A float tensor of tinyml or tinygrad in the dtype of the workload."""
+    return tensor if work.dtype == "float32" else tensor.cast(work.dtype)
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
@@ -178,6 +187,8 @@ class TorchPeer:
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         # copies: numpy's memory is not aligned to a vector
         tensors = [self._torch.from_numpy(array).clone().to(self._device) for array in arrays]
+        dtype = getattr(self._torch, work.dtype)
+        tensors = [x.to(dtype) if x.is_floating_point() else x for x in tensors]
         if isinstance(work, Step):
             return self._step(work, tensors)
         function = self._ready(lambda *inputs: work.run(self.ops, *inputs))
@@ -215,7 +226,7 @@ class TorchPeer:
         return call
 
     def numpy(self, result: Any) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = result.detach().cpu().numpy()
+        array: npt.NDArray[Any] = result.detach().cpu().float().numpy()
         return array
 
 
@@ -234,6 +245,70 @@ class CompilePeer(TorchPeer):
         return compiled
 
 
+class JaxPeer:
+    """jax.jit of the whole; a training step by optax.adamw, its state donated."""
+
+    name = "jax"
+
+    def __init__(self, threads: int) -> None:
+        # XLA has no setting for its threads: it makes one for each processor that it may use
+        if threads != len(os.sched_getaffinity(0)):
+            raise ImportError("jax cannot be told how many threads to use; `taskset` can")
+        self._jax: Any = importlib.import_module("jax")
+        self.ops: Ops = JaxOps()
+
+    @property
+    def version(self) -> str:
+        return f"{self._jax.__version__} {self._jax.default_backend()}, jit"
+
+    def prepare(self, work: Work, arrays: Arrays) -> Call:
+        inputs = [self._jax.numpy.array(array) for array in arrays]
+        inputs = [x.astype(work.dtype) if x.dtype == np.float32 else x for x in inputs]
+        if isinstance(work, Step):
+            return self._step(work, inputs)
+        compiled = self._jax.jit(self._expression(work))
+
+        def call() -> tuple[Any, ...]:
+            results: tuple[Any, ...] = compiled(*inputs)
+            return tuple(self._jax.block_until_ready(results))
+
+        return call
+
+    def _expression(self, work: Workload) -> Callable[..., tuple[Any, ...]]:
+        if work.gradients is None:
+            return lambda *inputs: (work.run(self.ops, *inputs),)
+
+        def both(*inputs: Any) -> tuple[Any, ...]:
+            output, pull = self._jax.vjp(partial(work.run, self.ops), *inputs[:-1])
+            return output, *pull(inputs[-1])
+
+        return both
+
+    def _step(self, step: Step, tensors: list[Any]) -> Call:
+        optax: Any = importlib.import_module("optax")
+        parameters, data = step.split(tensors)
+        optimizer = optax.adamw(RATE, weight_decay=DECAY)
+
+        def update(parameters: Any, state: Any, *data: Any) -> tuple[Any, Any, Any]:
+            loss_of = partial(step.loss, self.ops)
+            loss, slopes = self._jax.value_and_grad(loss_of)(parameters, *data)
+            changes, state = optimizer.update(slopes, state, parameters)
+            return optax.apply_updates(parameters, changes), state, loss
+
+        compiled = self._jax.jit(update, donate_argnums=(0, 1))
+        kept = [parameters, optimizer.init(parameters)]
+
+        def call() -> tuple[Any, ...]:
+            *kept[:], loss = compiled(*kept, *data)
+            self._jax.block_until_ready(kept)
+            return (loss,)
+
+        return call
+
+    def numpy(self, result: Any) -> npt.NDArray[Any]:
+        return np.asarray(result.astype(np.float32))
+
+
 class NumpyPeer:
     """numpy in float32: what people have anyway. Forward only."""
 
@@ -249,13 +324,15 @@ class NumpyPeer:
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         if isinstance(work, Step) or work.gradients is not None:
             raise NotImplementedError("numpy has no gradients")
+        if work.dtype != "float32":
+            raise NotImplementedError(f"numpy has no {work.dtype}")
         return lambda: (work.run(self.ops, *arrays),)
 
     def numpy(self, result: Any) -> npt.NDArray[Any]:
         return np.asarray(result)
 
 
-PEERS = ("torch", "compile", "tinygrad", "numpy")
+PEERS = ("torch", "compile", "jax", "tinygrad", "numpy")
 
 
 def open_peers(names: list[str], threads: int) -> tuple[list[Peer], list[str]]:
@@ -263,6 +340,7 @@ def open_peers(names: list[str], threads: int) -> tuple[list[Peer], list[str]]:
     openers: dict[str, Callable[[], Peer]] = {
         "torch": lambda: TorchPeer(threads),
         "compile": lambda: CompilePeer(threads),
+        "jax": lambda: JaxPeer(threads),
         "tinygrad": TinygradPeer,
         "numpy": NumpyPeer,
     }

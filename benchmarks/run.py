@@ -24,6 +24,7 @@ import numpy as np
 
 from benchmarks import ceilings, machine, peers, report, steps, timing, workloads
 from benchmarks.peers import Call, Peer, Work
+from benchmarks.steps import GPTSize
 from tinyml import config
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -80,7 +81,7 @@ def arguments() -> argparse.Namespace:
 
 def everything(quick: bool) -> list[Work]:
     """All workloads, or those of --quick."""
-    all_of_them: list[Work] = [*workloads.kernels(), *steps.steps()]
+    all_of_them: list[Work] = [*workloads.kernels(), *steps.steps(), steps.decode(GPTSize(batch=1))]
     return [work for work in all_of_them if work.quick or not quick]
 
 

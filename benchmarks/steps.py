@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.dialect import Ops, TinymlOps
-from benchmarks.workloads import Arrays, Shape
+from benchmarks.workloads import Arrays, Shape, Workload
 
 RATE = 1e-3
 CHECKED = 4  # the step whose loss is compared
@@ -35,6 +35,7 @@ class Step:
     quick: bool = True
     group: str = "step"
     rtol: float = 1e-3
+    dtype: str = "float32"
 
     def inputs(self, seed: int = 0) -> Arrays:
         """Parameters, in the order of `parameters`, then data."""
@@ -142,6 +143,33 @@ def mlp(sizes: tuple[int, ...] = (784, 512, 512, 10), batch: int = 128) -> Step:
     return Step(name, parameters, _labelled((batch, sizes[0]), sizes[-1]), loss, 6 * batch * work)
 
 
+def residual(widths: tuple[int, ...] = (32, 64, 128), size: int = 32, batch: int = 32) -> Step:
+    """Residual blocks of two convolutions with batch norms, each halving the image."""
+    parameters: dict[str, Shape] = {"stem": (widths[0], 3, 3, 3), "out": (10, widths[-1])}
+    work, previous = widths[0] * 27 * size**2 + 10 * widths[-1], widths[0]
+    for n, width in enumerate(widths):
+        for part, inner, window in (("1", previous, 3), ("2", width, 3), ("skip", previous, 1)):
+            parameters[f"{n}.{part}"] = (width, inner, window, window)
+            parameters |= {f"{n}.{part}.scale": (width,), f"{n}.{part}.shift": (width,)}
+            work += width * inner * window**2 * (size >> n + 1) ** 2
+        previous = width
+
+    def normal(ops: Ops, p: Parameters, name: str, x: Any, stride: int) -> Any:
+        x = ops.conv2d(x, p[name], None, stride)
+        return ops.batch_norm(x, p[f"{name}.scale"], p[f"{name}.shift"])
+
+    def loss(ops: Ops, p: Parameters, images: Any, labels: Any) -> Any:
+        x = ops.conv2d(images, p["stem"], None)
+        for n in range(len(widths)):
+            inner = ops.relu(normal(ops, p, f"{n}.1", x, 2))
+            x = ops.relu(normal(ops, p, f"{n}.2", inner, 1) + normal(ops, p, f"{n}.skip", x, 2))
+        return ops.cross_entropy(ops.linear(x.mean((2, 3)), p["out"], None), labels)
+
+    name = f"residual convnet {'-'.join(map(str, widths))} {size}x{size} B{batch} step"
+    data = _labelled((batch, 3, size, size), 10)
+    return Step(name, parameters, data, loss, 6 * batch * work, quick=False)
+
+
 @dataclass(frozen=True)
 class GPTSize:
     """How large a GPT is."""
@@ -154,9 +182,8 @@ class GPTSize:
     vocabulary: int = 128
 
 
-def gpt(size: GPTSize, quick: bool = False) -> Step:
-    """The GPT of examples/train_gpt.py."""
-    d, tokens = size.dim, size.batch * size.context
+def _gpt_parameters(size: GPTSize) -> dict[str, Shape]:
+    d = size.dim
     parameters: dict[str, Shape] = {"token": (size.vocabulary, d), "position": (size.context, d)}
     for n in range(size.layers):
         parameters |= {f"{n}.1.scale": (d,), f"{n}.1.shift": (d,)}
@@ -164,7 +191,12 @@ def gpt(size: GPTSize, quick: bool = False) -> Step:
         parameters |= {f"{n}.2.scale": (d,), f"{n}.2.shift": (d,)}
         parameters |= {f"{n}.up": (4 * d, d), f"{n}.up.shift": (4 * d,)}
         parameters |= {f"{n}.down": (d, 4 * d), f"{n}.down.shift": (d,)}
-    parameters |= {"scale": (d,), "shift": (d,), "head": (size.vocabulary, d)}
+    return parameters | {"scale": (d,), "shift": (d,), "head": (size.vocabulary, d)}
+
+
+def gpt(size: GPTSize, quick: bool = False) -> Step:
+    """The GPT of examples/train_gpt.py."""
+    d, tokens = size.dim, size.batch * size.context
 
     def draw(random: np.random.Generator) -> Arrays:
         shape = (size.batch, size.context + 1)
@@ -172,35 +204,61 @@ def gpt(size: GPTSize, quick: bool = False) -> Step:
         return [text[:, :-1].copy(), text[:, 1:].copy().reshape(-1)]
 
     def loss(ops: Ops, p: Parameters, x: Any, y: Any) -> Any:
-        return _gpt_loss(ops, p, size, x, y)
+        x = ops.embedding(p["token"], x) + p["position"]
+
+        def attend(q: Any, k: Any, v: Any, n: int) -> Any:
+            return ops.attention(q, k, v, True)
+
+        logits = _gpt_logits(ops, p, size, x, attend)
+        return ops.cross_entropy(logits.reshape(size.batch * size.context, -1), y)
 
     products = size.layers * (12 * d * d + size.context * d) + d * size.vocabulary
     name = f"GPT {size.layers}x{d} T{size.context} B{size.batch} step"
-    return Step(name, parameters, draw, loss, 6 * tokens * products, quick)
+    return Step(name, _gpt_parameters(size), draw, loss, 6 * tokens * products, quick)
 
 
-def _gpt_loss(ops: Ops, p: Parameters, size: GPTSize, tokens: Any, labels: Any) -> Any:
-    x = ops.embedding(p["token"], tokens) + p["position"]
+def decode(size: GPTSize) -> Workload:
+    """One token after `context` others, whose keys and values are kept: logits of the next."""
+    shapes, d = _gpt_parameters(size), size.dim
+    kept = (size.batch, size.heads, size.context, d // size.heads)
+    last = [(size.batch, 1, d), *(kept,) * (2 * size.layers)]
+
+    def initial(random: np.random.Generator) -> Arrays:
+        arrays = [_initial(name, shape, random) for name, shape in shapes.items()]
+        return arrays + [random.standard_normal(shape, dtype=np.float32) for shape in last]
+
+    def run(ops: Ops, *inputs: Any) -> Any:
+        p = dict(zip(shapes, inputs[: len(shapes)], strict=True))
+        x, *memory = inputs[len(shapes) :]
+
+        def attend(q: Any, k: Any, v: Any, n: int) -> Any:
+            k, v = (ops.cat(memory[2 * n + i], new, 2) for i, new in enumerate((k, v)))
+            return ops.attention(q, k, v, False)
+
+        return _gpt_logits(ops, p, size, x, attend)
+
+    products = size.layers * (12 * d * d + 2 * size.context * d) + d * size.vocabulary
+    name = f"GPT {size.layers}x{d} T{size.context} B{size.batch}, decode of a token"
+    every = (*shapes.values(), *last)
+    return Workload(name, "decode", every, run, 2 * size.batch * products, initial=initial)
+
+
+def _gpt_logits(ops: Ops, p: Parameters, size: GPTSize, x: Any, attend: Callable[..., Any]) -> Any:
+    batch, length, d = x.shape
     for n in range(size.layers):
         normal = ops.layer_norm(x, p[f"{n}.1.scale"], p[f"{n}.1.shift"])
-        x = x + _attend(ops, p, size, n, normal)
+        qkv = ops.linear(normal, p[f"{n}.qkv"], None).reshape(batch, length, 3, size.heads, -1)
+        q, k, v = (ops.swap(qkv[:, :, i], 1, 2) for i in range(3))  # (batch, heads, length, -1)
+        y = ops.swap(attend(q, k, v, n), 1, 2).reshape(batch, length, d)
+        x = x + ops.linear(y, p[f"{n}.out"], None)
         normal = ops.layer_norm(x, p[f"{n}.2.scale"], p[f"{n}.2.shift"])
         up = ops.gelu(ops.linear(normal, p[f"{n}.up"], p[f"{n}.up.shift"]))
         x = x + ops.linear(up, p[f"{n}.down"], p[f"{n}.down.shift"])
     x = ops.layer_norm(x, p["scale"], p["shift"])
-    logits = ops.linear(x, p["head"], None).reshape(size.batch * size.context, -1)
-    return ops.cross_entropy(logits, labels)
-
-
-def _attend(ops: Ops, p: Parameters, size: GPTSize, n: int, x: Any) -> Any:
-    batch, context, heads, d = size.batch, size.context, size.heads, size.dim
-    qkv = ops.linear(x, p[f"{n}.qkv"], None).reshape(batch, context, 3, heads, d // heads)
-    q, k, v = (ops.swap(qkv[:, :, i], 1, 2) for i in range(3))  # (batch, heads, context, -1)
-    y = ops.swap(ops.attention(q, k, v, True), 1, 2)
-    return ops.linear(y.reshape(batch, context, d), p[f"{n}.out"], None)
+    return ops.linear(x, p["head"], None)
 
 
 def steps() -> list[Step]:
     """All training steps."""
     small = GPTSize(layers=2, dim=128, context=64)
-    return [digits(), mlp(), gpt(small, quick=True), gpt(GPTSize())]
+    return [digits(), mlp(), residual(), gpt(small, quick=True), gpt(GPTSize())]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +31,21 @@ class Workload:
     gradients: Gradients | None = None  # given: the workload is forward and backward
     quick: bool = True  # part of --quick
     rtol: float = 2e-4  # of the largest value of each result
+    dtype: str = "float32"  # of the inputs
+    initial: Callable[[np.random.Generator], Arrays] | None = None  # other inputs than normal ones
 
     def inputs(self, seed: int = 0) -> Arrays:
-        """Standard normal float32 values; with gradients, the upstream gradient comes last."""
-        draw = np.random.default_rng(seed).standard_normal
+        """Standard normal float32 values; with gradients, the upstream gradient comes last.
+
+        For bfloat16 they are numbers that it has.
+        """
+        random = np.random.default_rng(seed)
+        if self.initial is not None:
+            return self.initial(random)
+        draw = random.standard_normal
         arrays = [draw(shape, dtype=np.float32) for shape in self.shapes]
+        if self.dtype == "bfloat16":
+            arrays = [(a.view(np.uint32) & 0xFFFF0000).view(np.float32) for a in arrays]
         if self.gradients is not None:
             ones = [np.zeros(shape, np.float32) for shape in self.shapes]
             arrays.append(draw(self.run(NumpyOps(), *ones).shape, dtype=np.float32))
@@ -48,8 +60,9 @@ class Workload:
         return [self.run(NumpyOps(), *inputs), *self.gradients(upstream, *inputs)]
 
     def nbytes(self, inputs: Arrays, results: Arrays) -> int:
-        """What must go through memory at least: each input once, each result once, as float32."""
-        return sum(a.nbytes for a in inputs) + sum(4 * r.size for r in results)
+        """What must go through memory at least: each input once, each result once."""
+        size = 2 if self.dtype == "bfloat16" else 4
+        return size * sum(a.size for a in [*inputs, *results])
 
     def shrunk(self) -> Workload:
         """The same expression on small inputs: equal sizes stay equal."""
@@ -77,17 +90,28 @@ def _layer_norm_gradient(g: Any, x: Any, weight: Any, bias: Any) -> tuple[Any, A
     return scale * (gw - means[0] - normal * means[1]), (g * normal).sum(0), g.sum(0)
 
 
-def _conv_gradient(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
-    conv = NumpyOps().conv2d
-    gx = conv(g, weight.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1], None)
-    height, width = g.shape[2:]
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    gw = np.empty_like(weight)
-    for i in range(3):
-        for j in range(3):
-            window = padded[:, :, i : i + height, j : j + width]
-            gw[:, :, i, j] = np.einsum("nohw,nchw->oc", g, window, optimize=True)
-    return gx, gw
+def _conv_gradients(stride: int) -> Gradients:
+    def gradients(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
+        n, (_, inner, size, _), half = len(x), weight.shape, weight.shape[-1] // 2
+        groups = x.shape[1] // inner
+        g = g.reshape(n, groups, -1, *g.shape[2:])
+        kernels = weight.reshape(groups, -1, inner, size, size)
+        padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)))
+        padded = padded.reshape(n, groups, inner, *padded.shape[2:])
+        gx, gw = np.zeros_like(padded), np.empty_like(kernels)
+        for i, j in itertools.product(range(size), repeat=2):  # the taps
+            rows = slice(i, i + stride * g.shape[3], stride)
+            columns = slice(j, j + stride * g.shape[4], stride)
+            seen = padded[..., rows, columns]
+            gw[..., i, j] = np.einsum("ngohw,ngchw->goc", g, seen, optimize=True)
+            share = np.einsum("ngohw,goc->ngchw", g, kernels[..., i, j], optimize=True)
+            gx[..., rows, columns] += share
+        gx = gx.reshape(n, groups * inner, *gx.shape[3:])
+        height, width = x.shape[2:]
+        gx = gx[:, :, half : half + height, half : half + width]
+        return gx, gw.reshape(weight.shape)
+
+    return gradients
 
 
 def _attention_gradient(g: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -147,12 +171,21 @@ def _product(m: int, k: int, n: int, name: str = "", quick: bool = True) -> Work
 
 def _contractions() -> list[Workload]:
     kind, square, cube = "contraction", (1024, 1024), 2 * 1024**3
-    weight, bias, image = (3072, 768), (3072,), (8, 64, 56, 56)
-    convolving = 2 * 8 * 64 * 56 * 56 * 64 * 9
+    weight, bias = (3072, 768), (3072,)
     return [
-        *(_product(n, n, n, quick=n < 2048) for n in (256, 512, 1021, 1024, 2048)),
+        *(_product(n, n, n, quick=n < 2048) for n in (256, 333, 512, 1021, 1024, 2048)),
         _product(16384, 512, 64),
         _product(64, 16384, 64),
+        _product(4096, 4096, 1, "matrix times vector 4096"),
+        _product(1, 4096, 4096, "vector times matrix 4096"),
+        Workload(
+            "matmul 64x(256x64x256)",
+            kind,
+            ((64, 256, 64), (64, 64, 256)),
+            lambda ops, a, b: a @ b,
+            2 * 64 * 256 * 64 * 256,
+        ),
+        replace(_product(1024, 1024, 1024, "matmul bf16 1024"), dtype="bfloat16", rtol=5e-3),
         Workload("A @ B.T 1024", kind, (square,) * 2, lambda ops, a, b: a @ b.T, cube),
         Workload("A.T @ B 1024", kind, (square,) * 2, lambda ops, a, b: a.T @ b, cube),
         Workload(
@@ -162,27 +195,36 @@ def _contractions() -> list[Workload]:
             lambda ops, x, w, b: ops.gelu(ops.linear(x, w, b)),
             2 * 1024 * 768 * 3072,
         ),
-        Workload(
-            "conv 3x3 64->64 8x64x56x56",
-            kind,
-            (image, (64, 64, 3, 3)),
-            lambda ops, x, w: ops.conv2d(x, w, None),
-            convolving,
-        ),
-        Workload(
-            "conv 3x3 64->64, backward too",
-            kind,
-            (image, (64, 64, 3, 3)),
-            lambda ops, x, w: ops.conv2d(x, w, None),
-            3 * convolving,
-            _conv_gradient,
-            quick=False,
-        ),
+        *_convolutions(),
     ]
+
+
+def _convolutions() -> list[Workload]:
+    image, work = (8, 64, 56, 56), 2 * 8 * 64 * 56 * 56
+    found = []
+    for name, channels, size, stride, groups in (
+        ("conv 3x3 64->64 8x64x56x56", 64, 3, 1, 1),
+        ("conv 1x1 64->64 8x64x56x56", 64, 1, 1, 1),
+        ("conv 3x3, stride 2, 64->128 8x64x56x56", 128, 3, 2, 1),
+        ("conv 3x3, depthwise 8x64x56x56", 64, 3, 1, 64),
+    ):
+        run = partial(_conv, stride)
+        shapes, flops = (image, (channels, 64 // groups, size, size)), channels * size * size
+        flops *= work // groups // stride**2
+        found.append(Workload(name, "contraction", shapes, run, flops))
+        back = _conv_gradients(stride)
+        name = f"{name.split(' 8x')[0]}, backward too"
+        found.append(Workload(name, "contraction", shapes, run, 3 * flops, back, quick=False))
+    return found
+
+
+def _conv(stride: int, ops: Ops, x: Any, w: Any) -> Any:
+    return ops.conv2d(x, w, None, stride, x.shape[1] // w.shape[1])
 
 
 def _attentions() -> list[Workload]:
     shape, scores = (2, 8, 512, 64), 2 * 8 * 512 * 512
+    long, long_scores = (2, 8, 4096, 64), 2 * 8 * 4096 * 4096
 
     def plain(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, False)
@@ -196,6 +238,14 @@ def _attentions() -> list[Workload]:
         Workload(name, "attention", (shape,) * 3, plain, forward),
         # half of the scores are masked away, and need not be computed
         Workload(f"{name}, causal", "attention", (shape,) * 3, causal, forward // 2, quick=False),
+        Workload(
+            "attention B2 H8 T4096 D64, causal",
+            "attention",
+            (long,) * 3,
+            causal,
+            2 * long_scores * 64,
+            quick=False,
+        ),
         Workload(
             f"{name}, backward too",
             "attention",

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks import machine, report, run, size, steps, timing, workloads
 from benchmarks.ceilings import Ceilings
 from benchmarks.dialect import NumpyOps
-from benchmarks.peers import NumpyPeer, TinymlPeer
+from benchmarks.peers import NumpyPeer, TinymlPeer, Work
 from benchmarks.steps import GPTSize
 from benchmarks.timing import Round
 from benchmarks.workloads import Workload
@@ -25,7 +25,14 @@ from tinyml import Device
 
 KERNELS = workloads.kernels()
 FORWARD_AND_BACKWARD = [work for work in KERNELS if work.gradients is not None]
-STEPS = [steps.digits(4), steps.mlp((6, 5, 3), 4), steps.gpt(GPTSize(1, 8, 2, 4, 2, 5))]
+SMALL = GPTSize(1, 8, 2, 4, 2, 5)
+STEPS = [
+    steps.digits(4),
+    steps.mlp((6, 5, 3), 4),
+    steps.residual((4, 6), 8, 2),
+    steps.gpt(SMALL),
+    steps.decode(SMALL),
+]
 
 
 def by_name(works: list[Any]) -> Any:
@@ -39,7 +46,7 @@ def test_tinyml_agrees_with_float64(work: Workload) -> None:
 
 
 @by_name(STEPS)
-def test_a_step_agrees_with_float64(work: steps.Step) -> None:
+def test_a_step_agrees_with_float64(work: Work) -> None:
     inputs = work.inputs()
     run.checked(TinymlPeer(), work, inputs, work.reference(inputs))
 
