@@ -45,9 +45,10 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_6354cc37(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_59a4899d(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
+  float kept0[256] __attribute__((aligned(64)));
   for (long block = start; block < end; ++block) {
     const long i0 = block;
     f32x8 acc0 = -__builtin_inff() - (f32x8){0};
@@ -68,33 +69,28 @@ void max_sum_neg_add_64x256_r256_6354cc37(void *const *buffers, long start, long
     acc1 = max_f32_x8(acc1, acc3);
     acc0 = max_f32_x8(acc0, acc1);
     float acc8 = max_f32(max_f32(max_f32(acc0[0], acc0[4]), max_f32(acc0[2], acc0[6])), max_f32(max_f32(acc0[1], acc0[5]), max_f32(acc0[3], acc0[7])));
-    f32x8 acc9 = 0.0f - (f32x8){0};
-    f32x8 acc10 = 0.0f - (f32x8){0};
-    f32x8 acc11 = 0.0f - (f32x8){0};
-    f32x8 acc12 = 0.0f - (f32x8){0};
-    const float v14 = -acc8;
-    for (long r0 = 0; r0 < 8; ++r0) {
-      const f32x8 v13 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32));
-      const f32x8 v15 = exp_f32x8(v13 + (v14 - (f32x8){0}));
-      acc9 += v15;
-      const f32x8 v16 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 8));
-      const f32x8 v17 = exp_f32x8(v16 + (v14 - (f32x8){0}));
-      acc10 += v17;
-      const f32x8 v18 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 16));
-      const f32x8 v19 = exp_f32x8(v18 + (v14 - (f32x8){0}));
-      acc11 += v19;
-      const f32x8 v20 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 24));
-      const f32x8 v21 = exp_f32x8(v20 + (v14 - (f32x8){0}));
-      acc12 += v21;
+    const float v10 = -acc8;
+    for (long j0_kept0 = 0; j0_kept0 < 32; ++j0_kept0) {
+      const f32x8 v9 = *(const f32x8 *)(slot1 + (i0 * 256 + j0_kept0 * 8));
+      const f32x8 v11 = exp_f32x8(v9 + (v10 - (f32x8){0}));
+      *(f32x8 *)(kept0 + j0_kept0 * 8) = v11;
     }
-    acc9 += acc11;
-    acc10 += acc12;
-    acc9 += acc10;
-    float acc22 = acc9[0] + acc9[4] + (acc9[2] + acc9[6]) + (acc9[1] + acc9[5] + (acc9[3] + acc9[7]));
+    f32x8 acc12 = 0.0f - (f32x8){0};
+    f32x8 acc13 = 0.0f - (f32x8){0};
+    f32x8 acc14 = 0.0f - (f32x8){0};
+    f32x8 acc15 = 0.0f - (f32x8){0};
+    for (long r0 = 0; r0 < 8; ++r0) {
+      acc12 += *(const f32x8 *)(kept0 + r0 * 32);
+      acc13 += *(const f32x8 *)(kept0 + (r0 * 32 + 8));
+      acc14 += *(const f32x8 *)(kept0 + (r0 * 32 + 16));
+      acc15 += *(const f32x8 *)(kept0 + (r0 * 32 + 24));
+    }
+    acc12 += acc14;
+    acc13 += acc15;
+    acc12 += acc13;
+    float acc16 = acc12[0] + acc12[4] + (acc12[2] + acc12[6]) + (acc12[1] + acc12[5] + (acc12[3] + acc12[7]));
     for (long j0 = 0; j0 < 32; ++j0) {
-      const f32x8 v23 = *(const f32x8 *)(slot1 + (i0 * 256 + j0 * 8));
-      const f32x8 v24 = exp_f32x8(v23 + (v14 - (f32x8){0}));
-      *(f32x8 *)(slot0 + (i0 * 256 + j0 * 8)) = v24 / (acc22 - (f32x8){0});
+      *(f32x8 *)(slot0 + (i0 * 256 + j0 * 8)) = *(const f32x8 *)(kept0 + j0 * 8) / (acc16 - (f32x8){0});
     }
   }
 }

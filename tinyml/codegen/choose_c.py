@@ -7,6 +7,7 @@ from math import prod
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.keep import made_again
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
@@ -105,6 +106,7 @@ class CChooser(Chooser):
         together = last_row is not None and self._read_alike(number, last_row)
         if together and last_row is not None:
             self.apply(OptKind.PEEL, last_row, ROWS)
+        self._keep(number)
         for axis in folded:
             self._vector_fold(axis, 2 if together else 4)
         if together and last_row is not None:
@@ -113,6 +115,22 @@ class CChooser(Chooser):
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, walk.axes[-1], self.lanes)
         self.bind_grid(number)
+
+    def _keep(self, number: int) -> None:
+        """What costs much and several loops would compute again waits in tiles, row by row."""
+        rows = self.one(number).rows
+        most = self.target.cache // 2
+        while rows and (found := made_again(self.one(number), {*rows})):
+            (axis,) = found[0].free - {*rows}
+            self.bind_grid(number)
+            if axis.size * found[0].dtype.itemsize > most:
+                return
+            if not self.apply(OptKind.KEEP, rows[-1]):
+                return
+            tile = self.one(number).tiles[-1]
+            most -= tile.size * tile.value.dtype.itemsize
+            if tile.axes[-1].size >= self.lanes > 1:
+                self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
 
     def _read_alike(self, number: int, row: Axis) -> bool:
         """Whether a long fold reads some of its elements again in each row: a vector's, mostly."""

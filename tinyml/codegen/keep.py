@@ -8,12 +8,14 @@ to memory. Nothing here knows that: kept is, innermost first,
     a factor of a product that the other factor's rows would have computed again and again
     a fold that more rows read than it has
 
+    what costs much, and what several loops of a row would compute again, as softmax's exp
+
 each at one step of an axis, filled in this order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
@@ -22,7 +24,9 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.tiles import ORDER, check_filled, reading, walked_before, within_fold
 from tinyml.graph import toposort
 from tinyml.index import Axis, both, inside, linear, row_major
-from tinyml.ops import Op
+from tinyml.ops import WORK, Op
+
+COSTLY = 12  # work on an element that takes longer than to bring it back from a cache
 
 
 def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
@@ -34,11 +38,11 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     number = sum(len(one.tiles) for one in nest.nests)
     for one in nest.nests:
         one = _divided_last(one)
-        value = _next_value(one, walked_before(nest, one, after)) if after in one.axes else None
-        if value is None:
+        same = _next_values(one, walked_before(nest, one, after)) if after in one.axes else ()
+        if not same:
             kept.append(one)
             continue
-        made, own = _kept(nest, one, value, after, f"kept{number}", amount)
+        made, own = _kept(nest, one, same, after, f"kept{number}", amount)
         check_filled(nest, made)
         kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
         kept.append(made)
@@ -49,11 +53,16 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
 
 
 def _kept(
-    nest: LoopNest, one: Nest, value: Expr, after: Axis, name: str, amount: int
+    nest: LoopNest, one: Nest, same: Sequence[Expr], after: Axis, name: str, amount: int
 ) -> tuple[Nest, dict[Axis, Axis]]:
-    """`value` in a tile, whose axes stand for axes of `one`, and so do those that it folds."""
-    bound = {a for e in toposort([value]) if isinstance(e, Fold) for a in e.axes}
-    inner = list(value.free - walked_before(nest, one, after))
+    """A value in a tile, whose axes stand for axes of `one`, and so do those that it folds.
+
+    `same` are the value and what is equal to it but for its one axis.
+    """
+    value, outside = same[0], walked_before(nest, one, after)
+    folds = [e for e in toposort([value]) if isinstance(e, Fold)]
+    bound = {a for e in folds if e.free - outside for a in e.axes}  # others are made before it
+    inner = list(value.free - outside)
     folded = {a for fold in one.folds for a in fold.axes}
     inner.sort(key=lambda a: (ORDER[nest.kind(a)], a in folded, a.name))
     if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
@@ -70,10 +79,13 @@ def _kept(
     guard = both([inside(linear(own[last]), 0, last.size - 1)]) if whole > last.size else ()
     assert guard is not None
     image = {a: linear(b) for a, b in own.items()}
-    renamed = Change(image, {a: (b,) for a, b in own.items()}, {}).expr(value)
+    renamed = Change(image, {a: (own[a],) for a in bound}, {}).expr(value)
     masked = Change({}, {}, {own[last]: guard}).expr(renamed)
     tile = Tile(name, tuple(own[a] for a in inner), index.substitute(image), masked, after)
-    made = reading(one, value, stored)
+    made = one
+    for e in same:
+        (other,) = (e.free - value.free) or (last,)
+        made = reading(made, e, stored.substitute({last: linear(other)}))
     return replace(made, tiles=(*made.tiles, tile)), own
 
 
@@ -112,14 +124,12 @@ def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
         yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold))
 
 
-def _next_value(one: Nest, outside: set[Axis]) -> Expr | None:
-    """The first value to be kept: see the top of this file."""
+def _next_values(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
+    """The first value to be kept: see the top of this file; and what else is equal to it."""
     order = one.exprs
-    below: dict[Expr, frozenset[Expr]] = {}  # the folds that each expression is made of
+    below = _folds_below(order)
     readers: dict[Expr, list[Expr]] = {e: [] for e in order}
     for e in order:
-        below[e] = frozenset().union(*(below[s] | {s} for s in e.sources if s in below))
-        below[e] = frozenset(x for x in below[e] if isinstance(x, Fold))
         for source in e.sources:
             readers[source].append(e)
     found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
@@ -127,8 +137,17 @@ def _next_value(one: Nest, outside: set[Axis]) -> Expr | None:
         while len(readers[value]) == 1 and _goes_with(readers[value][0], value, below):
             value = readers[value][0]
         if value.free - outside:
-            return value
-    return None
+            return (value,)
+    return made_again(one, outside)
+
+
+def _folds_below(order: Iterable[Expr]) -> dict[Expr, frozenset[Expr]]:
+    """The folds that each expression is made of."""
+    below: dict[Expr, frozenset[Expr]] = {}
+    for e in order:
+        below[e] = frozenset().union(*(below[s] | {s} for s in e.sources if s in below))
+        below[e] = frozenset(x for x in below[e] if isinstance(x, Fold))
+    return below
 
 
 def _goes_with(reader: Expr, value: Expr, below: dict[Expr, frozenset[Expr]]) -> bool:
@@ -173,3 +192,46 @@ def _statistics(one: Nest, outside: set[Axis]) -> list[Expr]:
         for e in toposort([store.value])
         if isinstance(e, Fold) and e.free - outside < store.position.free - outside
     ]
+
+
+def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
+    """A costly value that several loops along an axis compute, as each of them writes it."""
+    loops, below = _loops(one, outside), _folds_below(one.exprs)
+    work: dict[Expr, int] = {}
+    largest: tuple[Expr, ...] = ()
+    for e in one.exprs:
+        own = WORK[e.op] if isinstance(e, Alu) else 0
+        hoisted = isinstance(e, Fold) or e.free <= outside
+        work[e] = 0 if hoisted else min(1 << 20, own + sum(work[s] for s in e.sources))
+        if work[e] < COSTLY or e not in loops or not isinstance(e, (Alu, Select)):
+            continue
+        if largest and not (below[e] == below[largest[0]] and largest[0] in toposort([e])):
+            continue
+        (axis,) = e.free - outside
+        others = {a for found in loops.values() for _, a in found if a.size == axis.size}
+        same = dict.fromkeys([e, *(e.substitute({axis: linear(a)}) for a in others)])
+        found = tuple(x for x in same if x in loops)
+        if len({number for x in found for number, _ in loops[x]}) > 1:
+            largest = found
+    return largest
+
+
+def _loops(one: Nest, outside: set[Axis]) -> dict[Expr, set[tuple[object, Axis]]]:
+    """The loops that compute each value that has one axis of its own, and that axis.
+
+    Folds share a loop if they are equally deep in one another.
+    """
+    depth: dict[Expr, int] = {}
+    for e in one.exprs:
+        depth[e] = isinstance(e, Fold) + max((depth[s] for s in e.sources), default=0)
+    bodies: list[tuple[object, tuple[Axis, ...], Expr]] = []
+    bodies += [(depth[fold], fold.axes, fold.body) for fold in one.folds]
+    bodies += [(walk, walk.axes, store.value) for walk in one.walks for store in walk.stores]
+    bodies += [(tile.name, tile.axes, tile.value) for tile in one.tiles]
+    loops: dict[Expr, set[tuple[object, Axis]]] = {}
+    for number, axes, body in bodies:
+        for e in toposort([body], (), lambda e: () if isinstance(e, Fold) else e.sources):
+            inner = e.free - outside
+            if len(inner) == 1 and inner <= {*axes}:
+                loops.setdefault(e, set()).update(((number, axes), axis) for axis in inner)
+    return loops
