@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import machine, report, run, size, steps, timing, workloads
+from benchmarks import compilers, machine, report, run, size, steps, timing, workloads
 from benchmarks.ceilings import Ceilings
 from benchmarks.dialect import NumpyOps
 from benchmarks.peers import NumpyPeer, TinymlPeer, Work
@@ -192,3 +192,10 @@ def test_file_names_are_plain() -> None:
 
 def test_the_default_device_is_what_tinyml_is_timed_on() -> None:
     assert Device.DEFAULT in TinymlPeer().version
+
+
+def test_compilers_are_held_against_the_best() -> None:
+    rounds = [[{"add": 0.002}, {"add": 0.004}], [{"add": 0.002}, {"add": 0.0025}]]
+    lines = compilers.table(["gcc", "clang"], [*rounds, rounds[0]]).split("\n")
+    assert lines[0] == "| workload | gcc ms | of the best | clang ms | of the best |"
+    assert lines[2] == "| add | 2 | 1.00 | 4 | 0.50 |"
