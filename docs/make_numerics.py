@@ -93,10 +93,15 @@ FUNCTIONS = [
     Function("erf", torch.erf, mp.erf),
     Function("sigmoid", torch.sigmoid, _sigmoid),
     Function("softplus", lambda x: -torch.nn.functional.logsigmoid(-x), _softplus),
-    Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x), low=-87),
-    Function("mish", _mish, lambda x: x * mp.tanh(_softplus(x)), low=-87),
+    Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x)),
+    Function("mish", _mish, lambda x: x * mp.tanh(_softplus(x))),
     Function("elu", torch.nn.functional.elu, lambda x: x if x > 0 else mp.expm1(x)),
-    Function("gelu", _gelu, lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3)), -1),
+    Function(
+        "gelu",
+        _gelu,
+        lambda x: x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x**3)),
+        low=-10,
+    ),
     Function(
         "gelu none",
         _gelu_none,
@@ -226,12 +231,37 @@ def tail() -> str:
     return f"{np.max(np.abs(got - truth(exact, x))):.1e}"
 
 
+OF_TORCH = {
+    "silu": (torch.nn.functional.silu, -87),
+    "mish": (torch.nn.functional.mish, -87),
+    "gelu": (lambda x: torch.nn.functional.gelu(x, approximate="tanh"), -1),
+    "gelu none": (torch.nn.functional.gelu, -1),
+}
+
+
+def of_torch() -> str:
+    """The largest errors of torch on the same float32 arguments, from some argument on."""
+    every = arguments("float32", 1021)
+    found = []
+    for one in FUNCTIONS:
+        if one.name in OF_TORCH:
+            function, low = OF_TORCH[one.name]
+            x = every[every >= low]
+            errors = ulps(function(torch.from_numpy(x)).numpy(), truth(one, x), "float32")
+            found.append(f"{one.name} {np.max(errors):.2f} (x >= {low})")
+    return f"torch {torch.__version__.partition('+')[0]}: {', '.join(found)}"
+
+
 def _bound(one: Function) -> str:
     return "" if one.low == -float("inf") else f" (x >= {one.low:g})"
 
 
 def main() -> None:
-    text = (HERE / "numerics.in.md").read_text().format(table=table(), tail=tail())
+    text = (
+        (HERE / "numerics.in.md")
+        .read_text()
+        .format(table=table(), tail=tail(), of_torch=of_torch())
+    )
     (HERE / "numerics.md").write_text(text)
 
 

@@ -157,6 +157,11 @@ class Tensor:
         """The same values as another tensor, which is no view."""
         return self._apply(mlops.Reshape(self.shape))
 
+    @staticmethod
+    def _passing(node: LazyBuffer) -> Tensor:
+        """A tensor for the time of a composition."""
+        return _Passing._of(node)
+
     def _full(self, shape: Shape, value: Scalar, dtype: DType) -> Tensor:
         return self._of(lazy.const(value, dtype, self._lazy.device, shape))
 
@@ -887,6 +892,23 @@ class Tensor:
     def train(cls, mode: _Bool = True) -> Training:
         """`with Tensor.train():` dropout and batch statistics are active; also a decorator."""
         return Training(mode)
+
+
+class _Passing(Tensor):
+    """A tensor within a composition, which has a gradient of its own.
+
+    Nobody asks for the gradient of such a tensor, and it is gone before the next assignment: so
+    it is neither recorded nor watched.
+    """
+
+    @classmethod
+    def _of(cls, node: LazyBuffer) -> Tensor:
+        tensor = object.__new__(cls)
+        tensor._lazy = node
+        return tensor
+
+    def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
+        return self._of(function.forward(self.lazy, *map(_node, others)))
 
 
 class Training(ContextDecorator):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinyml import mlops
+from tinyml.dtype import float32
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import (
     Axes,
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 GELU_SCALE = math.sqrt(8 / math.pi)
 GELU_CUBE = GELU_SCALE * 0.044715
+GELU_CUBE_REST = float(Fraction(GELU_SCALE) * Fraction(0.044715) - Fraction(GELU_CUBE))
 
 
 def relu(x: Tensor) -> Tensor:
@@ -61,17 +66,57 @@ def _silu_slope(x: Tensor) -> Tensor:
     return share * (1 + x * (1 - share))
 
 
+# Below FAR, exp(-x) comes near the largest float, where silu and mish have digits still: there both
+# sides of a fraction are multiplied by exp(-SHIFT). x + SHIFT is exact there, exp(-SHIFT) is nearly
+# a float32, and 1 is nothing beside exp(-FAR - SHIFT).
+FAR, SHIFT = -85, 45.619140625
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x and exp(-x), both multiplied by exp(-SHIFT) where x is below FAR."""
+    far = x < FAR
+    power = (-far.where(x + SHIFT, x)).exp()
+    return x * far.where(x._full((), math.exp(-SHIFT), x.dtype), 1), power
+
+
+def _silu(x: Tensor) -> Tensor:
+    top, power = _scaled(x)
+    return top / (power + 1)
+
+
 @in_float32
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x); a float. arXiv 1702.03118"""
-    return with_slope(lambda x: x * sigmoid(x), _silu_slope, x)
+    """x / (1 + exp(-x)); a float. arXiv 1702.03118"""
+    return with_slope(_silu, _silu_slope, x)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """x / (1 + exp(u)). exp makes a rounding of u |u| times as large: all of them are in `low`."""
+    bits, inside = (20, 100) if x.dtype is float32 else (49, 440)
+    head = -round(GELU_SCALE * 2**bits) / 2**bits  # so that a difference with it is exact
+    cube = float(np.asarray(-GELU_CUBE, x.dtype.compute))
+    square = x * x
+    slope = fma(square, cube, head)
+    u = x * slope
+    low = fma(square, -GELU_CUBE - cube - GELU_CUBE_REST, -GELU_SCALE - head)
+    low = fma(fma(x, x, -square), cube, fma(square, cube, head - slope) + low)
+    low = fma(x, low, fma(x, slope, -u))
+    power = u.exp()
+    # outside, where low may be NaN, the result is x, or as good as 0
+    return x / (power + (square < inside).where(fma(power, low, 1), 1))
+
+
+def _gelu_slope(x: Tensor) -> Tensor:
+    square = x * x
+    share = sigmoid(x * (square * GELU_CUBE + GELU_SCALE))
+    return share * (1 + x * (1 - share) * (square * (3 * GELU_CUBE) + GELU_SCALE))
 
 
 @in_float32
 def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     """x * P(N(0, 1) < x); by tanh, or exactly by erf with approximate="none"."""
     if approximate == "tanh":
-        return x * sigmoid(x * (x * x * GELU_CUBE + GELU_SCALE))
+        return with_slope(_gelu, _gelu_slope, x)
     if approximate != "none":
         raise ValueError(f'gelu: approximate is "tanh" or "none", got {approximate!r}')
     half = x * 0.5
@@ -118,11 +163,9 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
 
 
 def _mish(x: Tensor) -> Tensor:
-    small = (-x.abs()).exp()
-    square = small * small
-    above = square * 0.5 + small  # for x < 0: tanh(log(1 + small)) is above / (above + 1)
-    rest = square / (square + small + 0.5)  # for x > 0: 1 - tanh(log(1 + 1 / small))
-    return x * (x < 0).where(above - above * (above / (above + 1)), 1 - rest)
+    """With p = exp(-x), tanh(log(1 + 1 / p)) is 1 / (p + 1/2 + 1/4 / (p + 1/2))."""
+    top, power = _scaled(x)
+    return top / (0.25 / (power + 0.5) + 0.5 + power)
 
 
 def _mish_slope(x: Tensor) -> Tensor:
@@ -132,7 +175,7 @@ def _mish_slope(x: Tensor) -> Tensor:
 
 @in_float32
 def mish(x: Tensor) -> Tensor:
-    """x * tanh(softplus(x)), where the tanh of that logarithm is a fraction of polynomials."""
+    """x * tanh(softplus(x)); a float. arXiv 1908.08681"""
     return with_slope(_mish, _mish_slope, x)
 
 

@@ -20,9 +20,13 @@ class Pair(NamedTuple):
     low: Tensor
 
 
-def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a * b + c, rounded once."""
-    return a._apply(mlops.Fma(), b, c)
+def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
+    """a * b + c, rounded once; numbers are of the shape and dtype of a."""
+    return a._apply(mlops.Fma(), _like(a, b), _like(a, c))
+
+
+def _like(a: Tensor, value: Tensor | float) -> Tensor:
+    return a._full(a.shape, value, a.dtype) if isinstance(value, (int, float)) else value
 
 
 def sorted_total(a: Tensor | float, b: Tensor) -> Pair:

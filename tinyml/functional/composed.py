@@ -19,7 +19,7 @@ def with_gradient(
     A rule is made of tensor ops, so a gradient of the gradient follows from it.
     """
     first, *others = inputs
-    return first._apply(mlops.Composed(first._of, compute, rule), *others)
+    return first._apply(mlops.Composed(first._passing, compute, rule), *others)
 
 
 def with_slope(
