@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tinyml import Tensor, TinyJit, launch, no_grad
+from tinyml import Device, Tensor, TinyJit, defaults, dtypes, launch, no_grad
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.roster import Roster
@@ -108,6 +108,31 @@ def test_no_grad_is_of_one_thread() -> None:
             assert not (x * 2).requires_grad
         assert pool.submit(lambda: (x * 2).requires_grad).result()
     assert not mode.paused
+
+
+def test_blocks_of_settings_are_of_one_thread() -> None:
+    def settings() -> tuple[Any, ...]:
+        return Tensor.training, Device.DEFAULT, dtypes.default_float, dtypes.default_int
+
+    def inside(number: int) -> bool:
+        device, chosen = ("NUMPY", "CPU")[number % 2], (dtypes.float16, dtypes.float64)[number % 2]
+        own = (True, device, chosen, dtypes.int64)
+        with Tensor.train(), Device.default(device), dtypes.defaults(float=chosen), of_ints:
+            together.wait()
+            within = settings() == own
+            together.wait()
+        return within and settings() == before  # whoever ends first
+
+    before, together = settings(), threading.Barrier(THREADS)
+    of_ints = defaults(default_int="int64")  # one for all, as a decorator is
+    assert at_once(inside) == [True] * THREADS
+    Tensor.training = True
+    assert at_once(lambda _: Tensor.training) == [True] * THREADS
+    with Tensor.train(False):
+        Tensor.training = True
+        assert Tensor.training
+    Tensor.training = False
+    assert settings() == before
 
 
 def test_a_decorated_function_is_called_by_several_threads() -> None:

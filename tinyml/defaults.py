@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import ContextDecorator
 
-from tinyml.device import Device
+from tinyml.device import Device, default_device
 from tinyml.dtype import DType
-from tinyml.dtypes import dtypes, to_dtype
+from tinyml.dtypes import default_float, default_int, to_dtype
 from tinyml.errors import DTypeError
 
 
@@ -14,7 +14,7 @@ class defaults(ContextDecorator):
     """`with defaults(device="NUMPY", default_float="float64"):` and `@defaults(...)`.
 
     What is left out stays as it is. The values of before come back at the end, however it is
-    reached. They are the process's, not one thread's.
+    reached. Other threads keep theirs.
     """
 
     def __init__(
@@ -30,15 +30,13 @@ class defaults(ContextDecorator):
             raise DTypeError(f"defaults: default_float is a floating dtype, not {self._float}")
         if self._int is not None and not self._int.is_int:
             raise DTypeError(f"defaults: default_int is an integer dtype, not {self._int}")
-        self._before: list[tuple[str, DType, DType]] = []
 
     def __enter__(self) -> defaults:
-        self._before.append((Device.DEFAULT, dtypes.default_float, dtypes.default_int))
-        before = self._before[-1]
-        Device.DEFAULT = self._device or before[0]
-        dtypes.default_float = self._float or before[1]
-        dtypes.default_int = self._int or before[2]
+        default_device.begin(self._device or Device.DEFAULT)
+        default_float.begin(self._float or default_float.now)
+        default_int.begin(self._int or default_int.now)
         return self
 
     def __exit__(self, *_: object) -> None:
-        Device.DEFAULT, dtypes.default_float, dtypes.default_int = self._before.pop()
+        for setting in (default_device, default_float, default_int):
+            setting.end()

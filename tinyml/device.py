@@ -23,6 +23,7 @@ from tinyml.errors import DeviceError
 from tinyml.program import Language
 from tinyml.runtime.machine import Machine, MemoryStats
 from tinyml.runtime.numpy_machine import NumpyMachine
+from tinyml.setting import Setting
 from tinyml.turn import turn
 
 
@@ -101,33 +102,34 @@ def ceilings(name: str) -> Ceilings | None:
     return open_device(name).machine.ceilings()
 
 
+default_device: Setting[str | None] = Setting("device", None)  # None: nobody has asked yet
+
+
 class _Devices:
     """The devices of this process: `Device.DEFAULT` is where new tensors go."""
-
-    def __init__(self) -> None:
-        self._default: str | None = None
 
     @property
     def DEFAULT(self) -> str:
         """The device of tensors that name none; settable. At first DEVICE, or the fastest."""
-        if self._default is None:
+        name = default_device.now
+        if name is None:
             wish = config.current.device
-            self._default = self.canonical(wish) if wish else self._fastest()
-            open_device(self._default)
-        return self._default
+            name = default_device.now = self.canonical(wish) if wish else self._fastest()
+            open_device(name)
+        return name
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
-        self._default = self.canonical(name)
+        default_device.now = self.canonical(name)
 
     @contextmanager
     def default(self, name: str) -> Iterator[str]:
         """`with Device.default("NUMPY"):` new tensors go there, inside the block."""
-        before, self.DEFAULT = self._default, name
+        default_device.begin(self.canonical(name))
         try:
             yield self.DEFAULT
         finally:
-            self._default = before
+            default_device.end()
 
     @staticmethod
     def _fastest() -> str:

@@ -11,9 +11,14 @@ from typing import Any
 from tinyml import dtype as formats
 from tinyml.dtype import ALL, FLOATS, INTS, NAMES, DType, by_name, promote
 from tinyml.errors import DTypeError, NoDTypeError
+from tinyml.setting import Setting
 
 DTYPES_DICT = dict(NAMES)
 _EXPONENT_AND_MANTISSA = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}
+
+
+default_float = Setting("default_float", formats.float32)
+default_int = Setting("default_int", formats.int32)
 
 
 class _DTypes:
@@ -38,41 +43,36 @@ class _DTypes:
     sints = tuple(d for d in INTS if d.kind == "i")
     all = ALL
 
-    def __init__(self) -> None:
-        self._float, self._int = formats.float32, formats.int32
-
     @property
     def default_float(self) -> DType:
         """What a Python float becomes, and `zeros`, `rand`, an integer divided, ...; settable."""
-        return self._float
+        return default_float.now
 
     @default_float.setter
     def default_float(self, dtype: DType) -> None:
-        if dtype not in FLOATS:
-            raise DTypeError(f"default_float is one of {FLOATS}, not {dtype}")
-        self._float = dtype
+        default_float.now = _one_of(FLOATS, dtype, "default_float")
 
     @property
     def default_int(self) -> DType:
         """What a Python int becomes, if it fits; settable."""
-        return self._int
+        return default_int.now
 
     @default_int.setter
     def default_int(self, dtype: DType) -> None:
-        if dtype not in INTS:
-            raise DTypeError(f"default_int is one of {INTS}, not {dtype}")
-        self._int = dtype
+        default_int.now = _one_of(INTS, dtype, "default_int")
 
     @contextmanager
     def defaults(self, *, float: DType | None = None, int: DType | None = None) -> Iterator[None]:
         """`with dtypes.defaults(float=dtypes.float64):` other defaults, inside the block."""
-        before = self._float, self._int
+        new_float = _one_of(FLOATS, float or self.default_float, "default_float")
+        new_int = _one_of(INTS, int or self.default_int, "default_int")
+        default_float.begin(new_float)
+        default_int.begin(new_int)
         try:
-            self.default_float = self._float if float is None else float
-            self.default_int = self._int if int is None else int
             yield
         finally:
-            self._float, self._int = before
+            default_float.end()
+            default_int.end()
 
     @staticmethod
     def fields() -> dict[str, DType]:
@@ -142,6 +142,12 @@ class _DTypes:
         if dtype.is_float:
             return builtins.float(value)
         return builtins.bool(value) if dtype.kind == "b" else math.trunc(value)
+
+
+def _one_of(formats: tuple[DType, ...], dtype: DType, what: str) -> DType:
+    if dtype not in formats:
+        raise DTypeError(f"{what} is one of {formats}, not {dtype}")
+    return dtype
 
 
 dtypes = _DTypes()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator
 from copy import deepcopy
 from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy.typing as npt
 
@@ -48,6 +48,7 @@ from tinyml.functional import (
 )
 from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
+from tinyml.setting import Setting
 
 Scalar: TypeAlias = bool | int | float
 # inside the class the names bool, int and float are casts
@@ -59,10 +60,24 @@ _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # what holds the numbers of a lower k
 _node: Callable[[Tensor], LazyBuffer] = attrgetter("lazy")
 
 
-class Tensor:
-    """An array on a device, computed when somebody looks at it."""
+_training = Setting("training", False)
 
-    training: ClassVar[_Bool] = False
+
+class _Kind(type):
+    """What `Tensor` says of itself."""
+
+    @property
+    def training(cls) -> _Bool:
+        """Whether dropout and batch statistics are active; settable."""
+        return _training.now
+
+    @training.setter
+    def training(cls, training: _Bool) -> None:
+        _training.now = training
+
+
+class Tensor(metaclass=_Kind):
+    """An array on a device, computed when somebody looks at it."""
 
     # what most tensors have; an instance only stores what differs
     # None: not asked for, so an optimizer that is given the tensor may set it
@@ -890,7 +905,10 @@ class Tensor:
 
     @classmethod
     def train(cls, mode: _Bool = True) -> Training:
-        """`with Tensor.train():` dropout and batch statistics are active; also a decorator."""
+        """`with Tensor.train():` dropout and batch statistics are active; also a decorator.
+
+        In this thread, whereas `Tensor.training = True` outside of such a block is for all.
+        """
         return Training(mode)
 
 
@@ -912,16 +930,14 @@ class _Passing(Tensor):
 
 
 class Training(ContextDecorator):
-    """Sets `Tensor.training` for a while."""
+    """Sets `Tensor.training` for a while, in this thread."""
 
     def __init__(self, mode: bool = True) -> None:
         self._mode = mode
-        self._before: list[bool] = []
 
     def __enter__(self) -> Training:
-        self._before.append(Tensor.training)
-        Tensor.training = self._mode
+        _training.begin(self._mode)
         return self
 
     def __exit__(self, *_: object) -> None:
-        Tensor.training = self._before.pop()
+        _training.end()

@@ -1,0 +1,44 @@
+"""Setting: a value of the process, which a `with` block replaces in its own thread."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """Blocks nest, and are of one thread, or of one task of asyncio.
+
+    What is set outside of all blocks is the process's, what is set inside of one lasts as long
+    as the block.
+    """
+
+    __slots__ = ("_blocks", "_value")
+
+    def __init__(self, name: str, value: T) -> None:
+        self._value = value
+        self._blocks: ContextVar[tuple[T, ...]] = ContextVar(name, default=())
+
+    @property
+    def now(self) -> T:
+        """The value here; settable."""
+        blocks = self._blocks.get()
+        return blocks[-1] if blocks else self._value
+
+    @now.setter
+    def now(self, value: T) -> None:
+        blocks = self._blocks.get()
+        if blocks:
+            self._blocks.set((*blocks[:-1], value))
+        else:
+            self._value = value
+
+    def begin(self, value: T) -> None:
+        """A block begins."""
+        self._blocks.set((*self._blocks.get(), value))
+
+    def end(self) -> None:
+        """The innermost block ends."""
+        self._blocks.set(self._blocks.get()[:-1])
