@@ -42,12 +42,15 @@ def _numpy() -> OpenDevice:
 
 def _cpu() -> OpenDevice:
     from tinyml.runtime import cpu
+    from tinyml.runtime.cpu_ceilings import caches
 
     machine = cpu.CpuMachine()
     width = cpu.vector_bytes()
     registers = 32 if width == 64 else 16
     check = config.current.check
-    target = Target(Language.C, width, registers, cpu.thread_count(), check=check)
+    target = Target(
+        Language.C, width, registers, cpu.thread_count(), last_cache=caches()[-1], check=check
+    )
     return OpenDevice("CPU", machine, target)
 
 

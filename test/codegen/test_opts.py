@@ -48,6 +48,7 @@ SIZES = {
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
     OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4),
     OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4),
+    OptKind.AHEAD: (0,), OptKind.STREAM: (0,),
 }  # fmt: skip
 
 

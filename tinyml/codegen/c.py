@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.c_lanes import CLanes
-from tinyml.codegen.c_text import LOOK
+from tinyml.codegen.c_text import LOOK, STREAMED
 from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
@@ -42,6 +42,9 @@ class CRenderer(CLanes):
         yield "  for (long block = start; block < end; ++block) {"
         yield from self.parts("block", 2)
         yield "  }"
+        if any(isinstance(i, ir.Put) and i.streams for p in self.k.parts for i in p.instrs):
+            self.prelude[STREAMED] = None
+            yield "  streamed();"
 
     def lanes(self, e: Expr) -> int:
         """How many lanes the value of an expression has."""
@@ -127,7 +130,14 @@ class CRenderer(CLanes):
             stored = self._to_memory(text, put.dtype, lane.size)
             held = self.mask(put.valid, lane)
             return self.masked_put(put.slot, put.dtype, wrap(start, 12), stored, held, lane.size)
-        return f"{place} = {self._to_memory(text, put.dtype, lane.size)[0]};"
+        made = self._to_memory(text, put.dtype, lane.size)[0]
+        if put.streams:
+            return self.stream(put.slot, put.dtype, wrap(start, 12), made, lane.size)
+        return f"{place} = {made};"
+
+    def fetch(self, fetch: ir.Fetch) -> Iterator[str]:
+        place = wrap(self.index(fetch.position), 12)
+        yield f"__builtin_prefetch(slot{fetch.slot} + {place});"
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
         lanes = max(self.lanes(put.values[0]), lane.size if lane else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tinyml.codegen.c_text import lane_place, masked_load, masked_store
+from tinyml.codegen.c_text import lane_place, masked_load, masked_store, streaming_store
 from tinyml.codegen.c_values import TYPES, CValues
 from tinyml.codegen.expr import Load
 from tinyml.codegen.render import ATOM, UNARY, Text, wrap
@@ -103,6 +103,12 @@ class CLanes(CValues):
         name = f"store_{dtype.name}x{lanes}"
         self.prelude[masked_store(name, kind, TYPES[dtype.name], mask, lanes)] = None
         return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
+
+    def stream(self, slot: int, dtype: DType, start: str, value: str, lanes: int) -> str:
+        """Elements side by side stored past the caches."""
+        kind, size = self._memory_vector(dtype, lanes), dtype.itemsize * lanes
+        self.prelude[streaming_store(kind, TYPES[dtype.name], size)] = None
+        return f"stream_{kind}(slot{slot} + {start}, {value});"
 
 
 def _is_plain(i: Linear) -> bool:

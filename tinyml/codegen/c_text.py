@@ -66,6 +66,36 @@ def masked_store(name: str, kind: str, element: str, mask: str, lanes: int) -> s
     )
 
 
+def streaming_store(kind: str, element: str, size: int) -> str:
+    """A vector of `size` bytes, aligned as such, stored past the caches where that is possible."""
+    macro, builtin = _STREAMING.get(size, ("NEVER", ""))
+    return f"""static inline void stream_{kind}({element} *p, {kind} a) {{
+  typedef float bits __attribute__((vector_size({size}), may_alias));
+#if defined({macro}) && defined(__clang__)
+  __builtin_nontemporal_store((bits)a, (bits *)p);
+#elif defined({macro})
+  {builtin}((float *)p, (bits)a);
+#else
+  *({kind} *)p = a;
+#endif
+}}"""
+
+
+# by size: the macro that says that there is such an instruction, and what gcc calls it
+_STREAMING = {
+    16: ("__SSE__", "__builtin_ia32_movntps"),
+    32: ("__AVX__", "__builtin_ia32_movntps256"),
+    64: ("__AVX512F__", "__builtin_ia32_movntps512"),
+}
+
+# what was stored past the caches is seen by whoever learns that this thread is done
+STREAMED = """static inline void streamed(void) {
+#ifdef __SSE__
+  __builtin_ia32_sfence();
+#endif
+}"""
+
+
 def lane_place(name: str, vector: str, lanes: int) -> str:
     """The "quotient" or "remainder" of start, start + 1, ... by a number, for each lane.
 

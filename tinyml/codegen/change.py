@@ -171,7 +171,7 @@ class Change:
         looked = map_looked(store.position, lambda a: self.expr(a.value).looked(a.size))
         position = looked.substitute(self.index)
         value = self.expr(store.value)
-        return Store(store.slot, store.dtype, position, value, changed or (), store.op)
+        return replace(store, position=position, value=value, valid=changed or ())
 
     def expr(self, root: Expr) -> Expr:
         """Indices substituted; folds walk the new axes; surplus steps load and add nothing."""

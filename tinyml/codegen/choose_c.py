@@ -38,6 +38,7 @@ class CChooser(Chooser):
         elif last.size >= self.lanes and self.lanes > 1:
             self.apply(OptKind.LANES, last, self.lanes)
         self._share(number)
+        self._stream(number)
 
     def _read_across(self, number: int, last: Axis) -> Axis | None:
         """Another row axis along which some load lies side by side, and jumps along the last."""
@@ -115,6 +116,33 @@ class CChooser(Chooser):
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, walk.axes[-1], self.lanes)
         self.bind_grid(number)
+        self._read_ahead(number)
+        self._stream(number)
+
+    def _read_ahead(self, number: int) -> None:
+        """Memory is asked for the next row, where all that rows are made of fits the cache."""
+        rows = self.one(number).rows
+        if not rows or self._bytes <= self.target.cache:
+            return
+        outer = prod(a.size for a in rows)
+        if 2 * self._bytes // outer <= self.target.cache:
+            self.apply(OptKind.AHEAD, rows[-1])
+
+    def _stream(self, number: int) -> None:
+        """Results go past the caches, which could not hold them until they are read."""
+        one = self.one(number)
+        read = {load.slot for load in one.loads}
+        stores = [store for walk in one.walks for store in walk.stores]
+        if self._bytes <= self.target.last_cache or any(s.slot in read for s in stores):
+            return
+        for lane in [a for a, kind in self.nest.kinds if kind is Kind.LANE]:
+            if any(lane in store.position.free for store in stores):
+                self.apply(OptKind.STREAM, lane)
+
+    @property
+    def _bytes(self) -> int:
+        """Of all that the kernel reads and writes."""
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in self.nest.slots)
 
     def _keep(self, number: int) -> None:
         """What costs much and several loops would compute again waits in tiles, row by row."""

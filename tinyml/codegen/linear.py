@@ -10,6 +10,7 @@
              | AcrossThreads(name, op)            combined over the threads along tx; all get it
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
+             | Fetch(slot, position)              from memory to a cache, for later
              | Barrier()                          all threads of the block wait for each other
              | FragmentLoad(name, source) | FragmentFma(acc, a, b) | FragmentPut(slot, name)
                                                   tensor-core fragments, held by a warp
@@ -90,6 +91,7 @@ class Put:
     valid: Valid
     op: Op | None
     once: bool
+    streams: bool = False  # past the caches
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,14 @@ class PutTile:
     value: Expr
     valid: Valid
     op: Op | None = None
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """The line that slot[position] lies in, if there is such a place."""
+
+    slot: int
+    position: Linear
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,7 @@ Instr = (
     | AcrossThreads
     | Put
     | PutTile
+    | Fetch
     | Barrier
     | FragmentLoad
     | FragmentFma
@@ -228,10 +239,13 @@ def _text(instr: Instr) -> str:
         case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
             place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""
+            only += ", past the caches" if instr.streams else ""
             stored = ", ".join(map(_bare, values))
             return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
         case PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
             return f"{tile}[{place_text(index, valid, {})}] {_assigned(op)} {_bare(value)}"
+        case Fetch(slot, position):
+            return f"fetch slot{slot}[{position}]"
         case Barrier():
             return "barrier"
     return str(instr)

@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from tinyml.codegen import linear as ir
+from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import (
     Alu,
     Const,
@@ -85,6 +86,7 @@ class _Emitter:
         self.free_lanes: set[Axis] = set()
         if vectors:
             self.free_lanes.update(a for a, kind in nest.kinds if kind is Kind.LANE)
+        self.ahead = Ahead(nest.ahead, self.free_lanes)
 
     def kind(self, axis: Axis) -> Kind:
         return self.kinds.get(axis, Kind.LOOP)
@@ -142,7 +144,8 @@ class _Emitter:
             for wide in varied:
                 self._put(inner, wide, made, once)
 
-        self._open(scope, self._loops(group), {}, enter, body)
+        with self.ahead.in_loop():
+            self._open(scope, self._loops(group), {}, enter, body)
 
     def _put(
         self, scope: Scope, stores: list[Store], made: Mapping[Store, Expr], once: bool
@@ -155,8 +158,9 @@ class _Emitter:
             return
         values = tuple(made[store] for store in stores)
         position = self._place(scope, first.position)
+        valid, op, streams = first.valid, first.op, first.streams
         scope.instrs.append(
-            ir.Put(first.slot, first.dtype, position, values, first.valid, first.op, once)
+            ir.Put(first.slot, first.dtype, position, values, valid, op, once, streams)
         )
 
     def _open(
@@ -283,7 +287,8 @@ class _Emitter:
 
         filled = [tile.after for tile in self.tiles]
         long = LongFold(self._open, self._open_rests, filled, folds, declare, enter, body)
-        long.open(scope, loops, {}, accumulators)
+        with self.ahead.in_loop():
+            long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
 
@@ -373,7 +378,8 @@ class _Emitter:
         loops = self._loops(_by_stride(tile))
         if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
             loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
-        self._open(scope, loops, {}, enter, body)
+        with self.ahead.in_loop():
+            self._open(scope, loops, {}, enter, body)
 
     # ---- expressions ----
 
@@ -400,6 +406,8 @@ class _Emitter:
             if not trivial and (e in named or depth[e] > DEEPEST):
                 name = self._name("v", e.dtype, _lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, made[e]))
+                if isinstance(e, Load):
+                    homes[e].instrs += self.ahead.fetches(e, homes[e])
                 homes[e].known[e] = made[e] = name
                 depth[e] = 0
         return made[root]

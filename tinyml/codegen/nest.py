@@ -3,7 +3,7 @@
     loopnest ::= LoopNest(nest*)                 independent nests in one launch
     nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
     walk     ::= Walk(axes, store*)              more axes, inside a row
-    store    ::= Store(slot, position, value, valid, op)
+    store    ::= Store(slot, position, value, valid, op, streams)
     tile     ::= Tile(name, axes, index, value, after, over, op)
                                                  values staged in fast memory, filled anew at
                                                  each step of the axis `after`; those of every
@@ -48,7 +48,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Store:
-    """slot[position] = value, or op= value; only where `valid`."""
+    """slot[position] = value, or op= value; only where `valid`. `streams`: past the caches."""
 
     slot: int
     dtype: DType
@@ -56,6 +56,7 @@ class Store:
     value: Expr
     valid: Valid = ()
     op: Op | None = None
+    streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,17 @@ class Nest:
 
 @dataclass(frozen=True)
 class LoopNest:
-    """A kernel as loops. `kinds` lists the axes that are not plain loops."""
+    """A kernel as loops. `kinds` lists the axes that are not plain loops.
+
+    While a step of the axes in `ahead` is computed, memory is asked for what the next one reads.
+    """
 
     name: str
     nests: tuple[Nest, ...]
     slots: tuple[tuple[Shape, DType], ...]
     kinds: tuple[tuple[Axis, Kind], ...] = ()
     splits: tuple[Split, ...] = ()
+    ahead: tuple[Axis, ...] = ()
 
     def kind(self, axis: Axis) -> Kind:
         return dict(self.kinds).get(axis, Kind.LOOP)
@@ -188,10 +193,13 @@ def _lines(ln: LoopNest) -> Iterator[str]:
             for store in walk.stores:
                 sign = f"{SIGN.get(store.op, store.op.name.lower())}=" if store.op else "="
                 place = place_text(store.position, store.valid, text)
-                yield f"    slot{store.slot}[{place}] {sign} {text[store.value]}"
+                past = ", past the caches" if store.streams else ""
+                yield f"    slot{store.slot}[{place}] {sign} {text[store.value]}{past}"
         bound = dict.fromkeys(a for f in nest.folds for a in f.axes)
         if bound:
             yield f"  folds over {named(tuple(bound))}"
+    for axis in ln.ahead:
+        yield f"  reads ahead of {axis.name}"
     for split in ln.splits:
         if split.rest:
             yield f"  {split.rest} of {split.inner.name} remain after {split.outer.name}"

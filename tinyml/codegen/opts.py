@@ -12,6 +12,8 @@
     BLOCK     a fold is made in steps of a given size; sums wait in a tile between them
     STAGE     what a slot's load reads at each step of an axis is copied to a tile first
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
+    AHEAD     while a step of an axis is computed, memory is asked for what the next one reads
+    STREAM    vectors along lanes are stored past the caches
 
 A list of Opts can be printed, cached, searched and written by hand; it never changes results
 beyond the rounding of sums in another order.
@@ -22,7 +24,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row, pad, peel, split
@@ -30,6 +32,7 @@ from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Tile
 from tinyml.codegen.tiles import block, stage
+from tinyml.codegen.wide_stores import stream
 from tinyml.index import (
     Axis,
 )
@@ -50,6 +53,8 @@ class OptKind(Enum):
     BLOCK = "block"
     STAGE = "stage"
     KEEP = "keep"
+    AHEAD = "ahead"
+    STREAM = "stream"
 
     __hash__ = object.__hash__
 
@@ -108,6 +113,13 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             return stage(nest, axis, opt.slot, opt.amount)
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
+        case OptKind.AHEAD:
+            walked = is_row(nest, axis) and nest.kind(axis) in (Kind.GRID, Kind.LOOP)
+            _require(walked, opt, "no thread walks its rows one after the other")
+            return replace(nest, ahead=(*nest.ahead, axis))
+        case OptKind.STREAM:
+            _require(nest.kind(axis) is Kind.LANE, opt, "only vectors go past the caches")
+            return stream(nest, axis)
         case OptKind.BLOCK:
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return block(nest, axis, opt.amount)
@@ -126,7 +138,7 @@ def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
     tiles = [tile for one in nest.nests for tile in one.tiles]
     folded = any(not tile.copies for tile in tiles)
     _require(opt.kind is not OptKind.THREAD or not folded, opt, "sums in tiles are one thread's")
-    if opt.kind in (OptKind.STAGE, OptKind.KEEP):
+    if opt.kind in (OptKind.STAGE, OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM):
         return
     if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
         return

@@ -148,6 +148,8 @@ class Renderer:
                 yield from self.put(instr)
             case ir.PutTile():
                 yield from self.put_tile(instr)
+            case ir.Fetch():
+                yield from self.fetch(instr)
             case ir.Barrier():
                 yield self.barrier()
             case _:
@@ -176,6 +178,9 @@ class Renderer:
 
     def put_tile(self, put: ir.PutTile) -> Iterator[str]:
         raise NotImplementedError
+
+    def fetch(self, fetch: ir.Fetch) -> Iterator[str]:
+        yield from ()  # many threads wait for memory in turn
 
     def guarded(self, valid: Valid, line: str) -> str:
         return f"if ({self.condition(valid)[0]}) {line}" if valid else line

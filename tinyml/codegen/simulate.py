@@ -96,6 +96,8 @@ class _Threads:
                 self.tiles.put(tile, self.block, at, new, chosen)
             case ir.Barrier():
                 self.tiles.barrier()
+            case ir.Fetch():
+                pass  # changes no value
             case _:
                 raise TypeError(f"cannot simulate {instr}")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, substitute
-from tinyml.codegen.nest import Store
+from tinyml.codegen.nest import LoopNest, Store
 from tinyml.codegen.scope import Known
-from tinyml.index import ZERO, Axis, linear, substitute_valid
+from tinyml.index import ZERO, Axis, Linear, linear, substitute_valid
 
 
 def substitute_store(store: Store, known: Known) -> Store | None:
@@ -17,7 +18,7 @@ def substitute_store(store: Store, known: Known) -> Store | None:
         return None
     position = store.position.substitute(known)
     value = substitute(store.value, known)
-    return Store(store.slot, store.dtype, position, value, valid, store.op)
+    return replace(store, position=position, value=value, valid=valid)
 
 
 def widened(store: Store, lane: Axis) -> Store:
@@ -31,18 +32,39 @@ def widened(store: Store, lane: Axis) -> Store:
         return part
 
     value = rewrite(store.value, widen)
-    return Store(store.slot, store.dtype, store.position, value, store.valid, store.op)
+    return replace(store, value=value)
 
 
 def _wide_at(e: Load, lane: Axis) -> bool:
-    start = e.position - linear(lane)
+    in_one = e.dtype.itemsize * lane.size in (4, 8, 16)
+    return in_one and not any(lane in v.free for v in e.valid) and _aligned(e.position, lane)
+
+
+def _aligned(position: Linear, lane: Axis) -> bool:
+    """Whether all lanes are one place after another from a multiple of their number on."""
+    start = position - linear(lane)
     return (
-        e.position.stride(lane) == 1
-        and not any(lane in v.free for v in e.valid)
-        and e.dtype.itemsize * lane.size in (4, 8, 16)
+        position.stride(lane) == 1
         and all(f % lane.size == 0 for _, f in start.terms)
         and start.constant % lane.size == 0
     )
+
+
+def stream(nest: LoopNest, lane: Axis) -> LoopNest:
+    """Whole vectors along `lane` are stored past the caches, where they are aligned."""
+
+    def streamed(store: Store) -> Store:
+        whole = store.op is None and not any(lane in v.free for v in store.valid)
+        return replace(store, streams=whole and _aligned(store.position, lane))
+
+    nests = tuple(
+        replace(
+            one,
+            walks=tuple(replace(w, stores=tuple(map(streamed, w.stores))) for w in one.walks),
+        )
+        for one in nest.nests
+    )
+    return replace(nest, nests=nests)
 
 
 def side_by_side(stores: Sequence[Store]) -> bool:

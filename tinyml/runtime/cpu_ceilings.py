@@ -97,7 +97,7 @@ class Probe:
     def __init__(self, launches: Sequence[Launch], width: int, threads: int) -> None:
         self.read, self.write, self.fma = launches
         self.width, self.threads = width, threads
-        self.caches = _caches()
+        self.caches = caches()
         self._asked = np.zeros(3, np.int64)
         self._most = min(max(4 * self.caches[-1], _MEMORY[0]), _MEMORY[1])
         self._data = np.zeros(self._most + 64, np.uint8)
@@ -142,7 +142,7 @@ class Probe:
         return time.perf_counter() - began
 
 
-def _caches() -> tuple[int, ...]:
+def caches() -> tuple[int, ...]:
     """Bytes of each cache of data, from the first level, as far as one thread may use it."""
     found: dict[int, int] = {}
     for folder in sorted(_CACHES.glob("index*")):

@@ -1,0 +1,82 @@
+"""While a row is computed, memory is asked for what the next one reads: once, a line at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import graphs
+import numpy as np
+import stages
+from graphs import leaf
+
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.opts import OptKind, optimize, parse
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule import schedule
+
+SMALL = replace(stages.C, cache=1 << 10)
+
+
+def kernel_of(root: LazyBuffer) -> Kernel:
+    (k,) = stages.kernels_of(schedule([root]))
+    return k
+
+
+def linear(k: Kernel, *opts: str) -> LinearKernel:
+    return linearize(optimize(lower(k), [parse(opt) for opt in opts]))
+
+
+def test_the_second_loop_asks_for_the_next_row() -> None:
+    k = kernel_of(graphs.layernorm(leaf(5, 64)))  # mean, variance, result: three loops
+    plain = linear(k, "grid i0", "ahead i0")
+    text = str(plain)
+    assert text.count("fetch") == 1
+    assert "fetch slot1[i0*64 + r0 + 64]" in text
+    before, after = text.split("fetch")
+    assert before.count("slot1[") == 2
+    assert after.count("slot1[") == 1 + 1
+
+
+def test_a_line_is_asked_for_once() -> None:
+    k = kernel_of(graphs.layernorm(leaf(5, 64)))
+    text = str(linear(k, "grid i0", "lanes r0 8", "unroll r0 4", "ahead i0"))
+    asked = [line.strip() for line in text.splitlines() if "fetch" in line]
+    assert asked == ["fetch slot1[i0*64 + r0*32 + 64]", "fetch slot1[i0*64 + r0*32 + 80]"]
+
+
+def test_what_is_read_once_needs_no_asking() -> None:
+    assert "fetch" not in str(
+        linear(kernel_of(graphs.total(leaf(5, 64), 1)), "grid i0", "ahead i0")
+    )
+
+
+def test_weights_that_all_rows_share_are_not_asked_for() -> None:
+    x, weight = leaf(5, 64), leaf(1, 64)
+    k = kernel_of(graphs.softmax(graphs.add(x, graphs.spread(weight, (5, 64)))))
+    assert "fetch slot1" in str(linear(k, "grid i0", "ahead i0"))
+    assert "fetch slot2" not in str(linear(k, "grid i0", "ahead i0"))
+
+
+def test_rows_are_read_ahead_where_they_come_from_memory() -> None:
+    """That is, where all is more than a cache holds, but two rows are not."""
+    chosen = {}
+    for shape in ((4, 16), (64, 16), (64, 512)):
+        opts, _ = choose(lower(kernel_of(graphs.softmax(leaf(*shape)))), SMALL)
+        chosen[shape] = OptKind.AHEAD in {opt.kind for opt in opts}
+    assert chosen == {(4, 16): False, (64, 16): True, (64, 512): False}
+
+
+def test_the_processor_is_not_disturbed_at_the_end() -> None:
+    """The last row asks for what lies behind the buffer, which nobody answers."""
+    roots = [graphs.softmax(leaf(3, 40))]
+    (k,) = stages.kernels_of(schedule(roots))
+    opts = [parse(text) for text in ("grid i0", "lanes j0 8", "ahead i0")]
+    rng = np.random.default_rng(1)
+    arrays = [np.zeros((3, 40), np.float32), rng.standard_normal((3, 40), np.float32)]
+    stages.on_machine("CPU", [k], opts)(k, arrays)
+    weights = np.exp(arrays[1])
+    np.testing.assert_allclose(arrays[0], weights / weights.sum(1, keepdims=True), 1e-5)

@@ -1,0 +1,63 @@
+"""Vectors that are stored past the caches: where, and that they arrive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml import lazy
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.lower import lower
+from tinyml.codegen.opts import OptError, OptKind, apply, optimize, parse
+from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int8
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
+from tinyml.schedule import schedule
+
+SMALL = replace(stages.C, last_cache=1 << 10)
+
+
+def kernel_of(root: LazyBuffer) -> Kernel:
+    (k,) = stages.kernels_of(schedule([root]))
+    return k
+
+
+def streamed(k: Kernel) -> list[bool]:
+    opts, nest = choose(lower(k), SMALL)
+    asked = OptKind.STREAM in {opt.kind for opt in opts}
+    found = [s.streams for one in nest.nests for walk in one.walks for s in walk.stores]
+    assert asked or not any(found)
+    return found
+
+
+def test_results_go_past_the_caches_that_cannot_hold_them() -> None:
+    assert streamed(kernel_of(graphs.add(leaf(8, 8), leaf(8, 8)))) == [False]
+    assert streamed(kernel_of(graphs.add(leaf(8, 32), leaf(8, 32)))) == [True]
+    assert streamed(kernel_of(graphs.softmax(leaf(8, 32)))) == [True]
+
+
+def test_rows_that_begin_anywhere_do_not() -> None:
+    assert streamed(kernel_of(graphs.softmax(leaf(8, 37)))) == [False]
+
+
+def test_nor_does_what_one_vector_is_not_enough_for() -> None:
+    with pytest.raises(OptError, match="only vectors"):
+        apply(lower(kernel_of(graphs.add(leaf(8), leaf(8)))), parse("stream i0"))
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8, bool_], ids=str)
+def test_whoever_reads_it_finds_it_there(dtype: DType) -> None:
+    """Vectors of each size, those without such an instruction too, and a rest."""
+    k = kernel_of(lazy.map_(Op.MAX, leaf(163, dtype=dtype), leaf(163, dtype=dtype)))
+    opts = [parse(text) for text in ("lanes i0 8", "stream i0v")]
+    assert optimize(lower(k), opts).nests[0].walks[0].stores[0].streams
+    rng = np.random.default_rng(1)
+    arrays = [np.zeros(163, dtype.compute), *(graphs.numbers(rng, (163,), dtype) for _ in "ab")]
+    stages.on_machine("CPU", [k], opts)(k, arrays)
+    np.testing.assert_array_equal(arrays[0], np.maximum(arrays[1], arrays[2]))

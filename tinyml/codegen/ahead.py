@@ -1,0 +1,58 @@
+"""Ahead: while a row is computed, memory is asked for the next one.
+
+Where several loops of a row read the same elements, the first of them waits for memory, and the
+others compute on what a cache holds, while memory has nothing to do. So the second loop asks for
+the same elements one step of an axis further on: a line at a time, where it reads this step's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Load
+from tinyml.codegen.scope import Scope
+from tinyml.index import Axis, Linear, linear
+
+LINE = 64  # bytes that memory delivers at once
+
+Read = tuple[int, Axis, int]  # a slot, and how far its elements are from those of the next step
+
+
+class Ahead:
+    """What the loops of one nest read, in the order in which they are written."""
+
+    def __init__(self, axes: Iterable[Axis], lanes: Container[Axis]) -> None:
+        self.axes, self.lanes = tuple(axes), lanes
+        self.made = self.loop = 0
+        self.first: dict[Read, int] = {}  # the loop that reads it first
+        self.asking: dict[Read, int] = {}  # the one after that
+        self.asked: set[tuple[Scope, int, Linear]] = set()
+
+    @contextmanager
+    def in_loop(self) -> Iterator[None]:
+        """What is read meanwhile is read by a loop of its own."""
+        outer, self.made = self.loop, self.made + 1
+        self.loop = self.made
+        yield
+        self.loop = outer
+
+    def fetches(self, load: Load, scope: Scope) -> list[ir.Fetch]:
+        """What to ask for where `load` stands."""
+        if load.sources or load.valid or not self.axes:
+            return []
+        start = load.position.substitute({a: linear(0) for a in load.free if a in self.lanes})
+        found = []
+        for axis in self.axes:
+            stride = start.stride(axis)
+            read = load.slot, axis, stride or 0
+            if not stride or self.first.setdefault(read, self.loop) == self.loop:
+                continue
+            elements = LINE // load.dtype.itemsize
+            line = start - start.constant % elements
+            new = (scope, load.slot, line) not in self.asked
+            if new and self.asking.setdefault(read, self.loop) == self.loop:
+                self.asked.add((scope, load.slot, line))
+                found.append(ir.Fetch(load.slot, line + stride))
+        return found
