@@ -75,6 +75,18 @@ def test_transposed_convolution_is_the_gradient(device: str, rng: np.random.Gene
     np.testing.assert_allclose(transposed.numpy(), x.grad.numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_gradient_of_a_sum_over_short_rows(device: str, rng: np.random.Generator) -> None:
+    x = Tensor.zeros(1, 15, 5, 5, requires_grad=True)
+    w = rng.standard_normal((15, 3, 3, 3)).astype(np.float32)
+    x.conv2d(Tensor(w), groups=5).sum().backward()
+    assert x.grad is not None
+    per_input = w.reshape(5, 3, 3, 3, 3).sum(1).reshape(15, 3, 3)
+    wanted = np.zeros((1, 15, 5, 5))
+    for i, j in itertools.product(range(3), range(3)):
+        wanted[0, :, i : i + 3, j : j + 3] += per_input[:, i, j, None, None]
+    np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_pools(device: str) -> None:
     x = np.arange(35, dtype=np.float32).reshape(1, 1, 5, 7) % 11
     t = Tensor(x, requires_grad=True)

@@ -93,3 +93,10 @@ def test_a_sum_of_other_powers_is_a_cascade_too() -> None:
     q, k, v = queries((1, 1, 19, 21, 8))
     likeness = (q @ k.transpose(-2, -1)).square()
     assert_right(attention_kernel((likeness / likeness.max(-1, keepdim=True)) @ v))
+
+
+def test_what_is_made_of_a_kept_value_is_staged_when_that_is_filled() -> None:
+    """As in the gradient of a weight before a normalisation over the batch."""
+    h, w, x = memory(32, 8), memory(4, 8), memory(32, 16)
+    d = (h @ w.T).softmax(1) @ w
+    assert_right(attention_kernel((d + (d * h).sum(0)).T @ x))

@@ -41,8 +41,11 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
         chooser.apply(OptKind.ORDER, name)
     chooser.bind_grid(number, but=(inner, lane.name, *outer))
     after = _walked_last(chooser, number, inner, lane.name)
+    before: set[str] = set()
     while any(chooser.apply(OptKind.KEEP, after, amount) for amount in (2 * lanes, 0)):
-        _fill(chooser, chooser.one(number).tiles[-1], lanes)
+        (tile,) = (t for t in chooser.one(number).tiles if t.name not in before)
+        before.add(tile.name)
+        _fill(chooser, tile, lanes)
     row = chooser.row(number, inner)
     if row is not None and row.size > 1:
         chooser.apply(OptKind.UNROLL, inner, min(_height(chooser), row.size))

@@ -61,7 +61,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         return False
     height = min(sides.kept.size, 6 if chooser.target.vector_registers == 16 else 12)
     packs = sides.packed is not None and sides.kept.size >= 2 * height
-    if packs and sides.lane.size < 2 * lanes:  # a tail of its own, masked
+    if sides.lane.size < (2 if packs else 1) * lanes:  # a tail of its own, masked
         chooser.apply(OptKind.PAD, sides.lane, min(-(-sides.lane.size // lanes), 2) * lanes)
     lane = chooser.row(number, sides.lane.name) or sides.lane
     tiling = _tiling(chooser, number, found, sides, lane.size // lanes, height)

@@ -10,7 +10,7 @@ to memory. Nothing here knows that: kept is, innermost first,
 
     what costs much, and what several loops of a row would compute again, as softmax's exp
 
-each at one step of an axis, filled in this order.
+each at one step of an axis, filled before what reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from dataclasses import replace
 from tinyml.codegen.change import Change, OptError
 from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu, rewrite
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
-from tinyml.codegen.tiles import ORDER, check_filled, reading, walked_before, within_fold
+from tinyml.codegen.tiles import (
+    ORDER,
+    check_filled,
+    reading,
+    walked_before,
+    with_tile,
+    within_fold,
+)
 from tinyml.graph import toposort
 from tinyml.index import Axis, both, inside, linear, row_major
 from tinyml.ops import WORK, Op
@@ -86,7 +93,7 @@ def _kept(
     for e in same:
         (other,) = (e.free - value.free) or (last,)
         made = reading(made, e, stored.substitute({last: linear(other)}))
-    return replace(made, tiles=(*made.tiles, tile)), own
+    return with_tile(made, tile), own
 
 
 def _reads_tile(e: Expr) -> bool:

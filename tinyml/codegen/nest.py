@@ -217,5 +217,16 @@ def verify(ln: LoopNest) -> None:
                 known = {*nest.rows, *walk.axes}
                 if not (store.position.free | store.value.free) <= known:
                     raise VerifyError(f"{ln.name}: slot{store.slot} outside its walk\n{ln}")
+        _verify_tiles(ln, nest)
         if len({a.name for a in walked}) < len(walked):
             raise VerifyError(f"{ln.name}: two axes of one name\n{ln}")
+
+
+def _verify_tiles(ln: LoopNest, nest: Nest) -> None:
+    """Of the tiles that are filled at one place, each reads only those before it."""
+    later = {tile.name: tile.after for tile in nest.tiles}
+    for tile in nest.tiles:
+        for e in toposort([tile.value]):
+            if isinstance(e, Stored) and later.get(e.name) is tile.after:
+                raise VerifyError(f"{ln.name}: {tile.name} reads {e.name}, filled later\n{ln}")
+        del later[tile.name]

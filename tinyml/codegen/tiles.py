@@ -109,7 +109,7 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         if len(found) > 1:
             raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
         tile, changed = _tile(nest, one, found[0], after, f"tile{number}")
-        made = replace(changed, tiles=(tile, *changed.tiles))
+        made = with_tile(changed, tile)
         check_filled(nest, made)
         staged.append(made)
         number += 1
@@ -118,6 +118,13 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         for axis in _written_out(nest, tile):
             nest = bind(nest, axis, Kind.UNROLL)
     return replace(nest, nests=tuple(staged))
+
+
+def with_tile(one: Nest, tile: Tile) -> Nest:
+    """The nest with one more tile, filled as soon as those are that it reads."""
+    read = {e.name for e in toposort([tile.value]) if isinstance(e, Stored)}
+    place = max((n for n, other in enumerate(one.tiles, 1) if other.name in read), default=0)
+    return replace(one, tiles=(*one.tiles[:place], tile, *one.tiles[place:]))
 
 
 def within_fold(nest: LoopNest, axis: Axis) -> bool:
