@@ -25,8 +25,7 @@ def only(*roots: LazyBuffer) -> Kernel:
 
 
 def slot(number: int, *shape: int) -> LazyBuffer:
-    node: LazyBuffer = lazy.Slot(shape, float32, "", (), number)
-    return node
+    return lazy.node(lazy.Slot, shape, float32, "", (), number)
 
 
 def test_a_kernel_is_run_on_whole_arrays() -> None:
@@ -98,8 +97,8 @@ def test_what_is_no_kernel_is_refused(message: str) -> None:
 
 
 def test_several_outputs_and_scatters_are_run() -> None:
-    index: LazyBuffer = lazy.Slot((4,), int32, "", (), 1)
-    source: LazyBuffer = lazy.Slot((4,), float32, "", (), 2)
+    index = lazy.node(lazy.Slot, (4,), int32, "", (), 1)
+    source = lazy.node(lazy.Slot, (4,), float32, "", (), 2)
     k = Kernel(
         ((Output(0, (3,), source, (0,), index, 0, Op.ADD),),),
         (((3,), float32), ((4,), int32), ((4,), float32)),

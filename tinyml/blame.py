@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import graph, interpret, lazy, trace
+from tinyml import interpret, lazy, trace
 from tinyml.dtype import to_compute
 from tinyml.errors import NanError
 from tinyml.graph import toposort
@@ -32,11 +32,11 @@ _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def start() -> Callable[[], None]:
     """From now on, raise NanError at a realize whose result holds NaN; returns what ends it."""
     watcher = _Watcher()
-    graph.listeners.append(watcher.note)
+    lazy.known.listeners.append(watcher.note)
     ends: list[Callable[[], None]] = [
         trace.subscribe(trace.Realizing, watcher.keep),
         trace.subscribe(trace.Realized, watcher.check),
-        partial(graph.listeners.remove, watcher.note),
+        partial(lazy.known.listeners.remove, watcher.note),
     ]
 
     def end() -> None:

@@ -150,6 +150,26 @@ def from_numpy(dtype: npt.DTypeLike) -> DType:
     return found
 
 
+def to_text(value: Any, dtype: DType) -> str:
+    """A number of this dtype, exactly: -0.0 is not 0.0, and a NaN equals itself."""
+    if dtype.kind == "f":
+        return float(value).hex()
+    if dtype is bool_:
+        return str(bool(value))
+    value = int(value)
+    if not dtype.min <= value <= dtype.max:  # wraps around, as a cast does
+        span = 1 << (8 * dtype.itemsize)
+        value = (value - int(dtype.min)) % span + int(dtype.min)
+    return str(value)
+
+
+def from_text(text: str, dtype: DType) -> float | int | bool:
+    """The number that was written by `to_text`."""
+    if dtype.is_float:
+        return float.fromhex(text)
+    return text == "True" if dtype is bool_ else int(text)
+
+
 def promote(*dtypes: DType) -> DType:
     """The dtype that an op on operands of these dtypes computes in."""
     result = dtypes[0]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Container, Hashable, Iterable
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-_T = TypeVar("_T")
-
 
 class _Entry(weakref.ref[Any]):
     """A node in the table of `Interned`, and the parts by which it is found."""
@@ -26,40 +24,47 @@ class Interned(type):
 
     def __call__(cls, *parts: Any) -> Any:
         key = (cls, *parts)
-        entry = _nodes.get(key)
+        entry = _interned.get(key)
         node = None if entry is None else entry()
-        return remember(key, _make(cls, *parts)) if node is None else node
+        if node is None:
+            node = _make(cls, *parts)
+            entry = _interned[key] = _Entry(node, _forget)
+            entry.key = key
+        return node
 
 
-def known(key: Hashable) -> Any:
-    """The node of this key; None if there is none."""
-    entry = _nodes.get(key)
-    return None if entry is None else entry()
-
-
-def remember(key: Hashable, node: _T) -> _T:
-    """A new node, to be found by its key while it is alive."""
-    if listeners:
-        for listener in listeners:
-            listener(node)
-    entry = _nodes[key] = _Entry(node, _forget)
-    entry.key = key
-    return node
-
-
-listeners: list[Callable[[Any], None]] = []  # are told of each new node
-_nodes: dict[Hashable, _Entry] = {}
+_interned: dict[Hashable, _Entry] = {}
 _make = type.__call__
 
 
 def _forget(entry: _Entry) -> None:
-    if _nodes.get(entry.key) is entry:  # else there is an equal node again
-        del _nodes[entry.key]
+    if _interned.get(entry.key) is entry:  # else there is an equal node again
+        del _interned[entry.key]
 
 
-def count_nodes() -> int:
-    """How many nodes are alive."""
-    return len(_nodes)
+class Known:
+    """Nodes that are alive, by keys that hold no other node: for those that every op makes.
+
+    A key names the sources by their ids. They live as long as the node does, and once it is dead
+    its key leads nowhere. So nobody waits for a node to die; the dead are dropped now and then.
+    """
+
+    __slots__ = ("listeners", "nodes", "room")
+
+    def __init__(self) -> None:
+        self.nodes: dict[Hashable, weakref.ref[Any]] = {}
+        self.room = 4096
+        self.listeners: list[Callable[[Any], None]] = []  # are told of each new node
+
+    def __len__(self) -> int:
+        return sum(reference() is not None for reference in self.nodes.copy().values())
+
+    def sweep(self) -> None:
+        """Drop the dead. (Of equal nodes that two threads make at once both may live on.)"""
+        for key, reference in self.nodes.copy().items():
+            if reference() is None and self.nodes.get(key) is reference:
+                del self.nodes[key]
+        self.room = 2 * len(self.nodes) + 4096
 
 
 class HasSources(Protocol):

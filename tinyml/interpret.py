@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tinyml import lazy
-from tinyml.dtype import DType, bfloat16, bfloat16_bits, bfloat16_values, bool_, float32
+from tinyml.dtype import (
+    DType,
+    bfloat16,
+    bfloat16_bits,
+    bfloat16_values,
+    bool_,
+    float32,
+    from_text,
+)
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import MEANING, Movement, Op
@@ -165,7 +173,7 @@ def _accumulator(dtype: DType) -> np.dtype[Any]:
 
 def _pad(x: Array, arg: Any, node: LazyBuffer) -> Array:
     counts, text = arg
-    out = np.full(node.shape, lazy.parse_number(text, node.dtype), x.dtype)
+    out = np.full(node.shape, from_text(text, node.dtype), x.dtype)
     inside = tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, counts, strict=True))
     out[inside] = x
     return out

@@ -24,24 +24,22 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+from weakref import ref
 
-from tinyml.dtype import DType, bool_
+from tinyml.dtype import DType, bool_, from_text, to_text
 from tinyml.errors import DTypeError, ShapeError
-from tinyml.graph import known, remember
+from tinyml.graph import Known
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
 from tinyml.roster import Roster
 
 Shape = tuple[int, ...]
 Sources: TypeAlias = "tuple[LazyBuffer, ...]"
-_new = object.__new__
+_N = TypeVar("_N", bound="LazyBuffer")
 
 
 class LazyBuffer:
-    """A node. `sources` are the nodes it is computed from, `arg` is all else it says.
-
-    As with graph.Interned, equal nodes are one object; every op makes some, so it is done here.
-    """
+    """A node. `sources` are the nodes it is computed from, `arg` is all else it says."""
 
     __slots__ = ("__weakref__", "arg", "device", "dtype", "shape", "sources")
     shape: Shape
@@ -49,18 +47,6 @@ class LazyBuffer:
     device: str
     sources: Sources
     arg: Any
-
-    def __new__(
-        cls, shape: Shape, dtype: DType, device: str, sources: Sources = (), arg: Any = None
-    ) -> Any:
-        key = (cls, arg, sources, dtype, shape, device)
-        node = known(key)
-        if node is None:
-            node = _new(cls)
-            node.shape, node.dtype, node.device = shape, dtype, device
-            node.sources, node.arg = sources, arg
-            remember(key, node)
-        return node
 
     @property
     def size(self) -> int:
@@ -71,8 +57,7 @@ class LazyBuffer:
         """The same node on other sources (of the same shapes and dtypes)."""
         if sources == self.sources:
             return self
-        node: LazyBuffer = type(self)(self.shape, self.dtype, self.device, sources, self.arg)
-        return node
+        return node(type(self), self.shape, self.dtype, self.device, sources, self.arg)
 
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {self.arg}"
@@ -93,7 +78,7 @@ class Const(LazyBuffer):
 
     @property
     def value(self) -> float | int | bool:
-        return parse_number(self.arg, self.dtype)
+        return from_text(self.arg, self.dtype)
 
 
 class Iota(LazyBuffer):
@@ -195,18 +180,6 @@ class Slot(LazyBuffer):
     __slots__ = ()
 
 
-def parse_number(text: str, dtype: DType) -> float | int | bool:
-    """The number that a Const's text stands for."""
-    if dtype.is_float:
-        return float.fromhex(text)
-    return text == "True" if dtype is bool_ else int(text)
-
-
-def zero_text(dtype: DType) -> str:
-    """The text of a Const that is 0."""
-    return _exact_text(0, dtype)
-
-
 def read_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
     """The sources whose values `node` needs: an Assign does not read its target."""
     return node.sources[1:] if isinstance(node, Assign) else node.sources
@@ -227,59 +200,79 @@ def assigned(node: LazyBuffer) -> LazyBuffer:
 
 # ---- building: each checks what it is given and returns a node ----
 
+_WHERE = Op.WHERE  # looking up a member of an Enum takes its time
 _identities = itertools.count()
+known = Known()
+
+
+def node(
+    kind: type[_N], shape: Shape, dtype: DType, device: str, sources: Sources = (), arg: Any = None
+) -> _N:
+    """The node that says this: the one there is, or a new one."""
+    below: Any
+    match sources:  # written out, because most nodes have one or two
+        case (source,):
+            below = id(source)
+        case (first, second):
+            below = id(first), id(second)
+        case _:
+            below = tuple(map(id, sources))
+    key = (kind, arg, below, dtype, shape, device)
+    reference = known.nodes.get(key)
+    made = None if reference is None else reference()
+    if made is None:
+        made = kind()
+        made.shape, made.dtype, made.device = shape, dtype, device
+        made.sources, made.arg = sources, arg
+        known.nodes[key] = ref(made)
+        if len(known.nodes) > known.room:
+            known.sweep()
+        for listener in known.listeners:
+            listener(made)
+    return made
 
 
 def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
-    node: Data = Data(shape, dtype, device, (), next(_identities))
-    node.readers = Roster()
-    return node
+    leaf = node(Data, shape, dtype, device, (), next(_identities))
+    leaf.readers = Roster()
+    return leaf
 
 
 def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffer:
     """`value` everywhere in `shape`."""
-    return _const(_exact_text(value, dtype), dtype, device, shape)
+    return _const(to_text(value, dtype), dtype, device, shape)
 
 
 @lru_cache(maxsize=4096)  # most programs use the same few
 def _const(text: str, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
-    scalar: LazyBuffer = Const((), dtype, device, (), text)
+    scalar = node(Const, (), dtype, device, (), text)
     return expand(reshape(scalar, (1,) * len(shape)), shape) if shape else scalar
-
-
-def _exact_text(value: Any, dtype: DType) -> str:
-    if dtype.kind == "f":
-        return float(value).hex()
-    if dtype is bool_:
-        return str(bool(value))
-    value = int(value)
-    if not dtype.min <= value <= dtype.max:  # wraps around, as a cast does
-        span = 1 << (8 * dtype.itemsize)
-        value = (value - int(dtype.min)) % span + int(dtype.min)
-    return str(value)
 
 
 def iota(n: int, dtype: DType, device: str) -> LazyBuffer:
     """0, 1, ..., n - 1, of shape (n,)."""
     if not dtype.is_int:
         raise DTypeError(f"iota counts in integers, not in {dtype}")
-    node: LazyBuffer = Iota((n,), dtype, device)
-    return node
+    return node(Iota, (n,), dtype, device)
 
 
 def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
     """`op` on every element. Shapes, dtypes and devices are equal (WHERE: of the last two)."""
+    return mapped(op, operands)
+
+
+def mapped(op: Op, operands: Sources) -> LazyBuffer:
+    """map_, of operands in a tuple."""
     last = operands[-1]
     shape, dtype, device = last.shape, last.dtype, last.device
-    alike = op is not Op.WHERE  # whose first operand is a bool
+    alike = op is not _WHERE  # whose first operand is a bool
     for other in operands:
         if other.shape != shape or other.dtype is not dtype or other.device != device:
             alike = False
     if not alike:
         _check_operands(op, operands)
-    node: LazyBuffer = Map(shape, _result_dtype(op, dtype), device, operands, op)
-    return node
+    return node(Map, shape, _result_dtype(op, dtype), device, operands, op)
 
 
 def _check_operands(op: Op, operands: tuple[LazyBuffer, ...]) -> None:
@@ -318,8 +311,7 @@ def cast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
     """The values of x as `dtype`; float to int truncates, anything to bool is `!= 0`."""
     if x.dtype is dtype:
         return x
-    node: LazyBuffer = Map(x.shape, dtype, x.device, (x,), Op.CAST)
-    return node
+    return node(Map, x.shape, dtype, x.device, (x,), Op.CAST)
 
 
 def bitcast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
@@ -328,8 +320,7 @@ def bitcast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
         return x
     if x.dtype.itemsize != dtype.itemsize or bool_ in (x.dtype, dtype):
         raise DTypeError(f"bitcast: {x.dtype} to {dtype}: sizes differ or one is bool")
-    node: LazyBuffer = Map(x.shape, dtype, x.device, (x,), Op.BITCAST)
-    return node
+    return node(Map, x.shape, dtype, x.device, (x,), Op.BITCAST)
 
 
 def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
@@ -344,15 +335,13 @@ def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
     shape = tuple([1 if a in kept else n for a, n in enumerate(x.shape)])
     if shape == x.shape:
         return x
-    node: LazyBuffer = Reduce(shape, x.dtype, x.device, (x,), (op, kept))
-    return node
+    return node(Reduce, shape, x.dtype, x.device, (x,), (op, kept))
 
 
 def gather(x: LazyBuffer, index: LazyBuffer, axis: int) -> LazyBuffer:
     """out[.. i ..] = x[.. index[.. i ..] ..] along `axis`; all other axes agree."""
     _check_index("gather", x, index, axis)
-    node: LazyBuffer = Gather(index.shape, x.dtype, x.device, (x, index), axis)
-    return node
+    return node(Gather, index.shape, x.dtype, x.device, (x, index), axis)
 
 
 def scatter(
@@ -367,8 +356,7 @@ def scatter(
     if op not in REDUCE:
         raise DTypeError(f"scatter combines with {sorted(o.name for o in REDUCE)}, not {op.name}")
     sources = (base, index, source)
-    node: LazyBuffer = Scatter(base.shape, base.dtype, base.device, sources, (axis, op))
-    return node
+    return node(Scatter, base.shape, base.dtype, base.device, sources, (axis, op))
 
 
 def _check_index(name: str, x: LazyBuffer, index: LazyBuffer, axis: int) -> None:
@@ -385,16 +373,14 @@ def contiguous(x: LazyBuffer) -> LazyBuffer:
     """The values of x in memory of their own."""
     if isinstance(x, (Data, Contiguous, Assign)):
         return x
-    node: LazyBuffer = Contiguous(x.shape, x.dtype, x.device, (x,))
-    return node
+    return node(Contiguous, x.shape, x.dtype, x.device, (x,))
 
 
 def copy(x: LazyBuffer, device: str) -> LazyBuffer:
     """x on another device."""
     if x.device == device:
         return x
-    node: LazyBuffer = Copy(x.shape, x.dtype, device, (x,))
-    return node
+    return node(Copy, x.shape, x.dtype, device, (x,))
 
 
 def assign(target: LazyBuffer, value: LazyBuffer) -> LazyBuffer:
@@ -405,16 +391,14 @@ def assign(target: LazyBuffer, value: LazyBuffer) -> LazyBuffer:
         raise ShapeError(
             f"cannot assign {value.dtype} {value.shape} to {target.dtype} {target.shape}"
         )
-    node: LazyBuffer = Assign(target.shape, target.dtype, target.device, (target, value))
-    return node
+    return node(Assign, target.shape, target.dtype, target.device, (target, value))
 
 
 # ---- movement ----
 
 
 def _move(movement: Movement, x: LazyBuffer, shape: Shape, arg: Any) -> LazyBuffer:
-    node: LazyBuffer = Move(shape, x.dtype, x.device, (x,), (movement, arg))
-    return node
+    return node(Move, shape, x.dtype, x.device, (x,), (movement, arg))
 
 
 def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
@@ -469,7 +453,7 @@ def pad(x: LazyBuffer, counts: Sequence[tuple[int, int]], value: Any = 0) -> Laz
     if not any(b or a for b, a in counts):
         return x
     shape = tuple(n + b + a for n, (b, a) in zip(x.shape, counts, strict=True))
-    return _move(Movement.PAD, x, shape, (counts, _exact_text(value, x.dtype)))
+    return _move(Movement.PAD, x, shape, (counts, to_text(value, x.dtype)))
 
 
 def shrink(x: LazyBuffer, spans: Sequence[tuple[int, int]]) -> LazyBuffer:

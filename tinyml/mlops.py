@@ -78,7 +78,7 @@ class Elementwise(Function):
     op: ClassVar[Op]
 
     def forward(self, *sources: LazyBuffer) -> LazyBuffer:
-        return lazy.map_(self.op, *sources)
+        return lazy.mapped(self.op, sources)
 
 
 class Neg(Elementwise):
@@ -738,8 +738,7 @@ class Clone(Contiguous):
     __slots__ = ()
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        node: LazyBuffer = lazy.Contiguous(x.shape, x.dtype, x.device, (x,))
-        return node
+        return lazy.node(lazy.Contiguous, x.shape, x.dtype, x.device, (x,))
 
 
 class Copy(Function):

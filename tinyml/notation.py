@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tinyml import lazy
+from tinyml.dtype import from_text
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import SIGN, Movement, Op
 
@@ -95,7 +96,7 @@ def _moved(node: lazy.Move, source: str) -> str:
     if movement is Movement.PAD:
         counts, value = arg
         sides = ", ".join(f"{before}+{after}" for before, after in counts)
-        return f"pad({source}, {sides} with {lazy.parse_number(value, node.dtype):g})"
+        return f"pad({source}, {sides} with {from_text(value, node.dtype):g})"
     return f"{movement.name.lower()}({source}, {arg})"
 
 

@@ -88,7 +88,7 @@ def _copies(nodes: Sequence[LazyBuffer]) -> Kernel:
     slots = tuple(((node.size,), node.dtype) for node in nodes)
     parts = []
     for slot, (shape, dtype) in enumerate(slots):
-        value: LazyBuffer = lazy.Slot(shape, dtype, "", (), len(slots) + slot)
+        value = lazy.node(lazy.Slot, shape, dtype, "", (), len(slots) + slot)
         parts.append((Output(slot, shape, value, (0,) if shape != (1,) else ()),))
     return Kernel(tuple(parts), slots + slots)
 

@@ -79,7 +79,7 @@ def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
     """Those that follow another holder are left out: they read what that one has then."""
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in in_memory() if id(buffer) in buffers]:
-        saved: LazyBuffer = lazy.Contiguous(leaf.shape, leaf.dtype, leaf.device, (leaf,))
+        saved = lazy.node(lazy.Contiguous, leaf.shape, leaf.dtype, leaf.device, (leaf,))
         found.update({id(h): (h, saved) for h in _own_readers(leaf)})
     holders = [h for h in pending() if not h.follows]
     reading = _reading([holder.lazy for holder in holders], buffers)

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator
 from copy import deepcopy
-from operator import attrgetter
 from typing import Any, TypeAlias, overload
 
 import numpy.typing as npt
@@ -57,7 +56,7 @@ _Int: TypeAlias = int
 _Float: TypeAlias = float
 _KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # what holds the numbers of a lower kind, too
 
-_node: Callable[[Tensor], LazyBuffer] = attrgetter("lazy")
+_new = object.__new__
 
 
 _training = Setting("training", False)
@@ -141,7 +140,7 @@ class Tensor(metaclass=_Kind):
 
     @classmethod
     def _of(cls, node: LazyBuffer) -> Tensor:
-        tensor = object.__new__(cls)
+        tensor = _new(cls)
         tensor._lazy = node
         realizing.watch(tensor, node)
         return tensor
@@ -152,16 +151,20 @@ class Tensor(metaclass=_Kind):
         Without an input that requires a gradient the record serves `gradient()` only, and is
         dropped when the result is realized.
         """
-        inputs = (self, *others)
-        node = function.forward(*map(_node, inputs))
+        inputs, nodes, wanted = (self, *others), [], False
+        for tensor in inputs:
+            if tensor._view is not None:
+                views.refresh(tensor, tensor._view)
+            if tensor.requires_grad:
+                wanted = True
+            nodes.append(tensor._lazy)
+        node = function.forward(*nodes)
         out = Tensor._of(node)
-        if (not mode.paused or mode.recording) and node.dtype.is_float:
+        if node.dtype.is_float and (not mode.paused or mode.recording):
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
-            for tensor in inputs:
-                if tensor.requires_grad:
-                    out.requires_grad = True
-                    break
+            if wanted:
+                out.requires_grad = True
         return out
 
     def _shown(self, function: mlops.Function, move: views.Move) -> Tensor:
@@ -921,12 +924,12 @@ class _Passing(Tensor):
 
     @classmethod
     def _of(cls, node: LazyBuffer) -> Tensor:
-        tensor = object.__new__(cls)
+        tensor = _new(cls)
         tensor._lazy = node
         return tensor
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
-        return self._of(function.forward(self.lazy, *map(_node, others)))
+        return self._of(function.forward(self.lazy, *[other.lazy for other in others]))
 
 
 class Training(ContextDecorator):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
-from tinyml.dtype import DType, bool_
+from tinyml.dtype import DType, bool_, from_text
 from tinyml.graph import Interned, toposort
 from tinyml.index import (
     ZERO,
@@ -31,7 +31,6 @@ from tinyml.index import (
     map_looked,
     substitute_valid,
 )
-from tinyml.lazy import parse_number
 from tinyml.ops import COMPARE, SIGN, Op
 
 
@@ -74,7 +73,7 @@ class Const(Expr):
 
     @property
     def value(self) -> float | int | bool:
-        return parse_number(self.text, self.dtype)
+        return from_text(self.text, self.dtype)
 
 
 class Load(Expr):

@@ -8,7 +8,7 @@ from typing import Any
 from tinyml import kernel, lazy
 from tinyml.codegen.expr import Expr, Fold, Load, Place, alu, const, select, zero
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
-from tinyml.dtype import float32
+from tinyml.dtype import float32, from_text
 from tinyml.index import (
     ZERO,
     Axis,
@@ -169,7 +169,7 @@ class _Lowering:
         match node.movement:
             case Movement.PAD:
                 counts, text = arg
-                fill = const(lazy.parse_number(text, node.dtype), node.dtype)
+                fill = const(from_text(text, node.dtype), node.dtype)
                 shifted = tuple(i - b for i, (b, _) in zip(index, counts, strict=True))
                 return (yield from self._guarded(source, shifted, valid, fill))
             case Movement.SKEW:

@@ -38,4 +38,4 @@ def _rounded(result: Any, dtype: DType) -> Any:
 
 def to_float(x: Tensor) -> Tensor:
     """x if it is of a floating dtype, else x in the default one."""
-    return x if x.dtype.is_float else x.cast(dtypes.default_float)
+    return x if x._lazy.dtype.is_float else x.cast(dtypes.default_float)

@@ -85,14 +85,12 @@ class _Builder:
         if isinstance(node, lazy.Assign):
             return self.done[node.sources[1]]
         sources = tuple(self.done[s] for s in node.sources)
-        anywhere: LazyBuffer = type(node)(node.shape, node.dtype, "", sources, node.arg)
-        return anywhere
+        return lazy.node(type(node), node.shape, node.dtype, "", sources, node.arg)
 
     def _slot(self, node: LazyBuffer) -> LazyBuffer:
         number = len(self.outputs) + len(self.inputs)
         self.inputs.append(node)
-        slot: LazyBuffer = lazy.Slot(node.shape, node.dtype, "", (), number)
-        return slot
+        return lazy.node(lazy.Slot, node.shape, node.dtype, "", (), number)
 
 
 class _Stops:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tinyml import lazy
-from tinyml.dtype import float32
+from tinyml.dtype import float32, to_text
 from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
@@ -56,7 +56,7 @@ def _moves_a_fold(
 ) -> bool:
     """Whether `node` is a fold that nobody else reads, moved in some of these ways."""
     while isinstance(node, lazy.Move) and node.movement in kinds and node not in shared:
-        if node.movement is Movement.PAD and node.arg[1][1] != lazy.zero_text(node.dtype):
+        if node.movement is Movement.PAD and node.arg[1][1] != to_text(0, node.dtype):
             return False
         node = node.sources[0]
     fold = isinstance(node, lazy.Reduce) and node.op in ops and node.size > 0
