@@ -63,7 +63,7 @@ class Known:
         """Drop the dead. (Of equal nodes that two threads make at once both may live on.)"""
         for key, reference in self.nodes.copy().items():
             if reference() is None and self.nodes.get(key) is reference:
-                del self.nodes[key]
+                self.nodes.pop(key, None)
         self.room = 2 * len(self.nodes) + 4096
 
 
