@@ -208,6 +208,31 @@ def test_a_capture_is_not_of_what_other_threads_upload_and_read(device: str) -> 
     assert [t.tolist() for t in loaded[1:]] == [[1.0, 1.0], [2.0, 1.0]]
 
 
+def test_a_capture_is_not_of_what_other_threads_record(device: str) -> None:
+    mine, theirs = Tensor([0.0, 0.0]).realize(), Tensor([1.0, 2.0]).realize()
+    made: list[Tensor] = []
+
+    def other() -> None:
+        theirs.assign(theirs + 1)
+        made.append(theirs * 10)
+        made.append(mine + 5)  # which the step overwrites
+
+    with ThreadPoolExecutor(1) as pool:
+
+        @TinyJit
+        def step(x: Tensor) -> Tensor:
+            pool.submit(other).result()
+            mine.assign(mine + x)
+            return (mine * 2).realize()
+
+        for call in range(1, 6):
+            assert step(Tensor([1.0, 2.0])).tolist() == [2.0 * call, 4.0 * call]
+    assert theirs.tolist() == [3.0, 4.0]  # of two calls; the others were replays
+    assert [m.tolist() for m in made] == [[20.0, 30.0], [5.0, 5.0], [30.0, 40.0], [6.0, 7.0]]
+    assert step.captured is not None
+    assert len(step.captured._parts.states) == 1
+
+
 FORK = """
 import os, sys, threading
 from tinyml import Tensor, no_grad

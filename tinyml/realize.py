@@ -57,6 +57,8 @@ _pending = Roster()
 def watch(holder: Holder, node: LazyBuffer) -> None:
     """Note that `holder` holds `node` now. To be called whenever its node changes."""
     (node.readers if type(node) is Data else _pending).note(holder)
+    if trace.wanted(trace.Held):
+        trace.emit(trace.Held(holder))
 
 
 def pending() -> list[Holder]:
@@ -149,7 +151,7 @@ def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
         leaves = [n for n in order if type(n) is Data]
         made = dict(zip(unreal, _announced(unreal, order, leaves), strict=True))
     for holder, node in readers:
-        if type(holder.lazy) is Data and trace.wanted(trace.ValuesKept):
+        if trace.wanted(trace.ValuesKept):
             trace.emit(trace.ValuesKept(holder))
         holder.lazy = made[node]
     return [n if isinstance(n, Data) else made[n] for n in wanted]

@@ -153,8 +153,14 @@ class Realized(NamedTuple):
     results: tuple[Any, ...]  # lazy.Data
 
 
+class Held(NamedTuple):
+    """A tensor holds another node than before, or its first."""
+
+    holder: Any  # a Tensor
+
+
 class ValuesKept(NamedTuple):
-    """A tensor got a copy of its values, because another one's assignment overwrote them."""
+    """A tensor is about to hold a copy of its values, because an assignment overwrites them."""
 
     holder: Any  # a Tensor
 

@@ -38,8 +38,7 @@ class TinyJit(Generic[_P, _R]):
     may be assigned to, inside and outside. Results are new tensors in each call, and carry no
     gradient.
 
-    Threads replay in turn. A capture sees what is recorded in the process while it runs, so no
-    other thread should record ops then.
+    Threads replay in turn. What other threads record while one captures is no part of it.
     """
 
     def __init__(self, function: Callable[_P, _R]) -> None:

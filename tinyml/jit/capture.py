@@ -189,23 +189,16 @@ def _check_arguments_unchanged(inputs: list[Tensor], clock: int) -> None:
 
 def _realize_changes(results: list[_Raw], before: _Before, recording: Recording) -> None:
     ours = [r for r in results if isinstance(r, Tensor)]
-    kept = _kept(recording, before)
     changed = []
-    for tensor in _all_tensors(before):
+    for tensor in filter(recording.changed, _all_tensors(before)):
         leaf = before.leaf(tensor)
         if leaf is None:
             if not isinstance(tensor.lazy, Data) and _is_new(tensor, before):
                 changed.append(tensor)
-        elif tensor.lazy is not leaf and id(tensor) not in kept:
+        elif tensor.lazy is not leaf:
             _as_assignment(tensor, leaf)
             changed.append(tensor)
     Tensor.realize(*ours, *changed) if ours or changed else None
-
-
-def _kept(recording: Recording, before: _Before) -> set[int]:
-    """Tensors that were copied so that they keep their values: nothing happened to them."""
-    holders = [reference() for reference in recording.kept]
-    return {id(t) for t in holders if t is not None and before.leaf(t) is not None}
 
 
 def _all_tensors(before: _Before) -> list[Tensor]:
@@ -291,17 +284,19 @@ class _Analysis:
 
     def _find_holders(self) -> dict[int, list[Tensor]]:
         """Tensors of others by the number of the buffer that they hold."""
-        excepted = {id(r) for r in self.results} | _kept(self.recording, self.before)
-        excepted |= {id(t) for t in self.inputs}
+        excepted = {id(t) for t in [*self.results, *self.inputs]}
         holders: dict[int, list[Tensor]] = {}
         for leaf, buffer in realizing.in_memory():
             number = self.recording.numbers.get(buffer)
             if number is not None:
-                found = [
-                    t for t in leaf.readers.members() if t.lazy is leaf and id(t) not in excepted
-                ]
+                found = [t for t in leaf.readers.members() if t.lazy is leaf]
+                found = [t for t in found if id(t) not in excepted and self._is_ours(t, leaf)]
                 holders.setdefault(number, []).extend(found)
         return {number: tensors for number, tensors in holders.items() if tensors}
+
+    def _is_ours(self, tensor: Tensor, leaf: Data) -> bool:
+        """Whether a tensor holds this since the function, or did before: not for another's sake."""
+        return self.before.leaf(tensor) is leaf or self.recording.changed(tensor)
 
     def _roots(self) -> set[int]:
         """Buffers that somebody sees after the step."""

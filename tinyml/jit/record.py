@@ -59,7 +59,8 @@ class Recording:
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
-    kept: list[weakref.ref[Any]] = field(default_factory=list)
+    _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    _keeping: set[int] = field(default_factory=set)
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
@@ -74,6 +75,24 @@ class Recording:
             number = self.numbers[buffer] = len(self.buffers)
             self.buffers.append(NewBuffer(buffer.size, buffer.dtype, buffer.machine.name))
         return number
+
+    def held(self, event: trace.Held) -> None:
+        """Note who holds another node, unless it says what the one before said."""
+        key = id(event.holder)
+        if key in self._keeping:
+            self._keeping.remove(key)
+        else:
+            self._changed[key] = weakref.ref(event.holder)
+
+    def values_kept(self, event: trace.ValuesKept) -> None:
+        """A tensor that the function has not made, nor assigned to, will not be one for this."""
+        if not self.changed(event.holder):
+            self._keeping.add(id(event.holder))
+
+    def changed(self, tensor: Any) -> bool:
+        """Whether the function made a tensor or assigned to it."""
+        reference = self._changed.get(id(tensor))
+        return reference is not None and reference() is tensor
 
     def constants(self) -> list[lazy.Data]:
         """Leaves with values of the host, other than random counters."""
@@ -165,7 +184,8 @@ def record(refuse_reads: bool) -> Iterator[Recording]:
         trace.RandomDrawn: found.draws.append,
         trace.Uploaded: found.uploads.append,
         trace.Launched: found.launched,
-        trace.ValuesKept: lambda e: found.kept.append(weakref.ref(e.holder)),
+        trace.Held: found.held,
+        trace.ValuesKept: found.values_kept,
     }
     if refuse_reads:
         listeners[trace.HostRead] = _refuse
