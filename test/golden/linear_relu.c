@@ -1,7 +1,12 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
+#ifdef __AVX__
+  const i32x8 m = (i32x8)(a != a);
+  b = __builtin_ia32_maxps256(a, b);  // b if one is NaN
+#else
   const i32x8 m = (i32x8)(a > b | a != a);
+#endif
   return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
 }
 // sum_mul_add_max_64x96_r128
@@ -17,7 +22,7 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-void sum_mul_add_max_64x96_r128_95c095b2(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_e11a6896(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];

@@ -7,16 +7,28 @@ static inline f32x4 pick_f32x4(i32x4 m, f32x4 a, f32x4 b) {
   return (f32x4)((m & (i32x4)a) | (~m & (i32x4)b));
 }
 #endif
+#ifndef DONE_clamp_f32x4
+#define DONE_clamp_f32x4
+static inline f32x4 clamp_f32x4(f32x4 x, float low, float high) {
+  const f32x4 least = low - (f32x4){0}, most = high - (f32x4){0};
+#if 4 == 8 && defined(__AVX__)
+  return __builtin_ia32_maxps256(least, __builtin_ia32_minps256(most, x));
+#elif 4 == 4 && defined(__SSE__)
+  return __builtin_ia32_maxps(least, __builtin_ia32_minps(most, x));
+#else
+  return pick_f32x4(x < low, least, pick_f32x4(x > high, most, x));
+#endif
+}
+#endif
 #ifndef DONE_scale_f32x4
 #define DONE_scale_f32x4
-static inline f32x4 scale_f32x4(f32x4 p, i32x4 n) {
-  const i32x4 half = n >> 1;
-  return p * (f32x4)((half + 127) << 23) * (f32x4)((n - half + 127) << 23);
+static inline f32x4 scale_f32x4(f32x4 p, f32x4 shifted) {
+  const i32x4 n = (i32x4)shifted, half = n >> 1;
+  return p * (f32x4)((half << 23) + 0x3f800000) * (f32x4)(((n - half) << 23) + 0x3f800000);
 }
 #endif
 static inline f32x4 exp_f32x4(f32x4 x) {
-  const f32x4 zero = {0};
-  f32x4 t = pick_f32x4(x < -104.0f, zero - 104.0f, pick_f32x4(x > 89.0f, zero + 89.0f, x));
+  f32x4 t = clamp_f32x4(x, -104.0f, 89.0f);
   const f32x4 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const f32x4 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
@@ -28,7 +40,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
   p = p * t + 5.0000001201e-1f;
 
   const f32x4 s = 1.0f + t, rest = t - (s - 1.0f);
-  return scale_f32x4(p * (t * t) + rest + s, (i32x4)shifted - 0x4b400000);
+  return scale_f32x4(p * (t * t) + rest + s, shifted);
 }
 
 // max_sum_neg_add_64x256_r256
@@ -41,7 +53,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_68049386(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_e34cd122(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

@@ -1,7 +1,12 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
+#ifdef __AVX__
+  const i32x8 m = (i32x8)(a != a);
+  b = __builtin_ia32_maxps256(a, b);  // b if one is NaN
+#else
   const i32x8 m = (i32x8)(a > b | a != a);
+#endif
   return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
 }
 static inline float max_f32(float a, float b) { return a > b || a != a ? a : b; }
@@ -11,16 +16,28 @@ static inline f32x8 pick_f32x8(i32x8 m, f32x8 a, f32x8 b) {
   return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
 }
 #endif
+#ifndef DONE_clamp_f32x8
+#define DONE_clamp_f32x8
+static inline f32x8 clamp_f32x8(f32x8 x, float low, float high) {
+  const f32x8 least = low - (f32x8){0}, most = high - (f32x8){0};
+#if 8 == 8 && defined(__AVX__)
+  return __builtin_ia32_maxps256(least, __builtin_ia32_minps256(most, x));
+#elif 8 == 4 && defined(__SSE__)
+  return __builtin_ia32_maxps(least, __builtin_ia32_minps(most, x));
+#else
+  return pick_f32x8(x < low, least, pick_f32x8(x > high, most, x));
+#endif
+}
+#endif
 #ifndef DONE_scale_f32x8
 #define DONE_scale_f32x8
-static inline f32x8 scale_f32x8(f32x8 p, i32x8 n) {
-  const i32x8 half = n >> 1;
-  return p * (f32x8)((half + 127) << 23) * (f32x8)((n - half + 127) << 23);
+static inline f32x8 scale_f32x8(f32x8 p, f32x8 shifted) {
+  const i32x8 n = (i32x8)shifted, half = n >> 1;
+  return p * (f32x8)((half << 23) + 0x3f800000) * (f32x8)(((n - half) << 23) + 0x3f800000);
 }
 #endif
 static inline f32x8 exp_f32x8(f32x8 x) {
-  const f32x8 zero = {0};
-  f32x8 t = pick_f32x8(x < -104.0f, zero - 104.0f, pick_f32x8(x > 89.0f, zero + 89.0f, x));
+  f32x8 t = clamp_f32x8(x, -104.0f, 89.0f);
   const f32x8 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const f32x8 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
@@ -32,7 +49,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
   p = p * t + 5.0000001201e-1f;
 
   const f32x8 s = 1.0f + t, rest = t - (s - 1.0f);
-  return scale_f32x8(p * (t * t) + rest + s, (i32x8)shifted - 0x4b400000);
+  return scale_f32x8(p * (t * t) + rest + s, shifted);
 }
 
 // max_sum_neg_add_64x256_r256
@@ -45,7 +62,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_59a4899d(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_59722218(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

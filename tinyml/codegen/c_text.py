@@ -114,13 +114,31 @@ def lane_place(name: str, vector: str, lanes: int) -> str:
 
 
 def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:
-    """The larger or smaller of two vectors."""
+    """The larger or smaller of two vectors; with floats, b if that is NaN, and a if that is."""
     mask = f"a {'>' if op is Op.MAX else '<'} b" + (" | a != a" if propagates_nan else "")
-    return (
-        f"static inline {vector} {name}({vector} a, {vector} b) {{\n"
-        f"  const {bits} m = ({bits})({mask});\n"
-        f"  return ({vector})((m & ({bits})a) | (~m & ({bits})b));\n}}"
+    lines = [f"  const {bits} m = ({bits})({mask});"]
+    if vector in _EXTREMES:
+        macro, kind = _EXTREMES[vector]
+        instruction = f"__builtin_ia32_{op.name.lower()}{kind}"
+        lines = [f"#ifdef {macro}", f"  const {bits} m = ({bits})(a != a);"]
+        lines += [f"  b = {instruction}(a, b);  // b if one is NaN", "#else"]
+        lines += [f"  const {bits} m = ({bits})({mask});", "#endif"]
+    return "\n".join(
+        [
+            f"static inline {vector} {name}({vector} a, {vector} b) {{",
+            *lines,
+            f"  return ({vector})((m & ({bits})a) | (~m & ({bits})b));\n}}",
+        ]
     )
+
+
+# where there is an instruction: the macro that says so, and what its name ends in
+_EXTREMES = {
+    "f32x4": ("__SSE__", "ps"),
+    "f32x8": ("__AVX__", "ps256"),
+    "f64x2": ("__SSE2__", "pd"),
+    "f64x4": ("__AVX__", "pd256"),
+}
 
 
 def function(op: Op, kind: str, names: dict[str, str]) -> str:

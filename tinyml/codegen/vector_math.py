@@ -15,10 +15,24 @@ PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
 }
 """
 
-# p * 2**n in two steps, so that results may be denormal or overflow to infinity
-SCALE = """static inline F32 scale_F32(F32 p, I32 n) {
-  const I32 half = n >> 1;
-  return p * (F32)((half + 127) << 23) * (F32)((n - half + 127) << 23);
+# p * 2**n in two steps, so that results may be denormal or overflow to infinity, for the n that
+# was added to 12582912.0: what more is in its bits is shifted out
+SCALE = """static inline F32 scale_F32(F32 p, F32 shifted) {
+  const I32 n = (I32)shifted, half = n >> 1;
+  return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);
+}
+"""
+
+# x between two numbers; NaN stays NaN
+CLAMP = """static inline F32 clamp_F32(F32 x, float low, float high) {
+  const F32 least = low - (F32){0}, most = high - (F32){0};
+#if LANES == 8 && defined(__AVX__)
+  return __builtin_ia32_maxps256(least, __builtin_ia32_minps256(most, x));
+#elif LANES == 4 && defined(__SSE__)
+  return __builtin_ia32_maxps(least, __builtin_ia32_minps(most, x));
+#else
+  return pick_F32(x < low, least, pick_F32(x > high, most, x));
+#endif
 }
 """
 
@@ -37,11 +51,11 @@ def _once(name: str, body: str) -> str:
 
 
 _PICK, _SCALE, _SIGNED = _once("pick", PICK), _once("scale", SCALE), _once("signed", SIGNED)
+_CLAMP = _PICK + _once("clamp", CLAMP)
 
 # t = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = """
-  const F32 zero = {0};
-  F32 t = pick_F32(x < -BELOW, zero - BELOW, pick_F32(x > 89.0f, zero + 89.0f, x));
+  F32 t = clamp_F32(x, -BELOW, 89.0f);
   const F32 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const F32 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
@@ -56,7 +70,7 @@ _EXP_PARTS = """
 # s + rest is 1 + t without its rounding
 _EXP = f"""static inline F32 exp_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "104.0f")}
   const F32 s = 1.0f + t, rest = t - (s - 1.0f);
-  return scale_F32(p * (t * t) + rest + s, (I32)shifted - 0x4b400000);
+  return scale_F32(p * (t * t) + rest + s, shifted);
 }}
 """
 
@@ -71,8 +85,7 @@ _EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "
 """
 
 _EXP2 = """static inline F32 exp2_F32(F32 x) {
-  const F32 zero = {0};
-  F32 t = pick_F32(x < -151.0f, zero - 151.0f, pick_F32(x > 129.0f, zero + 129.0f, x));
+  F32 t = clamp_F32(x, -151.0f, 129.0f);
   const F32 shifted = t + 12582912.0f;
   t = t - (shifted - 12582912.0f);
   F32 p = t * 1.535336188e-4f + 1.339887440e-3f;
@@ -81,7 +94,7 @@ _EXP2 = """static inline F32 exp2_F32(F32 x) {
   p = p * t + 2.402264791e-1f;
   p = p * t + 6.931472028e-1f;
   p = p * t + 1.0f;
-  return scale_F32(p, (I32)shifted - 0x4b400000);
+  return scale_F32(p, shifted);
 }
 """
 
@@ -263,9 +276,9 @@ def _per_lane(name: str, arity: int) -> str:
 
 
 BODIES: dict[Op, str] = {
-    Op.EXP: _PICK + _SCALE + _EXP,
-    Op.EXP2: _PICK + _SCALE + _EXP2,
-    Op.EXPM1: _PICK + _SIGNED + _EXPM1,
+    Op.EXP: _CLAMP + _SCALE + _EXP,
+    Op.EXP2: _CLAMP + _SCALE + _EXP2,
+    Op.EXPM1: _CLAMP + _SIGNED + _EXPM1,
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
