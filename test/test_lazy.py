@@ -86,7 +86,7 @@ def _x(*shape: int, dtype: DType = float32) -> LazyBuffer:
 
 
 SHAPE_ERRORS: dict[str, tuple[Callable[[], LazyBuffer], str]] = {
-    "map": (lambda: add(_x(2), _x(3)), "equal shapes"),
+    "map": (lambda: add(_x(2), _x(3)), "do not broadcast"),
     "reshape": (lambda: lazy.reshape(_x(2, 3), (4,)), "cannot reshape"),
     "negative": (lambda: lazy.reshape(_x(2, 3), (-2, -3)), "cannot reshape"),
     "permute": (lambda: lazy.permute(_x(2, 3), (0, 0)), "no permutation"),

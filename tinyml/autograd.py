@@ -235,7 +235,7 @@ def _propagate(
             continue
         _check_unchanged(record)
         record.wanted = tuple(map(wants, record.inputs))
-        parts = record.backward(grad, tensor)
+        parts = record.gradients(grad, tensor)
         for source, part, wanted in zip(record.inputs, parts, record.wanted, strict=True):
             if part is None or not wanted:
                 continue

@@ -32,8 +32,18 @@ from tinyml.errors import DTypeError, ShapeError
 from tinyml.graph import Known
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
 from tinyml.roster import Roster
+from tinyml.shape import Shape as Shape
+from tinyml.shape import (
+    broadcast_shape,
+    dropped_shape,
+    expanded_shape,
+    padded_shape,
+    permuted_shape,
+    reduced_shape,
+    reshaped_shape,
+    shrunk_shape,
+)
 
-Shape = tuple[int, ...]
 Sources: TypeAlias = "tuple[LazyBuffer, ...]"
 _N = TypeVar("_N", bound="LazyBuffer")
 
@@ -258,7 +268,7 @@ def iota(n: int, dtype: DType, device: str) -> LazyBuffer:
 
 
 def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
-    """`op` on every element. Shapes, dtypes and devices are equal (WHERE: of the last two)."""
+    """`op` on every element. Shapes broadcast; dtypes are equal (WHERE: of the last two)."""
     return mapped(op, operands)
 
 
@@ -271,25 +281,26 @@ def mapped(op: Op, operands: Sources) -> LazyBuffer:
         if other.shape != shape or other.dtype is not dtype or other.device != device:
             alike = False
     if not alike:
-        _check_operands(op, operands)
+        operands = _aligned(op, operands)
+        shape = operands[0].shape
     return node(Map, shape, _result_dtype(op, dtype), device, operands, op)
 
 
-def _check_operands(op: Op, operands: tuple[LazyBuffer, ...]) -> None:
-    first = operands[-1]
-    for other in operands:
-        if other.shape != first.shape:
-            raise ShapeError(f"{op.name} needs equal shapes, got {other.shape} and {first.shape}")
-        if other.device != first.device:
+def _aligned(op: Op, operands: Sources) -> Sources:
+    """The operands in one shape, after a look at what else they have to have in common."""
+    *others, last = operands
+    for other in others:
+        if other.device != last.device:
             raise ShapeError(
-                f"{op.name} needs operands on one device, got {other.device} and {first.device}; "
-                f"move one with .to({first.device!r})"
+                f"{op.name} needs operands on one device, got {other.device} and {last.device}; "
+                f"move one with .to({last.device!r})"
             )
-    typed = operands[1:] if op is Op.WHERE else operands
-    if any(o.dtype is not first.dtype for o in typed):
-        raise DTypeError(f"{op.name} needs equal dtypes, got {[o.dtype for o in typed]}")
-    if op is Op.WHERE and operands[0].dtype is not bool_:
+    if op is _WHERE and others.pop(0).dtype is not bool_:
         raise DTypeError(f"WHERE chooses by a bool, not by {operands[0].dtype}")
+    for other in others:
+        if other.dtype is not last.dtype:
+            raise DTypeError(f"{op.name} needs equal dtypes, got {[o.dtype for o in operands]}")
+    return alike(op.name, operands)
 
 
 @cache
@@ -325,17 +336,12 @@ def bitcast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
 
 def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
     """`op` folded over `axes` (>= 0), which become size 1."""
-    kept = tuple(sorted(set(axes)))
     if op not in REDUCE:
         raise DTypeError(f"{op.name} is not a reduction")
     if x.dtype is bool_:
         raise DTypeError(f"cannot reduce bool with {op.name}; cast first")
-    if kept and not 0 <= kept[0] <= kept[-1] < len(x.shape):
-        raise ShapeError(f"cannot reduce axes {kept} of shape {x.shape}")
-    shape = tuple([1 if a in kept else n for a, n in enumerate(x.shape)])
-    if shape == x.shape:
-        return x
-    return node(Reduce, shape, x.dtype, x.device, (x,), (op, kept))
+    named, result = reduced_shape(x.shape, tuple(axes))
+    return x if result == x.shape else node(Reduce, result, x.dtype, x.device, (x,), (op, named))
 
 
 def gather(x: LazyBuffer, index: LazyBuffer, axis: int) -> LazyBuffer:
@@ -397,73 +403,71 @@ def assign(target: LazyBuffer, value: LazyBuffer) -> LazyBuffer:
 # ---- movement ----
 
 
+# looking up a member of an Enum takes its time
+_RESHAPE, _PERMUTE, _EXPAND = Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND
+_PAD, _SHRINK = Movement.PAD, Movement.SHRINK
+
+
 def _move(movement: Movement, x: LazyBuffer, shape: Shape, arg: Any) -> LazyBuffer:
     return node(Move, shape, x.dtype, x.device, (x,), (movement, arg))
 
 
-def reshape(x: LazyBuffer, shape: Shape) -> LazyBuffer:
+def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """The same elements in row-major order, with another shape."""
-    if x.shape == shape:
+    if x.shape == to:
         return x
-    if prod(shape) != prod(x.shape) or (shape and min(shape) < 0):
-        raise ShapeError(f"cannot reshape {x.shape} ({x.size} elements) to {shape} ({prod(shape)})")
-    while type(x) is Move and x.arg[0] is Movement.RESHAPE:
+    reshaped_shape(x.shape, to)
+    while type(x) is Move and x.arg[0] is _RESHAPE:
         x = x.sources[0]  # the reshape between is not needed
-        if x.shape == shape:
+        if x.shape == to:
             return x
-    return _move(Movement.RESHAPE, x, shape, shape)
+    return _move(_RESHAPE, x, to, to)
 
 
 def without(x: LazyBuffer, axes: tuple[int, ...]) -> LazyBuffer:
     """x without `axes`, whose size is 1."""
-    return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
+    return reshape(x, dropped_shape(x.shape, axes))
 
 
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
     """Axis i of the result is axis order[i] of x."""
     order = tuple(order)
-    straight = tuple(range(len(x.shape)))
-    if order == straight:
-        return x
-    if tuple(sorted(order)) != straight:
-        raise ShapeError(f"permute order {order} is no permutation of the axes of {x.shape}")
-    return _move(Movement.PERMUTE, x, tuple([x.shape[i] for i in order]), order)
+    moved = permuted_shape(x.shape, order)
+    return x if moved is None else _move(_PERMUTE, x, moved, order)
 
 
-def expand(x: LazyBuffer, shape: Shape) -> LazyBuffer:
+def expand(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """Axes of size 1 repeated; the number of axes stays."""
-    if x.shape == shape:
-        return x
-    if len(shape) != len(x.shape):
-        raise ShapeError(f"cannot expand {x.shape} to {shape}: the number of axes differs")
-    for axis, (old, new) in enumerate(zip(x.shape, shape, strict=True)):
-        if old != new and old != 1:
-            raise ShapeError(
-                f"cannot expand {x.shape} to {shape}: axis {axis} has size {old}, "
-                "and only size 1 can grow"
-            )
-    return _move(Movement.EXPAND, x, shape, shape)
+    return x if x.shape == to else _move(_EXPAND, x, expanded_shape(x.shape, to), to)
+
+
+def broadcast(x: LazyBuffer, to: Shape) -> LazyBuffer:
+    """New axes in front, and axes of size 1 repeated."""
+    new = len(to) - len(x.shape)
+    return expand(reshape(x, (1,) * new + x.shape) if new > 0 else x, to)
+
+
+def alike(op: str, operands: Sources) -> Sources:
+    """All of them in the shape that they broadcast to."""
+    shapes = [operand.shape for operand in operands]
+    if shapes.count(shapes[0]) == len(shapes):
+        return operands
+    to = broadcast_shape(op, *shapes)
+    return tuple([broadcast(operand, to) for operand in operands])
 
 
 def pad(x: LazyBuffer, counts: Sequence[tuple[int, int]], value: Any = 0) -> LazyBuffer:
     """`value` added (before, after) each axis."""
-    counts = tuple((int(b), int(a)) for b, a in counts)
-    if len(counts) != len(x.shape) or any(b < 0 or a < 0 for b, a in counts):
-        raise ShapeError(f"cannot pad {x.shape} by {counts}: one (before, after) >= 0 per axis")
-    if not any(b or a for b, a in counts):
-        return x
-    shape = tuple(n + b + a for n, (b, a) in zip(x.shape, counts, strict=True))
-    return _move(Movement.PAD, x, shape, (counts, to_text(value, x.dtype)))
+    counts = tuple([(int(b), int(a)) for b, a in counts])
+    result = padded_shape(x.shape, counts)
+    return x if result == x.shape else _move(_PAD, x, result, (counts, to_text(value, x.dtype)))
 
 
 def shrink(x: LazyBuffer, spans: Sequence[tuple[int, int]]) -> LazyBuffer:
     """Elements start <= i < stop of each axis."""
     spans = tuple([(int(a), int(b)) for a, b in spans])
-    fits = [0 <= a <= b <= n for (a, b), n in zip(spans, x.shape, strict=False)]
-    if len(spans) != len(x.shape) or not all(fits):
-        raise ShapeError(f"cannot shrink {x.shape} to {spans}: 0 <= start <= stop <= size")
-    shape = tuple([b - a for a, b in spans])
-    return x if shape == x.shape else _move(Movement.SHRINK, x, shape, spans)
+    result = shrunk_shape(x.shape, spans)
+    return x if result == x.shape else _move(_SHRINK, x, result, spans)
 
 
 def flip(x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:

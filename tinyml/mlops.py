@@ -42,6 +42,10 @@ class Function:
         """The gradients of `inputs`, given the result `out` and its gradient."""
         raise GradientError(f"{type(self).__name__} has no gradient")
 
+    def gradients(self, grad: Tensor, out: Tensor) -> Grads:
+        """Those of backward, in the shapes of the inputs."""
+        return self.backward(grad, out)
+
 
 class Composed(Function):
     """Other ops, with a gradient of its own: `rule(grad, out, *inputs)` gives one per input.
@@ -72,13 +76,30 @@ class Composed(Function):
 
 
 class Elementwise(Function):
-    """A Function that is one op on every element."""
+    """A Function that is one op on every element. Shapes broadcast.
+
+    So backward gives gradients in the shape of the result, and they are added up along what an
+    input was repeated along.
+    """
 
     __slots__ = ()
     op: ClassVar[Op]
 
     def forward(self, *sources: LazyBuffer) -> LazyBuffer:
         return lazy.mapped(self.op, sources)
+
+    def gradients(self, grad: Tensor, out: Tensor) -> Grads:
+        parts = zip(self.backward(grad, out), self.inputs, self.wanted, strict=True)
+        return tuple([_folded(g, x.shape) if g is not None and w else None for g, x, w in parts])
+
+
+def _folded(grad: Tensor, shape: Shape) -> Tensor:
+    """A gradient of what was broadcast, added up to that of `shape`."""
+    if grad.shape == shape:
+        return grad
+    pairs = zip((1,) * (grad.ndim - len(shape)) + shape, grad.shape, strict=True)
+    grown = tuple([i for i, (own, repeated) in enumerate(pairs) if own != repeated])
+    return (grad.sum(grown, keepdim=True) if grown else grad).reshape(shape)
 
 
 class Neg(Elementwise):
@@ -260,11 +281,13 @@ class Add(Elementwise):
         return grad, grad
 
 
-class Sub(Function):
+class Sub(Elementwise):
     __slots__ = ()
+    op = Op.ADD
 
-    def forward(self, x: LazyBuffer, y: LazyBuffer) -> LazyBuffer:
-        return lazy.map_(Op.ADD, x, lazy.map_(Op.NEG, y))
+    def forward(self, *sources: LazyBuffer) -> LazyBuffer:
+        x, y = lazy.alike("sub", sources)
+        return lazy.mapped(self.op, (x, lazy.mapped(Op.NEG, (y,))))
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return grad, -grad if self.wanted[1] else None
@@ -533,14 +556,10 @@ class Expand(Function):
         self.shape = shape
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        new = len(self.shape) - len(x.shape)
-        return lazy.expand(lazy.reshape(x, (1,) * new + x.shape) if new else x, self.shape)
+        return lazy.broadcast(x, self.shape)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        own = self.inputs[0].shape
-        pairs = zip((1,) * (len(self.shape) - len(own)) + own, self.shape, strict=True)
-        grown = tuple(i for i, (a, b) in enumerate(pairs) if a != b)
-        return (grad.sum(grown, keepdim=True).reshape(own) if grown else grad.reshape(own),)
+        return (_folded(grad, self.inputs[0].shape),)
 
 
 class Pad(Function):

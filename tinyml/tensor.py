@@ -45,9 +45,10 @@ from tinyml.functional import (
     values,
     views,
 )
-from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, wrong_type
+from tinyml.functional.axes import check_tensors, resolve_axis, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.setting import Setting
+from tinyml.shape import broadcast_shape
 
 Scalar: TypeAlias = bool | int | float
 # inside the class the names bool, int and float are casts
@@ -174,6 +175,13 @@ class Tensor(metaclass=_Kind):
     def _own(self) -> Tensor:
         """The same values as another tensor, which is no view."""
         return self._apply(mlops.Reshape(self.shape))
+
+    @classmethod
+    def _constant(cls, node: LazyBuffer) -> Tensor:
+        """An operand that depends on no memory, and that nobody gets to see: it is not watched."""
+        tensor = _new(cls)
+        tensor._lazy = node
+        return tensor
 
     @staticmethod
     def _passing(node: LazyBuffer) -> Tensor:
@@ -924,9 +932,7 @@ class _Passing(Tensor):
 
     @classmethod
     def _of(cls, node: LazyBuffer) -> Tensor:
-        tensor = _new(cls)
-        tensor._lazy = node
-        return tensor
+        return cls._constant(node)
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
         return self._of(function.forward(self.lazy, *[other.lazy for other in others]))

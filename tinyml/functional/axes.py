@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
@@ -105,27 +104,6 @@ def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
     if shape and min(shape) < 0:
         raise ShapeError(f"{op}: a size cannot be negative, got {shape}")
     return shape
-
-
-@lru_cache(maxsize=4096)  # the same few shapes meet again and again
-def broadcast_shape(op: str, *shapes: Shape, error: type[ShapeError] = ShapeError) -> Shape:
-    """The shape that all `shapes` expand to."""
-    first = shapes[0]
-    if shapes.count(first) == len(shapes):
-        return first
-    ndim = max(map(len, shapes))
-    padded = [(1,) * (ndim - len(s)) + s for s in shapes]
-    result = []
-    for sizes in zip(*padded, strict=True):
-        grown = set(sizes)
-        grown.discard(1)
-        if len(grown) > 1:
-            raise error(
-                f"{op}: shapes {' and '.join(map(str, shapes))} do not broadcast: counted from "
-                "the last axis, sizes must be equal or 1"
-            )
-        result.append(grown.pop() if grown else 1)
-    return tuple(result)
 
 
 def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tuple[int, ...]:

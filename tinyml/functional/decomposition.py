@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import promote
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import broadcast_shape, check_tensors
+from tinyml.functional.axes import check_tensors
 from tinyml.functional.precision import in_float32
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,15 +13,18 @@ from tinyml import lazy, mlops
 from tinyml.dtype import DType, bool_, int16, promote, promote_weak
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError
-from tinyml.functional.axes import apart, broadcast_shape, check_tensors, number
+from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.ops import Op
+from tinyml.shape import Shape, broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
 
     Operator = Callable[[Tensor, Tensor | Scalar], Tensor]
+
+_LESS, _LESS_EQUAL, _EQUAL = Op.LESS, Op.LESS_EQUAL, Op.EQUAL  # looking these up takes its time
 
 
 # ---- two operands ----
@@ -38,60 +42,80 @@ def common_dtype(x: Tensor, y: Tensor) -> DType:
     return promote_weak(x.dtype, y.dtype) if x.shape else promote_weak(y.dtype, x.dtype)
 
 
-def operands(op: str, x: Tensor, y: Any, reverse: bool = False) -> tuple[Tensor, Tensor]:
-    """x and y (or y and x) with one dtype and one shape."""
+@lru_cache(maxsize=4096)  # text tells 0.0 and -0.0 apart, which are equal
+def _filled(
+    kind: type[Tensor], value: Scalar, text: str, shape: Shape, dtype: DType, device: str
+) -> Tensor:
+    return kind._constant(lazy.const(value, dtype, device, shape))
+
+
+def constant(x: Tensor, value: Scalar, dtype: DType) -> Tensor:
+    """A number everywhere in the shape of x, as an operand: the same tensor each time."""
+    node = x._lazy
+    return _filled(type(x), value, "" if value else str(value), node.shape, dtype, node.device)
+
+
+def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
+    """x and y with one dtype, in shapes that broadcast."""
+    node = x._lazy
     if not isinstance(y, type(x)):
         if isinstance(y, np.generic):
             y = y.item()  # a number, as weak as Python's
         if isinstance(y, (bool, int, float)):
-            node = x.lazy
             dtype = weak_dtype(node.dtype, y)
-            y = x._of(lazy.const(y, dtype, node.device, node.shape))
-            x = x if node.dtype is dtype else x.cast(dtype)
-            return (y, x) if reverse else (x, y)
+            return x if node.dtype is dtype else x.cast(dtype), constant(x, y, dtype)
         y = x._coerce(y, op)
-    a, b = x.lazy, y.lazy
-    if a.device != b.device:
+    other = y._lazy
+    if node.device != other.device:
         raise apart(op, x, y)
-    if a.dtype is not b.dtype:
+    if node.dtype is not other.dtype:
         dtype = common_dtype(x, y)
         x, y = x.cast(dtype), y.cast(dtype)
-    if a.shape != b.shape:
-        shape = broadcast_shape(op, x.shape, y.shape)
-        x, y = x._broadcast_to(shape), y._broadcast_to(shape)
+    if node.shape != other.shape:
+        broadcast_shape(op, node.shape, other.shape)
+    return x, y
+
+
+def operands(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
+    """x and y with one dtype and one shape."""
+    x, y = alike(op, x, y)
+    shape = broadcast_shape(op, x.shape, y.shape)
+    return x._broadcast_to(shape), y._broadcast_to(shape)
+
+
+def ordered(op: str, x: Tensor, y: Any, reverse: bool) -> tuple[Tensor, Tensor]:
+    """As `alike`; y and x if `reverse`."""
+    x, y = alike(op, x, y)
     return (y, x) if reverse else (x, y)
 
 
 def _binary(op: str, function: Callable[[], mlops.Function], x: Tensor, y: Any) -> Tensor:
-    x, y = operands(op, x, y)
+    x, y = alike(op, x, y)
     return x._apply(function(), y)
 
 
-def _compare(op: Op, x: Tensor, y: Any, swap: bool = False) -> Tensor:
-    name = op.name.lower()
-    x, y = operands(name.replace("less", "greater") if swap else name, x, y)
-    if swap:
-        x, y = y, x
-    return x._of(lazy.map_(op, x.lazy, y.lazy))
+def _compare(op: Op, x: Tensor, y: Any, name: str, swap: bool = False) -> Tensor:
+    x, y = ordered(name, x, y, swap)
+    return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
 
 
 def add(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x + y, in the dtype that both promote to; of bools `x | y`."""
-    x, y = operands("add", x, y)
+    x, y = alike("add", x, y)
     return x | y if x._lazy.dtype is bool_ else x._apply(mlops.Add(), y)
 
 
 def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x - y, or y - x if `reverse`; DTypeError for bools."""
-    x, y = operands("sub", x, y, reverse)
-    if x.dtype is bool_:
+    x, y = ordered("sub", x, y, reverse)
+    if x._lazy.dtype is bool_:
         raise DTypeError("sub: bool has no subtraction; use ^, or cast to an integer")
     return x._apply(mlops.Sub(), y)
 
 
 def mul(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x * y, in the dtype that both promote to; of bools `x & y`."""
-    x, y = operands("mul", x, y)
+    x, y = alike("mul", x, y)
     return x & y if x._lazy.dtype is bool_ else x._apply(mlops.Mul(), y)
 
 
@@ -101,7 +125,7 @@ def div(
     """x / y, a float; "trunc" and "floor" round it and keep integers integers."""
     if rounding_mode not in (None, "trunc", "floor"):
         raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
-    x, y = operands("div", x, y, reverse)
+    x, y = ordered("div", x, y, reverse)
     if rounding_mode is not None and x.dtype is bool_:
         x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
     if rounding_mode is None or x.dtype.is_float:
@@ -137,7 +161,7 @@ def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
 
 def mod(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x % y, with the sign of y."""
-    x, y = operands("mod", x, y, reverse)
+    x, y = ordered("mod", x, y, reverse)
     if x.dtype is bool_:
         x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
     return x._apply(mlops.Mod(), y)
@@ -157,7 +181,7 @@ def pow_(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x ** y (or y ** x)."""
     if isinstance(y, (bool, int, float)) and not reverse:
         return _power(x, y)
-    x, y = operands("pow", x, y, reverse)
+    x, y = ordered("pow", x, y, reverse)
     if x.dtype.is_float:
         return x._apply(mlops.Pow(), y)
     return _int_power(x.cast(dtypes.default_int) if x.dtype is bool_ else x, y)
@@ -276,32 +300,32 @@ def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 def lt(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x < y, elementwise; bools."""
-    return _compare(Op.LESS, x, y)
+    return _compare(_LESS, x, y, "less")
 
 
 def le(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x <= y, elementwise; bools."""
-    return _compare(Op.LESS_EQUAL, x, y)
+    return _compare(_LESS_EQUAL, x, y, "less_equal")
 
 
 def gt(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x > y, elementwise; bools."""
-    return _compare(Op.LESS, x, y, swap=True)
+    return _compare(_LESS, x, y, "greater", swap=True)
 
 
 def ge(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x >= y, elementwise; bools."""
-    return _compare(Op.LESS_EQUAL, x, y, swap=True)
+    return _compare(_LESS_EQUAL, x, y, "greater_equal", swap=True)
 
 
 def eq(x: Tensor, y: object) -> Tensor:
     """x == y, elementwise; bools."""
-    return _compare(Op.EQUAL, x, y)
+    return _compare(_EQUAL, x, y, "equal")
 
 
 def ne(x: Tensor, y: object) -> Tensor:
     """x != y, elementwise; bools."""
-    equal = _compare(Op.EQUAL, x, y)
+    equal = _compare(_EQUAL, x, y, "equal")
     return equal._of(lazy.map_(Op.NOT, equal.lazy))
 
 
@@ -319,10 +343,10 @@ _BIT_NAMES = {
 
 
 def _bits(op: Op, x: Tensor, y: Any, reverse: bool = False) -> Tensor:
-    x, y = operands(_BIT_NAMES[op], x, y, reverse)
+    x, y = ordered(_BIT_NAMES[op], x, y, reverse)
     if x.dtype.is_float:
         raise DTypeError(f"{_BIT_NAMES[op]} works on integers, got {x.dtype}; cast first")
-    return x._of(lazy.map_(op, x.lazy, y.lazy))
+    return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
 
 
 def bitwise_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
@@ -368,25 +392,26 @@ def logical_not(x: Tensor) -> Tensor:
 def where(condition: Tensor, x: Tensor | Scalar, y: Tensor | Scalar) -> Tensor:
     """x where the condition holds, y elsewhere."""
     a, b = _alternatives(condition, x, y)
-    check_tensors("where", condition, x=a)
-    shape = broadcast_shape("where", condition.shape, a.shape, b.shape)
-    a, b = a._broadcast_to(shape), b._broadcast_to(shape)
-    return condition.cast(bool_)._broadcast_to(shape)._apply(mlops.Where(), a, b)
+    chooser, first, second = condition._lazy, a._lazy, b._lazy
+    if chooser.device != first.device:
+        raise apart("where", condition, a)
+    if not chooser.shape == first.shape == second.shape:
+        broadcast_shape("where", chooser.shape, first.shape, second.shape)
+    return condition.cast(bool_)._apply(mlops.Where(), a, b)
 
 
 def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     kind = type(condition)
     if isinstance(x, kind):
-        return operands("where", x, y)
+        return alike("where", x, y)
     if isinstance(y, kind):
-        b, a = operands("where", y, x)
+        b, a = alike("where", y, x)
         return a, b
     for value in (x, y):
         if not isinstance(value, (bool, int, float)):
-            a, b = condition._coerce(x, "where"), condition._coerce(y, "where")
-            return operands("where", a, b)
+            return alike("where", condition._coerce(x, "where"), condition._coerce(y, "where"))
     dtype = weak_dtype(weak_dtype(bool_, x), y)
-    return condition._full((), x, dtype), condition._full((), y, dtype)
+    return constant(condition, x, dtype), constant(condition, y, dtype)
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import broadcast_shape, check_tensors, resolve_axis, whole
+from tinyml.functional.axes import check_tensors, resolve_axis, whole
 from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
 from tinyml.functional.views import follow
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor

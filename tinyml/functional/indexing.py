@@ -19,7 +19,6 @@ from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import AxisError, DTypeError, ShapeError
 from tinyml.functional.axes import (
-    broadcast_shape,
     check_tensors,
     resolve_axis,
     whole,
@@ -38,6 +37,7 @@ from tinyml.functional.subscript import (
 )
 from tinyml.functional.views import follow, shows
 from tinyml.ops import Op
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import broadcast_shape, check_tensors, wrong_type
+from tinyml.functional.axes import check_tensors, wrong_type
 from tinyml.functional.contraction import Alignment, Contraction, contract
 from tinyml.lazy import Shape
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
