@@ -153,9 +153,9 @@ class CChooser(Chooser):
             self.bind_grid(number)
             if axis.size * found[0].dtype.itemsize > most:
                 return
-            if not self.apply(OptKind.KEEP, rows[-1]):
+            tile = self.keep(number, rows[-1])
+            if tile is None:
                 return
-            tile = self.one(number).tiles[-1]
             most -= tile.size * tile.value.dtype.itemsize
             if tile.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, tile.axes[-1], self.lanes)

@@ -41,10 +41,7 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
         chooser.apply(OptKind.ORDER, name)
     chooser.bind_grid(number, but=(inner, lane.name, *outer))
     after = _walked_last(chooser, number, inner, lane.name)
-    before: set[str] = set()
-    while any(chooser.apply(OptKind.KEEP, after, amount) for amount in (2 * lanes, 0)):
-        (tile,) = (t for t in chooser.one(number).tiles if t.name not in before)
-        before.add(tile.name)
+    while tile := chooser.keep(number, after, 2 * lanes) or chooser.keep(number, after):
         _fill(chooser, tile, lanes)
     row = chooser.row(number, inner)
     if row is not None and row.size > 1:

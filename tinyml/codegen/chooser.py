@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
-from tinyml.codegen.nest import Kind, LoopNest, Nest
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.target import Target
 from tinyml.graph import toposort
@@ -115,6 +115,13 @@ class Chooser:
             return False
         self.opts.append(opt)
         return True
+
+    def keep(self, number: int, after: Axis | str, amount: int = 0) -> Tile | None:
+        """The tile of one more value that is kept, if there is any to keep."""
+        before = {tile.name for tile in self.one(number).tiles}
+        if not self.apply(OptKind.KEEP, after, amount):
+            return None
+        return next((t for t in self.one(number).tiles if t.name not in before), None)
 
     def collapse(self, divided: bool = False) -> None:
         """Neighbouring axes joined wherever that is possible."""
