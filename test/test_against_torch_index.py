@@ -83,6 +83,12 @@ INDICES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "2-d tensor": lambda x, i, j: x[i.reshape(2, 2), 1:],
     "broadcast tensors": lambda x, i, j: x[i.reshape(4, 1), j],
     "list": lambda x, i, j: x[[1, 0, 1], 2],
+    "number, slice and tensor": lambda x, i, j: x[i[1], :, j],
+    "number, none and tensor": lambda x, i, j: x[i[1], None, j],
+    "numbers": lambda x, i, j: x[i[0], j[1], 1],
+    "bool and tensor": lambda x, i, j: x[True, i, :, j],
+    "bools": lambda x, i, j: x[True, 1, True],
+    "no element": lambda x, i, j: x[..., False, True],
     "range": lambda x, i, j: x[range(2), :, range(2)],
 }
 

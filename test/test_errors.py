@@ -35,6 +35,8 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (IndexError, "unfold: axis", lambda: X.unfold(2, 1, 1)),
     (IndexError, "too many", lambda: X[0, 0, 0]),
     (IndexError, "out of bounds", lambda: X[2]),
+    (IndexError, r"index 3 is out of bounds for axis 1", lambda: X[:, [0, 3]]),
+    (IndexError, r"index -3 is out of bounds for axis 0", lambda: X[[[0], [-3]], [0, 1]]),
     (IndexError, "single ellipsis", lambda: X[..., ...]),
     (IndexError, "too many", lambda: Tensor(1.0)[:]),
     (IndexError, "integers", lambda: X[Tensor([1.0])]),

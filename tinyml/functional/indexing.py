@@ -29,6 +29,7 @@ from tinyml.functional.subscript import (
     Box,
     Part,
     box_of,
+    is_advanced,
     is_new,
     items_of,
     key_of,
@@ -52,12 +53,13 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         box, move = _plain(x._lazy.shape, key)
         return _shown(x, box, move)
     parts = parse(x, index)
-    tensors = [p.index for p in parts if p.kind == "tensor"]
-    if not tensors:
+    if not is_advanced(parts):
         return _shown(x, box_of(x.shape, parts), _Indexed(tuple(parts)))
-    chosen = _basic(x, parts)
-    kept = [p.kind for p in parts if p.kind != "int"]
-    return _advanced(chosen, [i for i, kind in enumerate(kept) if kind == "tensor"], tensors)
+    kept = [p for p in parts if p.kind != "int"]
+    axes = [i for i, p in enumerate(kept) if p.index is not None]
+    given = [kept[i] for i in axes]  # beside others, a bool is a tensor of one index or none
+    tensors = [p.index if p.kind == "tensor" else x._arange(p.stop, int32) for p in given]
+    return _advanced(_basic(x, parts), axes, tensors)
 
 
 @lru_cache(maxsize=4096)  # loops index the same few shapes at the same few places
@@ -106,9 +108,12 @@ def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor]) -> Tensor:
     table = x.permute([*axes, *others]).reshape((prod(sizes), *rest))
     rows = flat.reshape((prod(shape), *(1 for _ in rest)))._broadcast_to((prod(shape), *rest))
     found = _gather(table, 0, rows).reshape((*shape, *rest))
-    if axes != list(range(axes[0], axes[0] + len(axes))):
+    spread = [a for a, t in zip(axes, tensors, strict=True) if t.ndim]  # a number is like an int
+    left = [a for a in range(x.ndim) if a not in axes or a in spread]
+    places = [left.index(a) for a in spread]
+    first, count = places[0] if places else 0, len(shape)
+    if places != list(range(first, first + len(places))):
         return found  # indices apart from each other: their axes come first
-    first, count = axes[0], len(shape)
     order = [*range(count, count + first), *range(count), *range(count + first, found.ndim)]
     return found.permute(order)
 
@@ -155,7 +160,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(value, type(x)) and shows(value, x, _Indexed(tuple(parts))):
         return  # x[index] op= y has changed x through the view x[index] already
     old = x._before_assignment()
-    if any(p.kind == "tensor" for p in parts):
+    if is_advanced(parts):
         x.assign(_set_places(old, index, source))
     else:
         x.assign(_set_box(old, parts, source))

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class Part:
     """What an index says about one axis of the source (or about a new axis)."""
 
-    kind: str  # "int", "slice", "new", "tensor"; before it is placed, "mask" of size stop
+    kind: str  # "int", "slice", "new", "tensor"; before it is placed, "mask" or "list" too
     start: int = 0
     stop: int = 1
     step: int = 1
-    index: Any = None  # the Tensor of a "tensor"
+    index: Any = None  # the Tensor of a "tensor"; the bool that a "new" stands for, if it does
 
     @property
     def length(self) -> int:
@@ -51,7 +51,7 @@ def placed_on(shape: tuple[int, ...], given: list[Any]) -> list[Part]:
     parts, axis = [], 0
     for item in given:
         if is_new(item):  # a bool is a mask of no axes: none or one
-            parts.append(Part("new", stop=1 if item is None else int(item)))
+            parts.append(Part("new", stop=1 if item is None else int(item), index=item))
             continue
         parts.append(_part(shape, item, axis))
         axis += 1
@@ -74,6 +74,12 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
     """Masks as tensors of indices, lists as tensors; everything else as it is."""
     if isinstance(item, (list, tuple, range, np.ndarray)):
         item = _from_host(x, item)
+    if isinstance(item, np.ndarray) and item.dtype.kind != "b":
+        least, most = int(item.min(initial=0)), int(item.max(initial=-1))
+        made = type(x)(item.astype(np.int64), x.device)
+        return [Part("list", least, most + 1, index=made) if item.ndim else int(item)]
+    if isinstance(item, np.ndarray):
+        item = type(x)(item, x.device)
     if isinstance(item, type(x)):
         check_tensors("index", x, index=item)
         if item.dtype is bool_ and not item.ndim:
@@ -86,6 +92,7 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
 
 
 def _from_host(x: Tensor, item: Any) -> Any:
+    """What a list holds as an array, or as a tensor where it holds tensors."""
     if isinstance(item, (list, tuple)) and not _only_numbers(item):
         if not _only_numbers(item, type(x)):
             raise IndexError(f"an index holds integers, got {item!r}")
@@ -95,7 +102,7 @@ def _from_host(x: Tensor, item: Any) -> Any:
     values = np.asarray(item) if np.size(item) else np.zeros(np.shape(item), np.int32)
     if values.dtype.kind not in "iub":
         raise IndexError(f"an index holds integers, got {values.dtype}: {item!r}")
-    return type(x)(values if values.dtype.kind == "b" else values.astype(np.int64), x.device)
+    return values
 
 
 def _only_numbers(item: Any, *others: type) -> bool:
@@ -104,11 +111,20 @@ def _only_numbers(item: Any, *others: type) -> bool:
     return isinstance(item, (int, np.integer, *others)) and item is not None
 
 
+def is_advanced(parts: Sequence[Part]) -> bool:
+    """Whether an index holds tensors, or bools that broadcast together as if they were."""
+    given = [p.kind for p in parts if p.index is not None]
+    return "tensor" in given or len(given) > 1
+
+
 def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
     n = shape[axis]
     if isinstance(item, Part):
-        if item.stop != n:
+        if item.kind == "mask" and item.stop != n:
             raise IndexError(f"a mask of size {item.stop} does not fit axis {axis} of {shape}")
+        if item.kind == "list" and not -n <= item.start <= item.stop <= n:
+            wrong = item.start if item.start < -n else item.stop - 1
+            raise IndexError(f"index {wrong} is out of bounds for axis {axis} of {shape}")
         return Part("tensor", index=item.index)
     if isinstance(item, slice):
         return _slice(item, n)
