@@ -262,6 +262,7 @@ def resizing() -> list[Case]:
 def attention() -> list[Case]:
     q, k, v = (2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 3)
     flags = np.tri(5, 6, 1, dtype=bool)
+    lonely = flags & (np.arange(5) != 2)[:, None]
     theirs = F.scaled_dot_product_attention
 
     def ours(q: Tensor, *others: Tensor, **options: Any) -> Tensor:
@@ -275,6 +276,9 @@ def attention() -> list[Case]:
              lambda *xs: theirs(*xs, is_causal=True), q, k, v),
         pair("bool mask", ours, theirs, q, k, v, flags),
         pair("float mask", ours, theirs, q, k, v, (5, 6)),
+        pair("a query in no pair", ours, theirs, q, k, v, lonely),
+        pair("-inf for a query", ours, theirs, q, k, v,
+             np.where(lonely, np.float32(0), -np.float32(np.inf)), grad=False),
         pair("grouped", lambda *xs: ours(*xs, enable_gqa=True),
              lambda *xs: theirs(*xs, enable_gqa=True), *grouped),
         pair("half", ours, theirs, *(draw(str(s), s).astype(np.float16) for s in (q, k, v)),

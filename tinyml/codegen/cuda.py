@@ -36,6 +36,7 @@ class CudaRenderer(Renderer):
     language = Language.CUDA
     types = TYPES
     index_type = "int"
+    inline = "__device__ __forceinline__"
 
     def __init__(self, k: LinearKernel, check: bool = False) -> None:
         super().__init__(k)

@@ -6,7 +6,8 @@
            | Alu(op, expr*)                      an op
            | Select(valid, expr, expr)           the first where all conditions hold
            | Fold(op, axes, body)                body combined over axes
-           | Stored(name, index, after)          an element of a tile filled at steps of `after`
+           | Stored(name, index, after, outside) an element of a tile filled at steps of `after`;
+                                                 a number where a condition does not hold
            | Wide(slot, position, valid, lanes)  elements side by side, in one access
            | Part(wide, lane)                    one of them
            | Name(name, lanes)                   a local variable (after linearize)
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from tinyml.dtype import DType, bool_, from_text
 from tinyml.graph import Interned, toposort
@@ -28,6 +30,7 @@ from tinyml.index import (
     Looked,
     Range,
     Valid,
+    inside,
     map_looked,
     substitute_valid,
 )
@@ -119,12 +122,19 @@ class Fold(Expr):
         self.free, self.sources, self.has_fold = body.free.difference(axes), (body,), True
 
 
-class Stored(Expr):
-    __slots__ = ("after", "index", "name")
+Outside: TypeAlias = tuple[tuple[Range, Const], ...]  # the number where a range does not hold
 
-    def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
+
+class Stored(Expr):
+    __slots__ = ("after", "index", "name", "outside")
+
+    def __init__(
+        self, name: str, dtype: DType, index: Linear, after: Axis, outside: Outside = ()
+    ) -> None:
         self.name, self.dtype, self.index, self.after = name, dtype, index, after
-        self.free = index.free | {after}  # another step of `after` fills it with other values
+        self.outside = outside
+        # another step of `after` fills it with other values
+        self.free = index.free.union((after,), *[r.free for r, _ in outside])
         self._of(())
 
 
@@ -199,7 +209,10 @@ def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr
             valid = substitute_valid(e.valid, known)
             return select(valid, done[e.value], done[e.other])
         case Stored():
-            return Stored(e.name, e.dtype, e.index.substitute(known), e.after)
+            outside = tuple(
+                (inside(r.index.substitute(known), r.low, r.high), n) for r, n in e.outside
+            )
+            return Stored(e.name, e.dtype, e.index.substitute(known), e.after, outside)
         case Wide():
             valid = substitute_valid(e.valid, known)
             if valid is None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
+from tinyml.codegen.crop import known_outside
 from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu, rewrite
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.tiles import (
@@ -81,7 +82,7 @@ def _kept(
         raise OptError(f"cannot keep {value}: a tile that it reads has no whole steps")
     sizes = [*(a.size for a in inner[:-1]), whole]
     index = row_major([linear(a) for a in inner], sizes)
-    stored: Expr = Stored(name, value.dtype, index, after)
+    stored: Expr = Stored(name, value.dtype, index, after, known_outside(value, inner))
     own[last] = Axis(f"{last.name}_{name}", whole)
     guard = both([inside(linear(own[last]), 0, last.size - 1)]) if whole > last.size else ()
     assert guard is not None

@@ -2,7 +2,8 @@
 
     linear ::= LinearKernel(part*)                one part per nest; parts share the launch
     part   ::= Part(grid axes, thread axes, instr*)
-    instr  ::= Begin(axis) | End(axis)            a loop
+    instr  ::= Begin(axis, start*, stop*)         a loop, from the largest start to the least stop
+             | End(axis)
              | Let(name, value)                   a constant local
              | Declare(name, value)               an accumulator
              | Update(name, op, value)            name = name op value
@@ -36,7 +37,11 @@ TX = "tx"  # the thread axis along which folds are combined; rows are walked by 
 
 @dataclass(frozen=True)
 class Begin:
+    """A loop over the steps of `axis` that no start lies behind, and that lie before every stop."""
+
     axis: Axis
+    starts: tuple[Linear, ...] = ()
+    stops: tuple[Linear, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,8 +227,9 @@ def _lines(k: LinearKernel) -> Iterator[str]:
 
 def _text(instr: Instr) -> str:
     match instr:
-        case Begin(axis):
-            return f"for {axis.name} < {axis.size}:"
+        case Begin(axis, starts, stops):
+            low = "".join(f"{start} <= " for start in starts)
+            return f"for {low}{axis.name} < {', '.join(map(str, [axis.size, *stops]))}:"
         case Let(name, value):
             lanes = f" x{name.lanes}" if name.lanes > 1 else ""
             return f"let {name.name}: {name.dtype}{lanes} = {_bare(value)}"

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from math import prod
 
+from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import (
-    Alu,
     Const,
     Expr,
     Fold,
@@ -22,17 +22,16 @@ from tinyml.codegen.expr import (
     Name,
     Part,
     Place,
-    Select,
     Wide,
     const,
-    rewrite,
     substitute,
     with_sources,
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
-from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped
+from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped, worth_naming
+from tinyml.codegen.tiles import by_stride, guarded
 from tinyml.codegen.wide_stores import side_by_side, substitute_store, widened
 from tinyml.dtype import DType
 from tinyml.graph import toposort
@@ -40,7 +39,6 @@ from tinyml.index import (
     ZERO,
     Axis,
     Linear,
-    Range,
     both,
     inside,
     linear,
@@ -48,7 +46,7 @@ from tinyml.index import (
     unravel,
 )
 from tinyml.interpret import identity
-from tinyml.ops import WORK, Op
+from tinyml.ops import Op
 
 DEEPEST = 8  # ops written into one another before a value gets a name
 SEPARATE = 8  # accumulators at most that one fold is spread over
@@ -84,6 +82,7 @@ class _Emitter:
         self.names = 0
         self.tiles: tuple[Tile, ...] = ()
         self.free_lanes: set[Axis] = set()
+        self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
         if vectors:
             self.free_lanes.update(a for a, kind in nest.kinds if kind is Kind.LANE)
         self.ahead = Ahead(nest.ahead, self.free_lanes)
@@ -215,7 +214,24 @@ class _Emitter:
         self._open(inner, loops.without(axis), known, enter, body)
         if any(tile.after is axis for tile in self.tiles) and prod(self.block) > 1:
             inner.instrs.append(ir.Barrier())  # before the next step fills the tile again
-        scope.instrs += [ir.Begin(axis), *inner.instrs, ir.End(axis)]
+        begin = self._begin(scope, axis, loops, known)
+        scope.instrs += [begin, *inner.instrs, ir.End(axis)]
+        for start in begin.starts if loops.instead else ():
+            self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
+        for stop in begin.stops if loops.instead else ():
+            self._instead(scope, ir.Begin(axis, (stop,), ()), loops, known)
+
+    def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
+        """All threads of a block walk alike: none of their axes counts as fixed."""
+        return crop.begin(axis, loops.only, known, scope.bound - self.apart)
+
+    def _instead(self, scope: Scope, begin: ir.Begin, loops: Loops, known: Known) -> None:
+        """What is done at steps that are left out."""
+        assert loops.instead is not None
+        inner = Scope(scope.bound | {begin.axis}, scope)
+        left = loops.without(begin.axis).cropped(())
+        self._open(inner, left, known, _nothing, loops.instead)
+        scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]
 
     def _varied(
         self, stores: Sequence[Store], known: Known, unrolled: list[Axis]
@@ -259,7 +275,7 @@ class _Emitter:
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""
-        loops = self._loops(group)
+        loops = self._loops(group).cropped(crop.needed(folds))
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
         spread = steps if len(folds) * steps <= SEPARATE else 1
@@ -286,7 +302,9 @@ class _Emitter:
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
 
         filled = [tile.after for tile in self.tiles]
-        long = LongFold(self._open, self._open_rests, filled, folds, declare, enter, body)
+        long = LongFold(
+            self._open, self._open_rests, self._begin, filled, folds, declare, enter, body
+        )
         with self.ahead.in_loop():
             long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):
@@ -338,12 +356,12 @@ class _Emitter:
             number = number + linear(Axis(ir.TX, self.block[0]))
             step = Axis(f"c_{tile.name}", -(-tile.size // threads))
             at = linear(step) * threads + number
-            order = _by_stride(tile)  # neighbouring threads read neighbouring elements
+            order = by_stride(tile)  # neighbouring threads read neighbouring elements
             index = dict(zip(order, unravel(at, tuple(a.size for a in order)), strict=True))
             guard = both([inside(at, 0, tile.size - 1)]) or ()
             place = tile.index.substitute(index)
             inner = Scope(scope.bound | {step} | at.free, scope)
-            stored = self.emit(inner, _guarded(substitute(value, index), guard))
+            stored = self.emit(inner, guarded(substitute(value, index), guard))
             inner.instrs.append(ir.PutTile(tile.name, value.dtype, place, stored, guard))
             if step.size > 1:
                 scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)]
@@ -375,7 +393,19 @@ class _Emitter:
                 index = tile.index.substitute(step)
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
 
-        loops = self._loops(_by_stride(tile))
+        outside = crop.known_outside(value, tile.axes) if op is None else ()
+        number = next((n for _, n in outside), None)
+
+        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            for step in self._steps(known, unrolled):
+                assert number is not None
+                index = tile.index.substitute(step)
+                inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
+
+        loops = self._loops(by_stride(tile))
+        if number is not None:
+            only = tuple(r for r, n in outside if n is number)
+            loops = loops.cropped(only, instead)
         if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
             loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
         with self.ahead.in_loop():
@@ -392,7 +422,7 @@ class _Emitter:
             deepest = max((own, *(homes[s] for s in e.sources if s in homes)), key=_depth)
             homes[e] = scope.holder(e) or deepest
         fresh = [e for e in order if scope.find(e) is None]
-        named = self._worth_naming(fresh, homes, scope)
+        named = worth_naming(fresh, homes, scope)
         made: dict[Expr, Expr] = {}
         depth: dict[Expr, int] = {}
         for e in order:
@@ -411,28 +441,6 @@ class _Emitter:
                 homes[e].known[e] = made[e] = name
                 depth[e] = 0
         return made[root]
-
-    def _worth_naming(
-        self, order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scope
-    ) -> set[Expr]:
-        readers: dict[Expr, int] = {}
-        named: set[Expr] = set()
-        for e in order:
-            looked = set(e.sources) - set(e.operands if isinstance(e, Alu) else ())
-            looked -= {e.value, e.other} if isinstance(e, Select) else set()
-            for source in e.sources:
-                readers[source] = readers.get(source, 0) + 1
-                if source in looked and not isinstance(e, Part):
-                    named.add(source)
-                if homes[source] is not homes[e]:
-                    named.add(source)
-        for e in order:
-            costly = isinstance(e, Alu) and WORK[e.op] > 4
-            if isinstance(e, (Load, Wide)) or costly or readers.get(e, 0) > 1:
-                named.add(e)
-        if order and homes[order[-1]] is not scope:
-            named.add(order[-1])
-        return named
 
     def _on(self, e: Expr, made: Mapping[Expr, Expr]) -> Expr:
         """`e` on what its operands were made into."""
@@ -463,29 +471,12 @@ class _Emitter:
         return max((a.size for a in free & self.free_lanes), default=1)
 
 
+def _nothing(scope: Scope, known: Known) -> None:
+    """What there is to do when a loop is entered that only writes numbers."""
+
+
 def _depth(scope: Scope) -> int:
     return scope.depth
-
-
-def _by_stride(tile: Tile) -> list[Axis]:
-    """The axes of a tile, the one along which its source lies side by side last."""
-    found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
-    if not (tile.copies and found):
-        return list(tile.axes)
-    position = max(found, key=lambda e: len(e.free)).position
-    return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))
-
-
-def _guarded(value: Expr, guard: tuple[Range, ...]) -> Expr:
-    """Loads that are not made where the guard does not hold."""
-
-    def guarded(e: Expr) -> Expr | None:
-        if not (guard and isinstance(e, Load)):
-            return None
-        made: Expr = Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())
-        return made
-
-    return rewrite(value, guarded)
 
 
 def _lanes_of(e: Expr) -> int:

@@ -24,13 +24,14 @@ class LongFold:
         self,
         open_loops: Callable[[Scope, Loops, Known, Enter, Body], None],
         open_rests: Callable[[Scope, Axis, Loops, Known, Enter, Body], None],
+        begin: Callable[[Scope, Axis, Loops, Known], ir.Begin],
         filled: Iterable[Axis],
         folds: list[Fold],
         declare: Callable[[Scope], list[list[Name]]],
         enter: Enter,
         body: Callable[[Scope, Known, list[Axis], list[list[Name]]], None],
     ) -> None:
-        self.open_loops, self.open_rests = open_loops, open_rests
+        self.open_loops, self.open_rests, self.begin = open_loops, open_rests, begin
         self.filled = set(filled)
         self.folds, self.declare = folds, declare
         self.enter, self.body = enter, body
@@ -87,4 +88,8 @@ class LongFold:
         for fold, whole, part in zip(self.folds, into, parts, strict=True):
             for one, other in zip(whole, part, strict=True):
                 inner.instrs.append(ir.Update(one, fold.op, other))
-        scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)] if step else inner.instrs
+        if step is None:
+            scope.instrs += inner.instrs
+            return
+        begin = self.begin(scope, step, loops, known)
+        scope.instrs += [begin, *inner.instrs, ir.End(step)]

@@ -8,6 +8,7 @@ from typing import Any
 from tinyml import kernel, lazy
 from tinyml.codegen.expr import Expr, Fold, Load, Place, alu, const, select, zero
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
+from tinyml.codegen.places import mapped
 from tinyml.dtype import float32, from_text
 from tinyml.index import (
     ZERO,
@@ -133,7 +134,7 @@ class _Lowering:
                 operands = []
                 for source in node.sources:
                     operands.append((yield source, index, valid))
-                return alu(node.op, node.dtype, *operands)
+                return mapped(node.op, node.dtype, *operands)
             case lazy.Reduce():
                 return (yield from self._fold(node, index, valid))
             case lazy.Gather():

@@ -52,6 +52,7 @@ class Renderer:
     language: Language
     types: dict[str, str]
     index_type = "long"
+    inline = "static inline"  # what stands before a function of the prelude
 
     def __init__(self, k: LinearKernel) -> None:
         self.k = k
@@ -131,9 +132,8 @@ class Renderer:
 
     def instr(self, instr: Instr) -> Iterator[str]:
         match instr:
-            case ir.Begin(axis):
-                i = axis.name
-                yield f"for ({self.index_type} {i} = 0; {i} < {axis.size}; ++{i}) {{"
+            case ir.Begin(axis, starts, stops):
+                yield from self.begin(axis, starts, stops)
             case ir.Let(name, value):
                 yield f"const {self.type_of(name)} {name.name} = {self.value(value, name.lanes)};"
             case ir.Declare(name, value):
@@ -154,6 +154,28 @@ class Renderer:
                 yield self.barrier()
             case _:
                 raise TypeError(f"{self.language.name} has no text for {instr}")
+
+    def begin(
+        self, axis: Axis, starts: tuple[Linear, ...], stops: tuple[Linear, ...]
+    ) -> Iterator[str]:
+        i, first, last = axis.name, "0", str(axis.size)
+        for start in starts:
+            text = self.index(start)[0]
+            first = text if first == "0" and start.low >= 0 else f"later({text}, {first})"
+        for stop in stops:
+            text = self.index(stop)[0]
+            bounded = last == str(axis.size) and stop.high <= axis.size
+            last = text if bounded else f"sooner({text}, {last})"
+        for name, sign in (("later", ">"), ("sooner", "<")):
+            if f"{name}(" in first + last:
+                kind = self.index_type
+                self.prelude[
+                    f"{self.inline} {kind} {name}({kind} a, {kind} b) {{\n"
+                    f"  return a {sign} b ? a : b;\n}}"
+                ] = None
+        if stops:  # worked out once
+            first, last = f"{first}, {i}_stop = {last}", f"{i}_stop"
+        yield f"for ({self.index_type} {i} = {first}; {i} < {last}; ++{i}) {{"
 
     def update(self, name: Name, op: Op, value: Expr) -> str:
         lanes = name.lanes

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Expr
+from tinyml.codegen.expr import Alu, Expr, Load, Part, Select, Wide
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Split
-from tinyml.index import Axis, Linear, linear
+from tinyml.index import Axis, Linear, Valid, linear
+from tinyml.ops import WORK
 
 Known: TypeAlias = Mapping[Axis, Linear]
 
@@ -42,6 +43,28 @@ class Scope:
         return scope
 
 
+def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scope) -> set[Expr]:
+    """What of `order` is used twice, costs much, or is used deeper than where it is known."""
+    readers: dict[Expr, int] = {}
+    named: set[Expr] = set()
+    for e in order:
+        looked = set(e.sources) - set(e.operands if isinstance(e, Alu) else ())
+        looked -= {e.value, e.other} if isinstance(e, Select) else set()
+        for source in e.sources:
+            readers[source] = readers.get(source, 0) + 1
+            if source in looked and not isinstance(e, Part):
+                named.add(source)
+            if homes[source] is not homes[e]:
+                named.add(source)
+    for e in order:
+        costly = isinstance(e, Alu) and WORK[e.op] > 4
+        if isinstance(e, (Load, Wide)) or costly or readers.get(e, 0) > 1:
+            named.add(e)
+    if order and homes[order[-1]] is not scope:
+        named.add(order[-1])
+    return named
+
+
 class NamedIn:
     """What needs no second look: expressions that a scope has a name for."""
 
@@ -53,16 +76,32 @@ class NamedIn:
 
 
 class Loops:
-    """The axes of one walk or fold: those still to be opened, and those to be unrolled."""
+    """The axes of one walk or fold: those still to be opened, and those to be unrolled.
 
-    def __init__(self, waiting: list[Axis], unrolled: list[Axis]) -> None:
+    Steps where not all of `only` holds are left out, or `instead` is done there.
+    """
+
+    def __init__(
+        self,
+        waiting: list[Axis],
+        unrolled: list[Axis],
+        only: Valid = (),
+        instead: Body | None = None,
+    ) -> None:
         self.waiting, self.unrolled = waiting, unrolled
+        self.only, self.instead = only, instead
+
+    def _with(self, waiting: list[Axis], unrolled: list[Axis]) -> Loops:
+        return Loops(waiting, unrolled, self.only, self.instead)
+
+    def cropped(self, only: Valid, instead: Body | None = None) -> Loops:
+        return Loops(self.waiting, self.unrolled, only, instead)
 
     def without(self, axis: Axis) -> Loops:
-        return Loops([a for a in self.waiting if a is not axis], self.unrolled)
+        return self._with([a for a in self.waiting if a is not axis], self.unrolled)
 
     def renamed(self, axis: Axis, other: Axis) -> Loops:
-        return Loops([other if a is axis else a for a in self.waiting], self.unrolled)
+        return self._with([other if a is axis else a for a in self.waiting], self.unrolled)
 
     def rest(self, split: Split, rest: Axis) -> Loops:
         """What is left to do with the last, shorter step of a split."""
@@ -75,7 +114,7 @@ class Loops:
             waiting = [rest if a is split.inner else a for a in waiting]
         elif rest.size > 1:
             waiting.append(rest)
-        return Loops(waiting, unrolled)
+        return self._with(waiting, unrolled)
 
 
 def also(known: Known, axis: Axis, index: Linear) -> Known:

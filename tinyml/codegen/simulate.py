@@ -56,6 +56,7 @@ class _Threads:
         self.axes.update(_numbered(part.grid, self.block))
         self.axes.update(_numbered(part.threads, ty))
         self.names: dict[str, Array] = {}
+        self.active = np.ones((1, 1), np.bool_)
         self.tiles = _Tiles(k, part.blocks)
 
     # ---- instructions ----
@@ -66,20 +67,34 @@ class _Threads:
             instr = instrs[at]
             if isinstance(instr, ir.Begin):
                 end = _end_of(instrs, at)
-                for step in range(instr.axis.size):
-                    self.axes[instr.axis] = np.full((1, 1), step)
-                    self.run(instrs[at + 1 : end])
+                self._loop(instr, instrs[at + 1 : end])
                 at = end
             else:
                 self.step(instr)
             at += 1
+
+    def _loop(self, begin: ir.Begin, body: Sequence[Instr]) -> None:
+        """Every step; blocks that leave it out change nothing meanwhile."""
+        starts = [self.index(start) for start in begin.starts]
+        stops = [self.index(stop) for stop in begin.stops]
+        around = self.active
+        for step in range(begin.axis.size):
+            self.axes[begin.axis] = np.full((1, 1), step)
+            for bound in starts:
+                self.active = self.active & (bound <= step)
+            for bound in stops:
+                self.active = self.active & (step < bound)
+            if self.active.any():
+                self.run(body)
+            self.active = around
 
     def step(self, instr: Instr) -> None:
         match instr:
             case ir.Let(name, value) | ir.Declare(name, value):
                 self._set(name, self.value(value))
             case ir.Update(name, op, value):
-                self._set(name, self._alu(op, name.dtype, [self.value(name), self.value(value)]))
+                new = self._alu(op, name.dtype, [self.value(name), self.value(value)])
+                self._set(name, np.where(self.active, new, self.value(name)))
             case ir.AcrossLanes(name, op, source):
                 lanes = self.value(source)
                 self._set(name, interpret.FOLD[op](lanes, axis=1, keepdims=True))
@@ -88,7 +103,7 @@ class _Threads:
             case ir.Put():
                 self._put(instr)
             case ir.PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
-                at, chosen = self.index(index), self.condition(valid)
+                at, chosen = self.index(index), self.condition(valid) & self.active
                 new = self.value(value)
                 if op is not None:
                     old = self.tiles.read(tile, self.block, at)
@@ -113,7 +128,7 @@ class _Threads:
         return np.broadcast_to(folded, lines.shape).reshape(value.shape)
 
     def _put(self, put: ir.Put) -> None:
-        chosen = self.condition(put.valid)
+        chosen = self.condition(put.valid) & self.active
         if put.once:
             chosen = chosen & (self.tx == 0)
         for n, value in enumerate(put.values):

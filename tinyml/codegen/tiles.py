@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError, bind, check_inner
+from tinyml.codegen.crop import known_outside
 from tinyml.codegen.expr import (
     Alu,
     Expr,
@@ -19,6 +20,8 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
+    Valid,
+    both,
     linear,
     row_major,
 )
@@ -209,6 +212,27 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
     value = substitute(factor, {a: linear(b) for a, b in own.items()})
     index = row_major([linear(a) for a in inner], [a.size for a in inner])
-    stored: Expr = Stored(name, factor.dtype, index, after)
+    stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, inner))
     place = index.substitute({a: linear(b) for a, b in own.items()})
     return Tile(name, tuple(own.values()), place, value, after), reading(one, factor, stored)
+
+
+def by_stride(tile: Tile) -> list[Axis]:
+    """The axes of a tile, the one along which its source lies side by side last."""
+    found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    if not (tile.copies and found):
+        return list(tile.axes)
+    position = max(found, key=lambda e: len(e.free)).position
+    return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))
+
+
+def guarded(value: Expr, guard: Valid) -> Expr:
+    """Loads that are not made where the guard does not hold."""
+
+    def rule(e: Expr) -> Expr | None:
+        if not (guard and isinstance(e, Load)):
+            return None
+        made: Expr = Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())
+        return made
+
+    return rewrite(value, rule)

@@ -23,7 +23,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Each query (.., n, d) gives a mean of values (.., m, e), weighted by likeness to the keys.
 
-    A mask is either bool (True: this pair takes part) or added to the scores.
+    A mask is either bool (True: this pair takes part) or added to the scores. A query that takes
+    part in no pair gives 0.
     """
     if is_causal and attn_mask is not None:
         raise RuntimeError("attention: give a mask or is_causal=True, not both")
@@ -50,5 +51,15 @@ def scaled_dot_product_attention(
         scores = attn_mask.where(scores, -float("inf"))
     elif attn_mask is not None:
         scores = scores + attn_mask.cast(wide)
-    weights: Tensor = scores.softmax(-1).cast(dtype).dropout(dropout_p)
+    masked = attn_mask is not None and not is_causal  # causal: the first key always takes part
+    weights: Tensor = _softmax(scores) if masked and scores.numel() else scores.softmax(-1)
+    weights = weights.cast(dtype).dropout(dropout_p)
     return weights @ value
+
+
+def _softmax(x: Tensor) -> Tensor:
+    """Softmax along the last axis, 0 where all is -inf."""
+    top = x.detach().max(-1, keepdim=True)
+    power = (x - (top == -float("inf")).where(0, top)).exp()
+    total = power.sum(-1, keepdim=True)
+    return power / (total == 0).where(1, total)

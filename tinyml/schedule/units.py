@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import WORK, Movement
+from tinyml.ops import COMPARE, WORK, Movement, Op
 
 MOST_LOADS = 24  # buffers that one expression reads
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
 ASKED = "asked for"
 SHARED = 24  # the same, for a value that several readers read once each
+# what is asked of positions is worked out on indices, once for many elements
+ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR}
 
 
 def find_units(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> dict[LazyBuffer, str]:
@@ -50,11 +52,15 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
     fixed: set[LazyBuffer] = set()  # what is made of constants alone: one value, outside all loops
+    placed: set[LazyBuffer] = set()  # positions, and what is asked of them
     for node in order:
         sources = lazy.read_sources(node)
         if isinstance(node, lazy.Const) or (sources and fixed.issuperset(sources)):
             fixed.add(node)
-        own = WORK[node.op] if isinstance(node, lazy.Map) and node not in fixed else 0
+        if _is_position(node) and all(s in placed or s in fixed for s in sources):
+            placed.add(node)
+        free = node in fixed or node in placed
+        own = WORK[node.op] if isinstance(node, lazy.Map) and not free else 0
         work[node] = min(1 << 20, own + sum(work[s] for s in sources if s not in units))
         reduced[node] = frozenset().union(
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
@@ -71,6 +77,12 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
                 units[node] = "costly, and wanted in several places"
         if node in units:
             work[node], reduced[node] = 0, frozenset()
+
+
+def _is_position(node: LazyBuffer) -> bool:
+    """Whether a node made of positions is one, or something asked of them."""
+    asks = isinstance(node, lazy.Map) and node.op in ON_POSITIONS and not node.dtype.is_float
+    return asks or isinstance(node, (lazy.Iota, lazy.Move))
 
 
 def _sinks(

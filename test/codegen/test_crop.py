@@ -1,0 +1,132 @@
+"""Steps of folds that a mask leaves nothing of are not made; values stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import stages
+
+from tinyml import Tensor, kernel
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Place
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.target import Target
+from tinyml.kernel import Kernel
+from tinyml.program import Language
+from tinyml.schedule import schedule
+
+N = 150
+
+
+def memory(*shape: int) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32), device="CPU").realize()
+
+
+def below(n: int = N) -> Tensor:
+    """True at and below the diagonal."""
+    positions = Tensor.arange(n, device="CPU")
+    return positions.reshape(n, 1) >= positions
+
+
+def near() -> Tensor:
+    """True in a band."""
+    positions = Tensor.arange(N, device="CPU")
+    apart = positions.reshape(N, 1) - positions
+    return (apart < 9) & (apart > -5)
+
+
+def attention(mask: Callable[[], Tensor]) -> Tensor:
+    q, k, v = (memory(1, 2, N, 8) for _ in range(3))
+    return q.scaled_dot_product_attention(k, v, attn_mask=mask())
+
+
+MASKED: dict[str, Callable[[], Tensor]] = {
+    "lower triangle": lambda: memory(N, N).tril() @ memory(N, 40),
+    "upper triangle, transposed": lambda: memory(N, N).triu(3).T @ memory(N, 40),
+    "columns": lambda: below().where(memory(N, N), 0).sum(0),
+    "largest": lambda: below().where(memory(N, N), -float("inf")).max(1),
+    "largest without a first row": lambda: (~below()).T.where(memory(N, N), -float("inf")).max(1),
+    "causal": lambda: attention(below),
+    "window": lambda: attention(near),
+    "added": lambda: attention(lambda: below().where(0.0, -float("inf"))),
+}
+
+
+def kernels(made: Tensor) -> list[Kernel]:
+    return stages.kernels_of(schedule([made.lazy]))
+
+
+def cropped(k: Kernel, target: Target) -> list[ir.Begin]:
+    """The loops that leave steps out."""
+    made = linearize(choose(lower(k), target)[1], vectors=target.language is Language.C)
+    loops = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Begin)]
+    return [loop for loop in loops if loop.starts or loop.stops]
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("target", stages.TARGETS)
+def test_masked_steps_are_left_out(name: str, target: str) -> None:
+    rng = np.random.default_rng(3)
+    found = kernels(MASKED[name]())
+    assert any(cropped(k, stages.TARGETS[target]) for k in found)
+    for k in found:
+        arrays = [rng.standard_normal(shape).astype(t.compute) for shape, t in k.slots]
+        wanted = [a.copy() for a in arrays]
+        kernel.run(k, wanted)
+        stages.simulated(stages.TARGETS[target], None)(k, arrays)
+        np.testing.assert_allclose(arrays[0], wanted[0], 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("name", ["lower triangle", "causal", "window"])
+def test_on_machines(name: str, device: str) -> None:
+    rng = np.random.default_rng(4)
+    a, b, c = (rng.standard_normal((2, N, N)).astype(np.float32) for _ in range(3))
+    x, y, z = (Tensor(t, device=device) for t in (a, b, c))
+    positions = np.arange(N)[:, None] - np.arange(N)
+    if name == "lower triangle":
+        np.testing.assert_allclose((x.tril() @ y).numpy(), np.tril(a) @ b, 1e-4, 1e-4)
+        return
+    mask = positions >= 0 if name == "causal" else (positions < 9) & (positions > -5)
+    scores = np.where(mask, a @ b.swapaxes(1, 2) * N**-0.5, -np.inf)
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    apart = Tensor.arange(N, device=device).reshape(N, 1) - Tensor.arange(N, device=device)
+    held = apart >= 0 if name == "causal" else (apart < 9) & (apart > -5)
+    made = x.scaled_dot_product_attention(y, z, attn_mask=held).numpy()
+    np.testing.assert_allclose(made, power / power.sum(-1, keepdims=True) @ c, 1e-4, 1e-4)
+
+
+SPELLINGS: dict[str, Callable[[], Tensor]] = {
+    "compared": below,
+    "less": lambda: Tensor.arange(N).reshape(N, 1) + 1 > Tensor.arange(N),
+    "negated": lambda: ~(Tensor.arange(N).reshape(N, 1) < Tensor.arange(N)),
+    "both": lambda: below() & (Tensor.arange(N) < 50),
+    "neither": lambda: ~(~below() | (Tensor.arange(N) >= 50)),
+    "ones": lambda: Tensor.ones(N, N).tril().bool(),
+    "scaled": lambda: Tensor.arange(N).reshape(N, 1) * 2 - 1 > -(-Tensor.arange(N) * 2),
+    "wider": lambda: Tensor.arange(N).reshape(N, 1).cast("int64") >= Tensor.arange(N),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_mask_of_positions_is_conditions_however_it_is_written(name: str) -> None:
+    mask = SPELLINGS[name]()
+    (k,) = kernels(mask.where(memory(N, N), -float("inf")).max(1))
+    assert not any(isinstance(e, Place) for one in lower(k).nests for e in one.exprs)
+    x = np.random.default_rng(5).standard_normal((N, N)).astype(np.float32)
+    arrays = [np.zeros(k.slots[0][0], np.float32), x]
+    stages.simulated(stages.C, None)(k, arrays)
+    wanted = np.where(mask.numpy(), x, -np.inf).max(1)
+    np.testing.assert_array_equal(arrays[0].reshape(-1), wanted)
+
+
+def test_numbers_that_an_int_cannot_hold_stay_what_they_are() -> None:
+    """Only an index that fits its dtype is one; what wraps around is computed."""
+    positions = Tensor.arange(N, device="CPU").cast("int8") * 3
+    (k,) = kernels((positions < 0).where(memory(N), 0).sum())
+    arrays = [np.zeros(k.slots[0][0], np.float32), np.ones(N, np.float32)]
+    stages.simulated(stages.C, None)(k, arrays)
+    assert arrays[0].sum() == ((np.arange(N, dtype=np.int8) * np.int8(3)) < 0).sum()

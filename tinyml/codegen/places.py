@@ -1,0 +1,156 @@
+"""Places: ops on indices that are indices again, and comparisons of them that are conditions.
+
+    r0 + 3                                    the index r0 + 3
+    where(r0 <= i2, x, -inf)                  x if 0 <= i2 - r0 else -inf
+    where(!(r0 < i2 & i0 < 4), x, y)          y if r0 < i2 and i0 < 4 else x
+    where(r0 <= i2, 0, x)                     x if i2 < r0 else 0
+    !=(1 if r0 <= i2 else 0, 0)               True if r0 <= i2 else False
+
+So a mask that is made of positions says by its bounds where it holds, however it was written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tinyml.codegen.expr import Alu, Const, Expr, Place, Select, alu, const, select
+from tinyml.dtype import DType, bool_
+from tinyml.index import Linear, Valid, both, inside, linear
+from tinyml.ops import COMPARE, MEANING, Op
+
+LOGICAL = COMPARE | {Op.NOT, Op.AND, Op.OR, Op.XOR}
+
+
+class _Condition(NamedTuple):
+    """Where a bool is True: wherever `valid` holds (None: nowhere), or wherever it does not."""
+
+    valid: Valid | None
+    holds: bool
+
+
+def mapped(op: Op, dtype: DType, *operands: Expr) -> Expr:
+    """The op, or what comes to the same and says more about indices."""
+    if op is Op.WHERE:
+        found = _condition(operands[0])
+        if found is not None:
+            return _selected(found, *operands[1:])
+    exact = op in LOGICAL or dtype.is_int or (op is Op.CAST and not dtype.is_half)
+    answer = _answer(op, dtype, operands) if exact else None
+    if answer is not None:
+        return answer
+    index = _index(op, operands) if dtype.is_int else None
+    if index is not None and dtype.min <= index.low and index.high <= dtype.max:
+        place: Expr = Place(index, dtype)
+        return place
+    chosen = _chosen(op, dtype, operands) if exact else None
+    return chosen or alu(op, dtype, *operands)
+
+
+def _selected(found: _Condition, value: Expr, other: Expr) -> Expr:
+    """A choice, the number among the two as the other one if possible."""
+    turned = _turned(found, isinstance(other, Const)) or found
+    if not turned.holds:
+        value, other = other, value
+    return select(turned.valid, value, other)
+
+
+def _index(op: Op, operands: tuple[Expr, ...]) -> Linear | None:
+    """What the op makes of indices, if that is one."""
+    known = [_linear(o) for o in operands]
+    match op, known:
+        case Op.ADD, [Linear() as a, Linear() as b]:
+            return a + b
+        case Op.MUL, [Linear() as a, Linear() as b] if not a.terms:
+            return b * a.constant
+        case Op.MUL, [Linear() as a, Linear() as b] if not b.terms:
+            return a * b.constant
+        case Op.NEG, [Linear() as a]:
+            return a * -1
+        case Op.CAST, [Linear() as a]:
+            return a
+    return None
+
+
+def _linear(e: Expr) -> Linear | None:
+    match e:
+        case Place(index=index):
+            return index
+        case Const() if e.dtype.is_int:
+            return linear(int(e.value))
+    return None
+
+
+def _condition(e: Expr) -> _Condition | None:
+    """Where a bool is True, if conditions on indices say it."""
+    match e:
+        case Alu(op=Op.NOT, operands=(inner,)):
+            found = _condition(inner)
+            return None if found is None else _Condition(found.valid, not found.holds)
+        case Alu(op=Op.AND | Op.OR as op, operands=(left, right)):
+            held = op is Op.AND  # x | y is not both of their opposites
+            one, other = (_turned(_condition(side), held) for side in (left, right))
+            if one is None or other is None:
+                return None
+            if one.valid is None or other.valid is None:
+                return _Condition(None, held)
+            return _Condition(both(one.valid, other.valid), held)
+        case Alu(op=Op.LESS | Op.LESS_EQUAL | Op.EQUAL as op, operands=(left, right)):
+            a, b = _linear(left), _linear(right)
+            if a is None or b is None:
+                return None
+            apart = a - b
+            low = 0 if op is Op.EQUAL else apart.low
+            return _Condition(both([inside(apart, low, -1 if op is Op.LESS else 0)]), True)
+        case Select(valid=valid, value=Const() as value, other=Const() as other):
+            if e.dtype is bool_ and value.value != other.value:
+                return _Condition(valid, bool(value.value))
+    return None
+
+
+def _turned(found: _Condition | None, holds: bool) -> _Condition | None:
+    """The same, said by where it `holds` or by where it does not; only of one bound both can be."""
+    if found is None or found.holds is holds:
+        return found
+    if found.valid is None or not found.valid:
+        return _Condition(None if found.valid == () else (), holds)
+    if len(found.valid) > 1:
+        return None
+    (bound,) = found.valid
+    if bound.low <= bound.index.low:
+        return _Condition(both([inside(bound.index, bound.high + 1, bound.index.high)]), holds)
+    if bound.high >= bound.index.high:
+        return _Condition(both([inside(bound.index, bound.index.low, bound.low - 1)]), holds)
+    return None
+
+
+def _chosen(op: Op, dtype: DType, operands: tuple[Expr, ...]) -> Expr | None:
+    """What is asked of a choice between numbers is a choice between the answers."""
+    chosen = [o for o in operands if isinstance(o, Select)]
+    if len(chosen) != 1:
+        return None
+    (found,) = chosen
+    answers = []
+    for branch in (found.value, found.other):
+        inputs = tuple(branch if o is found else o for o in operands)
+        answer = _answer(op, dtype, inputs)
+        if answer is None:
+            return None
+        answers.append(answer)
+    return select(found.valid, *answers)
+
+
+def _answer(op: Op, dtype: DType, inputs: tuple[Expr, ...]) -> Expr | None:
+    """An op on numbers, as a number."""
+    values = [i.value for i in inputs if isinstance(i, Const)]
+    if len(values) < len(inputs):
+        return None
+    if op is Op.BITCAST:
+        return None
+    if op is Op.CAST:
+        made = alu(op, dtype, *inputs)
+        return made if isinstance(made, Const) else None
+    types = [i.dtype.compute.type for i in inputs]
+    answer = MEANING[op](*(np.asarray(t(v)) for t, v in zip(types, values, strict=True)))
+    return const(answer.item(), bool_ if op in COMPARE else dtype)
