@@ -28,16 +28,7 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise RuntimeError("attention: give a mask or is_causal=True, not both")
-    check_tensors("attention", x, key=key, value=value, attn_mask=attn_mask)
-    if (
-        min(x.ndim, key.ndim, value.ndim) < 2
-        or x.shape[-1] != key.shape[-1]
-        or key.shape[-2] != value.shape[-2]
-    ):
-        raise ShapeError(
-            f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
-            "together: (.., n, d), (.., m, d) and (.., m, e)"
-        )
+    _check(x, key, value, attn_mask)
     if enable_gqa:
         key = key.repeat_interleave(x.shape[-3] // key.shape[-3], dim=-3)
         value = value.repeat_interleave(x.shape[-3] // value.shape[-3], dim=-3)
@@ -52,9 +43,22 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         scores = scores + attn_mask.cast(wide)
     masked = attn_mask is not None and not is_causal  # causal: the first key always takes part
-    weights: Tensor = _softmax(scores) if masked and scores.numel() else scores.softmax(-1)
-    weights = weights.cast(dtype).dropout(dropout_p)
-    return weights @ value
+    weights = _softmax(scores) if masked and scores.numel() else scores.softmax(-1)
+    dropped: Tensor = weights.cast(dtype).dropout(dropout_p)
+    return dropped @ value
+
+
+def _check(x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+    check_tensors("attention", x, key=key, value=value, attn_mask=attn_mask)
+    if (
+        min(x.ndim, key.ndim, value.ndim) < 2
+        or x.shape[-1] != key.shape[-1]
+        or key.shape[-2] != value.shape[-2]
+    ):
+        raise ShapeError(
+            f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
+            "together: (.., n, d), (.., m, d) and (.., m, e)"
+        )
 
 
 def _softmax(x: Tensor) -> Tensor:
