@@ -178,6 +178,13 @@ def layernorm_backward() -> Made:
     return x.layernorm().gradient(x, gradient=real(40, 65))
 
 
+@expression(2, "rows; then both sums down the columns, though only one of them waits for the rows")
+def layernorm_with_weights_backward() -> Made:
+    x, weight, bias, upstream = real(40, 65), real(65), real(65), real(40, 65)
+    y = x.layernorm() * weight + bias
+    return [y, *y.gradient(x, weight, bias, gradient=upstream)]
+
+
 @expression(1, "as layernorm")
 def rmsnorm_backward() -> Made:
     x = real(40, 65, requires_grad=True)

@@ -48,16 +48,16 @@ def no_spills(found: dict[str, nvcc.Resources]) -> None:
     assert not spilled, f"registers did not suffice: {spilled}"
 
 
-def test_kernels_of_the_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_the_expressions() -> None:
     toolchain()
     if not Device.available("CPU"):
         pytest.skip("no C compiler to make the inputs with")
-    monkeypatch.setattr(Device, "_default", "CPU")
-    kernels = [
-        k
-        for e in EXPRESSIONS.values()
-        for k in stages.kernels_of(schedule([t.lazy for t in e.make()]))
-    ]
+    with Device.default("CPU"):
+        kernels = [
+            k
+            for e in EXPRESSIONS.values()
+            for k in stages.kernels_of(schedule([t.lazy for t in e.make()]))
+        ]
     no_spills(build([compile(k, stages.CUDA) for k in dict.fromkeys(kernels)]))
 
 

@@ -247,6 +247,25 @@ def test_what_is_made_of_the_sums_of_a_block_is_made_in_a_loop() -> None:
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
 
 
+def test_several_folds_are_made_in_the_same_steps() -> None:
+    """What the first of them brought to a cache is there for the others."""
+    x, y = leaf(20, 32), leaf(20, 32)
+    roots = [graphs.total(x, 0), graphs.total(graphs.mul(x, y), 0)]
+    (k,) = stages.kernels_of(schedule(roots))
+    opts = ["lanes i0 8", "split i0 2", "grid i0", "block r0 4"]
+    blocked = optimize(lower(k), [parse(opt) for opt in opts])
+    first, second = blocked.nests[0].tiles
+    assert first.over is second.over is not None
+    text = str(linearize(blocked))
+    assert text.count("for r0 < 5") == 1
+    found = [np.zeros(32, np.float32) for _ in roots]
+    rng = np.random.default_rng(1)
+    found += [rng.standard_normal((20, 32), np.float32) for _ in "xy"]
+    simulate(linearize(blocked), found)
+    wanted = found[2].sum(0), (found[2] * found[3]).sum(0)
+    np.testing.assert_allclose(found[:2], wanted, 1e-4, 1e-4)
+
+
 def test_a_fold_is_blocked_by_what_divides_it_and_inside_a_piece_of_work() -> None:
     plain = plain_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
     with pytest.raises(OptError, match="pad it first"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from expressions import EXPRESSIONS, Made
 
@@ -11,10 +13,12 @@ from tinyml.schedule import KernelItem, schedule
 
 
 @pytest.fixture(autouse=True)
-def _on_cpu() -> None:
+def _on_cpu() -> Iterator[None]:
     """NUMPY has no kernels; EMU and CUDA have those of CPU, or more: see fuse.CACHED."""
     if not Device.available("CPU"):
         pytest.skip("no C compiler")
+    with Device.default("CPU"):
+        yield
 
 
 def items(made: Made) -> list[KernelItem]:
@@ -23,8 +27,7 @@ def items(made: Made) -> list[KernelItem]:
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_kernel_count(name: str, request: pytest.FixtureRequest, monkeypatch) -> None:
-    monkeypatch.setattr(Device, "_default", "CPU")
+def test_kernel_count(name: str, request: pytest.FixtureRequest) -> None:
     wanted = EXPRESSIONS[name]
     if wanted.missing:
         request.applymarker(pytest.mark.xfail(strict=True, reason=wanted.missing))
@@ -39,8 +42,7 @@ def test_the_table_is_long_enough() -> None:
     assert all(e.why for e in EXPRESSIONS.values())
 
 
-def test_launches_are_the_kernels_of_the_schedule(monkeypatch) -> None:
-    monkeypatch.setattr(Device, "_default", "CPU")
+def test_launches_are_the_kernels_of_the_schedule() -> None:
     for name in ("layernorm", "mlp", "sgd"):
         made = EXPRESSIONS[name].make()
         planned = len(items(made))

@@ -14,6 +14,7 @@ from tinyml.index import Axis
 
 ROWS = 4  # that fold along the same vector at a time
 SQUARE = 16  # elements of float32 in a cache line
+RUNS = 16  # of memory that are read in turn
 
 
 class CChooser(Chooser):
@@ -201,10 +202,14 @@ class CChooser(Chooser):
     def _step_of_columns(self, number: int) -> int:
         """How many elements of a fold are walked before the next columns; 0 if it is short."""
         found = self.one(number).folds
-        size = found[0].axes[0].size
-        if len(found) > 1 or len(found[0].axes) > 1 or size < 256:
+        axis = found[0].axes[0]
+        alike = all(fold.axes == (axis,) and not fold.body.has_fold for fold in found)
+        if not alike or axis.size < 256:
             return 0
-        return next((n for n in range(16, 49) if size % n == 0), 0)
+        rows = {*self.one(number).rows}
+        read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]
+        least = max(RUNS // max(1, len(read)), 4)
+        return next((n for n in range(least, 3 * RUNS + 1) if axis.size % n == 0), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
         if self.lanes > 1 and any(f is not found.fold for f in self.one(number).folds):

@@ -8,7 +8,7 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import groupby, product
 from math import prod
 
 from tinyml.codegen import crop
@@ -347,11 +347,12 @@ class _Emitter:
         """Every thread of the block copies its share of the tiles that start here."""
         filled = [tile for tile in self.tiles if tile.after is after]
         threads = prod(self.block)
+        if threads == 1:
+            for over, tiles in groupby(filled, lambda tile: tile.over):
+                self._fill_serially(scope, list(tiles), over, known)
+            return
         for tile in filled:
             value = substitute(tile.value, known)
-            if threads == 1:
-                self._fill_serially(scope, tile, value, known)
-                continue
             number = linear(Axis("ty", self.block[1])) * self.block[0]
             number = number + linear(Axis(ir.TX, self.block[0]))
             step = Axis(f"c_{tile.name}", -(-tile.size // threads))
@@ -367,19 +368,24 @@ class _Emitter:
                 scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)]
             else:
                 scope.instrs += inner.instrs
-        if filled and threads > 1:
+        if filled:
             scope.instrs.append(ir.Barrier())
 
-    def _fill_serially(self, scope: Scope, tile: Tile, value: Expr, known: Known) -> None:
-        if tile.over is None:
-            self._write_tile(scope, tile, value, None)
+    def _fill_serially(
+        self, scope: Scope, tiles: Sequence[Tile], over: Axis | None, known: Known
+    ) -> None:
+        """Tiles one after the other; those that combine the steps of an axis in one loop."""
+        for tile in tiles:
+            value = substitute(tile.value, known)
+            start = const(identity(tile.op, value.dtype), value.dtype)
+            self._write_tile(scope, tile, start if over else value, None)
+        if over is None:
             return
-        start = const(identity(tile.op, value.dtype), value.dtype)
-        self._write_tile(scope, tile, start, None)
-        inner = Scope(scope.bound | {tile.over}, scope)
-        self._fill_tiles(inner, tile.over, known)
-        self._write_tile(inner, tile, value, tile.op)
-        scope.instrs += [ir.Begin(tile.over), *inner.instrs, ir.End(tile.over)]
+        inner = Scope(scope.bound | {over}, scope)
+        self._fill_tiles(inner, over, known)
+        for tile in tiles:
+            self._write_tile(inner, tile, substitute(tile.value, known), tile.op)
+        scope.instrs += [ir.Begin(over), *inner.instrs, ir.End(over)]
 
     def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:
         def enter(inner: Scope, known: Known) -> None:

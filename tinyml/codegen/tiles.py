@@ -31,7 +31,7 @@ ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
 
 
 def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
-    """A fold over `axis` in steps of `amount`: a tile holds the sums for all rows of a block."""
+    """Folds over `axis` in steps of `amount`: tiles hold the sums for all rows of a block."""
     if axis.size % amount or axis.more:
         raise OptError(f"cannot block {axis.name}: {amount} does not divide it; pad it first")
     outer, inner = Axis(axis.name, axis.size // amount), Axis(f"{axis.name}b", amount)
@@ -39,45 +39,57 @@ def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     blocked: list[Nest] = []
     kinds = dict(nest.kinds)
     for one in nest.nests:
-        found = [f for f in one.folds if axis in f.axes]
-        if not found:
+        if not any(axis in fold.axes for fold in one.folds):
             blocked.append(one)
             continue
         change = Change({axis: linear(outer) * amount + linear(inner)}, {axis: (outer, inner)}, {})
         number = sum(len(other.tiles) for other in (*nest.nests, *blocked))
-        made, own = _accumulated(
-            nest, change.nest(one), len(found), (outer, inner), f"sums{number}"
-        )
+        made, own = _accumulated(nest, change.nest(one), (outer, inner), number)
         blocked.append(made)
-        kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
+        kinds.update((b, nest.kind(a)) for a, b in own if nest.kind(a) is not Kind.LOOP)
         # what is made of the sums needs no registers for all of them at once
-        kinds.update((a, Kind.LOOP) for a in own if nest.kind(a) is Kind.UNROLL)
+        kinds.update((a, Kind.LOOP) for a, _ in own if nest.kind(a) is Kind.UNROLL)
     return replace(nest, nests=tuple(blocked), kinds=tuple(kinds.items()))
 
 
 def _accumulated(
-    nest: LoopNest, one: Nest, found: int, axes_: tuple[Axis, Axis], name: str
-) -> tuple[Nest, dict[Axis, Axis]]:
-    """The one fold over both axes made into a tile, whose axes stand for axes of `one`."""
-    outer, within = axes_
-    fold = next(f for f in one.folds if {outer, within} & {*f.axes})
+    nest: LoopNest, one: Nest, steps: tuple[Axis, Axis], number: int
+) -> tuple[Nest, list[tuple[Axis, Axis]]]:
+    """All folds over an axis in steps made into tiles, whose axes stand for axes of `one`."""
+    outer = steps[0]
     grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
-    inner = [a for a in one.rows if a in fold.free and a not in grid]
-    inner.sort(key=lambda a: ORDER[nest.kind(a)])
-    whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in inner)
+    rows = [a for a in one.rows if a not in grid]
+    whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in rows)
     whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)
-    alone = found == len(one.folds) == 1 and fold.free <= {*one.rows}
-    if not (grid and inner and whole and alone) or one.tiles:
+    alike = all({*steps} & {*f.axes} and f.free <= {*one.rows} for f in one.folds)
+    apart = not any(fold.body.has_fold for fold in one.folds)
+    if not (grid and whole and alike and apart) or one.tiles:
         raise OptError(f"cannot block {outer.name}: its fold is not one of whole tiles in a block")
-    own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
-    rest = tuple(a for a in fold.axes if a is not outer)
-    stepped: Expr = Fold(fold.op, fold.body, rest)
-    value = substitute(stepped, {a: linear(b) for a, b in own.items()})
-    index = row_major([linear(a) for a in inner], [a.size for a in inner])
-    stored: Expr = Stored(name, fold.dtype, index, grid[-1])
-    place = index.substitute({a: linear(b) for a, b in own.items()})
-    tile = Tile(name, tuple(own.values()), place, value, grid[-1], outer, fold.op)
-    return replace(reading(one, fold, stored), tiles=(tile,)), own
+    made, tiles = one, []
+    pairs: list[tuple[Axis, Axis]] = []
+    for n, fold in enumerate(one.folds):
+        inner = sorted((a for a in rows if a in fold.free), key=lambda a: ORDER[nest.kind(a)])
+        name = f"sums{number + n}"
+        own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
+        tile, stored = _sums(fold, own, outer, grid[-1], name)
+        made = reading(made, fold, stored)
+        tiles.append(tile)
+        pairs += own.items()
+    return replace(made, tiles=tuple(tiles)), pairs
+
+
+def _sums(
+    fold: Fold, own: dict[Axis, Axis], outer: Axis, after: Axis, name: str
+) -> tuple[Tile, Expr]:
+    """A tile for what `fold` makes in all steps of `outer`, and what reads it."""
+    if not own:
+        raise OptError(f"cannot block {outer.name}: a fold is the same for all rows of a block")
+    image = {a: linear(b) for a, b in own.items()}
+    stepped: Expr = Fold(fold.op, fold.body, tuple(a for a in fold.axes if a is not outer))
+    index = row_major([linear(a) for a in own], [a.size for a in own])
+    stored: Expr = Stored(name, fold.dtype, index, after)
+    place, value = index.substitute(image), substitute(stepped, image)
+    return Tile(name, tuple(own.values()), place, value, after, outer, fold.op), stored
 
 
 def reading(one: Nest, old: Expr, new: Expr) -> Nest:

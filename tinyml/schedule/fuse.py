@@ -335,24 +335,26 @@ class Fusion:
 
     def _join_siblings(self) -> None:
         """Reductions of the same rows that share an input are made in one walk over it."""
-        level = levels(self.groups())
-        bins: dict[object, Group] = {}
+        readers: dict[object, LazyBuffer] = {}
         for group in self.groups():
             if not group.reduces or group.contracts or group.members[0].device == "NUMPY":
                 continue
             lead = next(m for m in group.members if isinstance(m, lazy.Reduce))
-            shape = domain(lead)
-            key = level[group], shape, lead.axes, lead.device, tuple(group.places[lead].items())
-            other = bins.get(key)
-            shares = other is not None and self._share_input(other, group)
-            if other is not None and shares and self._may_join(other, group):
-                self._join(other, group, {**other.places, **group.places})
-                group = self.group_of[lead]
-            bins[key] = group
+            walks = domain(lead), lead.axes, lead.device, tuple(group.places[lead].items())
+            read = dict.fromkeys(u.node for m in group.members for u in self.uses[m])
+            keys = [(node, walks) for node in read if node.size > prod(group.rows)]
+            for other in {self.group_of[readers[key]]: None for key in keys if key in readers}:
+                if self._may_join(other, group) and not self._depend(other, group):
+                    self._join(other, group, {**other.places, **group.places})
+                    break
+            readers.update(dict.fromkeys(keys, lead))
 
-    def _share_input(self, one: Group, other: Group) -> bool:
-        reads = [{u.node for m in g.members for u in self.uses[m]} for g in (one, other)]
-        return any(n.size > prod(one.rows) for n in reads[0] & reads[1])
+    def _depend(self, one: Group, other: Group) -> bool:
+        """Whether one of two groups needs the other."""
+        return any(
+            below in above.after or self._connected_around(above, below)
+            for above, below in ((one, other), (other, one))
+        )
 
 
 def levels(groups: Iterable[Group]) -> dict[Group, int]:
