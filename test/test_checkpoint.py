@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, checkpoint, trace
+from tinyml import Tensor, TinyJit, checkpoint, dtypes, nn, no_grad, trace
 from tinyml.device import open_device
+from tinyml.errors import GradientError
 from tinyml.schedule.schedule import schedule
 
 Block = Callable[[Tensor], Tensor]
@@ -46,6 +47,54 @@ def gradients(again: bool) -> list[Any]:
 def test_values_draws_and_gradients_are_the_same(device: str) -> None:
     for got, wanted in zip(gradients(True), gradients(False), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_it_assigns_to_is_assigned_to_once(device: str, captured: bool) -> None:
+    def train(again: bool) -> list[Any]:
+        norm, count = nn.BatchNorm(3), Tensor([0.0]).realize()
+        (w,) = weights(1)
+
+        def part(x: Tensor) -> Tensor:
+            with no_grad():
+                count.assign(count * 2 + 1)
+            return norm((x @ w).reshape(-1, 3, 1)) * count
+
+        def step(x: Tensor) -> list[Tensor]:
+            with Tensor.train():
+                loss = sum((checkpoint(part, x) if again else part(x)).exp().sum() for _ in "ab")
+            state = [norm.running_mean, norm.running_var, norm.num_batches_tracked, count]
+            return [loss, *loss.gradient(w, norm.weight), *(t + 0 for t in state)]
+
+        function = TinyJit(step) if captured else step
+        given = [Tensor(np.eye(4, 3, n, dtype=np.float32)).realize() for n in range(3)]
+        return [t.numpy() for x in given for t in function(x)]
+
+    for got, wanted in zip(train(True), train(False), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_an_argument_is_assigned_to_without_recording_only() -> None:
+    def twice(x: Tensor) -> Tensor:
+        x *= 2
+        return x * x
+
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    with pytest.raises(GradientError, match="assigns to tensor argument 0"):
+        checkpoint(twice, w * 3)
+    scale = Tensor([3.0, 4.0]).realize()
+    y = checkpoint(lambda x: no_grad(twice)(x) * w, scale)
+    (grad,) = y.sum().gradient(w)
+    assert (grad.tolist(), scale.tolist()) == ([36.0, 64.0], [6.0, 8.0])
+
+
+def test_defaults_are_those_of_the_first_time() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    with dtypes.defaults(float=dtypes.float64):
+        y = checkpoint(lambda x: x * Tensor([0.1, 0.2]), x)
+    (grad,) = y.sum().gradient(x)
+    assert y.dtype is dtypes.float64
+    assert grad.tolist() == np.float32([0.1, 0.2]).tolist()
 
 
 def test_gradients_of_gradients() -> None:

@@ -510,14 +510,16 @@ def test_a_tensor_that_is_put_in_the_place_of_another(device: str) -> None:
         assert model.outside(full(1)).tolist() == [6] * 4
 
 
-def test_assigning_to_a_constant_without_memory(device: str) -> None:
+def test_assigning_to_a_constant_without_memory() -> None:
     count = Tensor(0.0)
 
     @TinyJit
     def step(x: Tensor) -> Tensor:
-        count.assign(count + 1)
+        if calls.pop():
+            count.assign(count + 1)
         return x + 1
 
+    calls = [True, False]
     step(full(1))
     with pytest.raises(JitError, match=r"\.realize\(\) on it before"):
         step(full(1))
@@ -647,3 +649,17 @@ def test_memory_returns_when_the_step_is_forgotten(device: str) -> None:
     step.reset()
     gc.collect()
     assert Device.memory_stats(device).in_use == before
+
+
+def test_state_that_was_a_constant_has_memory_after_the_first_call(device: str) -> None:
+    norm, total = nn.BatchNorm(2), Tensor(0.0)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        with Tensor.train():
+            total.assign(total + x.sum())
+            return norm(x).square().mean()
+
+    for _ in range(4):
+        assert step(Tensor([[1.0, 2.0], [5.0, 2.0]])).item() == pytest.approx(0.5, abs=1e-3)
+    assert (norm.num_batches_tracked.item(), total.item()) == (4, 40)

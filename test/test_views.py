@@ -220,6 +220,35 @@ def test_a_parameter_is_not_changed_while_gradients_are_recorded() -> None:
     assert (w.tolist(), w.grad.tolist()) == ([7, 2], [3, 3])
 
 
+def test_what_is_written_without_recording_leaves_gradients_as_they_were(device: str) -> None:
+    w = Tensor([1.0, 2.0], device, requires_grad=True)
+    h, kept = w * 2, (w * 1).exp()
+    first = h[:1]
+    h.detach()[0] = 7
+    with no_grad():
+        first += 1
+        kept *= 0
+    (h * h + kept).sum().backward()
+    assert (h.tolist(), kept.tolist()) == ([8, 4], [0, 0])
+    assert w.grad is not None
+    np.testing.assert_allclose(w.grad.numpy(), [4 * 8 + np.exp(1), 4 * 4 + np.exp(2)], rtol=1e-5)
+
+
+def test_a_detached_view_has_the_gradient_of_what_is_written_to_it(device: str) -> None:
+    w, x = Tensor([1.0, 2.0], device, requires_grad=True), Tensor([3.0, 4.0], device)
+    cut = x.detach()
+    cut *= w
+    assert (x.requires_grad, x.tolist(), cut.tolist()) == (None, [3, 8], [3, 8])
+    (grad,) = cut.sum().gradient(w)
+    assert grad.tolist() == [3, 4]
+    with pytest.raises(GradientError, match="view of a detached"):
+        cut[0] *= w[0]
+    cut = w.detach()
+    cut *= w
+    with pytest.raises(GradientError, match="was assigned to"):
+        cut.sum().backward()
+
+
 def test_each_gradient_is_a_tensor_of_its_own(device: str) -> None:
     x, y = (Tensor([v, v], requires_grad=True) for v in (1.0, 2.0))
     for _ in range(2):

@@ -10,11 +10,18 @@ scheduler neither shares the values with those of the forward pass nor computes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
-from tinyml import autograd
+from tinyml import autograd, trace
 from tinyml.autograd import enable_grad, mode
+from tinyml.defaults import defaults
+from tinyml.device import Device
+from tinyml.dtypes import dtypes
+from tinyml.errors import GradientError
 from tinyml.function import Several, record_results
 from tinyml.functional.random_ import Draws, generator
 from tinyml.mlops import Grads
@@ -28,16 +35,24 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
     """function(*args, **kwargs), a tensor or a tuple of them, whose insides are not kept.
 
     Tensors among the arguments get gradients, and so does every leaf that requires one and that
-    the function reads besides. Random draws are the same ones when it is computed again. What
-    it assigns to (running statistics) it assigns to twice. Works inside TinyJit.
+    the function reads besides. When it is computed again, random draws are the same ones, tensors
+    that it assigned to (running statistics) have the values of before, and are not assigned to
+    again. GradientError if it assigns to an argument other than under no_grad(). Works inside
+    TinyJit.
     """
     if not mode.recording:
         return function(*args, **kwargs)
     part = _Part(function, args, kwargs)
     inputs = part.tensors
     fresh = [t.detach()._requiring(t.dtype.is_float) for t in inputs]
-    with generator.noting() as part.draws:
+    with generator.noting() as part.draws, part.assigned.noting():
         made = part.compute(fresh)
+    for number, tensor in enumerate(inputs):
+        if fresh[number]._record is not None:
+            raise GradientError(
+                f"checkpoint: the function assigns to tensor argument {number} {tensor.shape}, "
+                "while gradients are recorded; let it assign to a .clone(), or under no_grad()"
+            )
     several = isinstance(made, (tuple, list))
     found = tuple(made) if several else (made,)
     besides = autograd.leaves([t for t in found if t.dtype.is_float], fresh)
@@ -47,6 +62,40 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
     return cast(_R, results if several else results[0])
 
 
+class _Assigned:
+    """The tensors that a function assigned to, with what they were before."""
+
+    def __init__(self) -> None:
+        self._before: WeakKeyDictionary[Tensor, Tensor] = WeakKeyDictionary()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what this thread assigns to."""
+        thread = get_ident()
+
+        def note(event: trace.Assigning) -> None:
+            if get_ident() == thread and event.tensor not in self._before:
+                self._before[event.tensor] = event.tensor._before_assignment()
+
+        stop = trace.subscribe(trace.Assigning, note)
+        try:
+            yield
+        finally:
+            stop()
+
+    @contextmanager
+    def undone(self, after: _After) -> Iterator[None]:
+        """Let them be as before, and then as they are now, whatever is assigned to them."""
+        now = [(tensor, tensor._state()) for tensor in self._before]
+        try:
+            for tensor, before in self._before.items():
+                tensor._restore((after(before).lazy, *before._state()[1:]))
+            yield
+        finally:
+            for tensor, state in now:
+                tensor._restore(state)
+
+
 class _Part:
     """A function and its arguments, apart from the tensors among them."""
 
@@ -54,13 +103,15 @@ class _Part:
         self.function, self.kwargs, self.training = function, kwargs, Tensor.training
         self.tensors = [a for a in args if isinstance(a, Tensor)]
         self.others = [None if isinstance(a, Tensor) else (a,) for a in args]
+        self.defaults = defaults(Device.DEFAULT, dtypes.default_float, dtypes.default_int)
         self.draws: Draws = []
+        self.assigned = _Assigned()
 
     def compute(self, tensors: Sequence[Tensor]) -> Any:
-        """The function of these tensors, in the mode that it was called in first."""
+        """The function of these tensors, with the settings that it was called with first."""
         rest = iter(tensors)
         args = [next(rest) if other is None else other[0] for other in self.others]
-        with Training(self.training):
+        with Training(self.training), self.defaults:
             return self.function(*args, **self.kwargs)
 
 
@@ -81,7 +132,7 @@ class _Recomputed(Several):
         arguments, besides = self.inputs[:count], self.inputs[count:]
         if not mode.recording:
             arguments = tuple(t.detach() for t in arguments)
-        with enable_grad():
+        with enable_grad(), self.part.assigned.undone(after):
             fresh = [after(t) for t in arguments]
             draws = [after(Tensor._of(leaf)).lazy for leaf in self.part.draws]
             with generator.repeating(draws):

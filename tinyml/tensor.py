@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, overload
 
 import numpy.typing as npt
 
-from tinyml import autograd, lazy, mlops
+from tinyml import autograd, lazy, mlops, trace
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.device import Device
@@ -516,7 +516,10 @@ class Tensor(metaclass=_Kind):
         if self._view is not None:
             self._view.family.settle()
         if (root := views.root_of(self)) is not None:
-            root.assign(views.written(self, root, other))
+            if views.is_detached(self):
+                self._write_detached(root, other)
+            else:
+                root.assign(views.written(self, root, other))
             return self
         if mode.recording and other.requires_grad and self._is_leaf():
             raise GradientError(
@@ -554,18 +557,46 @@ class Tensor(metaclass=_Kind):
         )
 
     def _replace(self, other: Tensor) -> None:
+        if trace.wanted(trace.Assigning):
+            trace.emit(trace.Assigning(self))
         node = other.lazy
-        if other.requires_grad and mode.recording:
+        recorded = other.requires_grad and mode.recording
+        if recorded:
             autograd.keep_versions(other, lambda t: t is self or views.root_of(t) is self)
-        self._assigned, self._moments = autograd.note_assignment(), ()
+        clock = autograd.note_assignment()
+        record = other._record if recorded else self._unrecorded()
+        self._assigned, self._moments = clock, ()
         if self._owns_memory():
             node = lazy.assign(self._lazy, node)
             self._version = weakref.ref(node)
         self.lazy = node
-        if other.requires_grad and mode.recording:
-            self._record, self.requires_grad = other._record, True
-        else:
-            self._record = None
+        self.requires_grad = True if recorded else self.requires_grad
+        self._record = record
+
+    def _unrecorded(self) -> mlops.Function | None:
+        """The record after an assignment that is none: the gradient goes where it went before."""
+        if mode.recording or not self.requires_grad:
+            return None
+        if self._record is autograd.FREED or self._is_leaf():
+            return None
+        same = mlops.Reshape(self.shape)
+        same.inputs, same.clock = (self._before_assignment(),), mode.assignments
+        return same
+
+    def _write_detached(self, root: Tensor, other: Tensor) -> None:
+        """Write without recording; what is differentiated as the value is, is the view alone."""
+        records = other.requires_grad and mode.recording
+        if records and self._view is not None and type(self._view.move) is not views.Detached:
+            raise GradientError(
+                "assign: the value requires a gradient, and the target is a view of a detached "
+                "tensor, which cannot record it; .detach() the value, or .clone() the target first"
+            )
+        if records:
+            autograd.keep_versions(other, lambda t: t is self)
+        with autograd.no_grad():
+            root.assign(views.written(self, root, other))
+        if records:
+            self.requires_grad, self._record = True, other._record
 
     def _owns_memory(self) -> _Bool:
         """Whether this is in memory, and first: what has been made of it may share the memory."""
@@ -584,6 +615,16 @@ class Tensor(metaclass=_Kind):
             self._assigned,
         )
         return old
+
+    def _state(self) -> tuple[Any, ...]:
+        """All that an assignment changes: for `_restore`."""
+        at = self._assigned_alone, self._moments, self._version
+        return self.lazy, self.requires_grad, self._record, *at
+
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        """Be again as `_state` said, whatever was assigned since."""
+        self.lazy, self.requires_grad, self._record, *at = state
+        self._assigned_alone, self._moments, self._version = at
 
     def _in_place(self, result: Tensor) -> Tensor:
         """`self op= other`: whoever else has this tensor, or a view of it, sees the result."""

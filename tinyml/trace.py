@@ -159,6 +159,12 @@ class Held(NamedTuple):
     holder: Any  # a Tensor
 
 
+class Assigning(NamedTuple):
+    """A tensor is about to be assigned to."""
+
+    tensor: Any
+
+
 class ValuesKept(NamedTuple):
     """A tensor is about to hold a copy of its values, because an assignment overwrites them."""
 

@@ -214,6 +214,15 @@ def root_of(tensor: Tensor) -> Tensor | None:
     return None if tensor._view is None else tensor._view.root()
 
 
+def is_detached(tensor: Tensor) -> bool:
+    """Whether what is written to a view is not recorded."""
+    return tensor._view is not None and _cut(tensor._view.moves())
+
+
+def _cut(moves: tuple[Move, ...]) -> bool:
+    return any(isinstance(move, Detached) for move in moves)
+
+
 def shows(tensor: Tensor, source: Tensor, move: Move) -> bool:
     """Whether a tensor is this view of the source."""
     view = tensor._view
@@ -266,8 +275,7 @@ def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:
     view = tensor._view
     assert view is not None
     moves = view.moves()
-    detached = any(isinstance(move, Detached) for move in moves)
-    with no_grad() if detached or not mode.recording else enable_grad():
+    with no_grad() if _cut(moves) or not mode.recording else enable_grad():
         levels = [root._before_assignment()]
         for move in moves[:-1]:
             levels.append(move.read(levels[-1]))

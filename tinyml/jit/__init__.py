@@ -125,7 +125,9 @@ class TinyJit(Generic[_P, _R]):
             result = function()
             results: list[Tensor] = []
             flatten(result, results, in_order=True)
-            Tensor.realize(*results) if results else None
+            # what is assigned to has memory from now on: a capture can write to nothing else
+            wanted = [*results, *recording.assigned()]
+            Tensor.realize(*wanted) if wanted else None
         self._outline = recording.outline()
         self._arguments, self._training = arguments, training
         return result

@@ -59,6 +59,7 @@ class Recording:
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
+    _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)
 
@@ -75,6 +76,15 @@ class Recording:
             number = self.numbers[buffer] = len(self.buffers)
             self.buffers.append(NewBuffer(buffer.size, buffer.dtype, buffer.machine.name))
         return number
+
+    def assigning(self, event: trace.Assigning) -> None:
+        """Note who is assigned to."""
+        self._assigned.append(weakref.ref(event.tensor))
+
+    def assigned(self) -> list[Any]:
+        """Who was assigned to and is still there."""
+        alive = [t for reference in self._assigned if (t := reference()) is not None]
+        return list({id(t): t for t in alive}.values())
 
     def held(self, event: trace.Held) -> None:
         """Note who holds another node, unless it says what the one before said."""
@@ -184,6 +194,7 @@ def record(refuse_reads: bool) -> Iterator[Recording]:
         trace.RandomDrawn: found.draws.append,
         trace.Uploaded: found.uploads.append,
         trace.Launched: found.launched,
+        trace.Assigning: found.assigning,
         trace.Held: found.held,
         trace.ValuesKept: found.values_kept,
     }
