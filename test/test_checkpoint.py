@@ -58,7 +58,7 @@ def test_what_it_assigns_to_is_assigned_to_once(device: str, captured: bool) -> 
         def part(x: Tensor) -> Tensor:
             with no_grad():
                 count.assign(count * 2 + 1)
-            return norm((x @ w).reshape(-1, 3, 1)) * count
+            return norm((x @ w).reshape(-1, 3, 1)) * count.clone()
 
         def step(x: Tensor) -> list[Tensor]:
             with Tensor.train():
