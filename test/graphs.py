@@ -98,6 +98,18 @@ def convolution(n: int, cin: int, height: int, width: int, cout: int) -> LazyBuf
     return lazy.reshape(total(mul(p, w), 2, 5, 6), (n, cout, height, width))
 
 
+def window_gradient(rows: int, size: int, window: int, step: int) -> LazyBuffer:
+    """Of sums over windows that move by `step` and are weighted: what each element contributed."""
+    places = (size - window) // step + 1
+    g, w = leaf(rows, places), leaf(window)
+    g = lazy.expand(lazy.reshape(g, (rows, places, 1)), (rows, places, window))
+    product = mul(g, lazy.expand(lazy.reshape(w, (1, 1, window)), g.shape))
+    spread = lazy.reshape(product, (rows, places, 1, window))
+    spread = lazy.pad(spread, ((0, 0), (0, 0), (0, step - 1), (0, 0)))
+    spread = lazy.reshape(spread, (rows, places * step, window))
+    return lazy.reshape(total(lazy.skew(spread, 1, 2, -1, size), 2), (rows, size))
+
+
 def embedding(rows: int, width: int, count: int) -> LazyBuffer:
     index = lazy.reshape(leaf(count, dtype=int32), (count, 1))
     return lazy.gather(leaf(rows, width), lazy.expand(index, (count, width)), 0)

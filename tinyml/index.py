@@ -355,9 +355,11 @@ Valid = tuple[Range, ...]
 
 
 def inside(index: Linear, low: int, high: int) -> Range:
-    """low <= index <= high, without the constant and without bounds that cannot be missed."""
+    """low <= index <= high, without the constant, common factors, and bounds never missed."""
     low, high = low - index.constant, high - index.constant
-    index = Linear(index.terms, 0)
+    common = gcd(*(f for _, f in index.terms)) or 1
+    terms = tuple((a, f // common) for a, f in index.terms) if common > 1 else index.terms
+    index, low, high = Linear(terms, 0), -(-low // common), high // common
     return Range(index, max(low, index.low), min(high, index.high))
 
 

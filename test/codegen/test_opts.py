@@ -34,6 +34,7 @@ GRAPHS = {
     "matmul": lambda: graphs.linear_relu(5, 7, 11),
     "transposed matmul": lambda: graphs.matmul(lazy.permute(leaf(3, 5), (1, 0)), leaf(3, 9)),
     "convolution": lambda: graphs.convolution(1, 2, 3, 5, 4),
+    "window": lambda: graphs.window_gradient(2, 9, 3, 2),
     "attention": lambda: graphs.attention(5, 7, 3, 9),
     "padded": lambda: lazy.pad(leaf(3, 6), ((1, 0), (3, 2)), 5.0),
     "embedding": lambda: graphs.embedding(6, 5, 7),
@@ -44,9 +45,9 @@ KERNELS: dict[str, Kernel] = {
     name: stages.kernels_of(schedule([make()]))[-1] for name, make in GRAPHS.items()
 }
 SIZES = {
-    OptKind.COLLAPSE: (0, 1), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
+    OptKind.COLLAPSE: (0, 1, 2, 3), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
-    OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4),
+    OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4), OptKind.PHASE: (2, 3),
     OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4),
     OptKind.AHEAD: (0,), OptKind.STREAM: (0,),
 }  # fmt: skip

@@ -19,7 +19,7 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_88d4e23d(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_14d0c160(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 4096);
@@ -75,22 +75,22 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_88d
   }
   const float v18 = slot3[i1 * 64 + i1t];
   const float v19 = slot3[i1 * 64 + i1t + 16];
-  const float v20 = i1 * 4 <= 3 ? slot3[i1 * 64 + i1t + 32] : 0;
-  const float v21 = i1 * 4 <= 2 ? slot3[i1 * 64 + i1t + 48] : 0;
+  const float v20 = i1 <= 0 ? slot3[i1 * 64 + i1t + 32] : 0;
+  const float v21 = i1 <= 0 ? slot3[i1 * 64 + i1t + 48] : 0;
   slot0[i0t * 96 + i1 * 64 + i1t] = max_of<float>(acc0 + v18, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 16] = max_of<float>(acc1 + v19, 0.0f);
-  if (i1 * 4 <= 3) slot0[i0t * 96 + i1 * 64 + i1t + 32] = max_of<float>(acc2 + v20, 0.0f);
-  if (i1 * 4 <= 2) slot0[i0t * 96 + i1 * 64 + i1t + 48] = max_of<float>(acc3 + v21, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 32] = max_of<float>(acc2 + v20, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 48] = max_of<float>(acc3 + v21, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 1536] = max_of<float>(acc4 + v18, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 1552] = max_of<float>(acc5 + v19, 0.0f);
-  if (i1 * 4 <= 3) slot0[i0t * 96 + i1 * 64 + i1t + 1568] = max_of<float>(acc6 + v20, 0.0f);
-  if (i1 * 4 <= 2) slot0[i0t * 96 + i1 * 64 + i1t + 1584] = max_of<float>(acc7 + v21, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 1568] = max_of<float>(acc6 + v20, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 1584] = max_of<float>(acc7 + v21, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 3072] = max_of<float>(acc8 + v18, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 3088] = max_of<float>(acc9 + v19, 0.0f);
-  if (i1 * 4 <= 3) slot0[i0t * 96 + i1 * 64 + i1t + 3104] = max_of<float>(acc10 + v20, 0.0f);
-  if (i1 * 4 <= 2) slot0[i0t * 96 + i1 * 64 + i1t + 3120] = max_of<float>(acc11 + v21, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 3104] = max_of<float>(acc10 + v20, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 3120] = max_of<float>(acc11 + v21, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 4608] = max_of<float>(acc12 + v18, 0.0f);
   slot0[i0t * 96 + i1 * 64 + i1t + 4624] = max_of<float>(acc13 + v19, 0.0f);
-  if (i1 * 4 <= 3) slot0[i0t * 96 + i1 * 64 + i1t + 4640] = max_of<float>(acc14 + v20, 0.0f);
-  if (i1 * 4 <= 2) slot0[i0t * 96 + i1 * 64 + i1t + 4656] = max_of<float>(acc15 + v21, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 4640] = max_of<float>(acc14 + v20, 0.0f);
+  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 4656] = max_of<float>(acc15 + v21, 0.0f);
 }

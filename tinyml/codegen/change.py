@@ -37,6 +37,8 @@ from tinyml.index import (
 from tinyml.interpret import identity
 from tinyml.ops import Op
 
+CONDITIONS, STORES, LOADS = 1, 2, 3  # what may divide an axis that joins two
+
 
 class OptError(TinymlError, ValueError):
     """An Opt that this nest does not admit."""
@@ -256,10 +258,10 @@ def pad(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
 
 
-def collapse(nest: LoopNest, outer: Axis, divided: bool = False) -> LoopNest:
+def collapse(nest: LoopNest, outer: Axis, divided: int = 0) -> LoopNest:
     """`outer` and the axis after it become one; OptError unless all positions stay plain.
 
-    Conditions may divide the joined axis again only if that is `divided`.
+    What may divide the joined axis again: from 1 on conditions, from 2 on stores, from 3 on loads.
     """
     inner = _next(nest, outer)
     whole = inner is not None and not outer.more and not inner.more
@@ -269,11 +271,9 @@ def collapse(nest: LoopNest, outer: Axis, divided: bool = False) -> LoopNest:
     index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
     change = Change(index, {outer: (joined,), inner: ()}, {})
     collapsed = replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
-    if any(_divides(e, joined, divided) for one in collapsed.nests for e in one.exprs) or any(
-        _has_division(s.position, joined)
-        for one in collapsed.nests
-        for walk in one.walks
-        for s in walk.stores
+    stores = [s for one in collapsed.nests for walk in one.walks for s in walk.stores]
+    if any(_divides(e, joined, divided) for one in collapsed.nests for e in one.exprs) or (
+        divided < STORES and any(_has_division(s.position, joined) for s in stores)
     ):
         raise OptError(f"cannot collapse {outer.name} and {inner.name}: they are read apart")
     return collapsed
@@ -295,15 +295,17 @@ def _next(nest: LoopNest, outer: Axis) -> Axis | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _divides(e: Expr, axis: Axis, in_conditions: bool) -> bool:
-    """Whether `e` divides `axis`; conditions do not count where they may."""
+def _divides(e: Expr, axis: Axis, divided: int) -> bool:
+    """Whether `e` divides `axis`; what may does not count."""
     indices: list[Linear] = []
     match e:
-        case Load(position=position):
+        case Load(position=position) if divided < LOADS:
             indices = [position]
-        case Place(index=index) | Stored(index=index):
+        case Place(index=index) if divided < LOADS:
             indices = [index]
-    if isinstance(e, (Load, Select)) and not in_conditions:
+        case Stored(index=index):
+            indices = [index]
+    if isinstance(e, (Load, Select)) and divided < CONDITIONS:
         indices += [v.index for v in e.valid]
     return any(_has_division(i, axis) for i in indices)
 

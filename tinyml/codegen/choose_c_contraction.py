@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tinyml.codegen.change import CONDITIONS, STORES
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.expr import Alu, Fold, Load
 from tinyml.codegen.nest import Kind, Nest
@@ -53,7 +54,9 @@ class _Tiling:
 def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     """Choose tiles for a contraction; False if it has no axis that vectors can lie along."""
     if found.kept_load is not None and found.streamed_load is not None:
-        chooser.collapse(divided=True)
+        one = chooser.one(number)
+        apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
+        chooser.collapse(STORES if apart else CONDITIONS)
         found = contraction_of(chooser.one(number)) or found
     lanes = chooser.lanes
     sides = _sides(chooser, number, found, lanes)

@@ -13,10 +13,13 @@ from functools import cached_property
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
+from tinyml.codegen.phase import phases
 from tinyml.codegen.target import Target
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op
+
+MOST_NESTS = 16  # that phases make of one
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Chooser:
         return self.target.vector_bytes // max(widest, 4)
 
     def choose(self) -> None:
+        self.phases()
         self.collapse()
         number = 0
         while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
@@ -90,6 +94,14 @@ class Chooser:
                 else:
                     self.map(number)
             number += 1
+
+    def phases(self) -> None:
+        """Folds that skip steps, by the remainders of rows, become folds of what they take."""
+        number = 0
+        while number < len(self.nest.nests) <= MOST_NESTS:
+            found = phases(self.one(number))
+            if not any(self.apply(OptKind.PHASE, axis, by) for axis, by in found.items()):
+                number += 1
 
     def contraction(self, number: int, found: Contraction) -> bool:
         """Whether the nest could be given tiles."""
@@ -123,13 +135,13 @@ class Chooser:
             return None
         return next((t for t in self.one(number).tiles if t.name not in before), None)
 
-    def collapse(self, divided: bool = False) -> None:
-        """Neighbouring axes joined wherever that is possible."""
+    def collapse(self, divided: int = 0) -> None:
+        """Neighbouring axes joined wherever that is possible; see change.collapse."""
         for one in self.nest.nests:
             groups = one.groups
             for name in dict.fromkeys(a.name for group in groups for a in reversed(group)):
                 while any(a.name == name for o in self.nest.nests for a in o.axes):
-                    if not self.apply(OptKind.COLLAPSE, name, int(divided)):
+                    if not self.apply(OptKind.COLLAPSE, name, divided):
                         break
 
     def one(self, number: int) -> Nest:

@@ -1,8 +1,10 @@
 """Opts: decisions about a kernel, as values. Each is applied by a pure function on LoopNests.
 
-    COLLAPSE  two neighbouring axes become one; with an amount, even if conditions then divide
+    COLLAPSE  two neighbouring axes become one; with an amount, even if conditions (1), stores (2)
+              or loads (3) then divide it again
     SPLIT     an axis becomes an outer one and an inner one of a given size
     PEEL      what remains of a row axis after whole steps of a given size gets a nest of its own
+    PHASE     a row axis is walked by its remainders, each in a nest of its own
     PAD       an axis grows to whole steps of a given size; the surplus is masked
     GRID      an axis is walked by blocks (CUDA) or pieces of work (CPU)
     THREAD    the inner part of an axis is walked by the threads of a block
@@ -31,11 +33,10 @@ from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row,
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Tile
+from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, stage
 from tinyml.codegen.wide_stores import stream
-from tinyml.index import (
-    Axis,
-)
+from tinyml.index import Axis
 
 __all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize", "parse"]
 
@@ -44,6 +45,7 @@ class OptKind(Enum):
     COLLAPSE = "collapse"
     SPLIT = "split"
     PEEL = "peel"
+    PHASE = "phase"
     PAD = "pad"
     GRID = "grid"
     THREAD = "thread"
@@ -101,10 +103,11 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     _check_tiles(nest, axis, opt)
     match opt.kind:
         case OptKind.COLLAPSE:
-            return collapse(nest, axis, opt.amount > 0)
+            return collapse(nest, axis, opt.amount)
         case OptKind.GRID:
             _require(is_row(nest, axis), opt, "only row axes are walked by blocks")
-            _require(not axis.more, opt, "a rest is walked after it")
+            rest = axis.more or any(s.inner is axis for s in nest.splits)
+            _require(not rest, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)
         case OptKind.ORDER:
             _require(is_row(nest, axis), opt, "only row axes are ordered")
@@ -127,6 +130,10 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(is_row(nest, axis), opt, "only row axes are peeled")
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return peel(nest, axis, opt.amount)
+        case OptKind.PHASE:
+            _require(is_row(nest, axis), opt, "only row axes have phases")
+            _require(opt.amount > 1, opt, "there is one phase")
+            return phase(nest, axis, opt.amount)
         case OptKind.PAD:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
