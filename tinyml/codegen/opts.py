@@ -78,6 +78,7 @@ class Opt:
         return f"{self.kind.value} {self.axis}{amount}{slot}"
 
 
+_OF_ROWS = {OptKind.GRID, OptKind.ORDER, OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
 
 
@@ -101,23 +102,22 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     axis = find(nest, opt.axis)
     _check_tiles(nest, axis, opt)
+    _require(opt.kind not in _OF_ROWS or is_row(nest, axis), opt, "only row axes can be")
     match opt.kind:
         case OptKind.COLLAPSE:
             return collapse(nest, axis, opt.amount)
         case OptKind.GRID:
-            _require(is_row(nest, axis), opt, "only row axes are walked by blocks")
             rest = axis.more or any(s.inner is axis for s in nest.splits)
             _require(not rest, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)
         case OptKind.ORDER:
-            _require(is_row(nest, axis), opt, "only row axes are ordered")
             return first(nest, axis)
         case OptKind.STAGE:
             return stage(nest, axis, opt.slot, opt.amount)
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
         case OptKind.AHEAD:
-            walked = is_row(nest, axis) and nest.kind(axis) in (Kind.GRID, Kind.LOOP)
+            walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
             return replace(nest, ahead=(*nest.ahead, axis))
         case OptKind.STREAM:
@@ -127,11 +127,9 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return block(nest, axis, opt.amount)
         case OptKind.PEEL:
-            _require(is_row(nest, axis), opt, "only row axes are peeled")
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return peel(nest, axis, opt.amount)
         case OptKind.PHASE:
-            _require(is_row(nest, axis), opt, "only row axes have phases")
             _require(opt.amount > 1, opt, "there is one phase")
             return phase(nest, axis, opt.amount)
         case OptKind.PAD:
