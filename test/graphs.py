@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tinyml import lazy
 from tinyml.dtype import ALL, DType, bool_, float32, int32, to_compute, to_storage
 from tinyml.errors import DTypeError
+from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import REDUCE, UNARY, Op
@@ -150,10 +151,15 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> A
 POSITIVE = frozenset({Op.LOG, Op.LOG2, Op.SQRT, Op.POW})
 
 
+FAULT = Fault(ValueError, "{} is not itself")
+
+
 def admits(op: Op, dtype: DType) -> bool:
     """Whether `op` is recorded on operands of `dtype`."""
     if op in (Op.CAST, Op.BITCAST):
         return False  # see casts
+    if op is Op.REQUIRE:
+        return True
     try:
         apply(op, dtype, (1,))
     except DTypeError:
@@ -164,6 +170,9 @@ def admits(op: Op, dtype: DType) -> bool:
 def apply(op: Op, dtype: DType, shape: tuple[int, ...]) -> LazyBuffer:
     """`op` on leaves of `dtype`."""
     x = leaf(*shape, dtype=dtype)
+    if op is Op.REQUIRE:  # what holds for all numbers, but is not seen to
+        same = lazy.map_(Op.EQUAL, x, x)
+        return lazy.require(FAULT, x, lazy.map_(Op.OR, same, lazy.map_(Op.NOT, same)))
     if op in UNARY:
         return lazy.map_(op, x)
     y = leaf(*shape, dtype=dtype)

@@ -13,7 +13,7 @@ ROOT = Path(tinyml.__file__).parent
 # from the ground up; a module imports from floors below its own, and from its own room
 FLOORS: list[set[str]] = [
     {"errors"},
-    {"dtype", "ops", "trace", "config", "cache", "ceilings", "turn", "setting", "shape"},
+    {"dtype", "faults", "ops", "trace", "config", "cache", "ceilings", "turn", "setting", "shape"},
     {"graph", "roster"},
     {"index", "lazy", "program"},
     {"interpret", "notation", "windows"},
@@ -53,6 +53,7 @@ MOST_LINES_OF_A_FILE = 500
 MOST_LINES_OF_A_FUNCTION = 40
 # each entry is a question that has been answered; shrink one and the test asks to remove it
 LONGER_FILES: dict[str, str] = {
+    "lazy": "the grammar of the graph: every node, with the function that builds it",
     "tensor": "the table of contents: one line per method",
     "mlops": "one small class per differentiable primitive",
 }

@@ -31,6 +31,7 @@ NO_GRADIENT = {
     Op.LESS_EQUAL: "gives a bool",
     Op.EQUAL: "gives a bool",
     Op.CAST: "mlops.Cast, which carries a dtype",
+    Op.REQUIRE: "mlops.Require, which carries a fault",
 }
 
 
@@ -39,7 +40,7 @@ def subclasses(kind: type) -> list[type]:
 
 
 def test_every_op_has_a_meaning_and_a_cost() -> None:
-    assert set(MEANING) == set(Op) - {Op.CAST, Op.BITCAST}
+    assert set(MEANING) == set(Op) - {Op.CAST, Op.BITCAST, Op.REQUIRE}
     assert set(WORK) == set(Op)
     assert UNARY.isdisjoint(COMPARE | REDUCE)
 

@@ -26,7 +26,6 @@ class Config:
     threads: int = 0  # THREADS number of CPU threads; 0 is one per available core
     omp_threads: str = ""  # OMP_NUM_THREADS  the same wish, as OpenMP programs spell it
     seed: int = 0  # SEED    default seed of the random number generator
-    check: bool = False  # CHECK   1: kernels trap on an index that is out of range
     cache: str | None = None  # TINYML_CACHE  folder of the disk cache; "" is none
     compiler: str = ""  # CC      C compiler; "" tries cc, gcc, clang
     nvcc: str = ""  # NVCC    CUDA compiler; "" tries nvcc on PATH and in /usr/local/cuda

@@ -47,10 +47,7 @@ def _cpu() -> OpenDevice:
     machine = cpu.CpuMachine()
     width = cpu.vector_bytes()
     registers = 32 if width == 64 else 16
-    check = config.current.check
-    target = Target(
-        Language.C, width, registers, cpu.thread_count(), last_cache=caches()[-1], check=check
-    )
+    target = Target(Language.C, width, registers, cpu.thread_count(), last_cache=caches()[-1])
     return OpenDevice("CPU", machine, target)
 
 
@@ -66,7 +63,6 @@ def _cuda() -> OpenDevice:
         Language.CUDA,
         cores=found.multiprocessors,
         cache=min(found.shared_per_block, 48 << 10),
-        check=config.current.check,
     )
     return OpenDevice("CUDA", machine, target)
 
@@ -74,7 +70,7 @@ def _cuda() -> OpenDevice:
 def _emu() -> OpenDevice:
     from tinyml.runtime.emu import EmuMachine
 
-    target = Target(Language.CUDA, cores=4, cache=48 << 10, check=config.current.check)
+    target = Target(Language.CUDA, cores=4, cache=48 << 10)
     return OpenDevice("EMU", EmuMachine(), target)
 
 

@@ -22,6 +22,7 @@ from tinyml.dtype import (
     float32,
     from_text,
 )
+from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import MEANING, Movement, Op
@@ -111,6 +112,8 @@ def evaluate(
             return rounded(np.asarray(value, node.dtype.compute), node.dtype)
         case lazy.Iota():
             return np.arange(node.shape[0]).astype(node.dtype.compute)
+        case lazy.Require(fault=fault):
+            return required(fault, *sources)
         case lazy.Map(op=op):
             return _map(op, node, sources)
         case lazy.Reduce(op=op, axes=axes):
@@ -139,6 +142,15 @@ def _map(op: Op, node: LazyBuffer, sources: list[Array]) -> Array:
     if op is Op.BITCAST:
         return bitcast(sources[0], node.sources[0].dtype, node.dtype)
     return rounded(np.asarray(MEANING[op](*sources)), node.dtype)
+
+
+def required(fault: Fault, values: Array, holds: Array) -> Array:
+    """The values; the fault of the first one for which `holds` is false is raised."""
+    if not holds.all():
+        shape = np.broadcast_shapes(values.shape, holds.shape)
+        wrong = ~np.broadcast_to(holds, shape)
+        raise fault.of(np.broadcast_to(values, shape)[wrong][0])
+    return values
 
 
 def cast(values: Array, source: DType, target: DType) -> Array:

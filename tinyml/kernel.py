@@ -79,12 +79,19 @@ def _lines(k: Kernel) -> Iterable[str]:
             yield f"{place} {sign}= {names[output.value]}"
 
 
+def _making(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    """The sources that make a node's value: not what is only required of it."""
+    return node.sources[:1] if isinstance(node, lazy.Require) else node.sources
+
+
 def name(k: Kernel) -> str:
     """What the kernel does, as an identifier: sum_mul_128x10_r784."""
-    used = nodes(k)
+    roots = [root for output in k.outputs for root in output.roots]
+    used = toposort(roots, sources=_making)
     folds = [n for n in used if isinstance(n, lazy.Reduce)]
     words = ["sum" if f.op is Op.ADD else f.op.name.lower() for f in folds]
-    words += [n.op.name.lower() for n in used if isinstance(n, lazy.Map) and n.op is not Op.CAST]
+    silent = (Op.CAST, Op.REQUIRE)
+    words += [n.op.name.lower() for n in used if isinstance(n, lazy.Map) and n.op not in silent]
     words += ["gather" for n in used if isinstance(n, lazy.Gather)]
     words += ["scatter" for o in k.outputs if o.index is not None]
     head = list(dict.fromkeys(words))[:4] or ["copy"]

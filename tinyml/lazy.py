@@ -4,6 +4,7 @@
            | Const(value)                     one number, of shape ()
            | Iota                             0, 1, 2, ... along one axis
            | Map(op, node*)                   an op on every element of equal shapes
+           | Require(fault, node, bool)       a Map: the first, where the second holds; else a fault
            | Reduce(op, axes, node)           an op folded over axes, which become size 1
            | Move(movement, arg, node)        the same elements at other places
            | Gather(axis, data, index)        out[.. i ..] = data[.. index[.. i ..] ..]
@@ -29,6 +30,7 @@ from weakref import ref
 
 from tinyml.dtype import DType, bool_, from_text, to_text
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.faults import Fault
 from tinyml.graph import Known
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
 from tinyml.roster import Roster
@@ -108,6 +110,21 @@ class Map(LazyBuffer):
         return op
 
 
+class Require(Map):
+    """Sources (value, bool); `arg` is what is raised where the bool is false."""
+
+    __slots__ = ()
+
+    @property
+    def op(self) -> Op:
+        return Op.REQUIRE
+
+    @property
+    def fault(self) -> Fault:
+        fault: Fault = self.arg
+        return fault
+
+
 class Reduce(LazyBuffer):
     """`arg` is (Op, axes). The axes have size 1 afterwards."""
 
@@ -138,8 +155,8 @@ class Move(LazyBuffer):
 class Gather(LazyBuffer):
     """Sources (data, index); `arg` is the axis. Shapes agree on all other axes.
 
-    An index lies in [0, data.shape[axis]); the functional layer wraps negative ones. What an
-    index outside gives is unspecified, but memory outside the data is never read.
+    An index lies in [0, data.shape[axis]); the functional layer wraps negative ones and requires
+    it. What an index outside gives is unspecified, but memory outside the data is never read.
     """
 
     __slots__ = ()
@@ -332,6 +349,13 @@ def bitcast(x: LazyBuffer, dtype: DType) -> LazyBuffer:
     if x.dtype.itemsize != dtype.itemsize or bool_ in (x.dtype, dtype):
         raise DTypeError(f"bitcast: {x.dtype} to {dtype}: sizes differ or one is bool")
     return node(Map, x.shape, dtype, x.device, (x,), Op.BITCAST)
+
+
+def require(fault: Fault, x: LazyBuffer, holds: LazyBuffer) -> LazyBuffer:
+    """x, where `holds` (bool) is true everywhere; the fault is raised when it is computed."""
+    if x.shape != holds.shape or holds.dtype is not bool_:
+        raise ShapeError(f"require: {holds.dtype} {holds.shape} for a value of {x.shape}")
+    return node(Require, x.shape, x.dtype, x.device, (x, holds), fault)
 
 
 def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:

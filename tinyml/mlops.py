@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from tinyml import lazy, windows
 from tinyml.dtype import DType, float32
 from tinyml.errors import GradientError
+from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 
@@ -738,6 +739,24 @@ class Scatter(Function):
 
     def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
         return lazy.scatter(base, index, source, self.axis, self.op)
+
+
+# ---- what only values can show to be wrong ----
+
+
+class Require(Function):
+    """The first input; the fault is raised if the second, a bool, is false anywhere."""
+
+    __slots__ = ("fault",)
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def forward(self, x: LazyBuffer, holds: LazyBuffer) -> LazyBuffer:
+        return lazy.require(self.fault, x, holds)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return grad, None
 
 
 # ---- where values are ----

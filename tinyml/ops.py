@@ -57,6 +57,7 @@ class Op(Enum):
     XOR = auto()
     SHL = auto()
     SHR = auto()  # arithmetic for signed, logical for unsigned integers
+    REQUIRE = auto()  # (a, bool): a; where the bool is false, the program has a fault
     # three operands
     WHERE = auto()  # (bool, a, b)
     FMA = auto()  # (a, b, c), floats: a * b + c rounded once
@@ -156,7 +157,7 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     return made
 
 
-# CAST and BITCAST need the result's dtype: interpret.py says them
+# CAST and BITCAST need the result's dtype, REQUIRE its fault: interpret.py says them
 MEANING: dict[Op, Callable[..., Array]] = {
     Op.NEG: np.negative,
     Op.NOT: _not,
@@ -198,7 +199,7 @@ MEANING: dict[Op, Callable[..., Array]] = {
 # how many operations on elements one op is taken for, in costs and fusion decisions
 WORK: dict[Op, int] = {
     **dict.fromkeys(Op, 1),
-    **dict.fromkeys((Op.CAST, Op.BITCAST), 0),
+    **dict.fromkeys((Op.CAST, Op.BITCAST, Op.REQUIRE), 0),
     **dict.fromkeys((Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS), 12),
     **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.TAN, Op.ATAN, Op.TANH, Op.ERF), 16),
     **dict.fromkeys((Op.POW,), 30),

@@ -1,19 +1,24 @@
 """A Program: what codegen hands to a machine. Source text and how to launch it.
 
 C programs (language "c") have the signature
-    void NAME(void *const *buffers, long start, long end)
+    void NAME(void *const *buffers, long start, long end[, long *fault])
 and do the work of blocks start <= b < end of `grid` blocks; blocks are independent, so a
 machine may run any split of them on any number of threads.
 
 CUDA programs (language "cuda") have the signature
-    extern "C" __global__ void NAME(T0 *slot0, const T1 *slot1, ...)
+    extern "C" __global__ void NAME(T0 *slot0, const T1 *slot1, ...[, long long *fault])
 with one pointer per slot, and are launched with `grid` blocks along x and `block` threads.
+
+Programs that can find fault with a value take two words more, which are 0: the code of the first
+Fault, and the value.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from tinyml.faults import Fault
 
 
 class Language(Enum):
@@ -42,6 +47,7 @@ class Program:
     block: tuple[int, int, int] = (1, 1, 1)  # CUDA threads per block: x, y, z
     shared: int = 0  # bytes of dynamic shared memory
     cost: Cost = Cost()
+    faults: tuple[Fault, ...] = ()  # that it may note
 
     def __str__(self) -> str:
         launch = f"grid {self.grid}, block {'x'.join(map(str, self.block))}"

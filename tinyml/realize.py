@@ -18,9 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import config, lazy, trace
+from tinyml import config, interpret, lazy, trace
 from tinyml.device import open_device
-from tinyml.dtype import DType
+from tinyml.dtype import DType, to_compute
+from tinyml.faults import Fault, fault_of
 from tinyml.graph import numbered, toposort
 from tinyml.launch import Routine, execute
 from tinyml.lazy import Data, LazyBuffer
@@ -149,12 +150,47 @@ def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
     if unreal:
         unreal = list(dict.fromkeys(unreal))
         leaves = [n for n in order if type(n) is Data]
-        made = dict(zip(unreal, _announced(unreal, order, leaves), strict=True))
+        try:
+            made = dict(zip(unreal, _announced(unreal, order, leaves), strict=True))
+        except Exception as error:
+            if (fault := fault_of(error)) is not None:
+                _drop(fault, order)
+            raise
     for holder, node in readers:
         if trace.wanted(trace.ValuesKept):
             trace.emit(trace.ValuesKept(holder))
         holder.lazy = made[node]
     return [n if isinstance(n, Data) else made[n] for n in wanted]
+
+
+def _drop(fault: Fault, order: Iterable[LazyBuffer]) -> None:
+    """Forget the assignments that wait for a value with a fault: their targets keep what they have.
+
+    Nothing was overwritten yet: schedules put whatever may find fault before the first write.
+    """
+    wrong: set[LazyBuffer] = set()
+    for node in order:
+        asked = isinstance(node, lazy.Require) and node.arg == fault
+        below = not wrong.isdisjoint(lazy.read_sources(node))
+        if below or (asked and not _can_be_computed(node)):
+            wrong.add(node)
+    for holder in pending():
+        node = holder.lazy
+        while isinstance(node, lazy.Assign) and node in wrong and not holder.follows:
+            holder.lazy = node = node.sources[0]
+
+
+def _can_be_computed(node: LazyBuffer) -> bool:
+    """Whether `node` finds no fault, by the interpreter."""
+    leaves = [leaf for leaf in toposort([node]) if isinstance(leaf, Data)]
+    values = [to_compute(memory[x].read(), x.dtype).reshape(x.shape) for x in leaves]
+    try:
+        interpret.interpret([node], dict(zip(leaves, values, strict=True)))
+    except Exception as error:
+        if fault_of(error) is None:
+            raise
+        return False
+    return True
 
 
 def _new_readers(

@@ -78,6 +78,7 @@ thread_local std::vector<CUcontext> context_stack;
 CUresult fault = CUDA_SUCCESS;  // once a kernel failed, everything fails
 std::map<CUdeviceptr, Allocation> device_memory;
 std::map<char *, size_t> page_locked;
+std::map<void *, unsigned> page_locked_flags;
 std::map<Stream *, std::unique_ptr<Stream>> streams;
 Stream default_stream;
 size_t used_memory;
@@ -326,10 +327,20 @@ API CUresult cuMemGetInfo(size_t *free, size_t *total) {
   return CUDA_SUCCESS;
 }
 
-API CUresult cuMemHostAlloc(void **memory, size_t nbytes, unsigned) {
+API CUresult cuMemHostAlloc(void **memory, size_t nbytes, unsigned flags) {
   if (CUresult error = ready()) return error;
   if (posix_memalign(memory, 4096, nbytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  memset(*memory, 0xff, nbytes);
+  page_locked_flags[*memory] = flags;
   page_locked[static_cast<char *>(*memory)] = nbytes;
+  return CUDA_SUCCESS;
+}
+
+// Only what was allocated to be mapped has an address on the card.
+API CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned) {
+  if (CUresult error = ready()) return error;
+  if (!(page_locked_flags[memory] & CU_MEMHOSTALLOC_DEVICEMAP)) return CUDA_ERROR_INVALID_VALUE;
+  *address = reinterpret_cast<CUdeviceptr>(memory);
   return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from tinyml import dtype, trace
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
+from tinyml.faults import Fault
 from tinyml.program import Language, Program
 from tinyml.runtime import cuda
 from tinyml.runtime.compiler import build
@@ -258,6 +260,43 @@ def refused_launches() -> None:
     greedy = program("greedy", "out[i] = in[i];", shared=1 << 20)
     raised(DeviceError, lambda: m.load([greedy]), "could not load a kernel")
     raised(CompileError, lambda: m.load([program("bad", "undeclared;")]), "program bad")
+
+
+FAULT = Fault(IndexError, "element {} is not to be read")
+
+
+def picky() -> Program:
+    """y[i] = x[i], but 0 is found fault with: its number is noted."""
+    body = f"""float v = in[i];
+if (v == 0 && atomicCAS((unsigned long long *)fault, 0ull, {FAULT.code}ull) == 0) fault[1] = i;
+out[i] = v;"""
+    plain = program("picky", body, faults=(FAULT,))
+    return replace(plain, source=plain.source.replace("in) {", "in, long long *fault) {"))
+
+
+def noted_faults() -> None:
+    """They are raised where the host waits; the context lives, and the next work is fine."""
+    m = machine()
+    check, add_one = m.load([picky(), ADD_ONE])
+    x, good, y, z = buffer(m, X - 7), buffer(m, X + 1), empty(m), empty(m)
+    for wait in (m.synchronize, z.read, lambda: add_one.launch_timed([z.memory, good.memory])):
+        check.launch([y.memory, x.memory])
+        add_one.launch([z.memory, good.memory])
+        raised(IndexError, wait, "element 7 is not to be read")
+        m.synchronize()
+        same(z.read(), X + 2)
+        same(y.read(), X - 7)
+    raised(IndexError, lambda: check.launch_timed([y.memory, x.memory]), "element 7")
+    plan = m.plan([(check, [y.memory, good.memory]), *[(add_one, [z.memory, y.memory])] * 2])
+    for run in range(5):
+        if run == 3:  # the graph takes the new memory, and the words where they are
+            plan.rebind(0, 1, x.memory)
+        plan.run()
+        if run < 3:
+            same(z.read(), X + 2)
+        else:
+            raised(IndexError, z.read, "element 7")
+    assert plan.replays_graph
 
 
 # ---------------------------------------------------------------- threads

@@ -18,7 +18,7 @@ SCENARIOS = (
     *("launches", "timing", "large_shared_memory", "public_interface"),
     *("allocation", "out_of_memory", "memory_limit", "freed_memory_is_reused_in_order"),
     *("staging", "copies_do_not_wait_for_launches"),
-    *("fault_while_timed", "refused_launches", "faults"),
+    *("fault_while_timed", "refused_launches", "faults", "noted_faults"),
     *("other_threads", "machine_of_another_thread"),
     *("graphs", "plans_without_graphs", "a_driver_that_refuses_graphs", "fault_in_a_graph"),
     "still_in_use_at_exit",

@@ -23,13 +23,13 @@ class CRenderer(CLanes):
 
     language = Language.C
 
-    def __init__(self, k: LinearKernel, check: bool = False) -> None:
+    def __init__(self, k: LinearKernel) -> None:
         super().__init__(k)
-        self.check = check
         self._lanes: dict[Expr, int] = {}
 
     def signature(self, name: str) -> str:
-        return f"void {name}(void *const *buffers, long start, long end)"
+        fault = ", long *fault" if self.faults else ""
+        return f"void {name}(void *const *buffers, long start, long end{fault})"
 
     def body(self) -> Iterator[str]:
         written = {i.slot for p in self.k.parts for i in p.instrs if isinstance(i, ir.Put)}
@@ -187,9 +187,8 @@ class CRenderer(CLanes):
         return f"({kind}){{{', '.join(f'{e.name}[{s}]' for s in steps)}}}", ATOM
 
     def looked(self, value: Expr, size: int) -> Text:
-        self.prelude[LOOK[self.check]] = None
-        reader = f', "{self.k.name}"' if self.check else ""
-        return f"look({self.value(value)}, {size}{reader})", ATOM
+        self.prelude[LOOK] = None
+        return f"look({self.value(value)}, {size})", ATOM
 
     def place(self, e: Place, lanes: int) -> Text:
         if lanes == 1:

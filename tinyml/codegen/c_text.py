@@ -113,6 +113,27 @@ def lane_place(name: str, vector: str, lanes: int) -> str:
     )
 
 
+def require(name: str, kind: str) -> str:
+    """A value; the fault is noted if what is demanded of it does not hold."""
+    return (
+        f"static inline {kind} {name}({kind} value, _Bool holds, long code, long *fault) {{\n"
+        f"  if (__builtin_expect(!holds, 0)) note(fault, code, (long)value);\n"
+        f"  return value;\n}}"
+    )
+
+
+def require_lanes(name: str, kind: str, mask: str, lanes: int) -> str:
+    """Likewise for each lane; one branch for all of them."""
+    return (
+        f"static inline {kind} {name}({kind} value, {mask} holds, long code, long *fault) {{\n"
+        f"  int all = -1;\n"
+        f"  for (int i = 0; i < {lanes}; ++i) all &= holds[i];\n"
+        f"  if (__builtin_expect(!all, 0))\n"
+        f"    for (int i = 0; i < {lanes}; ++i) if (!holds[i]) note(fault, code, (long)value[i]);\n"
+        f"  return value;\n}}"
+    )
+
+
 def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:
     """The larger or smaller of two vectors; with floats, b if that is NaN, and a if that is."""
     mask = f"a {'>' if op is Op.MAX else '<'} b" + (" | a != a" if propagates_nan else "")
@@ -160,20 +181,15 @@ def float_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
     return [*pieces, body.replace("F32", vector).replace("I32", integer)]
 
 
-LOOK = {
-    False: """static inline long look(long i, long size) {
+LOOK = """static inline long look(long i, long size) {
   return i < 0 ? 0 : i < size ? i : size - 1;  // never reads foreign memory
-}""",
-    True: """int dprintf(int, const char *, ...);
-void abort(void);
-static inline long look(long i, long size, const char *reader) {
-  if (i < 0 || i >= size) {
-    dprintf(2, "CHECK: index %ld is outside of an axis of size %ld, in %s\\n", i, size, reader);
-    abort();
-  }
-  return i;
-}""",
-}
+}"""
+
+NOTE = """static __attribute__((cold, noinline)) void note(long *fault, long code, long value) {
+  long none = 0;
+  const int order = __ATOMIC_RELAXED;
+  if (__atomic_compare_exchange_n(fault, &none, code, 0, order, order)) fault[1] = value;
+}"""
 
 HALF = {
     "bfloat16": """static inline float bfloat16_value(unsigned short bits) {

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from tinyml.codegen.c_text import (
     HALF,
+    NOTE,
     blend,
     extreme,
     float_function,
     function,
     lane_function,
+    require,
+    require_lanes,
     vector_type,
 )
-from tinyml.codegen.expr import Name
+from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.dtype import DType, bool_, float32, int32
+from tinyml.faults import Fault
 from tinyml.ops import COMPARE, Op
 
 TYPES = {
@@ -225,6 +229,19 @@ class CValues(Renderer):
             return call
         self.prelude[lane_function(name, call, vector, [vector] * arity, lanes)] = None
         return f"{name}_x{lanes}"
+
+    def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
+        self.prelude[NOTE] = None
+        kept = register(value.dtype)
+        name = f"require_{kept.name}" + (f"x{lanes}" if lanes > 1 else "")
+        if lanes > 1:
+            mask = self.vector(bool_, lanes)
+            text = require_lanes(name, self.vector(kept, lanes), mask, lanes)
+        else:
+            text = require(name, TYPES[kept.name])
+        self.prelude[text] = None
+        given = f"{self.value(value, lanes)}, {self.value(holds, lanes)}"
+        return f"{name}({given}, {fault.code:#x}, fault)", ATOM
 
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if target is bool_:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tinyml.codegen.bounds import require
 from tinyml.codegen.expr import (
     Alu,
     Expr,
     Fold,
     Load,
     Place,
+    Require,
     Select,
     Stored,
     alu,
@@ -187,6 +189,9 @@ class Change:
             assert valid is not None
             made: Expr = Load(e.slot, e.dtype, e.position, valid)
             return made
+        if isinstance(e, Require):  # nothing is demanded of surplus steps
+            guards = [g for a in e.free for g in self.guards.get(a, ())]
+            return require(e.fault, e.operands, both(guards))
         if isinstance(e, Fold):
             outside = both(g for a in e.axes for g in self.guards.get(a, ()))
             assert outside is not None

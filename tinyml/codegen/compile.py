@@ -51,7 +51,7 @@ def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> 
     """The instructions as text, under a name that no other text has."""
     head = [linearized.name, *str(k).splitlines()]
     renderer = CRenderer if target.language is Language.C else CudaRenderer
-    draft = renderer(linearized, target.check).render("NAME", head, spent)
+    draft = renderer(linearized).render("NAME", head, spent)
     key = hashlib.sha256("\n".join((*draft.prelude, draft.source)).encode()).hexdigest()[:8]
     name = f"{linearized.name}_{key}"
     return replace(draft, name=name, source=draft.source.replace("NAME(", f"{name}(", 1))

@@ -6,11 +6,21 @@ from collections.abc import Iterator
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.cuda_text import ACROSS, ATOMIC, COMBINE, FUNCTIONS, HEADERS, LOOK, PACK
+from tinyml.codegen.cuda_text import (
+    ACROSS,
+    ATOMIC,
+    COMBINE,
+    FUNCTIONS,
+    HEADERS,
+    LOOK,
+    PACK,
+    REQUIRE,
+)
 from tinyml.codegen.expr import Expr, Load, Name, Part, Place, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.dtype import DType, bool_, float32
+from tinyml.faults import Fault
 from tinyml.index import Linear
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
@@ -38,9 +48,8 @@ class CudaRenderer(Renderer):
     index_type = "int"
     inline = "__device__ __forceinline__"
 
-    def __init__(self, k: LinearKernel, check: bool = False) -> None:
+    def __init__(self, k: LinearKernel) -> None:
         super().__init__(k)
-        self.check = check
         self.reach = max((prod(shape) for shape, _ in k.slots), default=0)
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
@@ -57,6 +66,8 @@ class CudaRenderer(Renderer):
         for slot, (_, dtype) in enumerate(self.k.slots):
             const = "" if slot in written else "const "
             parameters.append(f"{const}{TYPES[dtype.name]} *__restrict__ slot{slot}")
+        if self.faults:
+            parameters.append("long long *fault")
         threads = prod(self.k.block)
         bounds = f"__launch_bounds__({threads})"
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
@@ -193,7 +204,7 @@ class CudaRenderer(Renderer):
         return f"{e.name}[{self._position(e.index)}]", ATOM
 
     def looked(self, value: Expr, size: int) -> Text:
-        self.prelude[LOOK[self.check]] = None
+        self.prelude[LOOK] = None
         return f"look<{self.index_type}>({self.value(value)}, {size})", ATOM
 
     # ---- indices ----
@@ -267,6 +278,12 @@ class CudaRenderer(Renderer):
         self.prelude[FUNCTIONS[op]] = None
         kind = TYPES[dtype.name]
         return f"{op.name.lower()}_of<{kind}>({arguments})", ATOM
+
+    def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
+        self.prelude[REQUIRE] = None
+        kind = TYPES[register(value.dtype).name]
+        given = f"{self.value(value)}, {self.value(holds)}"
+        return f"require<{kind}>({given}, {fault.code:#x}, fault)", ATOM
 
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if target is bool_:

@@ -78,15 +78,16 @@ __device__ __forceinline__ void atomic(T *place, V value) {
   }
 }"""
 
-LOOK = {
-    False: """template <class I> __device__ __forceinline__ I look(long long i, I size) {
+LOOK = """template <class I> __device__ __forceinline__ I look(long long i, I size) {
   return (I)(i < 0 ? 0 : i < size ? i : size - 1);  // never reads foreign memory
-}""",
-    True: """template <class I> __device__ __forceinline__ I look(long long i, I size) {
-  if (i < 0 || i >= size) __trap();
-  return (I)i;
-}""",
-}
+}"""
+
+REQUIRE = """template <class T>
+__device__ __forceinline__ T require(T value, bool holds, long long code, long long *fault) {
+  typedef unsigned long long u64;
+  if (!holds && atomicCAS((u64 *)fault, (u64)0, (u64)code) == 0) fault[1] = (long long)value;
+  return value;
+}"""
 
 _HEAD = "template <class T> __device__ __forceinline__ T NAME_of(T a, T b) "
 

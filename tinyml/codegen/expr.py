@@ -4,6 +4,7 @@
            | Load(slot, position, valid)         an element of a buffer; 0 where not valid
            | Place(linear)                       an index as a value
            | Alu(op, expr*)                      an op
+           | Require(fault, expr, expr)          an Alu: the first where the second holds
            | Select(valid, expr, expr)           the first where all conditions hold
            | Fold(op, axes, body)                body combined over axes
            | Stored(name, index, after, outside) an element of a tile filled at steps of `after`;
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from tinyml.dtype import DType, bool_, from_text
+from tinyml.faults import Fault
 from tinyml.graph import Interned, toposort
 from tinyml.index import (
     ZERO,
@@ -103,6 +105,14 @@ class Alu(Expr):
         self.op, self.dtype, self.operands = op, dtype, operands
         self._of(operands)
         self.free = operands[0].free.union(*[o.free for o in operands[1:]])
+
+
+class Require(Alu):
+    __slots__ = ("fault",)
+
+    def __init__(self, fault: Fault, operands: tuple[Expr, ...]) -> None:
+        super().__init__(Op.REQUIRE, operands[0].dtype, operands)
+        self.fault = fault
 
 
 class Select(Expr):
@@ -229,6 +239,8 @@ def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
     if sources == e.sources:
         return e
     match e:
+        case Require():
+            return Require(e.fault, sources)
         case Alu():
             return Alu(e.op, e.dtype, sources)
         case Fold():

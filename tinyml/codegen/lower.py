@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from tinyml import kernel, lazy
+from tinyml.codegen.bounds import require
 from tinyml.codegen.expr import Expr, Fold, Load, Place, alu, const, select, zero
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
 from tinyml.codegen.places import mapped
@@ -134,6 +135,8 @@ class _Lowering:
                 operands = []
                 for source in node.sources:
                     operands.append((yield source, index, valid))
+                if isinstance(node, lazy.Require):
+                    return require(node.fault, operands, valid)
                 return mapped(node.op, node.dtype, *operands)
             case lazy.Reduce():
                 return (yield from self._fold(node, index, valid))

@@ -12,9 +12,22 @@ from math import prod
 import numpy as np
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, Select, Stored, Wide
+from tinyml.codegen.expr import (
+    Alu,
+    Const,
+    Expr,
+    Load,
+    Name,
+    Part,
+    Place,
+    Require,
+    Select,
+    Stored,
+    Wide,
+)
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.dtype import DType, bool_, float32
+from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Valid
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Cost, Language, Program
@@ -57,12 +70,14 @@ class Renderer:
     def __init__(self, k: LinearKernel) -> None:
         self.k = k
         self.prelude: dict[str, None] = {}
+        self.faults: dict[Fault, None] = {}
 
     # ---- the frame ----
 
     def render(self, name: str, head: Iterable[str], cost: Cost) -> Program:
         body = list(self.body())
-        lines = [*(f"// {line}" for line in head), f"{self.signature(name)} {{"]
+        told = [f"fault {fault.code:#x}: {fault.text}" for fault in self.faults]
+        lines = [*(f"// {line}" for line in (*head, *told)), f"{self.signature(name)} {{"]
         lines += [*body, "}", ""]
         return Program(
             name,
@@ -74,6 +89,7 @@ class Renderer:
             (*self.k.block, 1),
             self.shared_bytes(),
             cost,
+            tuple(self.faults),
         )
 
     def signature(self, name: str) -> str:
@@ -271,6 +287,9 @@ class Renderer:
                 return self.stored(e, lanes)
             case Select():
                 return self.select(e, lanes)
+            case Require(fault=fault, operands=(value, holds)):
+                self.faults[fault] = None
+                return self.require(fault, value, holds, lanes)
             case Alu(op=op, dtype=dtype, operands=operands):
                 if op in (Op.CAST, Op.BITCAST):
                     inner = self.text(operands[0], lanes)
@@ -300,6 +319,10 @@ class Renderer:
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         chosen = f"{wrap(condition, TERNARY + 1)} ? {wrap(value, TERNARY + 1)}"
         return f"{chosen} : {wrap(other, TERNARY)}", TERNARY
+
+    def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
+        """The value; the fault is noted where `holds` is false."""
+        raise NotImplementedError
 
     def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         """An op on operands of `dtype`, rounded to it."""

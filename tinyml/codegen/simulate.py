@@ -20,7 +20,19 @@ import numpy.typing as npt
 
 from tinyml import interpret
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, Select, Stored, Wide
+from tinyml.codegen.expr import (
+    Alu,
+    Const,
+    Expr,
+    Load,
+    Name,
+    Part,
+    Place,
+    Require,
+    Select,
+    Stored,
+    Wide,
+)
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
@@ -182,6 +194,8 @@ class _Threads:
                 return self.tiles.read(name, self.block, self.index(index))
             case Select(valid=valid, value=value, other=other):
                 return np.where(self.condition(valid), done[value], done[other])
+            case Require(fault=fault, operands=(value, holds)):
+                return interpret.required(fault, done[value], done[holds])
             case Alu(op=op, operands=operands):
                 values_of = [done[o] for o in operands]
                 if op is Op.CAST:

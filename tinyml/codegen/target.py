@@ -17,4 +17,3 @@ class Target:
     cores: int = 1  # threads (C) or multiprocessors (CUDA) to keep busy
     cache: int = 1 << 19  # bytes close to one core (C) or of shared memory per block (CUDA)
     last_cache: int = 32 << 20  # bytes of the one that all cores share (C)
-    check: bool = False  # trap on an index that is out of range

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tinyml.codegen.bounds import require
 from tinyml.codegen.change import Change, OptError, bind, check_inner
 from tinyml.codegen.crop import known_outside
 from tinyml.codegen.expr import (
@@ -11,6 +12,7 @@ from tinyml.codegen.expr import (
     Expr,
     Fold,
     Load,
+    Require,
     Select,
     Stored,
     rewrite,
@@ -239,9 +241,11 @@ def by_stride(tile: Tile) -> list[Axis]:
 
 
 def guarded(value: Expr, guard: Valid) -> Expr:
-    """Loads that are not made where the guard does not hold."""
+    """Loads that are not made, and nothing required, where the guard does not hold."""
 
     def rule(e: Expr) -> Expr | None:
+        if guard and isinstance(e, Require):
+            return require(e.fault, e.operands, guard)
         if not (guard and isinstance(e, Load)):
             return None
         made: Expr = Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())

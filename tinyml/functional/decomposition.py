@@ -77,9 +77,9 @@ def svd(x: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     columns, turns = _orthogonal_columns(right[..., :n, :].transpose(-2, -1))
     lengths, order = (columns * columns).sum(-2).sqrt().sort(dim=-1, descending=True)
     order = order.unsqueeze(-2)._broadcast_to(columns.shape)
-    directions, triangle = qr(columns.gather(-1, order))
+    directions, triangle = qr(columns._gather(columns.ndim - 1, order))
     signs = ((triangle * x._eye_like(n)).sum(-2) < 0).where(-1.0, 1.0)
-    u = basis[..., :n] @ turns.gather(-1, order)
+    u = basis[..., :n] @ turns._gather(columns.ndim - 1, order)
     if full_matrices:
         u = u.cat(basis[..., n:], dim=-1)
     return u, lengths * largest[..., 0], (directions * signs.unsqueeze(-2)).transpose(-2, -1)

@@ -24,6 +24,7 @@ from tinyml.functional.axes import (
     whole,
     wrong_type,
 )
+from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.movement import every, pad_by
 from tinyml.functional.subscript import (
     Box,
@@ -59,7 +60,10 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     axes = [i for i, p in enumerate(kept) if p.index is not None]
     given = [kept[i] for i in axes]  # beside others, a bool is a tensor of one index or none
     tensors = [p.index if p.kind == "tensor" else x._arange(p.stop, int32) for p in given]
-    return _advanced(_basic(x, parts), axes, tensors)
+    own = [i for i, p in enumerate(p for p in parts if p.kind != "new") if p.kind == "tensor"]
+    of_x = iter(f"axis {i} of {x.shape}" for i in own)
+    names = [next(of_x) if p.kind == "tensor" else "a new axis" for p in given]
+    return _advanced(_basic(x, parts), axes, tensors, names)
 
 
 @lru_cache(maxsize=4096)  # loops index the same few shapes at the same few places
@@ -90,19 +94,14 @@ def _taken(x: Tensor, box: Box) -> Tensor:
     return x if box.empty is None else x._apply(mlops.Shrink(box.empty))
 
 
-def wrapped(index: Tensor, n: int) -> Tensor:
-    """The index with negative values counted from the end."""
-    wide = index if index.dtype in (int32, int64) else index.cast(int64 if n > 2**31 - 1 else int32)
-    return wide if index.dtype.kind == "u" else (wide < 0).where(wide + n, wide)
-
-
-def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor]) -> Tensor:
-    """`axes` of x indexed by tensors, which broadcast together."""
+def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor], names: list[str]) -> Tensor:
+    """`axes` of x indexed by tensors, which broadcast together; `names` are those of the axes."""
     shape = broadcast_shape("index", *(t.shape for t in tensors), error=AxisError)
     sizes = [x.shape[a] for a in axes]
     if 0 in sizes and 0 not in shape:
         raise IndexError(f"index out of bounds: an axis of {x.shape} that is indexed is empty")
-    flat = _flat_index(tensors, sizes, shape)
+    pairs = zip(tensors, sizes, names, strict=True)
+    flat = _flat_index([wrapped(*each) for each in pairs], sizes, shape)
     others = [a for a in range(x.ndim) if a not in axes]
     rest = tuple(x.shape[a] for a in others)
     table = x.permute([*axes, *others]).reshape((prod(sizes), *rest))
@@ -120,8 +119,7 @@ def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor]) -> Tensor:
 
 def _flat_index(tensors: list[Tensor], sizes: list[int], shape: tuple[int, ...]) -> Tensor:
     total, flat = prod(sizes), None
-    for i, (index, n) in enumerate(zip(tensors, sizes, strict=True)):
-        place = wrapped(index, n)
+    for i, place in enumerate(tensors):
         place = place.cast(int64 if total > int32.max else int32)._broadcast_to(shape)
         part = place * prod(sizes[i + 1 :]) if i + 1 < len(sizes) else place
         flat = part if flat is None else flat + part
@@ -268,9 +266,9 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     _check_room("gather", x, dim, index)
     if any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if a != dim):
         raise ShapeError(f"gather: index {index.shape} is larger than {x.shape} beside axis {dim}")
-    pairs = zip(index.shape, x.shape, strict=True)
+    shape, pairs = x.shape, zip(index.shape, x.shape, strict=True)
     x = x.shrink([(0, n if a == dim else i) for a, (i, n) in enumerate(pairs)])
-    return _gather(x, dim, wrapped(index, x.shape[dim]))
+    return _gather(x, dim, wrapped(index, x.shape[dim], f"axis {dim} of {shape} (gather)"))
 
 
 def _check_ranks(op: str, x: Tensor, index: Tensor) -> None:
@@ -339,7 +337,8 @@ def _aligned(
                 f"{op}: index {index.shape} must not be larger than the source {source.shape}, nor "
                 f"than {x.shape} beside axis {dim}"
             )
-    return dim, wrapped(index, x.shape[dim]), source.shrink([(0, i) for i in index.shape])
+    places = wrapped(index, x.shape[dim], f"axis {dim} of {x.shape} ({op})")
+    return dim, places, source.shrink([(0, i) for i in index.shape])
 
 
 def _filled(
@@ -402,4 +401,5 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
         raise DTypeError(f"one_hot: classes are integers, got {x.dtype}")
     if whole(num_classes, "one_hot", "num_classes") == -1:
         num_classes = int(x.max().item()) + 1
-    return (x.unsqueeze(-1) == x._arange(num_classes)).cast(dtypes.default_int)
+    chosen = classes("one_hot", x, num_classes).unsqueeze(-1)
+    return (chosen == x._arange(num_classes)).cast(dtypes.default_int)

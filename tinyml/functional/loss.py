@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tinyml import mlops
 from tinyml.dtype import float32
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.composed import with_gradient
@@ -29,9 +30,13 @@ def _reduced(x: Tensor, reduction: str) -> Tensor:
     return x.mean() if reduction == "mean" else (x.sum() if reduction == "sum" else x)
 
 
-def _at(op: str, scores: Tensor, classes: Tensor) -> Tensor:
-    """scores[i, classes[i], ..]: along the class axis, which is 1 (or 0 of a vector)."""
-    axis = 1 if scores.ndim > 1 else 0
+def _class_axis(scores: Tensor) -> int:
+    return 1 if scores.ndim > 1 else 0
+
+
+def _classes(op: str, scores: Tensor, classes: Tensor) -> Tensor:
+    """The classes, one for each place beside the class axis of the scores."""
+    axis = _class_axis(scores)
     if classes.shape != (*scores.shape[:axis], *scores.shape[axis + 1 :]):
         raise ShapeError(
             f"{op}: classes {classes.shape} do not fit scores {scores.shape}: one class for each "
@@ -39,7 +44,13 @@ def _at(op: str, scores: Tensor, classes: Tensor) -> Tensor:
         )
     if not classes.dtype.is_int:
         raise DTypeError(f"{op}: classes are integers, got {classes.dtype}; cast them")
-    return scores.gather(axis, classes.unsqueeze(axis)).squeeze(axis)
+    return bounded.classes(op, classes, scores.shape[axis])
+
+
+def _at(scores: Tensor, classes: Tensor) -> Tensor:
+    """scores[i, classes[i], ..]."""
+    axis = _class_axis(scores)
+    return scores._gather(axis, classes.unsqueeze(axis)).squeeze(axis)
 
 
 @in_float32
@@ -53,8 +64,8 @@ def nll_loss(
     """-x at the right class, where x are log probabilities (n, classes, ...)."""
     _check("nll_loss", x, reduction, Y=Y, weight=weight)
     counts = Y.ne(ignore_index) if ignore_index is not None else None
-    classes = Y if counts is None else counts.where(Y, 0)
-    losses = -_at("nll_loss", x, classes)
+    classes = _classes("nll_loss", x, Y if counts is None else counts.where(Y, 0))
+    losses = -_at(x, classes)
     scale = None if weight is None else weight.cast(x.dtype)[classes]
     if counts is not None:
         mask = counts.cast(x.dtype)
@@ -76,10 +87,10 @@ def cross_entropy(
         raise ValueError(
             f"cross_entropy: label_smoothing is between 0 and 1, got {label_smoothing}"
         )
-    axis = 1 if x.ndim > 1 else 0
+    axis = _class_axis(x)
     scores = log_softmax(x, axis)
     if Y.ndim < x.ndim:
-        losses = -_at("cross_entropy", scores, Y)
+        losses = -_at(scores, _classes("cross_entropy", scores, Y))
         if label_smoothing:
             losses = losses * (1 - label_smoothing) - scores.mean(axis) * label_smoothing
         return _reduced(losses, reduction)
@@ -107,7 +118,8 @@ def sparse_categorical_crossentropy(
         raise ShapeError(f"sparse_categorical_crossentropy: Y {Y.shape} do not fit {x.shape}")
     scores = log_softmax(x, -1)
     counts = Y.ne(ignore_index)
-    chosen = scores.gather(-1, counts.where(Y, 0).unsqueeze(-1)).squeeze(-1)
+    classes = bounded.classes("sparse_categorical_crossentropy", counts.where(Y, 0), x.shape[-1])
+    chosen = scores._gather(x.ndim - 1, classes.unsqueeze(-1)).squeeze(-1)
     losses = chosen * (label_smoothing - 1)
     if label_smoothing:
         losses = losses - scores.mean(-1) * label_smoothing

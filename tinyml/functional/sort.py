@@ -119,8 +119,8 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     """(values in order, where they were), stable; NaN counts as the largest."""
-    order = argsort(x, dim, descending)
-    return (x.gather(dim, order) if x.ndim else x), order
+    dim, order = resolve_axis(dim, x.ndim, "sort"), argsort(x, dim, descending)
+    return (x._gather(dim, order) if x.ndim else x), order
 
 
 # ---- selection ----
@@ -142,7 +142,7 @@ def topk(
     chosen = _first(key, k).contiguous()
     order = argsort(key._gather(key.ndim - 1, chosen))
     found = chosen._gather(key.ndim - 1, order).transpose(dim, -1)
-    return x.gather(dim, found), found
+    return x._gather(dim, found), found
 
 
 def _first(key: Tensor, k: int) -> Tensor:

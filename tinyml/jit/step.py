@@ -245,10 +245,12 @@ class Step:
             if counter is not None:
                 counter.write(values)
         made = {number: self._allocate(number) for number in self._fresh}
-        runner.run()
-        self._moment.now()
-        for i in self._written_arguments:
-            inputs[i]._assigned = self._moment.clock
+        try:
+            runner.run()
+        finally:  # of what was written before a fault, too
+            self._moment.now()
+            for i in self._written_arguments:
+                inputs[i]._assigned = self._moment.clock
         return self._results(inputs, made)
 
     # -- arguments --

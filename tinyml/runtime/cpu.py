@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tinyml import config
 from tinyml.cache import DiskCache, key
 from tinyml.ceilings import Ceilings, loads
+from tinyml.faults import raise_noted
 from tinyml.program import Program
 from tinyml.runtime import compiler, pool
 from tinyml.runtime.cpu_ceilings import Probe, processor, programs
@@ -93,7 +94,10 @@ def _cgroup_quota(root: Path) -> float | None:
 class CpuExecutable:
     """A compiled C program at its address."""
 
-    __slots__ = ("_array", "_function", "_grid", "_run", "address", "most_chunks", "program")
+    __slots__ = (
+        *("_array", "_fault", "_function", "_grid", "_run"),
+        *("address", "most_chunks", "program"),
+    )
 
     def __init__(self, program: Program, address: int, threads: pool.Pool) -> None:
         self.program, self.address = program, address
@@ -103,6 +107,7 @@ class CpuExecutable:
         self.most_chunks = max(1, min(program.grid, work))
         self._array = ctypes.c_void_p * program.slots
         self._function, self._grid = ctypes.c_void_p(address), ctypes.c_long(program.grid)
+        self._fault = (ctypes.c_long * 2)() if program.faults else None
         self._run = threads.run
 
     @property
@@ -112,8 +117,10 @@ class CpuExecutable:
         return most if most == 1 else min(most, thread_count())
 
     def launch(self, memories: Sequence[int]) -> None:
-        """Run the program and return when it is done."""
-        self._run(self._function, self._array(*memories), self._grid, self.chunks)
+        """Run the program and return when it is done; raises the first fault that it finds."""
+        array, fault = self._array(*memories), self._fault
+        if self._run(self._function, array, self._grid, self.chunks, fault) and fault is not None:
+            raise_noted(fault, self.program.faults)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
         """Run the program and return the seconds it took."""
@@ -135,20 +142,31 @@ class CpuPlan:
         for launch, (executable, memories) in zip(self._launches, calls, strict=True):
             launch.function, launch.first = executable.address, len(pointers)
             launch.grid, launch.most_chunks = executable.program.grid, executable.most_chunks
+            launch.checks = bool(executable.program.faults)
             self._first.append(len(pointers))
             pointers += memories
         self._array = ctypes.c_void_p * len(pointers)
         self._pointers = self._array(*pointers)
         self._count = ctypes.c_long(len(calls))
+        self._fault = (ctypes.c_long * 2)()
         self._run_plan = threads.run_plan
 
     def run(self) -> None:
-        """Run all launches in order and return when the last is done."""
-        self._run_plan(self._launches, self._count, self._pointers, thread_count())
+        """Run all launches in order and return when the last is done.
+
+        A fault is raised after the launch that found it; later ones are not run.
+        """
+        self._run_with(self._pointers)
 
     def run_on(self, memories: Sequence[int]) -> None:
         """Run once on other memories: those of the first launch, then those of the second, ..."""
-        self._run_plan(self._launches, self._count, self._array(*memories), thread_count())
+        self._run_with(self._array(*memories))
+
+    def _run_with(self, pointers: Any) -> None:
+        threads, fault = thread_count(), self._fault
+        failed = self._run_plan(self._launches, self._count, pointers, threads, fault)
+        if failed:
+            raise_noted(fault, self._keep[failed - 1].program.faults)
 
     def rebind(self, call: int, slot: int, address: int) -> None:
         """From now on, launch number `call` uses the memory at `address` for `slot`."""

@@ -31,6 +31,7 @@ from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.cuda_card import nominal, properties
 from tinyml.runtime.cuda_driver import open_driver
+from tinyml.runtime.cuda_faults import CudaFaults
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaMemory
 from tinyml.runtime.cuda_staging import Staging
@@ -44,11 +45,12 @@ _REMEMBERED = 16  # launches that a fault may be blamed on
 class CudaExecutable:
     """A function of a loaded module."""
 
-    __slots__ = ("_arguments", "_launch", "_machine", "_pack", "program")
+    __slots__ = ("_launch", "_machine", "_pack", "_words", "program")
 
     def __init__(self, program: Program, function: Any, machine: CudaMachine) -> None:
         self.program, self._machine = program, machine
-        self._pack = struct.Struct(f"{program.slots}P").pack
+        self._words = (machine.faults.address,) if program.faults else ()
+        self._pack = struct.Struct(f"{_arguments(program)}P").pack
         self._launch = _launcher(function, program, machine.stream)
         if program.shared > _SHARED_BY_DEFAULT:
             attribute = machine.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -72,7 +74,16 @@ class CudaExecutable:
     def enqueue(self, memories: Sequence[int]) -> None:
         """Put a launch on the stream; the caller has a context and handles the driver's errors."""
         self._machine.recent.append(self.program.name)
-        self._launch(self._pack(*memories))
+        self._launch(self._pack(*self.arguments(memories)))
+
+    def arguments(self, memories: Sequence[int]) -> tuple[int, ...]:
+        """What the function takes: an address for each slot, and where it notes faults."""
+        return (*memories, *self._words)
+
+
+def _arguments(program: Program) -> int:
+    """How many arguments a program's function takes."""
+    return program.slots + bool(program.faults)
 
 
 def _launcher(function: Any, program: Program, stream: Any) -> Callable[[bytes], None]:
@@ -81,7 +92,7 @@ def _launcher(function: Any, program: Program, stream: Any) -> Callable[[bytes],
     direct = getattr(function, "_launch_kernel", None)
     if direct is not None:  # 0.5 us; not part of PyCUDA's documented interface
         return lambda packed: direct(grid, block, packed, shared, stream)
-    count = program.slots
+    count = _arguments(program)
     prepared = function.prepare("P" * count)
 
     def launch(packed: bytes) -> None:  # 2 us
@@ -118,6 +129,7 @@ class CudaMachine:
         with self._current():
             self.stream = self.driver.Stream()
             self._timer = (self.driver.Event(), self.driver.Event())
+            self.faults = CudaFaults(self.driver)
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)  # launched since the last wait
         self._memory = CudaMemory(self.driver, memory_limit)
         self._staging = Staging(self.driver, self.stream)
@@ -155,10 +167,10 @@ class CudaMachine:
             self._staging.copy_in(memory, data.reshape(-1).view(np.uint8))
 
     def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
-        """Fill a C-contiguous array from memory, after all launched work."""
+        """Fill a C-contiguous array from memory, after all launched work; raises its fault."""
         with self._current(), self._errors("copy from the card"):
             self._staging.copy_out(data.reshape(-1).view(np.uint8), memory)
-        self.recent.clear()
+        self._waited()
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compile programs together, or find them in the disk cache; CompileError if not."""
@@ -176,6 +188,7 @@ class CudaMachine:
                     self._modules[image.key] = module
                 function = module.get_function(program.name)
                 self._loaded[program] = CudaExecutable(program, function, self)
+                self.faults.learn(program.faults)
         return [self._loaded[program] for program in programs]
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CudaPlan:
@@ -185,10 +198,14 @@ class CudaMachine:
         return plan
 
     def synchronize(self) -> None:
-        """Wait until all launched work is done; KernelError if some of it failed."""
+        """Wait until all launched work is done; KernelError, or its fault, if some of it failed."""
         with self._current(), self._errors("run its work"):
             self.stream.synchronize()
+        self._waited()
+
+    def _waited(self) -> None:
         self.recent.clear()
+        self.faults.raise_noted()
 
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
@@ -217,7 +234,7 @@ class CudaMachine:
             seconds = start.time_till(end) / 1000
 
         self.guarded(run, name)
-        self.recent.clear()
+        self._waited()
         return seconds
 
     def guarded(self, work: Callable[[], None], name: str) -> None:
@@ -276,6 +293,7 @@ class CudaMachine:
                 plan.close()
         with self._current():
             self._staging.forget()
+            self.faults.forget()
             self._memory.forget()
             self._loaded.clear()
             self._modules.clear()

@@ -99,12 +99,11 @@ class Graph:
 
     def update(self, call: int) -> None:
         """Give launch number `call` the memories that stand in the plan now."""
-        memories = self._calls[call][1]
-        values = (ctypes.c_void_p * len(memories))(*memories)
+        executable, memories = self._calls[call]
+        given = executable.arguments(memories)
+        values = (ctypes.c_void_p * len(given))(*given)
         first, width = ctypes.addressof(values), ctypes.sizeof(ctypes.c_void_p)
-        pointers = (ctypes.c_void_p * len(memories))(
-            *range(first, first + width * len(memories), width)
-        )
+        pointers = (ctypes.c_void_p * len(given))(*range(first, first + width * len(given), width))
         parameters = _NodeParameters()
         self._driver.get_parameters(self._nodes[call], ctypes.byref(parameters))
         parameters.parameters, parameters.extra = ctypes.addressof(pointers), None

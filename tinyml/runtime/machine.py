@@ -30,7 +30,10 @@ class Executable(Protocol):
     program: Program
 
     def launch(self, memories: Sequence[Any]) -> None:
-        """Start the program on these memories (one per slot). May return before it is done."""
+        """Start the program on these memories (one per slot). May return before it is done.
+
+        A Fault that it finds is raised here, or where the host next waits for the device.
+        """
         ...
 
     def launch_timed(self, memories: Sequence[Any]) -> float:
@@ -89,7 +92,7 @@ class Machine(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait until all launched work is done; KernelError if some of it failed."""
+        """Wait until all launched work is done; KernelError, or its Fault, if some of it failed."""
         ...
 
     def memory_stats(self) -> MemoryStats:

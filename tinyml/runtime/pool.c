@@ -13,12 +13,15 @@
 #include <time.h>
 
 typedef void (*kernel_function)(void *const *buffers, long start, long end);
+/* One that may find fault with values: it notes the first fault in two words. */
+typedef void (*checking_function)(void *const *buffers, long start, long end, long *fault);
 
 struct call {
     kernel_function run;
     void *const *buffers;
     long grid;
     int chunks;
+    long *fault; /* NULL: the kernel finds no fault */
 };
 
 struct piece {
@@ -60,8 +63,15 @@ static long now(void) {
     return time.tv_sec * 1000000000L + time.tv_nsec;
 }
 
+static void run_blocks(const struct call *call, long start, long end) {
+    if (call->fault)
+        ((checking_function)call->run)(call->buffers, start, end, call->fault);
+    else
+        call->run(call->buffers, start, end);
+}
+
 static void run_piece(const struct piece *piece) {
-    piece->call->run(piece->call->buffers, piece->start, piece->end);
+    run_blocks(piece->call, piece->start, piece->end);
 }
 
 /* The piece in the mailbox, or NULL if none came within SPIN. */
@@ -194,36 +204,42 @@ static void run_together(const struct call *call) {
 
 static void run(const struct call *call) {
     if (call->chunks < 2 || call->grid < 2 || atomic_flag_test_and_set(&busy)) {
-        call->run(call->buffers, 0, call->grid);
+        run_blocks(call, 0, call->grid);
         return;
     }
     run_together(call);
     atomic_flag_clear(&busy);
 }
 
-/* Run blocks 0 to grid - 1 of a kernel on `chunks` threads, and wait for them. */
-int tinyml_run(kernel_function function, void *const *buffers, long grid, int chunks) {
-    struct call call = {function, buffers, grid, chunks};
+/* Run blocks 0 to grid - 1 of a kernel on `chunks` threads, and wait for them. Whether it found a
+   fault, which `fault` then holds (NULL for a kernel that finds none). */
+int tinyml_run(
+    kernel_function function, void *const *buffers, long grid, int chunks, long *fault
+) {
+    struct call call = {function, buffers, grid, chunks, fault};
     run(&call);
-    return 0;
+    return fault && fault[0];
 }
 
 /* One launch of a plan. `first` is the place of its first buffer among all the plan's. */
 struct launch {
     kernel_function run;
     long first, grid;
-    int most_chunks;
+    int most_chunks, checks; /* `checks`: whether the kernel may find fault */
 };
 
-/* Run launches one after the other, on at most `threads` threads. */
+/* Run launches one after the other, on at most `threads` threads. The number (from 1 on) of one
+   that found a fault, after which no other is run; 0 if none did. */
 int tinyml_run_plan(
-    const struct launch *launches, long count, void *const *buffers, int threads
+    const struct launch *launches, long count, void *const *buffers, int threads, long *fault
 ) {
     for (long i = 0; i < count; i++) {
         const struct launch *launch = &launches[i];
         int chunks = launch->most_chunks < threads ? launch->most_chunks : threads;
-        struct call call = {launch->run, buffers + launch->first, launch->grid, chunks};
+        long *own = launch->checks ? fault : NULL;
+        struct call call = {launch->run, buffers + launch->first, launch->grid, chunks, own};
         run(&call);
+        if (own && own[0]) return (int)i + 1;
     }
     return 0;
 }

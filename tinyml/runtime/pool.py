@@ -20,14 +20,16 @@ class Launch(ctypes.Structure):
         ("first", ctypes.c_long),  # place of its first buffer among all the plan's
         ("grid", ctypes.c_long),
         ("most_chunks", ctypes.c_int),
+        ("checks", ctypes.c_int),  # whether it may find fault
     ]
 
 
 class Pool:
     """The two ways to run kernels on the threads, and the end of the threads.
 
-    `run(function, buffers, grid, chunks)` and `run_plan(launches, count, buffers, threads)` take
-    ctypes values of the right types, unchecked: a launch has no time for more.
+    `run(function, buffers, grid, chunks, fault)` and `run_plan(launches, count, buffers, threads,
+    fault)` take ctypes values of the right types, unchecked: a launch has no time for more. They
+    answer whether a fault was noted, and in which launch (from 1 on).
     """
 
     def __init__(self, path: Path) -> None:

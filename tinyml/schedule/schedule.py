@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tinyml import lazy
@@ -71,7 +71,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     except CircleError:
         fusion = Fusion(order, units, careful=True)
         groups = fusion.fuse()
-    in_place = _order_writes(groups, fusion)
+    in_place = _order_writes(order, groups, fusion)
     items: list[Item] = []
     stored = _stored(fusion, roots)
     for group in ordered(groups):
@@ -104,7 +104,9 @@ def _stored(fusion: Fusion, roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
     return stored
 
 
-def _order_writes(groups: list[Group], fusion: Fusion) -> frozenset[LazyBuffer]:
+def _order_writes(
+    order: Iterable[LazyBuffer], groups: list[Group], fusion: Fusion
+) -> frozenset[LazyBuffer]:
     """Which assignments can be done in place, with readers of the old values put before them."""
     assigns: dict[LazyBuffer, list[LazyBuffer]] = {}
     for unit in fusion.uses:
@@ -115,16 +117,55 @@ def _order_writes(groups: list[Group], fusion: Fusion) -> frozenset[LazyBuffer]:
         for use in uses:
             readers_of.setdefault(use.node, set()).add(fusion.group_of[unit])
     in_place: set[LazyBuffer] = set()
+    requires = any(isinstance(node, lazy.Require) for node in order)
+    faults = _Faults(groups if requires else (), fusion)
     for target, versions in assigns.items():
         writer = fusion.group_of[versions[-1]]
         readers = readers_of.get(target, set())
         alone = len(versions) == 1 and not any(_reads_elsewhere(target, writer, fusion))
-        if alone and not any(_reaches(writer, reader) for reader in readers - {writer}):
+        late = any(_reaches(writer, reader) for reader in readers - {writer})
+        if alone and not late and faults.come_before(writer):
             in_place.add(versions[0])
             for reader in readers - {writer}:
                 reader.after.add(writer)
                 writer.before.add(reader)
     return frozenset(in_place)
+
+
+class _Faults:
+    """What is required of values, and which groups find out."""
+
+    def __init__(self, groups: Iterable[Group], fusion: Fusion) -> None:
+        self._groups: dict[LazyBuffer, list[Group]] = {}
+        for group in groups:
+            below = [s for m in group.members for s in lazy.read_sources(m) if s not in fusion.uses]
+            for node in [*group.members, *toposort(below, fusion.uses, lazy.read_sources)]:
+                here = node not in fusion.uses or fusion.group_of[node] is group
+                if isinstance(node, lazy.Require) and here:
+                    self._groups.setdefault(node, []).append(group)
+        self._later = [_after(known) for known in self._groups.values()]
+
+    def come_before(self, writer: Group) -> bool:
+        """Whether all is found out before `writer` overwrites something; sees to it if it can."""
+        for known, later in zip(self._groups.values(), self._later, strict=True):
+            if writer in later:
+                continue
+            free = [g for g in known if g is not writer and not _reaches(writer, g)]
+            if not free:
+                return False
+            free[0].after.add(writer)
+            writer.before.add(free[0])
+        return True
+
+
+def _after(groups: Iterable[Group]) -> set[Group]:
+    """All groups that come after one of these."""
+    stack, seen = [*groups], set[Group]()
+    while stack:
+        new = stack.pop().after - seen
+        seen |= new
+        stack += new
+    return seen
 
 
 def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[bool]:
@@ -144,11 +185,4 @@ def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[
 
 
 def _reaches(start: Group, goal: Group) -> bool:
-    stack, seen = [start], {start}
-    while stack:
-        for group in stack.pop().after - seen:
-            if group is goal:
-                return True
-            seen.add(group)
-            stack.append(group)
-    return False
+    return goal in _after([start])

@@ -18,7 +18,7 @@ CHEAP = 4  # work per element below which recomputing beats storing, when read r
 ASKED = "asked for"
 SHARED = 24  # the same, for a value that several readers read once each
 # what is asked of positions is worked out on indices, once for many elements
-ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR}
+ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
 
 
 def find_units(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> dict[LazyBuffer, str]:
@@ -61,7 +61,8 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
             placed.add(node)
         free = node in fixed or node in placed
         own = WORK[node.op] if isinstance(node, lazy.Map) and not free else 0
-        work[node] = min(1 << 20, own + sum(work[s] for s in sources if s not in units))
+        paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
+        work[node] = min(1 << 20, own + sum(work[s] for s in paid if s not in units))
         reduced[node] = frozenset().union(
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
         )

@@ -27,11 +27,11 @@ _STEPS = 8  # by which results may differ, times the root of how many numbers ar
 class Scratch:
     """A buffer for each slot of a kernel."""
 
-    def __init__(self, k: Kernel, opened: OpenDevice, longest: int, check: bool) -> None:
-        """`longest`: numbers in a sum at most. `check`: an index out of range ends the process."""
+    def __init__(self, k: Kernel, opened: OpenDevice, longest: int, faults: bool) -> None:
+        """`longest`: numbers in a sum at most. `faults`: whether the kernel may find fault."""
         self._kernel, self._machine, self._longest = k, opened.machine, longest
         self._outputs = sorted({output.slot for output in k.outputs})
-        whole = 1 if check else 2  # whole numbers are less than this: they may be indices
+        whole = 1 if faults else 2  # whole numbers are less than this: they may be indices
         self._given = [_drawn(n, *slot, whole) for n, slot in enumerate(k.slots)]
         self._buffers = [
             Buffer(opened.machine, given.size, dtype).write(given)

@@ -56,7 +56,7 @@ class Trial:
         self._executables = {self.default: opened.machine.load([program])[0]}
         self._lowered: dict[Opts, LinearKernel] = {}
         self._met = {first}  # instructions that no other list need make again
-        self._scratch = Scratch(k, opened, longest_fold(self.plain), target.check)
+        self._scratch = Scratch(k, opened, longest_fold(self.plain), bool(program.faults))
         self._right = self._scratch.results(self._executables[self.default])
 
     # ---- from Opts to instructions ----

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tinyml import config
 from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, KernelError
+from tinyml.faults import raise_noted
 from tinyml.program import Language, Program
 from tinyml.runtime import compiler
 from tinyml.runtime.cpu import available_cores, host_cache
@@ -50,7 +51,7 @@ _turn = threading.RLock()
 class EmuExecutable:
     """A compiled CUDA program at the address of its launcher."""
 
-    __slots__ = ("_arguments", "_launch", "_launcher", "_memory", "program")
+    __slots__ = ("_arguments", "_fault", "_launch", "_launcher", "_memory", "program")
 
     def __init__(
         self, program: Program, address: int, memory: GuardedMemory, order: ThreadOrder
@@ -58,7 +59,9 @@ class EmuExecutable:
         self.program = program
         self._memory = memory
         self._launcher = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(_Launch))(address)
-        self._arguments = (ctypes.c_void_p * program.slots)()
+        self._fault = (ctypes.c_longlong * 2)()
+        self._arguments = (ctypes.c_void_p * (program.slots + 1))()
+        self._arguments[program.slots] = ctypes.addressof(self._fault)  # some programs take it
         self._launch = _Launch(
             grid=(program.grid, 1, 1),
             block=program.block,
@@ -68,10 +71,13 @@ class EmuExecutable:
         )
 
     def launch(self, memories: Sequence[int]) -> None:
-        """Run the program and return when it is done; KernelError if it does wrong."""
+        """Run the program and return when it is done.
+
+        KernelError if it does wrong, or the fault that it finds with a value.
+        """
         self._check_count(memories)
         with _turn:
-            self._arguments[:] = list(memories)
+            self._arguments[: len(memories)] = list(memories)
             self._launch.fault = None
             message = self._launcher(ctypes.byref(self._launch))
             fault = self._launch.fault
@@ -79,6 +85,8 @@ class EmuExecutable:
             where = self._near(fault, memories) if fault is not None else ""
             raise KernelError(f"{self.program.name}: {message.decode()}{where}")
         self._check_canaries(memories)
+        if self._fault[0]:
+            raise_noted(self._fault, self.program.faults)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
         """Run the program and return the seconds it took (of the emulator: no card's)."""

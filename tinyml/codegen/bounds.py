@@ -1,0 +1,145 @@
+"""Bounds: the least and the largest value of an expression, as far as its parts tell.
+
+A bool is 0 or 1 here, so that a condition with the bounds (1, 1) is proven. What is proven is not
+asked at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import TypeAlias
+
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Place, Require, Select, const, select
+from tinyml.dtype import DType, bool_
+from tinyml.faults import Fault
+from tinyml.graph import toposort
+from tinyml.index import Valid
+from tinyml.ops import Op
+
+Bounds: TypeAlias = tuple[float, float]
+
+
+def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr:
+    """The first operand; a fault where the conditions hold and the second may not."""
+    value, holds = operands
+    demanded = select(valid, holds, const(True, bool_))
+    if bounds(demanded)[0] == 1:
+        return value
+    made: Expr = Require(fault, (value, demanded))
+    return made
+
+
+def bounds(root: Expr) -> Bounds:
+    """What the values of an expression lie between; floats may be anything."""
+    found: dict[Expr, Bounds] = {}
+    for e in toposort([root]):
+        found[e] = _fitting(e.dtype, _bounds(e, found))
+    return found[root]
+
+
+def _bounds(e: Expr, of: Mapping[Expr, Bounds]) -> Bounds:
+    match e:
+        case Const() if not e.dtype.is_float:
+            return int(e.value), int(e.value)
+        case Place(index=index):
+            return index.low, index.high
+        case Select(value=value, other=other):
+            return _hull(of[value], of[other])
+        case Fold(op=Op.MAX | Op.MIN, body=body):
+            return of[body]
+        case Require(operands=(value, holds)):
+            return _where(value, holds, True, of)
+        case Alu(op=Op.CAST, operands=(value,)) if e.dtype is not bool_:
+            return of[value]
+        case Alu(op=Op.WHERE, operands=(chosen, value, other)):
+            return _hull(_where(value, chosen, True, of), _where(other, chosen, False, of))
+        case Alu(op=op, operands=operands) if op in _RULES:
+            return _RULES[op](*[of[o] for o in operands])
+    return -inf, inf
+
+
+def _fitting(dtype: DType, found: Bounds) -> Bounds:
+    """What a dtype can hold: a value that is not sure to fit may have wrapped around."""
+    if dtype.is_float:
+        return -inf, inf
+    low, high = (0, 1) if dtype is bool_ else (int(dtype.min), int(dtype.max))
+    return found if low <= found[0] and found[1] <= high else (low, high)
+
+
+def _where(value: Expr, holds: Expr, truth: bool, of: Mapping[Expr, Bounds]) -> Bounds:
+    """The bounds of a value where a condition is `truth`: its comparisons with the value tell."""
+    low, high = of[value]
+    waiting = [holds]
+    while waiting:
+        match waiting.pop():
+            case Alu(op=Op.AND | Op.OR as op, operands=operands) if (op is Op.AND) == truth:
+                waiting += operands
+            case Alu(op=Op.LESS | Op.LESS_EQUAL as op, operands=(small, large)):
+                if not truth:
+                    small, large = large, small
+                strictly = (op is Op.LESS) == truth
+                if small is value:
+                    high = min(high, of[large][1] - strictly)
+                if large is value:
+                    low = max(low, of[small][0] + strictly)
+    return low, high
+
+
+def _hull(a: Bounds, b: Bounds) -> Bounds:
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _add(a: Bounds, b: Bounds) -> Bounds:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _mul(a: Bounds, b: Bounds) -> Bounds:
+    if inf in (*a, *b) or -inf in (*a, *b):
+        return -inf, inf
+    products = [x * y for x in a for y in b]
+    return min(products), max(products)
+
+
+def _idiv(a: Bounds, b: Bounds) -> Bounds:
+    by, most = b
+    return (a[0] // by, a[1] // by) if by == most > 0 else (-inf, inf)
+
+
+def _mod(a: Bounds, b: Bounds) -> Bounds:
+    if b[0] <= 0:
+        return -inf, inf
+    return a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
+
+
+def _less(a: Bounds, b: Bounds) -> Bounds:
+    return a[1] < b[0], a[0] < b[1]
+
+
+def _less_equal(a: Bounds, b: Bounds) -> Bounds:
+    return a[1] <= b[0], a[0] <= b[1]
+
+
+def _of_bools(rule: Callable[..., Bounds]) -> Callable[..., Bounds]:
+    """A rule for bools; integers may be anything."""
+
+    def bounded(*operands: Bounds) -> Bounds:
+        small = all(low >= 0 and high <= 1 for low, high in operands)
+        return rule(*operands) if small else (-inf, inf)
+
+    return bounded
+
+
+_RULES: dict[Op, Callable[..., Bounds]] = {
+    Op.NEG: lambda a: (-a[1], -a[0]),
+    Op.ADD: _add,
+    Op.MUL: _mul,
+    Op.IDIV: _idiv,
+    Op.MOD: _mod,
+    Op.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    Op.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    Op.LESS: _less,
+    Op.LESS_EQUAL: _less_equal,
+    Op.AND: _of_bools(lambda a, b: (min(a[0], b[0]), min(a[1], b[1]))),
+    Op.OR: _of_bools(lambda a, b: (max(a[0], b[0]), max(a[1], b[1]))),
+}
