@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import stages
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from tinyml import Tensor, TinyJit, blame, config, lazy, nn, trace
 from tinyml.device import Device, open_device
@@ -146,6 +146,7 @@ MOVES: dict[str, Callable[[Any, Any, int], Any]] = {
         max_size=25,
     )
 )
+@example([[("roll", 0), ("permute", 1), ("pad", 0), ("reshape", 2), ("pad", 1), ("step", 2)]])
 def test_chains_of_movements_point_where_numpys_do(chains: list[list[tuple[str, int]]]) -> None:
     """#1152, #2614, #2845, #3407: views merged wrongly. Each chain is one index expression."""
     start = np.arange(24, dtype=np.int32).reshape(2, 3, 4)

@@ -190,9 +190,9 @@ class _Lowering:
         needed = both(ranges)
         if needed is None:
             return fill
-        needed = tuple(Range(bare(v.index), v.low, v.high) for v in needed)
-        allowed = both(valid, needed)
-        if allowed is None:
+        needed = both(Range(bare(v.index), v.low, v.high) for v in needed)  # now some always hold
+        allowed = None if needed is None else both(valid, needed)
+        if needed is None or allowed is None:
             return fill
         pairs = zip(index, source.shape, strict=True)
         promised = tuple(within(i, 0, n - 1) for i, n in pairs)  # where the conditions hold
