@@ -111,11 +111,16 @@ def test_long_products_are_summed_as_precisely(device: str) -> None:
     np.testing.assert_allclose((Tensor(a) @ Tensor(b)).numpy(), wanted, 40 * 2**-24)
 
 
-@pytest.mark.parametrize("device", ["CPU"], indirect=True)
-def test_large_deep_products_lose_little_to_the_chain_of_their_blocks(device: str) -> None:
-    a, b = np.full((64, 100_003), 0.1, np.float32), np.full((100_003, 64), 0.3, np.float32)
+def test_large_deep_products_are_no_chain_of_their_blocks(device: str) -> None:
+    depth = 100_003 if device == "CPU" else 4099  # blocks of sums in memory; staged tiles
+    a, b = np.full((64, depth), 0.1, np.float32), np.full((depth, 64), 0.3, np.float32)
     wanted = a[0].astype(np.float64) @ b[:, 0].astype(np.float64)
-    np.testing.assert_allclose((Tensor(a) @ Tensor(b)).numpy(), wanted, 100 * 2**-24)
+    np.testing.assert_allclose((Tensor(a) @ Tensor(b)).numpy(), wanted, 60 * 2**-24)
+
+
+@pytest.mark.parametrize("device", ["CPU"], indirect=True)
+def test_sums_down_many_columns_are_no_chain_either(device: str) -> None:
+    assert worst_sum_error(device, np.full((20_000, 512), 0.1, np.float32), 0) < 20
 
 
 def test_statistics_far_from_zero(device: str, rng: np.random.Generator) -> None:

@@ -233,6 +233,23 @@ def test_a_fold_made_in_steps_keeps_its_sums_in_a_tile() -> None:
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
 
 
+def test_the_sums_of_many_steps_are_added_up_in_groups() -> None:
+    node = graphs.matmul(leaf(12, 198), leaf(198, 16))
+    opts = [
+        Opt(OptKind.LANES, "i1", 8), Opt(OptKind.SPLIT, "i0", 6), Opt(OptKind.GRID, "i0"),
+        Opt(OptKind.UNROLL, "i0s", 3), Opt(OptKind.BLOCK, "r0", 3),
+        Opt(OptKind.STAGE, "r0", slot=2),
+    ]  # fmt: skip
+    blocked = optimize(plain_of(node), opts)
+    staged, whole, part = blocked.nests[0].tiles
+    assert [tile.over.size for tile in (whole, part) if tile.over is not None] == [3, 22]
+    assert (part.after, staged.after) == (whole.over, part.over)
+    (k,) = stages.kernels_of(schedule([node]))
+    found = arrays_of(k)
+    simulate(linearize(blocked), found)
+    np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
+
+
 def test_what_is_made_of_the_sums_of_a_block_is_made_in_a_loop() -> None:
     plain = plain_of(graphs.matmul(leaf(12, 20), leaf(20, 16)))
     opts = [

@@ -8,6 +8,7 @@ from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.keep import made_again
+from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
@@ -209,7 +210,8 @@ class CChooser(Chooser):
         rows = {*self.one(number).rows}
         read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]
         least = max(RUNS // max(1, len(read)), 4)
-        return next((n for n in range(least, 3 * RUNS + 1) if axis.size % n == 0), 0)
+        steps = (n for n in range(least, 3 * RUNS + 1) if axis.size % n == 0)
+        return next((n for n in steps if is_grouped(axis.size // n, found)), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
         if self.lanes > 1 and any(f is not found.fold for f in self.one(number).folds):

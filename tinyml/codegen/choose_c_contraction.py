@@ -15,6 +15,7 @@ from math import prod
 from tinyml.codegen.change import CONDITIONS, STORES
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.expr import Alu, Fold, Load
+from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.opts import OptKind
 from tinyml.graph import toposort
@@ -120,12 +121,22 @@ def _tiling(
     longest, many, rows = PACKED if repacks else DEEP
     piece = _round(_even(sides.kept.size, rows), height)
     steps = -(-depth // longest)
-    step = -(-found.fold.axes[0].size // steps) if steps > 1 or heavy else 0
+    step = _step(found.fold, steps) if steps > 1 or heavy else 0
     blocks = others * -(-sides.kept.size // piece)
     panels = _even(whole, many)
     while panels > 1 and blocks * (whole // panels) < 2 * chooser.target.cores:
         panels = -(-panels // 2)
     return _Tiling(width, height, panels, piece, step, repacks and panels > 1)
+
+
+def _step(fold: Fold, count: int) -> int:
+    """The size of so many equal steps of a fold, or a few more where groups of them are equal."""
+    size = fold.axes[0].size
+    step = -(-size // count)
+    while step > 1 and not is_grouped(-(-size // step), [fold]):
+        count += 1
+        step = -(-size // count)
+    return step
 
 
 def _work_after(one: Nest, fold: Fold) -> int:

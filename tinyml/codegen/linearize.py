@@ -177,7 +177,7 @@ class _Emitter:
             return
         first = loops.waiting[0]
         if first.size == 1:
-            self._fill_tiles(scope, first, known)
+            self._fill_tiles(scope, loops.whole(first), known)
             self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
         else:
             self._loop(scope, first, loops, known, enter, body)
@@ -210,9 +210,10 @@ class _Emitter:
         body: Body,
     ) -> None:
         inner = Scope(scope.bound | {axis}, scope)
-        self._fill_tiles(inner, axis, known)
+        whole = loops.whole(axis)
+        self._fill_tiles(inner, whole, known)
         self._open(inner, loops.without(axis), known, enter, body)
-        if any(tile.after is axis for tile in self.tiles) and prod(self.block) > 1:
+        if any(tile.after is whole for tile in self.tiles) and prod(self.block) > 1:
             inner.instrs.append(ir.Barrier())  # before the next step fills the tile again
         begin = self._begin(scope, axis, loops, known)
         scope.instrs += [begin, *inner.instrs, ir.End(axis)]
@@ -301,10 +302,7 @@ class _Emitter:
                 target = rest or into[n][number % spread]
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
 
-        filled = [tile.after for tile in self.tiles]
-        long = LongFold(
-            self._open, self._open_rests, self._begin, filled, folds, declare, enter, body
-        )
+        long = LongFold(self._open, self._open_rests, self._begin, folds, declare, enter, body)
         with self.ahead.in_loop():
             long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
@@ -12,6 +12,32 @@ from tinyml.index import Axis, linear
 from tinyml.ops import Op
 
 STEPS = 32  # terms that a sum of floats adds up one by one, about
+
+
+def groups(count: int, folds: Iterable[Fold]) -> list[int]:
+    """Sizes of groups of groups in which the sums of so many steps are added up, inner ones first.
+
+    Only sums of floats lose anything in a longer chain.
+    """
+    sizes = []
+    rounded = any(map(is_rounded, folds))
+    while rounded and count > 2 * STEPS:
+        size = next((n for n in range(STEPS, STEPS // 4, -1) if count % n == 0), 0)
+        if not size:
+            break
+        sizes.append(size)
+        count //= size
+    return [*sizes, count]
+
+
+def is_grouped(count: int, folds: Sequence[Fold]) -> bool:
+    """Whether none of these groups is a long chain of sums of floats."""
+    return groups(count, folds)[-1] <= 2 * STEPS or not any(map(is_rounded, folds))
+
+
+def is_rounded(fold: Fold) -> bool:
+    """Whether each step of a fold rounds."""
+    return fold.op is Op.ADD and fold.dtype.is_float
 
 
 class LongFold:
@@ -25,17 +51,15 @@ class LongFold:
         open_loops: Callable[[Scope, Loops, Known, Enter, Body], None],
         open_rests: Callable[[Scope, Axis, Loops, Known, Enter, Body], None],
         begin: Callable[[Scope, Axis, Loops, Known], ir.Begin],
-        filled: Iterable[Axis],
         folds: list[Fold],
         declare: Callable[[Scope], list[list[Name]]],
         enter: Enter,
         body: Callable[[Scope, Known, list[Axis], list[list[Name]]], None],
     ) -> None:
         self.open_loops, self.open_rests, self.begin = open_loops, open_rests, begin
-        self.filled = set(filled)
         self.folds, self.declare = folds, declare
         self.enter, self.body = enter, body
-        self.sums = any(fold.op is Op.ADD and fold.dtype.is_float for fold in folds)
+        self.sums = any(map(is_rounded, folds))
         # where sums fill the registers, those that wait are in memory: they are added to less often
         self.steps = STEPS * 8 if len(folds) >= 8 else STEPS
 
@@ -54,17 +78,17 @@ class LongFold:
         whole = first.size // size * size
         step, within = Axis(f"{first.name}_s", first.size // size), Axis(f"{first.name}_i", size)
         index = linear(step) * size + linear(within)
-        self._part(scope, step, loops.renamed(first, within), also(known, first, index), into)
+        self._part(scope, step, loops.in_part(first, within), also(known, first, index), into)
         if whole < first.size:
             left = Axis(f"{first.name}_l", first.size - whole)
             index = linear(left) + whole
-            self._part(scope, None, loops.renamed(first, left), also(known, first, index), into)
+            self._part(scope, None, loops.in_part(first, left), also(known, first, index), into)
         self.open_rests(scope, first, loops, known, self.enter, body)
 
     def _step(self, loops: Loops) -> int:
         """How many steps of the outermost loop are summed apart; 0 if there is no need."""
         every = prod(a.size for a in loops.waiting)
-        if not self.sums or every <= 2 * self.steps or self.filled & set(loops.waiting):
+        if not self.sums or every <= 2 * self.steps:
             return 0
         first = loops.waiting[0].size
         size = max(1, self.steps // (every // first))

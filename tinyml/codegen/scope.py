@@ -87,21 +87,30 @@ class Loops:
         unrolled: list[Axis],
         only: Valid = (),
         instead: Body | None = None,
+        parts: Mapping[Axis, Axis] | None = None,
     ) -> None:
         self.waiting, self.unrolled = waiting, unrolled
         self.only, self.instead = only, instead
+        self.parts = parts or {}  # by an axis that walks a part of another one, that other one
 
     def _with(self, waiting: list[Axis], unrolled: list[Axis]) -> Loops:
-        return Loops(waiting, unrolled, self.only, self.instead)
+        return Loops(waiting, unrolled, self.only, self.instead, self.parts)
 
     def cropped(self, only: Valid, instead: Body | None = None) -> Loops:
-        return Loops(self.waiting, self.unrolled, only, instead)
+        return Loops(self.waiting, self.unrolled, only, instead, self.parts)
 
     def without(self, axis: Axis) -> Loops:
         return self._with([a for a in self.waiting if a is not axis], self.unrolled)
 
-    def renamed(self, axis: Axis, other: Axis) -> Loops:
-        return self._with([other if a is axis else a for a in self.waiting], self.unrolled)
+    def in_part(self, axis: Axis, part: Axis) -> Loops:
+        """With a part of `axis` in its place."""
+        waiting = [part if a is axis else a for a in self.waiting]
+        parts = {**self.parts, part: self.whole(axis)}
+        return Loops(waiting, self.unrolled, self.only, self.instead, parts)
+
+    def whole(self, axis: Axis) -> Axis:
+        """The axis that it walks, or walks a part of."""
+        return self.parts.get(axis, axis)
 
     def rest(self, split: Split, rest: Axis) -> Loops:
         """What is left to do with the last, shorter step of a split."""

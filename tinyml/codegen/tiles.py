@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tinyml.codegen.bounds import require
 from tinyml.codegen.change import Change, OptError, bind, check_inner
@@ -18,6 +20,7 @@ from tinyml.codegen.expr import (
     rewrite,
     substitute,
 )
+from tinyml.codegen.long_fold import groups
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk
 from tinyml.graph import toposort
 from tinyml.index import (
@@ -33,20 +36,29 @@ ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
 
 
 def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
-    """Folds over `axis` in steps of `amount`: tiles hold the sums for all rows of a block."""
+    """Folds over `axis` in steps of `amount`: tiles hold the sums for all rows of a block.
+
+    Where there are many steps, further tiles hold the sums of groups of them.
+    """
     if axis.size % amount or axis.more:
         raise OptError(f"cannot block {axis.name}: {amount} does not divide it; pad it first")
-    outer, inner = Axis(axis.name, axis.size // amount), Axis(f"{axis.name}b", amount)
+    inner = Axis(f"{axis.name}b", amount)
     check_inner(nest, axis, inner)
     blocked: list[Nest] = []
     kinds = dict(nest.kinds)
     for one in nest.nests:
-        if not any(axis in fold.axes for fold in one.folds):
+        found = [fold for fold in one.folds if axis in fold.axes]
+        if not found:
             blocked.append(one)
             continue
-        change = Change({axis: linear(outer) * amount + linear(inner)}, {axis: (outer, inner)}, {})
+        sizes = groups(axis.size // amount, found)
+        steps = [Axis(f"{axis.name}{'o' * n}", size) for n, size in enumerate(sizes)][::-1]
+        index = linear(steps[0])
+        for within in (*steps[1:], inner):
+            index = index * within.size + linear(within)
+        change = Change({axis: index}, {axis: (*steps, inner)}, {})
         number = sum(len(other.tiles) for other in (*nest.nests, *blocked))
-        made, own = _accumulated(nest, change.nest(one), (outer, inner), number)
+        made, own = _accumulated(nest, change.nest(one), steps, inner, number)
         blocked.append(made)
         kinds.update((b, nest.kind(a)) for a, b in own if nest.kind(a) is not Kind.LOOP)
         # what is made of the sums needs no registers for all of them at once
@@ -55,43 +67,51 @@ def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
 
 
 def _accumulated(
-    nest: LoopNest, one: Nest, steps: tuple[Axis, Axis], number: int
+    nest: LoopNest, one: Nest, steps: Sequence[Axis], within: Axis, number: int
 ) -> tuple[Nest, list[tuple[Axis, Axis]]]:
     """All folds over an axis in steps made into tiles, whose axes stand for axes of `one`."""
-    outer = steps[0]
     grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
     rows = [a for a in one.rows if a not in grid]
     whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in rows)
     whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)
-    alike = all({*steps} & {*f.axes} and f.free <= {*one.rows} for f in one.folds)
+    alike = all({*steps, within} & {*f.axes} and f.free <= {*one.rows} for f in one.folds)
     apart = not any(fold.body.has_fold for fold in one.folds)
     if not (grid and whole and alike and apart) or one.tiles:
-        raise OptError(f"cannot block {outer.name}: its fold is not one of whole tiles in a block")
-    made, tiles = one, []
+        raise OptError(f"cannot block {within.name}: its fold is not one of whole tiles in a block")
+    made, found = one, []
     pairs: list[tuple[Axis, Axis]] = []
     for n, fold in enumerate(one.folds):
         inner = sorted((a for a in rows if a in fold.free), key=lambda a: ORDER[nest.kind(a)])
-        name = f"sums{number + n}"
-        own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
-        tile, stored = _sums(fold, own, outer, grid[-1], name)
+        if not inner:
+            raise OptError(f"cannot block {within.name}: a fold is the same for a whole block")
+        tiles, stored, own = _sums(fold, inner, [grid[-1], *steps], f"sums{number + n}")
         made = reading(made, fold, stored)
-        tiles.append(tile)
-        pairs += own.items()
-    return replace(made, tiles=tuple(tiles)), pairs
+        found.append(tiles)
+        pairs += own
+    ordered = [tile for level in zip(*found, strict=True) for tile in level]
+    return replace(made, tiles=tuple(ordered)), pairs
 
 
 def _sums(
-    fold: Fold, own: dict[Axis, Axis], outer: Axis, after: Axis, name: str
-) -> tuple[Tile, Expr]:
-    """A tile for what `fold` makes in all steps of `outer`, and what reads it."""
-    if not own:
-        raise OptError(f"cannot block {outer.name}: a fold is the same for all rows of a block")
-    image = {a: linear(b) for a, b in own.items()}
-    stepped: Expr = Fold(fold.op, fold.body, tuple(a for a in fold.axes if a is not outer))
-    index = row_major([linear(a) for a in own], [a.size for a in own])
-    stored: Expr = Stored(name, fold.dtype, index, after)
-    place, value = index.substitute(image), substitute(stepped, image)
-    return Tile(name, tuple(own.values()), place, value, after, outer, fold.op), stored
+    fold: Fold, inner: Sequence[Axis], steps: Sequence[Axis], name: str
+) -> tuple[list[Tile], Expr, list[tuple[Axis, Axis]]]:
+    """Tiles for what `fold` makes in all steps, and in groups of them, and what reads the first.
+
+    The first of the steps begins them.
+    """
+    index = row_major([linear(a) for a in inner], [a.size for a in inner])
+    value: Expr = Fold(fold.op, fold.body, tuple(a for a in fold.axes if a not in steps))
+    tiles: list[Tile] = []
+    pairs: list[tuple[Axis, Axis]] = []
+    for level, (over, after) in enumerate(pairwise(reversed(steps))):
+        label = name + "o" * level
+        own = {a: Axis(f"{a.name}_{label}", a.size) for a in inner}
+        image = {a: linear(b) for a, b in own.items()}
+        place, part = index.substitute(image), substitute(value, image)
+        tiles.insert(0, Tile(label, tuple(own.values()), place, part, after, over, fold.op))
+        value = Stored(label, fold.dtype, index, after)
+        pairs += own.items()
+    return tiles, value, pairs
 
 
 def reading(one: Nest, old: Expr, new: Expr) -> Nest:
