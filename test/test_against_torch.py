@@ -230,6 +230,15 @@ def reductions_otherwise() -> list[Case]:
         same("positions", lambda x: (x.argmax(), x.argmin()), TIES, narrow=True),
         pair("sum of a bool", lambda x: (x > 1).sum(1), lambda x: (x > 1).sum(1), zeros),
         same("sum as int32", lambda x: x.sum(0, dtype=x.dtype), WHOLE),
+        same("of bools", lambda x: (x.sum(1, dtype=x.dtype), x.prod(dtype=x.dtype)), zeros > 1),
+        pair(
+            "as bool",
+            lambda x: (x.sum(1, dtype="bool"), x.prod(0, dtype="bool")),
+            lambda x: (x.sum(1, dtype=torch.bool), x.prod(0, dtype=torch.bool)),
+            zeros,
+            grad=False,
+        ),
+        same("close bools", lambda x: x.isclose(x[0]), zeros > 1),
         same("0-d", lambda x: (x.sum(), x.max(), x.prod(), x.mean()), ()),
     ]
     for kind in ("int8", "int32", "bool", "uint8", "float16", "float64"):

@@ -486,7 +486,7 @@ def isclose(
     x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """|x - y| <= atol + rtol * |y|; infinities are close to themselves."""
-    x, y = operands("isclose", x, y)
+    x, y = [t.cast(int16) if t.dtype is bool_ else t for t in operands("isclose", x, y)]
     near = x.isfinite() & y.isfinite() & ((x - y).abs() <= atol + rtol * y.abs())
     close = near | (x == y)
     return close | (x.isnan() & y.isnan()) if equal_nan else close

@@ -47,14 +47,18 @@ def _summing(x: Tensor, dtype: DType | str | None) -> Tensor:
 def sum_(
     x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
-    """The sum over axes; halves are added up in float32, integers in int64."""
+    """The sum over axes; halves are added up in float32, integers in int64, bool as `or` does."""
+    if dtype is not None and to_dtype(dtype) is bool_:
+        return _extreme(mlops.ReduceMax, x.cast(bool_), _axes(x, axis, "sum"), keepdim)
     return _reduced(mlops.Sum, _summing(x, dtype), _axes(x, axis, "sum"), keepdim)
 
 
 def prod(
     x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
-    """The product over axes."""
+    """The product over axes; of bool it is what `and` makes."""
+    if dtype is not None and to_dtype(dtype) is bool_:
+        return _extreme(mlops.ReduceMin, x.cast(bool_), _axes(x, axis, "prod"), keepdim)
     return _reduced(mlops.Prod, _summing(x, dtype), _axes(x, axis, "prod"), keepdim)
 
 
