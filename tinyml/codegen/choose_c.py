@@ -7,14 +7,19 @@ from math import prod
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.expr import Load
 from tinyml.codegen.keep import made_again
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.tiles import ways
+from tinyml.graph import toposort
 from tinyml.index import Axis
 
 ROWS = 4  # that fold along the same vector at a time
 SQUARE = 16  # elements of float32 in a cache line
+TILE = 256  # bytes of a row of a square that is copied
+CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
 RUNS = 16  # of memory that are read in turn
 
 
@@ -28,7 +33,8 @@ class CChooser(Chooser):
         last = rows[-1]
         across = self._read_across(number, last)
         if across is not None and self.lanes > 1:
-            self._square(number, across, last)
+            self._transpose(number, across, last)
+            self._stream(number)
             return
         outer = prod(a.size for a in rows[:-1])
         piece = max(self.lanes, 4096 // self.lanes * self.lanes)
@@ -44,22 +50,56 @@ class CChooser(Chooser):
 
     def _read_across(self, number: int, last: Axis) -> Axis | None:
         """Another row axis along which some load lies side by side, and jumps along the last."""
-        one = self.one(number)
-        found = [
-            a
-            for load in one.loads
-            for a in one.rows[:-1]
-            if load.position.stride(a) == 1 and abs(load.position.stride(last) or 0) > 1
-        ]
+        found = [a for a in self.one(number).rows[:-1] if self._jumping(number, a, last)]
         longest = max(found, key=lambda a: a.size, default=None)
         return longest if longest is not None and min(longest.size, last.size) >= SQUARE else None
 
-    def _square(self, number: int, across: Axis, last: Axis) -> None:
-        """Squares of elements, so that what one row of a square brings to the cache serves all."""
-        for axis in (across, last):
-            self.apply(OptKind.PEEL, axis.name, SQUARE)
-            self.apply(OptKind.SPLIT, axis.name, SQUARE)
+    def _jumping(self, number: int, across: Axis, last: Axis) -> list[Load]:
+        """The loads that lie side by side along one axis, and jump along another."""
+        return [
+            load
+            for load in self.one(number).loads
+            if load.position.stride(across) == 1 and abs(load.position.stride(last) or 0) > 1
+        ]
+
+    def _transpose(self, number: int, across: Axis, last: Axis) -> None:
+        """Squares of elements, so that what one row of a square brings to the cache serves all.
+
+        Large ones are copied to a tile in whole vectors, where memory delivers them, or where
+        rows begin so far apart that their lines would push each other out of the cache.
+        """
+        before, made = self.nest, len(self.opts)
+        jumps = {e.slot: e for e in self._jumping(number, across, last)}
+        side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps.values()))
+        apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps.values()]
+        worth = self._bytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
+        alike = all(self._copied_along(number, slot, across) for slot in jumps)
+        if worth and alike and min(across.size, last.size) >= side:
+            self._square(number, across, last, side)
+            grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
+            if grid and all(
+                self.apply(OptKind.STAGE, grid[-1], slot=slot)
+                for slot in jumps
+                if ways(self.one(number), slot)
+            ):
+                for tile in self.one(number).tiles:
+                    self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+                self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+                return
+            self.nest = before
+            del self.opts[made:]
+        self._square(number, across, last, SQUARE)
         self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+
+    def _copied_along(self, number: int, slot: int, axis: Axis) -> bool:
+        """Whether all that is copied with the loads of a slot lies side by side along `axis`."""
+        found = [e for way in ways(self.one(number), slot) for e in toposort([way])]
+        return all(e.position.stride(axis) in (0, 1) for e in found if isinstance(e, Load))
+
+    def _square(self, number: int, across: Axis, last: Axis, side: int) -> None:
+        for axis in (across, last):
+            self.apply(OptKind.PEEL, axis.name, side)
+            self.apply(OptKind.SPLIT, axis.name, side)
         for axis in (last, across):
             self.apply(OptKind.ORDER, axis.name)
         self.bind_grid(number, but=(f"{across.name}s", f"{last.name}s"))

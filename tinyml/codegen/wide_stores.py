@@ -55,7 +55,8 @@ def stream(nest: LoopNest, lane: Axis) -> LoopNest:
 
     def streamed(store: Store) -> Store:
         whole = store.op is None and not any(lane in v.free for v in store.valid)
-        return replace(store, streams=whole and _aligned(store.position, lane))
+        also = whole and _aligned(store.position, lane)
+        return replace(store, streams=store.streams or also)
 
     nests = tuple(
         replace(
