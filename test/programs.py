@@ -10,12 +10,14 @@ and a shorter one is simpler.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tinyml import Tensor, no_grad
+from tinyml import Tensor, enable_grad, no_grad
+from tinyml.errors import ShapeError
 from tinyml.nn.optim import SGD, Adam, Optimizer
 
 Step = tuple[str, tuple[int, ...]]
@@ -35,6 +37,7 @@ class State:
 
     held: list[Tensor]
     optimizers: list[Optimizer]
+    inner: Callable[[Tensor], Tensor] = lambda x: x  # a function of its own, with state of its own
 
     @staticmethod
     def of(device: str, other: str, trained: bool) -> State:
@@ -48,6 +51,18 @@ class State:
         optimizers = [SGD([w], lr=0.125, momentum=0.5), Adam([w], lr=0.1)] if trained else []
         with no_grad():
             return State([w, counts, halves, elsewhere, w[1], counts.T], optimizers)
+
+    def counting(self) -> Callable[[Tensor], Tensor]:
+        """Something that changes the counts, and says what they were."""
+        counts = self.held[1]
+
+        def count(x: Tensor) -> Tensor:
+            before = counts.float().to(x.device) * x.sum()
+            counts.assign((counts + 1) % 5)
+            counts[0] = counts[1:].sum(0)
+            return before.clip(-9, 9)
+
+        return count
 
 
 @dataclass
@@ -124,7 +139,7 @@ def _fitted(value: Any, x: Tensor) -> Any:
 def view(run: Run, chosen: Iterator[int]) -> None:
     """A view, perhaps of a view."""
     n, x = run.pick(chosen)
-    kind = next(chosen) % 6
+    kind = next(chosen) % 9
     if kind < 3:
         index = run.index(x, chosen)
         run.add(x[index], f"t{n}[{index}]")
@@ -132,8 +147,49 @@ def view(run: Run, chosen: Iterator[int]) -> None:
         run.add(x.T, f"t{n}.T")
     elif kind == 4:
         run.add(x.reshape(-1), f"t{n}.reshape(-1)")
+    elif kind == 5 and x.ndim == 2:
+        run.add(x.diagonal(), f"t{n}.diagonal()")
+    elif kind == 6 and x.ndim:
+        run.add(x[:1].expand(3, *x.shape[1:]), f"t{n}[:1].expand(3, ..)")
+    elif kind == 7:
+        run.add(x.contiguous(), f"t{n}.contiguous()")
     else:
         run.add(x.detach(), f"t{n}.detach()")
+
+
+def siblings(run: Run, chosen: Iterator[int]) -> None:
+    """Views of a value that nobody holds."""
+    n, x = run.pick(chosen)
+    value = _small(x * 2 + 1)
+    first, second = value[run.index(x, chosen)], value.T
+    run.add(first, f"(t{n} * 2 + 1)[..]")
+    run.add(second, "the same .T")
+
+
+def forget(run: Run, chosen: Iterator[int]) -> None:
+    """A tensor that was made here."""
+    made = len(run.state.held) + 1
+    if len(run.tensors) > made:
+        n = made + next(chosen) % (len(run.tensors) - made)
+        del run.tensors[n]
+        run.told.append(f"forget t{n}: the later ones move up")
+
+
+def nested(run: Run, chosen: Iterator[int]) -> None:
+    """A function that may be captured on its own, too."""
+    n, x = run.pick(chosen)
+    if x.shape == (3, 3) and x.dtype.is_float:
+        run.add(run.state.inner(x), f"inner(t{n})")
+
+
+def differentiate(run: Run, chosen: Iterator[int]) -> None:
+    """A gradient in between."""
+    n, x = run.pick(chosen)
+    w = run.state.held[0]
+    if x.shape == w.shape and x.device == w.device:
+        with enable_grad():
+            (grad,) = (w * w * x.detach()).sum(1).tanh().sum().gradient(w)
+        run.add(_small(grad), f"a gradient with t{n}")
 
 
 def derive(run: Run, chosen: Iterator[int]) -> None:
@@ -167,11 +223,25 @@ DERIVED: dict[str, Callable[[Run, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@contextmanager
+def refusing_repeated(run: Run) -> Iterator[None]:
+    """Elements that an expand repeats cannot be written to."""
+    try:
+        yield
+    except ShapeError as error:
+        if "several elements of the target are one" not in str(error):
+            raise
+        run.told.append("refused:")
+
+
 def assign(run: Run, chosen: Iterator[int]) -> None:
     """All of it."""
     n, x = run.pick(chosen)
     value, text = run.like(x, chosen)
-    x.assign(_fitted(value, x))
+    if isinstance(value, Tensor) and x.ndim == 2 and x.shape[0] == x.shape[1] and next(chosen) % 2:
+        value, text = value.T, f"{text}.T"
+    with refusing_repeated(run):
+        x.assign(_fitted(value, x))
     run.told.append(f"t{n}.assign({text})")
 
 
@@ -179,8 +249,9 @@ def in_place(run: Run, chosen: Iterator[int]) -> None:
     """Operators in place."""
     n, x = run.pick(chosen)
     value, text = run.like(x, chosen)
-    x += _fitted(value, x)
-    x.assign(_small(x))
+    with refusing_repeated(run):
+        x += _fitted(value, x)
+        x.assign(_small(x))
     run.told.append(f"t{n} += {text}, clipped")
 
 
@@ -192,17 +263,19 @@ def put(run: Run, chosen: Iterator[int]) -> None:
     if kind == 1 and x.ndim and x.shape[0] == 3:
         index = run.here(run.places, x)
     elif kind == 2 and x.shape == (3, 3):
-        x[run.here(run.mask, x)] = 4
+        with refusing_repeated(run):
+            x[run.here(run.mask, x)] = 4
         run.told.append(f"t{n}[mask] = 4")
         return
     elif kind == 3 and x.ndim == 2 and x.shape[1] == 3:
         index = (slice(None, None, 2), run.here(run.places, x))
     value, text = run.like(x[index], chosen)
     more = next(chosen) % 2
-    if more:
-        x[index] += _fitted(value, x)
-    else:
-        x[index] = value
+    with refusing_repeated(run):
+        if more:
+            x[index] += _fitted(value, x)
+        else:
+            x[index] = value
     run.told.append(f"t{n}[{index}] {'+=' if more else '='} {text}")
 
 
@@ -210,7 +283,8 @@ def shift(run: Run, chosen: Iterator[int]) -> None:
     """A tensor copied onto itself."""
     n, x = run.pick(chosen)
     if x.ndim:
-        x[1:] = x[:-1]
+        with refusing_repeated(run):
+            x[1:] = x[:-1]
         run.told.append(f"t{n}[1:] = t{n}[:-1]")
 
 
@@ -234,5 +308,6 @@ def realize(run: Run, chosen: Iterator[int]) -> None:
 
 
 OPS: dict[str, Callable[[Run, Iterator[int]], None]] = {
-    f.__name__: f for f in (view, derive, assign, in_place, put, shift, train, realize)
-}
+    f.__name__: f
+    for f in (view, siblings, derive, differentiate, assign, in_place, put, shift, train)
+} | {"realize": realize, "nested": nested, "forget": forget}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ WEIGHTS = ("view", "view", "derive", "derive", "put", "put", *OPS)
 _numbers = st.tuples(*[st.integers(0, 59) for _ in range(NUMBERS)])
 steps = st.tuples(st.sampled_from(WEIGHTS), _numbers)
 programs = st.lists(steps, min_size=1, max_size=6)
+_few = st.lists(steps, max_size=3)
 
 
 def _arguments(call: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,26 +43,55 @@ def _function(
     return function
 
 
-def check(device: str, program: list[Step], trained: bool) -> list[str]:
-    """Four calls, eagerly and with TinyJit, with writes to the state and readers between."""
+def _outside(
+    state: State, program: list[Step], device: str, trained: bool, told: list[str]
+) -> list[Tensor]:
+    """The tensors that a program makes of the state between the calls."""
+    x, places, mask = _arguments(9, device)
+    run = Run(state, [*state.held, x], places, mask, trained)
+    with Tensor.train():
+        made = run.go(program)[len(state.held) + 1 :]
+    told += ["outside:", *run.told]
+    return made
+
+
+def check(
+    device: str,
+    program: list[Step],
+    trained: bool,
+    before: Sequence[Step] = (),
+    between: Sequence[Step] = (),
+) -> list[str]:
+    """Calls, eagerly and with TinyJit. What is made outside may share memory with the state.
+
+    `before` runs once, and makes more state; `between` runs after each call, and what it makes
+    stays there until the end.
+    """
     told: list[str] = []
     other = "CPU" if device == "NUMPY" else "NUMPY"
     eager, replayed = (State.of(device, other, trained) for _ in range(2))
+    for state in (eager, replayed):
+        state.inner = state.counting() if state is eager else TinyJit(state.counting())
+        Tensor.manual_seed(99)
+        state.held += _outside(state, list(before), device, trained, told)[:4]
     plain = _function(eager, program, trained, told)
     step = TinyJit(_function(replayed, program, trained, []))
+    kept: dict[int, list[Tensor]] = {id(eager): [], id(replayed): []}
     for call in range(5):
-        after = []
+        after, outside = [], list[str]()
         for function, state in ((plain, eager), (step, replayed)):
             Tensor.manual_seed(call)
             arguments = _arguments(call, device)
             waiting = state.held[0].detach() * 2 + state.held[1]
             with Tensor.train():
                 found = function(*arguments)
-            after.append([*found, *state.held, *arguments, waiting])
+            after.append([*found, *state.held, *arguments, waiting, *kept[id(state)]])
+            kept[id(state)] += _outside(state, list(between), device, trained, outside)
+        text = "; ".join([*told, *outside[: len(outside) // 2]])
         for n, (wanted, got) in enumerate(zip(*after, strict=True)):
             assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
             a, b = got.numpy(), wanted.numpy()
-            np.testing.assert_allclose(a, b, 1e-3, 1e-3, err_msg=f"t{n} in call {call}: {told}")
+            np.testing.assert_allclose(a, b, 1e-3, 1e-3, err_msg=f"t{n} in call {call}: {text}")
         with no_grad():
             for state in (eager, replayed):
                 state.held[0].assign(state.held[0].clip(-4, 4))
@@ -76,17 +106,21 @@ def _quick(examples: int) -> settings:
 
 
 @_quick(16)
-@given(program=programs, trained=st.booleans())
-def test_replays_of_random_programs(program: list[Step], trained: bool) -> None:
-    note("\n".join(check("NUMPY", program, trained)))
+@given(program=programs, trained=st.booleans(), before=_few, between=_few)
+def test_replays_of_random_programs(
+    program: list[Step], trained: bool, before: list[Step], between: list[Step]
+) -> None:
+    note("\n".join(check("NUMPY", program, trained, before, between)))
 
 
 @_quick(4)
-@given(program=programs, trained=st.booleans())
-def test_compiled_replays_of_random_programs(program: list[Step], trained: bool) -> None:
+@given(program=programs, trained=st.booleans(), between=_few)
+def test_compiled_replays_of_random_programs(
+    program: list[Step], trained: bool, between: list[Step]
+) -> None:
     if not Device.available("CPU"):
         pytest.skip("no CPU device")
-    note("\n".join(check("CPU", program, trained)))
+    note("\n".join(check("CPU", program, trained, (), between)))
 
 
 # ---- what such programs have found ----
@@ -152,6 +186,22 @@ def test_a_step_may_copy_its_argument(device: str) -> None:
         copy = step(x)
         x += 1
         assert copy.tolist() == [call]
+
+
+def test_what_a_step_only_hands_on_is_what_is_there_then(device: str) -> None:
+    w = matrix(device)
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return y + 1, x.contiguous(), w.contiguous(), x[0].contiguous()
+
+    for call in range(5):
+        x = Tensor([[float(call)]], device).realize()
+        _, copy, state, row = step(x, Tensor([1.0], device).realize())
+        w[0] += 1
+        x += 1
+        assert (copy.tolist(), row.tolist()) == ([[call]], [call])
+        assert state[0].tolist() == [call, call + 1, call + 2]
 
 
 def test_an_argument_may_be_a_copy_of_another_that_is_written(device: str) -> None:

@@ -198,6 +198,20 @@ def test_every_layer_and_optimizer_has_mistakes() -> None:
     assert made - aliases <= set(everything()), made - set(everything())
 
 
+def test_a_parameter_is_no_result_of_another_one() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    moved = w.to("NUMPY" if w.device == "CPU" else "CPU")
+    for computed in (w * 0.5, moved):
+        with pytest.raises(ValueError, match="is computed from a tensor that requires"):
+            optim.SGD([computed])
+    with Tensor.train():
+        step = optim.SGD([moved.detach().requires_grad_()], lr=0.5)
+        step.params[0].square().sum().backward()
+        step.step()
+    assert step.params[0].tolist() == [0.0, 0.0]
+    assert (moved.tolist(), w.tolist()) == ([0.0, 0.0], [1.0, 2.0])
+
+
 def test_parameters_on_two_devices_need_two_optimizers() -> None:
     apart = [weight(), weight(2).to("NUMPY"), weight(2).to("EMU")]
     with pytest.raises(DeviceError, match="one optimizer for each device"):

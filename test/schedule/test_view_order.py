@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from tinyml import Tensor
 from tinyml.device import Device
+from tinyml.errors import ShapeError
 
 Array = npt.NDArray[Any]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -36,8 +38,18 @@ class Twins:
 
     def add(self, tensor: Tensor, array: Array, text: str) -> None:
         self.tensors.append(tensor)
-        self.arrays.append(array)
+        self.arrays.append(np.asarray(array))
         self.tell(f"t{len(self.tensors) - 1} = {text}")
+
+    @contextmanager
+    def unless_repeated(self) -> Iterator[None]:
+        """What an expand shows several times cannot be written to."""
+        try:
+            yield
+        except ShapeError as error:
+            if "several elements of the target are one" not in str(error):
+                raise
+            self.tell("refused:")
 
     def like(self, shape: tuple[int, ...]) -> tuple[Any, Array, str]:
         """A value for this shape: a number, or what some tensor holds, perhaps reversed."""
@@ -86,19 +98,33 @@ def _ours(x: Tensor, index: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(Tensor(i, x.device) if isinstance(i, np.ndarray) else i for i in index)
 
 
+def _indexed(a: Array, index: tuple[Any, ...]) -> Array:
+    """A view, also where one number is left."""
+    return np.asarray(a[index] if Ellipsis in index else a[(*index, Ellipsis)])
+
+
 # ---- steps ----
 
 
 def _view(t: Twins) -> None:
     n = t.one()
     x, a = t.tensors[n], t.arrays[n]
-    kind = t.draw(st.sampled_from(["index", "index", "T", "detach", "flat"]))
+    kind = t.draw(
+        st.sampled_from(["index", "index", "T", "detach", "flat", "repeated", "diagonal"])
+    )
     if kind == "index":
         index = t.basic(a.shape)
-        found = a[(*index, Ellipsis)] if Ellipsis not in index else a[index]
-        t.add(x[index], found, f"t{n}[{index}]")
+        t.add(x[index], _indexed(a, index), f"t{n}[{index}]")
     elif kind == "T":
         t.add(x.T, a.T, f"t{n}.T")
+    elif kind == "repeated" and a.ndim:
+        repeated = np.lib.stride_tricks.as_strided(a[:1], (2, *a.shape[1:]), (0, *a.strides[1:]))
+        if a.shape[0]:
+            t.add(x[:1].expand(2, *a.shape[1:]), repeated, f"t{n}[:1].expand(2, ..)")
+    elif kind == "diagonal" and a.ndim == 2:
+        t.add(
+            x.diagonal(), np.einsum("ii->i", a[: min(a.shape), : min(a.shape)]), f"t{n}.diagonal()"
+        )
     elif kind == "detach":
         t.add(x.detach(), a[...], f"t{n}.detach()")
     elif a.flags.c_contiguous:
@@ -121,11 +147,36 @@ def _derive(t: Twins) -> None:
         t.add((x.sum(0, keepdim=True) - x).clip(-9, 9), found, f"t{n}.sum(0) - t{n}")
 
 
+def _siblings(t: Twins) -> None:
+    """Views of a value that nobody holds."""
+    n = t.one()
+    x, a = t.tensors[n] * 0.5, np.asarray(t.arrays[n] * np.float32(0.5))
+    index = t.basic(a.shape)
+    t.add(x[index], _indexed(a, index), f"(t{n} * 0.5)[{index}]")
+    t.add(x.T, a.T, "the same .T")
+
+
+def _forget(t: Twins) -> None:
+    n = t.one()
+    if len(t.tensors) > 2:
+        del t.tensors[n], t.arrays[n]
+        t.tell(f"forget t{n}: the later ones move up")
+
+
+def _differentiate(t: Twins) -> None:
+    """A gradient of what a tensor holds now."""
+    n = t.one()
+    x, a = t.tensors[n], t.arrays[n]
+    (grad,) = (x * x).sum().gradient(x)
+    t.add(grad.clip(-9, 9), np.clip(2 * a, -9, 9), f"the gradient of t{n} squared")
+
+
 def _assign(t: Twins) -> None:
     n = t.one()
     value, array, text = t.like(t.arrays[n].shape)
-    t.tensors[n].assign(value)
-    t.arrays[n][...] = array
+    with t.unless_repeated():
+        t.tensors[n].assign(value)
+        t.arrays[n][...] = array
     t.tell(f"t{n}.assign({text})")
 
 
@@ -133,10 +184,11 @@ def _in_place(t: Twins) -> None:
     n = t.one()
     x, a = t.tensors[n], t.arrays[n]
     value, array, text = t.like(a.shape)
-    x += value
-    a += array
-    x *= 0.5
-    a *= 0.5
+    with t.unless_repeated():
+        x += value
+        a += array
+        x *= 0.5
+        a *= 0.5
     t.tell(f"t{n} += {text}; t{n} *= 0.5")
 
 
@@ -145,14 +197,15 @@ def _set(t: Twins) -> None:
     x, a = t.tensors[n], t.arrays[n]
     index = t.basic(a.shape) if not a.ndim or t.draw(st.booleans()) else t.advanced(a.shape)
     value, array, text = t.like(a[index].shape)
-    if t.draw(st.booleans()):
-        x[_ours(x, index)] = value
-        a[index] = array
-        t.tell(f"t{n}[{index}] = {text}")
-    else:
-        x[_ours(x, index)] += value
-        a[index] += array
-        t.tell(f"t{n}[{index}] += {text}")
+    more = t.draw(st.booleans())
+    with t.unless_repeated():
+        if more:
+            x[_ours(x, index)] += value
+            a[index] += array
+        else:
+            x[_ours(x, index)] = value
+            a[index] = array
+    t.tell(f"t{n}[{index}] {'+=' if more else '='} {text}")
 
 
 def _shift(t: Twins) -> None:
@@ -160,16 +213,18 @@ def _shift(t: Twins) -> None:
     n = t.one()
     x, a = t.tensors[n], t.arrays[n]
     if a.ndim:
-        x[1:] = x[:-1]
-        a[1:] = a[:-1].copy()
+        with t.unless_repeated():
+            x[1:] = x[:-1]
+            a[1:] = a[:-1].copy()
         t.tell(f"t{n}[1:] = t{n}[:-1]")
 
 
 def _other_device(t: Twins) -> None:
     n = t.one()
     x = t.tensors[n]
-    x.assign(x.to("CPU" if x.device == "NUMPY" else "NUMPY").to(x.device) + 1)
-    t.arrays[n][...] = t.arrays[n] + 1
+    with t.unless_repeated():
+        x.assign(x.to("CPU" if x.device == "NUMPY" else "NUMPY").to(x.device) + 1)
+        t.arrays[n][...] = t.arrays[n] + 1
     t.tell(f"t{n}.assign(elsewhere + 1)")
 
 
@@ -185,7 +240,10 @@ def _look(t: Twins) -> None:
     t.tell(f"look at t{n}")
 
 
-WRITES = (_view, _view, _view, _derive, _derive, _assign, _in_place, _set, _set, _shift)
+WRITES = (
+    _view, _view, _view, _siblings, _derive, _derive, _differentiate, _assign, _in_place, _set,
+    _set, _shift, _forget,
+)  # fmt: skip
 
 
 def _start(device: str) -> tuple[list[Tensor], list[Array]]:

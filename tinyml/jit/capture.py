@@ -246,11 +246,13 @@ class _Analysis:
         results: list[_Raw],
     ) -> None:
         self.recording, self.before, self.inputs, self.results = recording, before, inputs, results
+        shown = self._shown_memory()
         self.buffers = {number: buffer for buffer, number in recording.numbers.items()}
         self.arguments = [self._number(t) for t in inputs]
         self.holders = self._find_holders()
         self.launches = needed(recording.launches, self._roots())
         self.read_first, self.written = _access(self.launches)
+        self.read_first |= shown - self.written
 
     def step(self, own_arguments: list[tuple[int, weakref.ref[Tensor]]]) -> Step:
         """The step, with memory of its own for what nobody else holds."""
@@ -271,6 +273,12 @@ class _Analysis:
         for number in used - interim:
             table[number] = self.buffers[number]
         return Step(parts, table)
+
+    def _shown_memory(self) -> set[int]:
+        """Buffers that were there before and are results, though perhaps no launch uses them."""
+        leaves = [r.lazy for r in self.results if isinstance(r, Tensor)]
+        buffers = [memory[leaf] for leaf in leaves if isinstance(leaf, Data)]
+        return {self.recording.number(b) for b in buffers if id(b) in self.before.buffers}
 
     def _number(self, tensor: Tensor) -> int | None:
         leaf = tensor.lazy

@@ -65,12 +65,13 @@ class Recording:
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
-        own = tuple(map(self._number, event.buffers))
+        own = tuple(map(self.number, event.buffers))
         reads = frozenset(own[i] for i in read(event.call))
         writes = frozenset(own[i] for i in written(event.call))
         self.launches.append(Launch(event.call, own, reads, writes))
 
-    def _number(self, buffer: Buffer) -> int:
+    def number(self, buffer: Buffer) -> int:
+        """The number of a buffer, a new one if it has none."""
         number = self.numbers.get(buffer)
         if number is None:
             number = self.numbers[buffer] = len(self.buffers)

@@ -139,6 +139,11 @@ def _check_parameters(params: Sequence[Tensor]) -> None:
                 f"parameter {i} is on {p.device}, parameter 0 on {params[0].device}: "
                 "use one optimizer for each device"
             )
+        if p.requires_grad and not p._is_leaf() and not p._retains_grad:
+            raise ValueError(
+                f"parameter {i}, with shape {p.shape}, is computed from a tensor that requires a "
+                "gradient, as .to() of a parameter is; take its .detach().requires_grad_()"
+            )
 
 
 def _wide(p: Tensor) -> dt.DType:
