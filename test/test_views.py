@@ -285,6 +285,17 @@ def test_views_outside_see_what_a_replay_writes(device: str) -> None:
         np.testing.assert_array_equal(view.numpy(), y[0])
 
 
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_that_a_step_returns_follows_what_it_is_of(name: str) -> None:
+    w = grid().realize()
+    ours, numpys = VIEWS[name]
+    step = TinyJit(lambda x: (x + 1, ours(w)))
+    for call in range(4):
+        _, view = step(Tensor([float(call)]).realize())
+        w += 1
+        np.testing.assert_array_equal(view.numpy(), numpys(w.numpy()))
+
+
 def test_a_step_does_not_write_through_an_argument_that_is_a_view(device: str) -> None:
     step = TinyJit(lambda x: x.assign(x + 1))
     big = grid().realize()

@@ -55,6 +55,9 @@ class _Diagonal:
         return (*(a for a in range(ndim) if a not in axes), *axes)
 
     def read(self, x: Tensor) -> Tensor:
+        return follow(self._elements(x), x, self)
+
+    def _elements(self, x: Tensor) -> Tensor:
         x = permute(x, self._last(x.ndim))
         sizes, around = x.shape[:-2], [None] * (x.ndim - 2)
         down, right = max(-self.offset, 0), max(self.offset, 0)
@@ -91,7 +94,7 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     if first == second:
         raise ShapeError(f"diagonal: it takes two axes, and dim1 and dim2 are both {first}")
     move = _Diagonal(offset, first, second)
-    return follow(move.read(x), x, move)
+    return move.read(x)
 
 
 def meshgrid(x: Tensor, *others: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
