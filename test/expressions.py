@@ -278,9 +278,15 @@ def attention_and_its_weights() -> Made:
     return [weights @ v, weights]
 
 
-@expression(3, "its factor is too large to wait in a cache")
+@expression(1, "a block of its rows waits in the last cache")
+def attention_to_many() -> Made:
+    q, k, v = real(1, 8, 64), real(1, 9000, 64), real(1, 9000, 64)
+    return [q.scaled_dot_product_attention(k, v)]
+
+
+@expression(3, "its rows are too long to wait in a cache")
 def attention_to_very_many() -> Made:
-    q, k, v = real(1, 8, 64), real(1, 5000, 64), real(1, 5000, 64)
+    q, k, v = real(1, 300, 2), real(1, 70000, 2), real(1, 70000, 2)
     return [q.scaled_dot_product_attention(k, v)]
 
 

@@ -378,7 +378,15 @@ def substitute_valid(valid: Valid, known: Mapping[Axis, Linear]) -> Valid | None
     """The conditions with axes replaced; None if they never hold."""
     if all(v.free.isdisjoint(known) for v in valid):
         return valid
-    return both(inside(v.index.substitute(known), v.low, v.high) for v in valid)
+    return both(moved(v, known) for v in valid)
+
+
+def moved(v: Range, known: Mapping[Axis, Linear]) -> Range:
+    """The condition with axes replaced. A side that could not be missed still cannot."""
+    index = v.index.substitute(known)
+    low = v.low if v.low > v.index.low else index.low
+    high = v.high if v.high < v.index.high else index.high
+    return inside(index, low, high)
 
 
 def row_major(index: Iterable[Linear], shape: Iterable[int]) -> Linear:

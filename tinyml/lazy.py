@@ -290,8 +290,10 @@ def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
 
 
 def mapped(op: Op, operands: Sources) -> LazyBuffer:
-    """map_, of operands in a tuple."""
+    """map_, of operands in a tuple. Of what is only repeated, each value is mapped once."""
     last = operands[-1]
+    if type(last) is Move and len(operands) == 1 and last.movement is Movement.EXPAND:
+        return expand(mapped(op, last.sources), last.shape)
     shape, dtype, device = last.shape, last.dtype, last.device
     alike = op is not _WHERE  # whose first operand is a bool
     for other in operands:

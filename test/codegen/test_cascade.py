@@ -7,6 +7,7 @@ import pytest
 import stages
 
 from tinyml import Tensor, kernel
+from tinyml.codegen.compile import compile
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import OptKind
@@ -100,3 +101,19 @@ def test_what_is_made_of_a_kept_value_is_staged_when_that_is_filled() -> None:
     h, w, x = memory(32, 8), memory(4, 8), memory(32, 16)
     d = (h @ w.T).softmax(1) @ w
     assert_right(attention_kernel((d + (d * h).sum(0)).T @ x))
+
+
+def test_what_a_stack_does_not_hold_is_allocated() -> None:
+    """Rows and factors of many keys: values of one kernel on the machine, against numpy."""
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal((n, 32)).astype(np.float32) for n in (24, 8200, 8200))
+    made = Tensor(q, device="CPU").scaled_dot_product_attention(
+        *(Tensor(x, device="CPU") for x in (k, v))
+    )
+    (one,) = stages.kernels_of(schedule([made.lazy]))
+    target = stages.device("CPU").target
+    assert target is not None
+    assert "large(" in compile(one, target).source
+    scores = q @ k.T * 32**-0.5
+    power = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(made.numpy(), power / power.sum(-1, keepdims=True) @ v, 1e-4, 1e-5)

@@ -99,6 +99,23 @@ def test_on_machines(name: str, device: str) -> None:
     np.testing.assert_allclose(made, power / power.sum(-1, keepdims=True) @ c, 1e-4, 1e-4)
 
 
+def test_gradients_of_masked_attention() -> None:
+    """Every kernel leaves steps out: what waits in memory is masked before and after."""
+    rng = np.random.default_rng(5)
+    q, k, v = (memory(1, 1, N, 8) for _ in range(3))
+    out = q.scaled_dot_product_attention(k, v, is_causal=True)
+    found = stages.kernels_of(schedule([g.lazy for g in out.square().sum().gradient(q, k, v)]))
+    assert all(cropped(one, stages.C) for one in found)
+    for one in found:
+        arrays = [rng.standard_normal(shape).astype(t.compute) for shape, t in one.slots]
+        wanted = [a.copy() for a in arrays]
+        kernel.run(one, wanted)
+        stages.simulated(stages.C, None)(one, arrays)
+        for output in one.outputs:
+            made, right = arrays[output.slot], wanted[output.slot]
+            np.testing.assert_allclose(made, right, 1e-3, 1e-3)
+
+
 SPELLINGS: dict[str, Callable[[], Tensor]] = {
     "compared": below,
     "less": lambda: Tensor.arange(N).reshape(N, 1) + 1 > Tensor.arange(N),

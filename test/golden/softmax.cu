@@ -35,15 +35,15 @@ struct combine_add_float32 {
 };
 // max_sum_neg_add_64x256_r256
 //   v0 = max(slot1) over axis 1           : 64x1 float32
-//   v1 = expand(v0)                       : 64x256 float32
-//   v2 = neg(v1)                          : 64x256 float32
+//   v1 = neg(v0)                          : 64x1 float32
+//   v2 = expand(v1)                       : 64x256 float32
 //   v3 = slot1 + v2                       : 64x256 float32
 //   v4 = exp(v3)                          : 64x256 float32
 //   v5 = sum(v4) over axis 1              : 64x1 float32
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_340edfc4(float *__restrict__ slot0, const float *__restrict__ slot1) {
+extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_9c89afc1(float *__restrict__ slot0, const float *__restrict__ slot1) {
   const int tx = threadIdx.x;
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.c_lanes import CLanes
-from tinyml.codegen.c_text import LOOK, STREAMED
+from tinyml.codegen.c_text import LARGE, LOOK, STREAMED
 from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
@@ -16,6 +16,8 @@ from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Looked, linear, map_looked, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
+
+ON_STACK = 1 << 18  # elements of a tile at most that is no allocation of its own
 
 
 class CRenderer(CLanes):
@@ -36,12 +38,20 @@ class CRenderer(CLanes):
         for slot, (_, dtype) in enumerate(self.k.slots):
             kind = TYPES[dtype.name] if slot in written else f"const {TYPES[dtype.name]}"
             yield f"  {kind} *restrict slot{slot} = buffers[{slot}];"
+        large = [local for local in self.k.locals if local.size > ON_STACK]
         for local in self.k.locals:
             kind = TYPES[register(local.dtype).name]
-            yield f"  {kind} {local.name}[{local.size}] __attribute__((aligned(64)));"
+            if local in large:
+                self.prelude[LARGE] = None
+                bytes_ = local.size * register(local.dtype).itemsize
+                yield f"  {kind} *restrict {local.name} = large({bytes_});"
+            else:
+                yield f"  {kind} {local.name}[{local.size}] __attribute__((aligned(64)));"
         yield "  for (long block = start; block < end; ++block) {"
         yield from self.parts("block", 2)
         yield "  }"
+        for local in large:
+            yield f"  free({local.name});"
         if any(isinstance(i, ir.Put) and i.streams for p in self.k.parts for i in p.instrs):
             self.prelude[STREAMED] = None
             yield "  streamed();"

@@ -181,6 +181,15 @@ def float_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
     return [*pieces, body.replace("F32", vector).replace("I32", integer)]
 
 
+LARGE = """void *aligned_alloc(unsigned long, unsigned long);
+void free(void *);
+void abort(void);
+static inline void *large(unsigned long bytes) {
+  void *made = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (!made) abort();
+  return made;
+}"""
+
 LOOK = """static inline long look(long i, long size) {
   return i < 0 ? 0 : i < size ? i : size - 1;  // never reads foreign memory
 }"""

@@ -2,37 +2,69 @@
 
 A sum of p[r] * x[r], where p is 0 unless r <= i, needs no step beyond i; nor does the largest of
 what is -inf there. What is known is read from the expression: a Select gives its other value
-where its conditions do not hold, and what ops make of that value follows. A product with 0 is
-taken for 0, and a sum with -inf for -inf, so that only what is finite is promised.
+where its conditions do not hold, and what ops make of that value follows (known.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, const
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const
 from tinyml.codegen.linear import Begin
+from tinyml.codegen.nest import Walk
 from tinyml.codegen.scope import Known
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Range, Valid, inside, linear
-from tinyml.interpret import identity, rounded
-from tinyml.ops import MEANING, Op
+from tinyml.index import Axis, Linear, Range, Valid, linear, moved
+from tinyml.interpret import identity
+from tinyml.known import known_result
+from tinyml.ops import WORK, Op
 
 LEAST = 4  # steps of a loop that is worth bounds
 
 
 def needed(folds: Sequence[Fold]) -> Valid:
     """Conditions without which none of the folds' bodies, walked together, changes anything."""
-    every: list[dict[Linear, Range]] = []
+    every = []
     for fold in folds:
         start = identity(fold.op, fold.dtype)
-        found = [r for r, known in _known(fold.body, {*fold.axes}) if known.value == start]
-        every.append({r.index: r for r in found})
+        found = _known(fold.body, {*fold.axes})
+        every.append({r.index: r for r, known in found if known.value == start})
+    return _around(every, every[0])
+
+
+def steady(values: Sequence[Expr], axes: Iterable[Axis]) -> tuple[Valid, tuple[Expr, ...]]:
+    """Conditions along the axes without which all values, of which some cost much, are numbers."""
+    if not any(map(_costly, values)):
+        return (), ()
+    found = [{r.index: (r, n) for r, n in _known(value, {*axes})} for value in values]
+    common = [index for index in found[0] if all(index in one for one in found)]
+    numbers = [tuple(one[index][1] for one in found) for index in common]
+    same = [index for index, each in zip(common, numbers, strict=True) if each == numbers[0]]
+    ranges = [{index: r for index, (r, _) in one.items()} for one in found]
+    return _around(ranges, same), (*numbers, ())[0]
+
+
+def plain(walks: Iterable[Walk], numbers: Iterable[Expr]) -> list[Walk]:
+    """The walks, with numbers for values."""
+    left = iter(numbers)
+    return [
+        replace(walk, stores=tuple(replace(store, value=next(left)) for store in walk.stores))
+        for walk in walks
+    ]
+
+
+def _costly(value: Expr) -> bool:
+    return value.has_fold or any(
+        isinstance(e, Alu) and WORK[e.op] >= WORK[Op.EXP] for e in toposort([value])
+    )
+
+
+def _around(every: Sequence[Mapping[Linear, Range]], indices: Iterable[Linear]) -> Valid:
+    """Of each index that all have a range of, the range around these."""
     return tuple(
         Range(index, min(one[index].low for one in every), max(one[index].high for one in every))
-        for index in every[0]
+        for index in indices
         if all(index in one for one in every)
     )
 
@@ -79,31 +111,11 @@ def _without(r: Range, order: list[Expr]) -> Const | None:
 
 
 def _made(e: Alu, operands: list[Const | None]) -> Const | None:
-    """What an op makes of numbers, of which some are unknown and taken for finite."""
-    values = [o.value for o in operands if o is not None]
-    if len(values) == len(operands):
-        return _computed(e, [o for o in operands if o is not None])
-    infinite = [v for v in values if v in (float("inf"), float("-inf"))]
-    if (e.op is Op.MUL and 0 in values) or (e.op is Op.DIV and operands[0] and values == [0]):
-        return _number(0, e)
-    if e.op is Op.ADD and infinite:
-        return _number(infinite[0], e)
-    return None
-
-
-def _computed(e: Alu, operands: list[Const]) -> Const | None:
-    if e.op is Op.BITCAST:
+    values = [None if o is None else o.value for o in operands]
+    number = known_result(e.op, e.dtype, values, [o.dtype for o in e.operands])
+    if number is None:
         return None
-    if e.op is Op.CAST:
-        made = alu(e.op, e.dtype, *operands)
-        return made if isinstance(made, Const) else None
-    arrays = [np.asarray(o.value, o.dtype.compute) for o in operands]
-    with np.errstate(all="ignore"):
-        return _number(rounded(np.asarray(MEANING[e.op](*arrays)), e.dtype).item(), e)
-
-
-def _number(value: float | int | bool, e: Expr) -> Const:
-    made = const(value, e.dtype)
+    made = const(number, e.dtype)
     assert isinstance(made, Const)
     return made
 
@@ -116,7 +128,7 @@ def begin(
     stops: dict[Linear, None] = {}
     outer = {*fixed}
     for r in only if axis.size >= least else ():
-        condition = inside(r.index.substitute(known), r.low, r.high)
+        condition = moved(r, known)
         stride = condition.index.stride(axis)
         if not stride:
             continue

@@ -32,8 +32,8 @@ from tinyml.index import (
     Looked,
     Range,
     Valid,
-    inside,
     map_looked,
+    moved,
     substitute_valid,
 )
 from tinyml.ops import COMPARE, SIGN, Op
@@ -219,9 +219,7 @@ def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr
             valid = substitute_valid(e.valid, known)
             return select(valid, done[e.value], done[e.other])
         case Stored():
-            outside = tuple(
-                (inside(r.index.substitute(known), r.low, r.high), n) for r, n in e.outside
-            )
+            outside = tuple((moved(r, known), n) for r, n in e.outside)
             return Stored(e.name, e.dtype, e.index.substitute(known), e.after, outside)
         case Wide():
             valid = substitute_valid(e.valid, known)
@@ -326,6 +324,8 @@ def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
         return other
     if not valid or value is other:
         return value
+    if isinstance(value, Select) and value.valid == valid:
+        value = value.value
     zero_there = isinstance(value, Load) and set(valid) <= set(value.valid)
     if zero_there and isinstance(other, Const) and other.value == 0 and "-" not in other.text:
         return value

@@ -8,6 +8,7 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, product
 from math import prod
 
@@ -29,10 +30,10 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
 from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped, worth_naming
 from tinyml.codegen.tiles import by_stride, guarded
-from tinyml.codegen.wide_stores import side_by_side, substitute_store, widened
+from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
 from tinyml.graph import toposort
 from tinyml.index import (
@@ -81,6 +82,7 @@ class _Emitter:
         self.block, self.vectors = block, vectors
         self.names = 0
         self.tiles: tuple[Tile, ...] = ()
+        self.tx: set[Axis] = set()
         self.free_lanes: set[Axis] = set()
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
         if vectors:
@@ -105,8 +107,8 @@ class _Emitter:
     def nest(self, nest: Nest) -> tuple[Instr, ...]:
         self.tiles = nest.tiles
         fixed = [a for a in nest.rows if self.kind(a) in (Kind.GRID, Kind.THREAD)]
-        tx = {a for a in nest.axes if a.name == ir.TX}
-        scope = Scope(frozenset((*fixed, *tx)), None)
+        self.tx = {a for a in nest.axes if a.name == ir.TX}
+        scope = Scope(frozenset((*fixed, *self.tx)), None)
         for axis in fixed:
             self._fill_tiles(scope, axis, {})
         values = [store.value for walk in nest.walks for store in walk.stores]
@@ -115,12 +117,23 @@ class _Emitter:
             self._folds(inner, [substitute(value, known) for value in values])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            for walk in nest.walks:
-                stores = self._varied(walk.stores, known, unrolled)
-                self._walk(inner, walk.axes, stores, once=bool(tx) and tx.isdisjoint(walk.axes))
+            self._walks(inner, nest.walks, known, unrolled)
 
-        self._open(scope, self._loops(nest.rows), {}, enter, body)
+        only, numbers = crop.steady(values, nest.rows)
+
+        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            self._walks(inner, crop.plain(nest.walks, numbers), known, unrolled)
+
+        self._open(scope, self._loops(nest.rows).cropped(only, instead), {}, enter, body)
         return tuple(scope.instrs)
+
+    def _walks(
+        self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
+    ) -> None:
+        for walk in walks:
+            stores = at_steps(walk.stores, known, unrolled, self.kinds)
+            once = bool(self.tx) and self.tx.isdisjoint(walk.axes)
+            self._walk(scope, walk.axes, stores, once)
 
     def _walk(
         self, scope: Scope, group: tuple[Axis, ...], stores: list[list[Store]], once: bool
@@ -131,20 +144,39 @@ class _Emitter:
             self._folds(inner, [substitute(store.value, known) for store in flat])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            varied = [
-                again
-                for wide in stores
-                for again in (self._varied(wide, known, unrolled) if unrolled or known else [wide])
-            ]
-            self._folds(inner, [store.value for wide in varied for store in wide])
-            made = {  # all values before any store: a store may overwrite what another one read
-                store: self.emit(inner, store.value) for wide in varied for store in wide
-            }
-            for wide in varied:
-                self._put(inner, wide, made, once)
+            self._put_all(inner, stores, known, unrolled, once)
+
+        only, numbers = crop.steady([store.value for store in flat], group)
+        number = dict(zip(flat, numbers, strict=False))
+        plain = [[replace(s, value=number.get(s, s.value)) for s in wide] for wide in stores]
+
+        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            self._put_all(inner, plain, known, unrolled, once)
 
         with self.ahead.in_loop():
-            self._open(scope, self._loops(group), {}, enter, body)
+            self._open(scope, self._loops(group).cropped(only, instead), {}, enter, body)
+
+    def _put_all(
+        self,
+        scope: Scope,
+        stores: list[list[Store]],
+        known: Known,
+        unrolled: list[Axis],
+        once: bool,
+    ) -> None:
+        varied = [
+            again
+            for wide in stores
+            for again in (
+                at_steps(wide, known, unrolled, self.kinds) if unrolled or known else [wide]
+            )
+        ]
+        self._folds(scope, [store.value for wide in varied for store in wide])
+        made = {  # all values before any store: a store may overwrite what another one read
+            store: self.emit(scope, store.value) for wide in varied for store in wide
+        }
+        for wide in varied:
+            self._put(scope, wide, made, once)
 
     def _put(
         self, scope: Scope, stores: list[Store], made: Mapping[Store, Expr], once: bool
@@ -233,27 +265,6 @@ class _Emitter:
         left = loops.without(begin.axis).cropped(())
         self._open(inner, left, known, _nothing, loops.instead)
         scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]
-
-    def _varied(
-        self, stores: Sequence[Store], known: Known, unrolled: list[Axis]
-    ) -> list[list[Store]]:
-        """Every store for every step of the unrolled axes; lanes of one store side by side."""
-        lanes = [a for a in unrolled if self.kind(a) is Kind.LANE]
-        others = [a for a in unrolled if a not in lanes]
-        varied: list[list[Store]] = []
-        for steps in product(*(range(a.size) for a in others)):
-            at = stepped(known, others, steps)
-            for store in stores:
-                one = substitute_store(store, at)
-                if one is None:
-                    continue
-                side = [one]
-                for lane in lanes:
-                    one = widened(one, lane)
-                    numbered = ({lane: linear(n)} for n in range(lane.size))
-                    side = [s for at in numbered if (s := substitute_store(one, at)) is not None]
-                varied.append(side)
-        return varied
 
     # ---- folds ----
 

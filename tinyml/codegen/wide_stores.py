@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, substitute
-from tinyml.codegen.nest import LoopNest, Store
-from tinyml.codegen.scope import Known
+from tinyml.codegen.nest import Kind, LoopNest, Store
+from tinyml.codegen.scope import Known, stepped
 from tinyml.index import ZERO, Axis, Linear, linear, substitute_valid
 
 
@@ -78,3 +79,25 @@ def side_by_side(stores: Sequence[Store]) -> bool:
         and all(s.position is first.position + i for i, s in enumerate(stores))
         and all(s.valid == first.valid for s in stores)
     )
+
+
+def at_steps(
+    stores: Sequence[Store], known: Known, unrolled: list[Axis], kinds: Mapping[Axis, Kind]
+) -> list[list[Store]]:
+    """Every store for every step of the unrolled axes; lanes of one store side by side."""
+    lanes = [a for a in unrolled if kinds.get(a) is Kind.LANE]
+    others = [a for a in unrolled if a not in lanes]
+    varied: list[list[Store]] = []
+    for steps in product(*(range(a.size) for a in others)):
+        at = stepped(known, others, steps)
+        for store in stores:
+            one = substitute_store(store, at)
+            if one is None:
+                continue
+            side = [one]
+            for lane in lanes:
+                one = widened(one, lane)
+                numbered = ({lane: linear(n)} for n in range(lane.size))
+                side = [s for at in numbered if (s := substitute_store(one, at)) is not None]
+            varied.append(side)
+    return varied

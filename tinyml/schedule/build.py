@@ -9,7 +9,9 @@ from tinyml.dtype import DType
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Op
 from tinyml.schedule.fuse import Fusion, Group, walked
+from tinyml.schedule.masks import Masks
 
 Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
 
@@ -26,7 +28,7 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
     parts = [[m for m in part if m in stored] for part in group.parts]
     parts = [sorted(part, key=fusion.position.__getitem__) for part in parts]
     nodes = tuple(node for part in parts for node in part)
-    builder = _Builder(nodes, group.members, fusion.units)
+    builder = _Builder(nodes, group.members, fusion.units, fusion.masks if group.reduces else None)
     built = [
         tuple(
             Output(nodes.index(node), node.shape, builder.inline(node), rows(group, node))
@@ -61,7 +63,9 @@ class _Builder:
         outputs: tuple[LazyBuffer, ...],
         members: Sequence[LazyBuffer],
         units: Container[LazyBuffer],
+        masks: Masks | None = None,
     ) -> None:
+        self.masks = masks
         self.outputs, self.members, self.units = outputs, set(members), units
         self.inputs: list[LazyBuffer] = []
         self.done: dict[LazyBuffer, LazyBuffer] = {}
@@ -90,7 +94,13 @@ class _Builder:
     def _slot(self, node: LazyBuffer) -> LazyBuffer:
         number = len(self.outputs) + len(self.inputs)
         self.inputs.append(node)
-        return lazy.node(lazy.Slot, node.shape, node.dtype, "", (), number)
+        slot = lazy.node(lazy.Slot, node.shape, node.dtype, "", (), number)
+        found = None if self.masks is None else self.masks.again(node)
+        if found is None:
+            return slot
+        mask, outside = found
+        beside = lazy.const(outside, node.dtype, "", node.shape)
+        return lazy.map_(Op.WHERE, self.inline(mask), slot, beside)
 
 
 class _Stops:

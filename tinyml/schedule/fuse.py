@@ -26,6 +26,7 @@ from tinyml.errors import TinymlError
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, Use, step, trace
+from tinyml.schedule.masks import Masks
 from tinyml.schedule.units import ASKED
 
 MOST_MEMBERS = 24
@@ -34,8 +35,8 @@ MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
-MOST_KEPT = 4096  # elements of such a row
-MOST_PACKED = 1 << 17  # elements of the factor that each row of the product walks
+MOST_KEPT = 1 << 16  # elements of such a row
+MOST_PACKED = 1 << 22  # elements of the factor that each row of the product walks
 
 Place = dict[int, int]  # axis of a unit's domain -> row
 
@@ -152,6 +153,7 @@ class Fusion:
         self, order: Iterable[LazyBuffer], units: dict[LazyBuffer, str], careful: bool = False
     ) -> None:
         self.units, self.careful = units, careful
+        self.masks = Masks(units)
         traced = {u: uses_of(u, units) for u in order if u in units}
         self.uses = {u: uses for u, (uses, _) in traced.items()}
         self.position = {unit: n for n, unit in enumerate(self.uses)}

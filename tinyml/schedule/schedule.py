@@ -11,6 +11,7 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.build import build
 from tinyml.schedule.fuse import CircleError, Fusion, Group, ordered, walked
+from tinyml.schedule.masks import narrowed
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
 from tinyml.schedule.units import find_units
 
@@ -61,7 +62,7 @@ class Schedule:
 
 def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
-    roots = share_assigned(split_reductions(join_sums(wanted)))
+    roots = narrowed(share_assigned(split_reductions(join_sums(wanted))))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots)
     try:

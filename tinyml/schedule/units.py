@@ -51,16 +51,11 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
     sinks = _sinks(order, units)
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
-    fixed: set[LazyBuffer] = set()  # what is made of constants alone: one value, outside all loops
-    placed: set[LazyBuffer] = set()  # positions, and what is asked of them
+    free = _free(order)
+    readers = _readers(order)
     for node in order:
         sources = lazy.read_sources(node)
-        if isinstance(node, lazy.Const) or (sources and fixed.issuperset(sources)):
-            fixed.add(node)
-        if _is_position(node) and all(s in placed or s in fixed for s in sources):
-            placed.add(node)
-        free = node in fixed or node in placed
-        own = WORK[node.op] if isinstance(node, lazy.Map) and not free else 0
+        own = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
         work[node] = min(1 << 20, own + sum(work[s] for s in paid if s not in units))
         reduced[node] = frozenset().union(
@@ -72,12 +67,44 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
             if reason:
                 units[base] = reason
         if isinstance(node, lazy.Map) and node not in units and len(sinks[node]) > 1:
+            if reduced[node] and _goes_on(node, readers[node], free):
+                continue
             if reduced[node]:
                 units[node] = "of a reduction, and wanted in several places"
             elif work[node] >= SHARED:
                 units[node] = "costly, and wanted in several places"
         if node in units:
             work[node], reduced[node] = 0, frozenset()
+
+
+def _free(order: Sequence[LazyBuffer]) -> set[LazyBuffer]:
+    """What costs nothing for an element: made of constants alone, or asked of positions."""
+    fixed: set[LazyBuffer] = set()
+    placed: set[LazyBuffer] = set()
+    for node in order:
+        sources = lazy.read_sources(node)
+        if isinstance(node, lazy.Const) or (sources and fixed.issuperset(sources)):
+            fixed.add(node)
+        if _is_position(node) and all(s in placed or s in fixed for s in sources):
+            placed.add(node)
+    return fixed | placed
+
+
+def _readers(order: Sequence[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
+    readers: dict[LazyBuffer, list[LazyBuffer]] = {node: [] for node in order}
+    for node in order:
+        for source in lazy.read_sources(node):
+            readers[source].append(node)
+    return readers
+
+
+def _goes_on(node: LazyBuffer, readers: list[LazyBuffer], free: set[LazyBuffer]) -> bool:
+    """Whether only one op reads `node`, with what costs nothing: then its result is stored."""
+    return (
+        len(readers) == 1
+        and isinstance(readers[0], lazy.Map)
+        and all(s is node or s in free for s in readers[0].sources)
+    )
 
 
 def _is_position(node: LazyBuffer) -> bool:

@@ -1,0 +1,121 @@
+"""Masks: what is known of a stored value without reading it.
+
+Attention's weights are 0 above the diagonal, and so is the gradient of its scores. A kernel that
+reads them from memory masks them again, so that its folds can leave those steps out. And a fold
+that nobody needs without a mask is masked itself, as the gradient of the weights is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from tinyml import lazy
+from tinyml.graph import toposort
+from tinyml.known import Number, known_result
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement, Op
+
+Known = dict[LazyBuffer, Number]  # the number that a value is wherever a mask does not hold
+POSITIONS = (lazy.Iota, lazy.Const, lazy.Move, lazy.Map)
+MOST = 64  # nodes that a mask is made of
+
+
+class Masks:
+    """Finds masks made of positions, and what values are where these do not hold."""
+
+    def __init__(self, units: Container[LazyBuffer]) -> None:
+        self.units = units
+        self.known: dict[LazyBuffer, Known] = {}
+
+    def again(self, node: LazyBuffer) -> tuple[LazyBuffer, Number] | None:
+        """The mask to put on what is read of `node`, and the number beside it, if there is one."""
+        return next(iter(self.of(node).items()), None)
+
+    def of(self, node: LazyBuffer) -> Known:
+        """What `node` is where each mask does not hold."""
+        for each in toposort([node], self.known, _operands):
+            self.known[each] = self._without_masks(each)
+        return self.known[node]
+
+    def _without_masks(self, node: LazyBuffer) -> Known:
+        if not isinstance(node, lazy.Map):
+            return {}
+        found: Known = {}
+        for mask in {m: None for s in node.sources for m in self.known.get(s, ())}:
+            number = self._result(node, [_at(s, self.known.get(s, {}), mask) for s in node.sources])
+            if number is not None:
+                found[mask] = number
+        other = node.sources[-1]
+        if node.op is Op.WHERE and self._only_positions(node.sources[0]):
+            number = _at(other, {}, node)
+            if number is not None:
+                found[node.sources[0]] = number
+        return found
+
+    def _result(self, node: lazy.Map, operands: list[Number | None]) -> Number | None:
+        return known_result(node.op, node.dtype, operands, [s.dtype for s in node.sources])
+
+    def _only_positions(self, mask: LazyBuffer) -> bool:
+        stack, seen = [mask], {mask}
+        while stack:
+            node = stack.pop()
+            if node in self.units or not isinstance(node, POSITIONS) or len(seen) > MOST:
+                return False
+            stack += [source for source in node.sources if source not in seen]
+            seen.update(node.sources)
+        return True
+
+
+def narrowed(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+    """The same values, with 0 for elements of folds that nobody needs."""
+    order = toposort(roots, (), lazy.read_sources)
+    masks = Masks(())
+    masked = [n for n in order if isinstance(n, lazy.Map) and n.op is Op.WHERE and masks.of(n)]
+    if not masked:
+        return list(roots)
+    needs = _needs(order, roots, masks)
+    changed: dict[LazyBuffer, LazyBuffer] = {}
+    for node in toposort(roots):
+        again = changed[node] = node.with_sources(tuple(changed[s] for s in node.sources))
+        folds = node.dtype.is_float and any(map(_is_fold, node.sources))
+        if isinstance(node, lazy.Map) and folds and needs.get(node) and not masks.of(node):
+            mask = min(needs[node], key=order.index)
+            zero = lazy.const(0, node.dtype, node.device, node.shape)
+            changed[node] = lazy.map_(Op.WHERE, mask, again, zero)
+    return [changed[root] for root in roots]
+
+
+def _needs(
+    order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer], masks: Masks
+) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
+    """By node, the masks without which none of its readers looks at it."""
+    nothing: frozenset[LazyBuffer] = frozenset()
+    needs = dict.fromkeys(roots, nothing)
+    for node in reversed(order):
+        own = needs.get(node, nothing)
+        for n, source in enumerate(node.sources):
+            via = own if isinstance(node, lazy.Map) else nothing
+            if isinstance(node, lazy.Map) and node.op is Op.WHERE and n == 1 and masks.of(node):
+                via |= {node.sources[0]} & masks.of(node).keys()
+            if isinstance(node, lazy.Map) and node.op is Op.MUL:
+                other = masks.of(node.sources[1 - n])
+                via |= {mask for mask, number in other.items() if number == 0}
+            needs[source] = needs[source] & via if source in needs else via
+    return needs
+
+
+def _is_fold(node: LazyBuffer) -> bool:
+    while isinstance(node, lazy.Move) and node.movement is not Movement.EXPAND:
+        node = node.sources[0]
+    return isinstance(node, lazy.Reduce)
+
+
+def _operands(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    return node.sources if isinstance(node, lazy.Map) else ()
+
+
+def _at(node: LazyBuffer, known: Known, mask: LazyBuffer) -> Number | None:
+    """What `node` is where a mask does not hold."""
+    while isinstance(node, lazy.Move) and node.sources[0].size == 1:
+        node = node.sources[0]
+    return node.value if isinstance(node, lazy.Const) else known.get(mask)
