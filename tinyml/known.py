@@ -22,7 +22,7 @@ def known_result(
 ) -> Number | None:
     """The number that `op` makes of numbers; None if it depends on those that are not known."""
     known = [x for x in operands if x is not None]
-    if len(known) == len(operands) and op is not Op.BITCAST:
+    if len(known) == len(operands) and (op in MEANING or op is Op.CAST):
         arrays = [np.asarray(x, t.compute) for x, t in zip(known, types, strict=True)]
         with np.errstate(all="ignore"):
             if op is Op.CAST:

@@ -147,3 +147,11 @@ def test_numbers_that_an_int_cannot_hold_stay_what_they_are() -> None:
     arrays = [np.zeros(k.slots[0][0], np.float32), np.ones(N, np.float32)]
     stages.simulated(stages.C, None)(k, arrays)
     assert arrays[0].sum() == ((np.arange(N, dtype=np.int8) * np.int8(3)) < 0).sum()
+
+
+def test_what_is_demanded_of_masked_elements_is_demanded_still() -> None:
+    """An index out of range is an error, whether or not a mask hides what it would give."""
+    index = Tensor([0] * (N - 1) + [N], device="CPU").realize()
+    made = (Tensor.arange(N, device="CPU") < 9).where(memory(N).gather(0, index), 0).sum()
+    with pytest.raises(IndexError):
+        made.numpy()

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinyml.codegen.expr import Alu, Const, Expr, Place, Select, alu, const, select
+from tinyml.codegen.expr import Alu, Const, Expr, Place, Require, Select, alu, const, select
 from tinyml.dtype import DType, bool_
+from tinyml.graph import toposort
 from tinyml.index import Linear, Valid, both, inside, linear
 from tinyml.ops import COMPARE, MEANING, Op
 
@@ -34,7 +35,8 @@ def mapped(op: Op, dtype: DType, *operands: Expr) -> Expr:
     """The op, or what comes to the same and says more about indices."""
     if op is Op.WHERE:
         found = _condition(operands[0])
-        if found is not None:
+        # what an op demands is demanded of all elements: a Select would ask only those it chooses
+        if found is not None and not any(isinstance(e, Require) for e in toposort(operands)):
             return _selected(found, *operands[1:])
     exact = op in LOGICAL or dtype.is_int or (op is Op.CAST and not dtype.is_half)
     answer = _answer(op, dtype, operands) if exact else None

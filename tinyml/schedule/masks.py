@@ -94,7 +94,8 @@ def _needs(
     for node in reversed(order):
         own = needs.get(node, nothing)
         for n, source in enumerate(node.sources):
-            via = own if isinstance(node, lazy.Map) else nothing
+            asks = isinstance(node, lazy.Map) and not isinstance(node, lazy.Require)
+            via = own if asks else nothing
             if isinstance(node, lazy.Map) and node.op is Op.WHERE and n == 1 and masks.of(node):
                 via |= {node.sources[0]} & masks.of(node).keys()
             if isinstance(node, lazy.Map) and node.op is Op.MUL:
