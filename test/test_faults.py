@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import nan
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import stages
 
 from tinyml import Tensor, TinyJit, nn
 from tinyml.codegen.compile import compile
+from tinyml.errors import LinAlgError
 from tinyml.nn.optim import SGD
 from tinyml.schedule import KernelItem, schedule
 
@@ -35,6 +37,14 @@ WRONG: dict[str, tuple[Callable[[], Tensor], str]] = {
     "no wrap around": (
         lambda: table()[Tensor(np.array([2**32 - 1], np.uint32))],
         "index 4294967295 is out of bounds",
+    ),
+    "in a vector": (
+        lambda: Tensor(X.reshape(-1))[labels(*range(12), 15, *range(7))],
+        "index 15 is out of bounds for axis 0 of (15,)",
+    ),
+    "below, in a vector of few bits": (
+        lambda: Tensor(X.reshape(-1))[Tensor(np.array([*range(12), -16, 1, 2, 3], np.int32))],
+        "index -16 is out of bounds for axis 0 of (15,)",
     ),
     "gather": (
         lambda: table().gather(1, labels(0, 3).reshape(2, 1)),
@@ -63,6 +73,31 @@ def test_what_is_out_of_range_is_named(device: str, name: str) -> None:
         with pytest.raises(IndexError, match=re.escape(message)):
             make().realize()
     assert table()[labels(4, -5)].tolist() == [[12, 13, 14], [0, 1, 2]]
+
+
+def matrix(*rows: list[float]) -> Tensor:
+    return Tensor(np.array(rows, np.float32))
+
+
+REFUSED: dict[str, tuple[Callable[[], Tensor], type[Exception], str]] = {
+    "indefinite": (
+        lambda: matrix([1, 0], [0, -1]).cholesky(),
+        LinAlgError,
+        "not positive definite",
+    ),
+    "NaN": (lambda: matrix([nan, 0], [0, 1]).cholesky(), LinAlgError, "not positive"),
+    "singular": (lambda: matrix([1, 0], [0, 0]).inverse(), LinAlgError, "matrix is singular"),
+    "negative weight": (lambda: matrix([1, -1]).multinomial(), RuntimeError, "weight is negative"),
+    "no weight": (lambda: matrix([0, 0]).multinomial(2, True), RuntimeError, "too few weights"),
+    "one weight for two": (lambda: matrix([0, 3]).multinomial(2), RuntimeError, "too few weights"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_op_cannot_take_is_refused(device: str, name: str) -> None:
+    make, error, message = REFUSED[name]
+    with pytest.raises(error, match=message):
+        make().realize()
 
 
 def test_nothing_is_demanded_where_a_value_is_not_asked_for(device: str) -> None:

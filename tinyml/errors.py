@@ -13,6 +13,7 @@ tinygrad catch that.
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
     │   └── NoDTypeError (AttributeError)           what was given is no dtype, nor a name of one
     ├── NanError        (FloatingPointError)        a result holds NaN, and DEBUG_NAN=1
+    ├── LinAlgError     (RuntimeError, numpy's)     a matrix that is singular, or not as it must be
     ├── GradientError   (RuntimeError)              autograd asked for something undefined
     ├── DeviceError     (RuntimeError)              no such device, or it cannot be used here
     │   ├── CompileError                            a compiler rejected generated source
@@ -23,6 +24,8 @@ tinygrad catch that.
 """
 
 from __future__ import annotations
+
+import numpy
 
 
 class TinymlError(Exception):
@@ -47,6 +50,10 @@ class DTypeError(TinymlError, RuntimeError, TypeError):
 
 class NoDTypeError(DTypeError, AttributeError):
     """What was given is no dtype, nor the name of one."""
+
+
+class LinAlgError(TinymlError, numpy.linalg.LinAlgError, RuntimeError):
+    """A matrix that is singular, or not positive definite."""
 
 
 class GradientError(TinymlError, RuntimeError):

@@ -73,7 +73,7 @@ class Remainder(Atom):
 
 
 class Looked(Atom):
-    """A value of the program used as an index: an integer expression, clamped to [0, size)."""
+    """A value of the program used as an index: an integer expression; 0 where not in [0, size)."""
 
     __slots__ = ("size", "value")
 

@@ -222,7 +222,13 @@ MOVE: dict[Movement, Callable[[Array, Any, LazyBuffer], Array]] = {
 def _gather(x: Array, index: Array, axis: int) -> Array:
     if x.shape[axis] == 0:
         return np.zeros(index.shape, x.dtype)
-    return np.take_along_axis(x, np.clip(index.astype(np.int64), 0, x.shape[axis] - 1), axis)
+    return np.take_along_axis(x, looked(index, x.shape[axis]), axis)
+
+
+def looked(index: Array, size: int) -> Array:
+    """The index into `size` elements; 0 for one outside, so that no foreign memory is touched."""
+    index = index.astype(np.int64)
+    return np.where((index >= 0) & (index < size), index, 0)
 
 
 def scatter_into(sources: list[Array], axis: int, op: Op, dtype: DType) -> Array:
@@ -230,7 +236,7 @@ def scatter_into(sources: list[Array], axis: int, op: Op, dtype: DType) -> Array
     base, index, source = sources
     out = base.astype(_accumulator(dtype), copy=True)
     places: list[Array] = list(np.indices(index.shape, sparse=True))
-    places[axis] = np.clip(index.astype(np.int64), 0, max(base.shape[axis] - 1, 0))
+    places[axis] = looked(index, base.shape[axis])
     if index.size:
         ACCUMULATE[op].at(out, tuple(places), source)
     return rounded(out, dtype)

@@ -27,6 +27,7 @@ from tinyml.functional import (
     bits,
     convolution,
     creation,
+    cuda_arrays,
     decomposition,
     display,
     elementwise,
@@ -342,7 +343,7 @@ class Tensor(metaclass=_Kind):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return exchange.cuda_interface(self)
+        return cuda_arrays.interface_of(self)
 
     __dlpack__ = exchange.to_dlpack
     __dlpack_device__ = exchange.dlpack_device

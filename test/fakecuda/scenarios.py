@@ -5,6 +5,7 @@ The real CudaMachine on the real PyCUDA; only the driver and the compiler are no
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -16,9 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import dtype, trace
+from tinyml import Tensor, device, dtype, trace
 from tinyml.cache import DiskCache, key
-from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
+from tinyml.codegen.target import Target
+from tinyml.errors import (
+    CompileError,
+    DeviceError,
+    DTypeError,
+    KernelError,
+    OutOfMemoryError,
+)
 from tinyml.faults import Fault
 from tinyml.program import Language, Program
 from tinyml.runtime import cuda
@@ -410,6 +418,60 @@ def fault_in_a_graph() -> None:
     plan.run()
     raised(KernelError, m.synchronize, "illegal memory access", "last wait: wild")
     raised(KernelError, plan.run, "wild")
+
+
+# ---------------------------------------------------------------- arrays of others
+
+
+class OfOthers:
+    """An array on the card, as another library would show it."""
+
+    def __init__(self, held: Any, shape: tuple[int, ...], **more: Any) -> None:
+        self.held = held
+        address = {"data": (held.memory + more.pop("offset", 0), more.pop("read_only", False))}
+        given = {"version": 3, "shape": shape, "typestr": "<f4", "strides": None, **address}
+        self.__cuda_array_interface__ = {**given, **more}
+
+
+def array_interface() -> None:
+    m = machine()
+    device._opened["CUDA"] = device.OpenDevice("CUDA", m, Target(Language.CUDA, 4, cache=48 << 10))
+    t = Tensor(X.reshape(32, 32), device="CUDA") + 1
+    said = t.__cuda_array_interface__
+    assert (said["version"], said["shape"], said["typestr"]) == (3, (32, 32), "<f4")
+    assert said["strides"] is said["stream"] is None
+    here = np.ctypeslib.as_array((ctypes.c_float * 1024).from_address(said["data"][0]))
+    same(here, X + 1)  # no work is under way: fakecuda does it when somebody waits
+    assert not hasattr(Tensor([1.0], device="NUMPY"), "__cuda_array_interface__")
+
+    (add_one,) = m.load([ADD_ONE])
+    x, held = buffer(m, X), empty(m)
+    add_one.launch([held.memory, x.memory])
+    shared = Tensor.from_dlpack(OfOthers(held, (32, 32)))
+    same((shared * 2).numpy(), 2 * (X + 1).reshape(32, 32))
+    held.write(X)
+    same(shared.numpy(), X.reshape(32, 32))  # what the other side writes is seen
+    copies = [
+        (OfOthers(held, (8, 4), strides=(4, 128)), X.reshape(32, 32)[:4, :8].T),
+        (OfOthers(held, (4,), offset=12, strides=(-4,)), X[3::-1]),
+        (OfOthers(held, (5,), offset=4), X[1:6]),
+        (OfOthers(held, (0, 3)), X[:0].reshape(0, 3)),
+        (OfOthers(held, (3,), read_only=True), X[:3]),
+    ]
+    for given, right in copies:
+        same(Tensor.from_dlpack(given).numpy(), right)
+    raised(BufferError, lambda: Tensor.from_dlpack(copies[0][0], copy=False), "cannot be shared")
+    _streams_of_others(m, held)
+
+
+def _streams_of_others(m: CudaMachine, held: Buffer) -> None:
+    own, spare = m.driver.Stream(), m.driver.pagelocked_empty(4, np.float32)
+    spare[:] = 7
+    m.driver.memcpy_htod_async(held.memory, spare, own)  # not done before somebody waits
+    same(Tensor.from_dlpack(OfOthers(held, (4,), stream=own.handle)).numpy(), spare)
+    raised(ValueError, lambda: Tensor.from_dlpack(OfOthers(held, (4,), stream=0)), "not 0")
+    raised(BufferError, lambda: Tensor.from_dlpack(OfOthers(held, (4,), mask=held)), "mask")
+    raised(DTypeError, lambda: Tensor.from_dlpack(OfOthers(held, (4,), typestr="<c8")), "<c8")
 
 
 # ---------------------------------------------------------------- the process

@@ -1,6 +1,6 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 static inline long look(long i, long size) {
-  return i < 0 ? 0 : i < size ? i : size - 1;  // never reads foreign memory
+  return (unsigned long)i < (unsigned long)size ? i : 0;  // never reads foreign memory
 }
 // copy_50x16
 // slot0 = slot1
@@ -18,7 +18,7 @@ void copy_50x16_6faafcdb(void *const *buffers, long start, long end) {
 //   v0 = reshape(slot2)                   : 32x1 int32
 //   v1 = expand(v0)                       : 32x16 int32
 // slot0[v1 on axis 0] += slot1
-void scatter_32x16_43b92121(void *const *buffers, long start, long end) {
+void scatter_32x16_be22dc06(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const int *restrict slot2 = buffers[2];

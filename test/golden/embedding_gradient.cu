@@ -6,7 +6,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   return to;
 }
 template <class I> __device__ __forceinline__ I look(long long i, I size) {
-  return (I)(i < 0 ? 0 : i < size ? i : size - 1);  // never reads foreign memory
+  return (unsigned long long)i < (unsigned long long)size ? (I)i : 0;  // no foreign memory
 }
 struct combine_add_float32 {
   typedef float type;
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(128) copy_50x16_e3be50bc(float *__r
 //   v0 = reshape(slot2)                   : 32x1 int32
 //   v1 = expand(v0)                       : 32x16 int32
 // slot0[v1 on axis 0] += slot1
-extern "C" __global__ void __launch_bounds__(32) scatter_32x16_8f31c7cc(float *__restrict__ slot0, const float *__restrict__ slot1, const int *__restrict__ slot2) {
+extern "C" __global__ void __launch_bounds__(32) scatter_32x16_1e54d4b8(float *__restrict__ slot0, const float *__restrict__ slot1, const int *__restrict__ slot2) {
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;
   const int i1t = ty;

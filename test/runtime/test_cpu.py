@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tinyml
 from tinyml import config, dtype, trace
 from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, DeviceError, OutOfMemoryError
 from tinyml.program import Language, Program
 from tinyml.runtime import compiler as compilers
 from tinyml.runtime import cpu as cpu_module
+from tinyml.runtime import memory as memory_module
 from tinyml.runtime.cpu import CpuMachine, thread_count, vector_bytes
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import HostMemory, size_class
@@ -295,6 +297,46 @@ def test_memory_is_aligned_and_reused(nbytes):
     assert nbytes < (2 << 20) or address % (2 << 20) == 0
     memory.free(address, nbytes)
     assert memory.allocate(nbytes) == address
+
+
+def test_memory_is_given_back_after_the_names_of_its_module_are_gone(monkeypatch):
+    """As at exit, when a finalizer may come late."""
+    memory = HostMemory("CPU")
+    address = memory.allocate(12345)
+    size_class.cache_clear()
+    for name in ("size_class", "_LINE", "trace"):
+        monkeypatch.setattr(memory_module, name, None)
+    memory.free(address, 12345)
+    assert memory.stats().in_use == 0
+
+
+EXIT = """
+import atexit, builtins, gc, sys, threading
+from tinyml import Tensor, TinyJit
+gc.disable()
+class Circle: pass
+@TinyJit
+def step(x): return (x + 1).realize()
+def held():
+    circle = Circle()
+    circle.own, circle.tensors = circle, [step(Tensor([1.0, 2.0])) for _ in range(4)]
+    return circle
+module, builtins.kept, sys.modules["kept"], Tensor.kept = held(), held(), held(), held()
+thread = threading.Thread(target=lambda own: threading.Event().wait(), args=(held(),), daemon=True)
+thread.start()
+atexit.register(held)
+"""
+
+
+def test_whatever_is_held_at_exit_is_given_back_in_silence():
+    environment = {
+        **os.environ,
+        "DEVICE": "CPU",
+        "PYTHONPATH": str(Path(tinyml.__file__).parents[1]),
+    }
+    command = [sys.executable, "-c", EXIT]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_size_classes_waste_at_most_an_eighth():

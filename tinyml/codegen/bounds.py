@@ -30,6 +30,20 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
     return made
 
 
+def range_asked(value: Expr, holds: Expr) -> tuple[int, int] | None:
+    """(low, high) if `holds` says no more than low <= value <= high, of a signed integer."""
+    match holds:
+        case Alu(
+            op=Op.AND,
+            operands=(
+                Alu(op=Op.LESS_EQUAL, operands=(Const() as low, left)),
+                Alu(op=Op.LESS, operands=(right, Const() as end)),
+            ),
+        ) if left is value and right is value and value.dtype.name in ("int32", "int64"):
+            return int(low.value), int(end.value) - 1
+    return None
+
+
 def bounds(root: Expr) -> Bounds:
     """What the values of an expression lie between; floats may be anything."""
     found: dict[Expr, Bounds] = {}

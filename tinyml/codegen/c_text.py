@@ -129,9 +129,32 @@ def require_lanes(name: str, kind: str, mask: str, lanes: int) -> str:
         f"  int all = -1;\n"
         f"  for (int i = 0; i < {lanes}; ++i) all &= holds[i];\n"
         f"  if (__builtin_expect(!all, 0))\n"
-        f"    for (int i = 0; i < {lanes}; ++i) if (!holds[i]) note(fault, code, (long)value[i]);\n"
+        f"    note(fault, code, {_first('!holds[LANE]', lanes)});\n"
         f"  return value;\n}}"
     )
+
+
+def require_range(name: str, kind: str, unsigned: str, element: str, lanes: int) -> str:
+    """Likewise for low <= value <= high: the sign of a difference tells, without a comparison."""
+    ends = f"{element} low, {element} high"
+    below = f"({unsigned})value - ({unsigned})(low - ({kind}){{0}})"
+    above = f"({unsigned})(high - ({kind}){{0}}) - ({unsigned})value"
+    outside = _first("value[LANE] < low || value[LANE] > high", lanes)
+    return (
+        f"static inline {kind} {name}({kind} value, {ends}, long code, long *fault) {{\n"
+        f"  const {kind} wrong = ({kind})(({below}) | ({above}));\n"
+        f"  {element} any = 0;\n"
+        f"  for (int i = 0; i < {lanes}; ++i) any |= wrong[i];\n"
+        f"  if (__builtin_expect(any < 0, 0))\n"
+        f"    note(fault, code, {outside});\n"
+        f"  return value;\n}}"
+    )
+
+
+def _first(condition: str, lanes: int) -> str:
+    """The first lane of a value for which a condition holds. A loop would put it on the stack."""
+    asked = [f"{condition.replace('LANE', str(i))} ? value[{i}]" for i in range(lanes - 1)]
+    return " : ".join([*asked, f"value[{lanes - 1}]"])
 
 
 def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:
@@ -191,7 +214,7 @@ static inline void *large(unsigned long bytes) {
 }"""
 
 LOOK = """static inline long look(long i, long size) {
-  return i < 0 ? 0 : i < size ? i : size - 1;  // never reads foreign memory
+  return (unsigned long)i < (unsigned long)size ? i : 0;  // never reads foreign memory
 }"""
 
 NOTE = """static __attribute__((cold, noinline)) void note(long *fault, long code, long value) {

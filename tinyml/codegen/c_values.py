@@ -5,6 +5,7 @@ A vector of bools is a vector of int32 that are 0 or -1, whatever was compared.
 
 from __future__ import annotations
 
+from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.c_text import (
     HALF,
     NOTE,
@@ -15,6 +16,7 @@ from tinyml.codegen.c_text import (
     lane_function,
     require,
     require_lanes,
+    require_range,
     vector_type,
 )
 from tinyml.codegen.expr import Expr, Name
@@ -234,6 +236,9 @@ class CValues(Renderer):
         self.prelude[NOTE] = None
         kept = register(value.dtype)
         name = f"require_{kept.name}" + (f"x{lanes}" if lanes > 1 else "")
+        between = range_asked(value, holds)
+        if lanes > 1 and between is not None:
+            return self._require_range(fault, value, between, lanes)
         if lanes > 1:
             mask = self.vector(bool_, lanes)
             text = require_lanes(name, self.vector(kept, lanes), mask, lanes)
@@ -242,6 +247,18 @@ class CValues(Renderer):
         self.prelude[text] = None
         given = f"{self.value(value, lanes)}, {self.value(holds, lanes)}"
         return f"{name}({given}, {fault.code:#x}, fault)", ATOM
+
+    def _require_range(
+        self, fault: Fault, value: Expr, between: tuple[int, int], lanes: int
+    ) -> Text:
+        dtype = value.dtype
+        kind, element = self.vector(dtype, lanes), TYPES[dtype.name]
+        unsigned = f"{SHORT[f'u{dtype.name}']}x{lanes}"
+        self.prelude[vector_type(unsigned, TYPES[f"u{dtype.name}"], dtype.itemsize, lanes)] = None
+        name = f"require_range_{dtype.name}x{lanes}"
+        self.prelude[require_range(name, kind, unsigned, element, lanes)] = None
+        ends = ", ".join(self.number(end, dtype)[0] for end in between)
+        return f"{name}({self.value(value, lanes)}, {ends}, {fault.code:#x}, fault)", ATOM
 
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if target is bool_:

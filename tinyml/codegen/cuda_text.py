@@ -79,7 +79,7 @@ __device__ __forceinline__ void atomic(T *place, V value) {
 }"""
 
 LOOK = """template <class I> __device__ __forceinline__ I look(long long i, I size) {
-  return (I)(i < 0 ? 0 : i < size ? i : size - 1);  // never reads foreign memory
+  return (unsigned long long)i < (unsigned long long)size ? (I)i : 0;  // no foreign memory
 }"""
 
 REQUIRE = """template <class T>

@@ -237,7 +237,7 @@ class _Threads:
             case Remainder(inner=inner, by=by):
                 return self.index(inner) % by
             case Looked(value=value, size=size):
-                return np.clip(self.value(value).astype(np.int64), 0, size - 1)
+                return interpret.looked(self.value(value), size)
         raise TypeError(f"cannot simulate {atom!r}")
 
     def condition(self, valid: Valid) -> Array:

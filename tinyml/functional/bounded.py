@@ -1,7 +1,7 @@
-"""Integers of which it is required that they lie in a range: indices and classes.
+"""What is required of values: of indices and classes, that they lie in a range.
 
-What is outside is an error when it is computed, on every device. Where the compiler can prove that
-nothing is, it is not asked.
+Where it does not hold is an error when it is computed, on every device. What the compiler can
+prove is not asked.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
+def required(x: Tensor, holds: Tensor, error: type[Exception], text: str) -> Tensor:
+    """x; where `holds` is false, the error with that text, in which {} stands for an integer x."""
+    return x._apply(mlops.Require(Fault(error, text)), holds)
+
+
 def within(index: Tensor, low: int, high: int, text: str) -> Tensor:
     """The index, an integer of 32 bits or more; IndexError where not low <= index < high.
 
@@ -26,7 +31,7 @@ def within(index: Tensor, low: int, high: int, text: str) -> Tensor:
     holds = index < high
     if index.dtype.kind == "i":
         holds = (index >= low) & holds
-    return index._apply(mlops.Require(Fault(IndexError, text)), holds)
+    return required(index, holds, IndexError, text)
 
 
 def wrapped(index: Tensor, n: int, place: str) -> Tensor:

@@ -7,8 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tinyml.dtype import promote
-from tinyml.errors import ShapeError
+from tinyml.errors import LinAlgError, ShapeError
 from tinyml.functional.axes import check_tensors
+from tinyml.functional.bounded import required
 from tinyml.functional.precision import in_float32
 from tinyml.shape import broadcast_shape
 
@@ -126,13 +127,15 @@ def _round(both: Tensor, n: int) -> Tensor:
 def cholesky(x: Tensor) -> Tensor:
     """The lower triangular L with L @ L.T = the symmetric part of x.
 
-    NaN where that is not positive definite: values are not looked at before they are computed.
+    LinAlgError, when it is computed, where that is not positive definite.
     """
     n, _ = matrix_of(x, "cholesky", square=True)
     rest = (x + x.transpose(-2, -1)) * 0.5
     columns = []
     for i in range(n):
-        column = rest[..., :, :1] / rest[..., :1, :1].sqrt()
+        pivot = rest[..., :1, :1]
+        pivot = required(pivot, pivot > 0, LinAlgError, "cholesky: not positive definite")
+        column = rest[..., :, :1] / pivot.sqrt()
         columns.append(column.pad((0, 0, i, 0)))
         column = column[..., 1:, :]
         rest = (rest[..., 1:, 1:] - column * column.transpose(-2, -1)).contiguous()
@@ -143,8 +146,8 @@ def cholesky(x: Tensor) -> Tensor:
 def solve(x: Tensor, b: Tensor) -> Tensor:
     """The y with x @ y = b, b a vector (.., n) or matrix (.., n, k), as torch.linalg.solve.
 
-    x is made triangular by reflections, which is stable; where it is singular the result is inf,
-    NaN or without meaning (values are not looked at before they are computed).
+    x is made triangular by reflections, which is stable. LinAlgError, when it is computed, where
+    there is a 0 on the diagonal then; what is singular but for rounding gives large numbers.
     """
     check_tensors("solve", x, b=b)
     n, _ = matrix_of(x, "solve", square=True)
@@ -159,7 +162,9 @@ def solve(x: Tensor, b: Tensor) -> Tensor:
     rows = whole[..., :0, n:]
     for i in reversed(range(n)):
         known = whole[..., i : i + 1, i + 1 : n] @ rows
-        row = (whole[..., i : i + 1, n:] - known) / whole[..., i : i + 1, i : i + 1]
+        pivot = whole[..., i : i + 1, i : i + 1]
+        pivot = required(pivot, pivot != 0, LinAlgError, "solve: the matrix is singular")
+        row = (whole[..., i : i + 1, n:] - known) / pivot
         rows = row.cat(rows, dim=-2).contiguous()
     return rows.squeeze(-1) if vector else rows
 

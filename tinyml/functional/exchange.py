@@ -5,7 +5,7 @@
     __array__               Tensor(array)      the values are copied, whoever writes later
     __array_ufunc__         np.exp(t) is t.exp(); what Tensor lacks, numpy computes on the values
     __array_function__      np.concatenate([t, u]) and the like give arrays
-    __cuda_array_interface__
+    __cuda_array_interface__                   (cuda_arrays.py) what has only that: from_dlpack
 
 Memory that is shared is one memory: what one side writes, the other reads, and so does every
 tensor that holds these values. Ask for copy=True where that is not wanted.
@@ -26,6 +26,7 @@ from tinyml import realize as realizing
 from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, to_compute
 from tinyml.errors import DTypeError, GradientError
+from tinyml.functional import cuda_arrays
 
 if TYPE_CHECKING:
     from tinyml.lazy import Shape
@@ -168,17 +169,6 @@ def _values(x: Tensor, given: Any, name: str) -> Any:
     return given
 
 
-def cuda_interface(x: Tensor) -> dict[str, Any]:
-    """CUDA's array interface, version 3; AttributeError for what is not on a card."""
-    machine = open_device(x.device).machine
-    if machine.dlpack_device[0] != _CARD or x.dtype is bfloat16:
-        raise AttributeError(f"a tensor of {x.dtype} on {x.device} has no CUDA array interface")
-    interface: dict[str, Any] = dict(_view(x).__array_interface__)
-    machine.synchronize()
-    kept = ("shape", "typestr", "data", "strides")
-    return {"version": 3, **{key: interface[key] for key in kept}}
-
-
 # ---- DLPack ----
 
 _HOST, _CARD, _PINNED = 1, 2, 3  # kDLCPU, kDLCUDA, kDLCUDAHost
@@ -288,7 +278,10 @@ def from_dlpack(
     """A tensor on the memory of another library's array, where it can be shared: row-major,
     aligned and writable, on the same device. Otherwise, and with copy=True, on a copy; copy=False
     raises BufferError instead. What either side writes later, both see if the memory is shared.
+    An array on a card that has `__cuda_array_interface__` only is taken by that.
     """
+    if not hasattr(x, "__dlpack__") and hasattr(x, "__cuda_array_interface__"):
+        return _from_card(kind, x, device, copy)
     if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
         raise TypeError(
             f"from_dlpack: {type(x).__name__} has no __dlpack__; Tensor(...) takes numbers, nested "
@@ -306,6 +299,14 @@ def from_dlpack(
         raise BufferError("from_dlpack: this memory cannot be shared; leave out copy=False")
     result = kind._of(_copied(tensor, capsule, place) if leaf is None else leaf)
     result = _duplicate(result) if own and on_card else result
+    return result if device is None else result.to(device)
+
+
+def _from_card(kind: type[Tensor], x: Any, device: str | None, copy: bool | None) -> Tensor:
+    leaf = cuda_arrays.leaf_on(x, shared=not copy)
+    if leaf is None and copy is False:
+        raise BufferError("from_dlpack: this memory cannot be shared; leave out copy=False")
+    result = kind._of(cuda_arrays.copied(x) if leaf is None else leaf)
     return result if device is None else result.to(device)
 
 

@@ -23,6 +23,7 @@ from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.axes import new_shape, number, whole
+from tinyml.functional.bounded import required
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 
@@ -315,7 +316,11 @@ def randperm(
 
 
 def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
-    """Indices (int32) drawn with probabilities proportional to the last axis of x."""
+    """Indices (int32) drawn with probabilities proportional to the last axis of x.
+
+    RuntimeError, when it is computed, where a weight is negative, infinite or NaN, or too few are
+    more than 0.
+    """
     num_samples = whole(num_samples, "multinomial", "num_samples")
     if x.ndim not in (1, 2) or num_samples <= 0 or not x.shape[-1]:
         raise ShapeError(
@@ -324,6 +329,11 @@ def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> T
     if not replacement and num_samples > x.shape[-1]:
         raise ShapeError(f"multinomial: cannot draw {num_samples} of {x.shape[-1]} only once each")
     weights = x.detach().cast(float32)
+    fit = (weights >= 0) & (weights < math.inf)
+    weights = required(weights, fit, RuntimeError, "multinomial: a weight is negative, inf or NaN")
+    possible = (weights > 0).sum(-1, keepdim=True) >= (1 if replacement else num_samples)
+    text = "multinomial: too few weights are more than 0"
+    weights = required(weights, possible._broadcast_to(weights.shape), RuntimeError, text)
     if not replacement:  # the largest of u ** (1 / w) (Efraimidis and Spirakis 2006)
         score = (1 - rand_like(weights)).log() / weights
         score = (weights == 0).where(-math.inf, score)

@@ -203,6 +203,12 @@ class CudaMachine:
             self.stream.synchronize()
         self._waited()
 
+    def wait_for_all(self) -> None:
+        """Wait until the card has done all work, also that of others on streams of their own."""
+        with self._current(), self._errors("wait for the card"):
+            self.driver.Context.synchronize()
+        self._waited()
+
     def _waited(self) -> None:
         self.recent.clear()
         self.faults.raise_noted()

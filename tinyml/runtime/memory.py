@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from tinyml import trace
@@ -21,6 +22,14 @@ ALIGNMENT = _LINE = 64  # bytes of a cache line, and of the widest vector
 _HUGE = 2 << 20  # bytes of a huge page
 _ADVISE_HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, of version 1
+
+
+@functools.lru_cache(1 << 12)
+def size_class(nbytes: int, _line: int = _LINE) -> int:
+    """The bytes of a block that holds nbytes: at most an eighth more, in whole cache lines."""
+    lines = max(1, -(-nbytes // _line))
+    step = 1 << max(0, lines.bit_length() - 4)
+    return -(-lines // step) * step * _line
 
 
 class HostMemory:
@@ -56,9 +65,11 @@ class HostMemory:
             trace.emit(trace.Allocated(self.device, nbytes, self._in_use))
         return address
 
-    def free(self, address: int, nbytes: int) -> None:
+    def free(
+        self, address: int, nbytes: int, _size: Callable[[int], int] = size_class
+    ) -> None:  # what it calls is bound here: at exit it may outlive the names of this module
         """Keep a block for reuse, or return it to the system if enough is kept."""
-        size = size_class(nbytes)
+        size = _size(nbytes)
         with self._lock:
             self._in_use -= size
             if self._cached + size > self.keep:
@@ -102,14 +113,6 @@ class HostMemory:
         if size >= _HUGE and sys.platform == "linux":
             self._libc.madvise(pointer, size, _ADVISE_HUGE_PAGES)  # a wish: it may be refused
         return pointer.value
-
-
-@functools.lru_cache(1 << 12)
-def size_class(nbytes: int) -> int:
-    """The bytes of a block that holds nbytes: at most an eighth more, in whole cache lines."""
-    lines = max(1, -(-nbytes // _LINE))
-    step = 1 << max(0, lines.bit_length() - 4)
-    return -(-lines // step) * step * _LINE
 
 
 def physical_memory() -> int:
