@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import stages
 
-from tinyml import Tensor, TinyJit, nn
+from tinyml import Tensor, TinyJit, nn, search
 from tinyml.codegen.compile import compile
+from tinyml.device import open_device
 from tinyml.errors import LinAlgError
 from tinyml.nn.optim import SGD
 from tinyml.schedule import KernelItem, schedule
@@ -204,3 +205,11 @@ def test_nothing_is_overwritten_before_a_fault(device: str) -> None:
         Tensor.realize(first, wrong)
     np.testing.assert_array_equal(kept.numpy(), X * 2)
     np.testing.assert_array_equal(first.numpy(), X + 100)
+
+
+def test_a_search_leaves_kernels_that_find_fault_with_drawn_numbers_alone() -> None:
+    values = Tensor(X.reshape(-1), "CPU").realize()
+    rows = values[Tensor(np.arange(100, 103), "CPU").realize() - 100]
+    (item,) = schedule([rows.lazy]).items
+    assert isinstance(item, KernelItem)
+    assert search.found(item.kernel, open_device("CPU"), 1, 0.1) is None

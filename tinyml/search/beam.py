@@ -10,6 +10,7 @@ from tinyml.cache import key
 from tinyml.codegen.opts import OptError, parse
 from tinyml.device import OpenDevice
 from tinyml.errors import TinymlError
+from tinyml.faults import fault_of
 from tinyml.kernel import Kernel
 from tinyml.runtime.cpu import host_cache
 from tinyml.search.candidates import neighbours, seeds
@@ -35,15 +36,18 @@ class Found:
 def found(k: Kernel, opened: OpenDevice, width: int, budget: float) -> Opts | None:
     """The Opts that an earlier search on this machine found, or that one finds now.
 
-    None where nothing can be tried, for want of programs or memory: then the rules choose.
+    None where nothing can be tried, for want of programs or memory, or because the kernel finds
+    fault with numbers that are only drawn: then the rules choose.
     """
     start = time.perf_counter()
     if opened.target is None:
         return None
     try:
         trial = Trial(k, opened, opened.target)
-    except TinymlError:
-        return None
+    except Exception as error:
+        if isinstance(error, TinymlError) or fault_of(error) is not None:
+            return None
+        raise
     cache = host_cache(config.current.cache_folder)
     parts = (opened.machine.identity, trial.text, repr(opened.target), str(width))
     place = key("search", _VERSION, *parts)
