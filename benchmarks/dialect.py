@@ -28,6 +28,8 @@ class Ops(Protocol):
     def softmax(self, x: Array) -> Array: ...
     def log_softmax(self, x: Array) -> Array: ...
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array: ...
+    def rms_norm(self, x: Array, weight: Array) -> Array: ...
+    def transposed(self, x: Array) -> Array: ...
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array: ...
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
@@ -73,6 +75,12 @@ class _Methods:
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         return x.layernorm() * weight + bias
+
+    def rms_norm(self, x: Array, weight: Array) -> Array:
+        return x * ((x * x).mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
+
+    def transposed(self, x: Array) -> Array:
+        return x.T.contiguous()
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return x.linear(weight.T, bias)
@@ -159,6 +167,12 @@ class TorchOps:
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         return self._f.layer_norm(x, x.shape[-1:], weight, bias)
 
+    def rms_norm(self, x: Array, weight: Array) -> Array:
+        return self._f.rms_norm(x, x.shape[-1:], weight, 1e-5)
+
+    def transposed(self, x: Array) -> Array:
+        return x.T.contiguous()
+
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return self._f.linear(x, weight, bias)
 
@@ -225,6 +239,12 @@ class NumpyOps:
         centred = x - x.mean(-1, keepdims=True)
         variance = (centred * centred).mean(-1, keepdims=True)
         return centred / np.sqrt(variance + 1e-5) * weight + bias
+
+    def rms_norm(self, x: Array, weight: Array) -> Array:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+
+    def transposed(self, x: Array) -> Array:
+        return np.ascontiguousarray(x.T)
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return x @ weight.T if bias is None else x @ weight.T + bias
@@ -313,6 +333,12 @@ class JaxOps:
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         return self._nn.standardize(x, epsilon=1e-5) * weight + bias
+
+    def rms_norm(self, x: Array, weight: Array) -> Array:
+        return x * self._jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+
+    def transposed(self, x: Array) -> Array:
+        return x.T.copy()
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return x @ weight.T if bias is None else x @ weight.T + bias

@@ -90,6 +90,12 @@ def _layer_norm_gradient(g: Any, x: Any, weight: Any, bias: Any) -> tuple[Any, A
     return scale * (gw - means[0] - normal * means[1]), (g * normal).sum(0), g.sum(0)
 
 
+def _rms_norm_gradient(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
+    scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    normal, gw = x * scale, g * weight
+    return scale * (gw - normal * (gw * normal).mean(-1, keepdims=True)), (g * normal).sum(0)
+
+
 def _conv_gradients(stride: int) -> Gradients:
     def gradients(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
         n, (_, inner, size, _), half = len(x), weight.shape, weight.shape[-1] // 2
@@ -139,12 +145,13 @@ def _streams() -> list[Workload]:
 
 
 def _rows() -> list[Workload]:
-    rows, wide = (8192, 1024), (8192, 4096)
+    rows, wide, square = (8192, 1024), (8192, 4096), (4096, 4096)
     norm = (rows, (1024,), (1024,))
     soft: list[tuple[str, tuple[Shape, ...], Callable[..., Any], Gradients]] = [
         ("softmax", (rows,), lambda ops, x: ops.softmax(x), _softmax_gradient),
         ("log-softmax", (rows,), lambda ops, x: ops.log_softmax(x), _log_softmax_gradient),
         ("layernorm", norm, lambda ops, x, w, b: ops.layer_norm(x, w, b), _layer_norm_gradient),
+        ("rmsnorm", norm[:2], lambda ops, x, w: ops.rms_norm(x, w), _rms_norm_gradient),
     ]
     found = [Workload(f"{n} 8192x1024", "row", s, run) for n, s, run, _ in soft]
     found += [
@@ -154,6 +161,11 @@ def _rows() -> list[Workload]:
     for axis, name in ((0, "axis 0"), (1, "axis 1"), (None, "all")):
         run = _summing(axis)
         found.append(Workload(f"sum {name} 8192x4096", "row", (wide,), run))
+    found += [
+        Workload("running sum 8192x1024", "row", (rows,), lambda ops, x: x.cumsum(1)),
+        Workload("transposed copy 4096", "row", (square,), lambda ops, x: ops.transposed(x)),
+        Workload("softmax 512x32000", "row", ((512, 32000),), lambda ops, x: ops.softmax(x)),
+    ]
     return found
 
 

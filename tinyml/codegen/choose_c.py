@@ -16,8 +16,9 @@ from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
-ROWS = 4  # that fold along the same vector at a time
+ROWS = 4  # that are folded at a time
 SQUARE = 16  # elements of float32 in a cache line
+SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
 TILE = 256  # bytes of a row of a square that is copied
 CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
 RUNS = 16  # of memory that are read in turn
@@ -139,14 +140,12 @@ class CChooser(Chooser):
         last_row = one.rows[-1] if one.rows else None
         folded = {f.axes[-1] for f in one.folds}
         along_fold = sum(side_by_side(one, a) for a in folded if a.size >= self.lanes)
-        if (
-            last_row is not None
-            and last_row.size >= self.lanes > 1
-            and side_by_side(one, last_row) > along_fold
-        ):
-            self._columns(number, last_row)
-            return
-        together = last_row is not None and self._read_alike(number, last_row)
+        if last_row is not None and last_row.size >= self.lanes > 1:
+            down = side_by_side(one, last_row) > along_fold
+            if down or self._spreads(number, last_row):
+                self._columns(number, last_row)
+                return
+        together = last_row is not None and self._read_together(number, last_row)
         if together and last_row is not None:
             self.apply(OptKind.PEEL, last_row, ROWS)
         self._keep(number)
@@ -186,6 +185,18 @@ class CChooser(Chooser):
         """Of all that the kernel reads and writes."""
         return sum(prod(shape) * dtype.itemsize for shape, dtype in self.nest.slots)
 
+    def _spreads(self, number: int, row: Axis) -> bool:
+        """Whether neighbouring rows fold the same few elements, each in its own way."""
+        one = self.one(number)
+        short = all(prod(a.size for a in fold.axes) <= SHORT for fold in one.folds)
+        stores = [store for walk in one.walks for store in walk.stores]
+        return (
+            short
+            and any(row in fold.free for fold in one.folds)
+            and all(e.position.stride(row) in (0, 1) for e in one.loads)
+            and all(store.position.stride(row) == 1 for store in stores)
+        )
+
     def _keep(self, number: int) -> None:
         """What costs much and several loops would compute again waits in tiles, row by row."""
         rows = self.one(number).rows
@@ -202,13 +213,19 @@ class CChooser(Chooser):
             if tile.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
 
-    def _read_alike(self, number: int, row: Axis) -> bool:
-        """Whether a long fold reads some of its elements again in each row: a vector's, mostly."""
+    def _read_together(self, number: int, row: Axis) -> bool:
+        """Whether a long fold reads elements of several rows in turn.
+
+        Some are the same in each row, a vector's mostly; or all come from memory once, which
+        delivers several runs sooner than one.
+        """
         found = self.one(number).folds
         if len(found) > 1 or row.size < 2 * ROWS or found[0].axes[-1].size < 16 * self.lanes:
             return False
         read = [load for load in self.one(number).loads if found[0].axes[-1] in load.free]
-        return {row in load.free for load in read} == {True, False}
+        alike = {row in load.free for load in read}
+        once = alike == {True} and row.size % ROWS == 0 and self._bytes > self.target.cache
+        return alike == {True, False} or (once and not self.one(number).walks[0].axes)
 
     def _vector_fold(self, axis: Axis, most: int) -> None:
         """Several vector accumulators, so that one addition need not wait for the last."""

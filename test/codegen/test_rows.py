@@ -1,0 +1,65 @@
+"""Rows that are folded: several at a time, or neighbouring ones in the lanes of a vector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml import Tensor, kernel, lazy
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.lower import lower
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
+from tinyml.schedule import schedule
+
+SMALL = replace(stages.C, cache=1 << 10)
+
+
+def kernel_of(root: LazyBuffer) -> Kernel:
+    (k,) = stages.kernels_of(schedule([root]))
+    return k
+
+
+def opts(k: Kernel) -> list[str]:
+    return [str(opt) for opt in choose(lower(k), SMALL)[0]]
+
+
+def assert_right(k: Kernel) -> None:
+    rng = np.random.default_rng(5)
+    arrays = [graphs.numbers(rng, shape, dtype) for shape, dtype in k.slots]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(k, wanted)
+    stages.simulated(SMALL, None)(k, arrays)
+    np.testing.assert_allclose(arrays[0], wanted[0], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("op", [Op.ADD, Op.MAX], ids=str)
+def test_rows_from_memory_are_read_four_at_a_time(op: Op) -> None:
+    """Memory delivers several runs sooner than one."""
+    k = kernel_of(lazy.reduce_(op, leaf(8, 131), (1,)))
+    assert "unroll i0 4" in opts(k)
+    assert_right(k)
+
+
+def test_rows_that_all_lie_in_a_cache_are_read_one_by_one() -> None:
+    k = kernel_of(graphs.total(leaf(8, 131), 1))
+    assert "unroll i0 4" not in [str(opt) for opt in choose(lower(k), stages.C)[0]]
+
+
+def test_all_rows_are_added_up_in_the_same_way() -> None:
+    """Equal rows have equal sums, bit by bit: there is no rest of other steps."""
+    assert "unroll i0 4" not in opts(kernel_of(graphs.total(leaf(9, 131), 1)))
+
+
+@pytest.mark.parametrize("n", [16, 33, 64])
+def test_running_sums_of_a_block_lie_in_the_lanes_of_a_vector(n: int) -> None:
+    x = Tensor(np.zeros((5, n), np.float32), device="CPU").realize()
+    k = kernel_of(x.cumsum(1).lazy)
+    assert "lanes i1 8" in opts(k)
+    assert_right(k)
