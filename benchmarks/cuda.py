@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
-from benchmarks import peers, run
+from benchmarks import peers, run, workloads
 from benchmarks.workloads import Workload
 from tinyml import Device, config, trace
 from tinyml.device import open_device
@@ -40,7 +40,7 @@ def main() -> None:
     torch = torch_with_cuda()
     print("| workload | kernels | tinyml ms | GB/s | TFLOP/s | torch ms | ratio |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for work in run.everything(quick=False):
+    for work in [*run.everything(quick=False), *workloads.for_cards()]:
         if isinstance(work, Workload) and run.matches(work, args.names):
             print(line(work, torch), flush=True)
 

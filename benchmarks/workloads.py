@@ -270,6 +270,20 @@ def _attentions() -> list[Workload]:
     ]
 
 
+def for_cards() -> list[Workload]:
+    """Products of matrices that keep a card busy and that no CPU should be asked for."""
+    sizes = [
+        (8192, 8192, 8192),
+        (4096, 4096, 4096),
+        *((4096, 4096, n) for n in (64, 128, 256, 512)),
+    ]
+    products = [_product(*size, quick=False) for size in sizes]
+    halves = [
+        replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=5e-3) for work in products
+    ]
+    return [*halves, products[1]]
+
+
 def kernels() -> list[Workload]:
     """All workloads that are one expression."""
     return [*_streams(), *_rows(), *_contractions(), *_attentions()]

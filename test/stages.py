@@ -39,7 +39,7 @@ Values = Mapping[LazyBuffer, Array]
 Runner = Callable[[Kernel, Sequence[Array]], None]
 
 C = Target(Language.C, vector_bytes=32, vector_registers=16, cores=2)
-CUDA = Target(Language.CUDA, cores=4, cache=48 << 10)
+CUDA = Target(Language.CUDA, cores=4, cache=48 << 10, capability=80)
 TARGETS = {"C": C, "CUDA": CUDA}
 
 

@@ -23,7 +23,7 @@ def test_the_program_runs(device, capsys: pytest.CaptureFixture[str]):
 
 def test_every_setting_is_explained():
     table = re.findall(r"^\| (`.*?) \|", README.split("## Settings")[1], re.MULTILINE)
-    explained = {name for row in table for name in re.findall(r"`([A-Z_]+)", row)}
+    explained = {name for row in table for name in re.findall(r"`([A-Z][A-Z0-9_]*)", row)}
     names = {"cache": "TINYML_CACHE", "compiler": "CC", "omp_threads": "OMP_NUM_THREADS"}
     assert explained == {names.get(f.name, f.name.upper()) for f in fields(config.Config)}
 

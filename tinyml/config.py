@@ -23,6 +23,7 @@ class Config:
     beam_seconds: int = 10  # BEAM_SECONDS  that the search may take for one kernel
     verify: bool = False  # VERIFY  1: check every value between rooms
     jit: bool = True  # JIT     0: TinyJit calls the function plainly
+    tf32: bool = False  # TF32    1: products of float32 on tensor cores, with 10 bits of a fraction
     threads: int = 0  # THREADS number of CPU threads; 0 is one per available core
     omp_threads: str = ""  # OMP_NUM_THREADS  the same wish, as OpenMP programs spell it
     seed: int = 0  # SEED    default seed of the random number generator

@@ -59,10 +59,13 @@ def _cuda() -> OpenDevice:
 
     machine = CudaMachine()
     found = machine.properties
+    major, minor = found.capability
     target = Target(
         Language.CUDA,
         cores=found.multiprocessors,
-        cache=min(found.shared_per_block, 48 << 10),
+        cache=found.shared_per_block,
+        capability=10 * major + minor,
+        tf32=config.current.tf32,
     )
     return OpenDevice("CUDA", machine, target)
 
@@ -70,7 +73,13 @@ def _cuda() -> OpenDevice:
 def _emu() -> OpenDevice:
     from tinyml.runtime.emu import EmuMachine
 
-    target = Target(Language.CUDA, cores=4, cache=48 << 10)
+    target = Target(
+        Language.CUDA,
+        cores=4,
+        cache=163 << 10,  # as a card of this capability has
+        capability=80,
+        tf32=config.current.tf32,
+    )
     return OpenDevice("EMU", EmuMachine(), target)
 
 

@@ -10,7 +10,7 @@ divisors are positive and division rounds towards minus infinity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
@@ -361,6 +361,24 @@ def inside(index: Linear, low: int, high: int) -> Range:
     terms = tuple((a, f // common) for a, f in index.terms) if common > 1 else index.terms
     index, low, high = Linear(terms, 0), -(-low // common), high // common
     return Range(index, max(low, index.low), min(high, index.high))
+
+
+def steps_by(index: Linear, along: Sequence[Axis], size: int) -> bool:
+    """Whether an index counts along axes, the first one fastest, and else in steps of `size`."""
+    step = 1
+    for axis in along:
+        if index.stride(axis) != step:
+            return False
+        step *= axis.size
+    others = all(f % size == 0 for atom, f in index.terms if atom not in along)
+    return step % size == 0 and others and index.constant % size == 0
+
+
+def uniform(condition: Range, along: Sequence[Axis], size: int) -> bool:
+    """Whether a condition holds for all or for none of each `size` steps along axes."""
+    low = condition.low % size == 0 or condition.low <= condition.index.low
+    high = (condition.high + 1) % size == 0 or condition.high >= condition.index.high
+    return steps_by(condition.index, along, size) and low and high
 
 
 def both(*conditions: Iterable[Range]) -> Valid | None:

@@ -23,7 +23,7 @@ from benchmarks.timing import Round
 from benchmarks.workloads import Workload
 from tinyml import Device
 
-KERNELS = workloads.kernels()
+KERNELS = [*workloads.kernels(), *workloads.for_cards()]
 FORWARD_AND_BACKWARD = [work for work in KERNELS if work.gradients is not None]
 SMALL = GPTSize(1, 8, 2, 4, 2, 5)
 STEPS = [

@@ -8,8 +8,10 @@ import graphs
 import pytest
 import stages
 from graphs import leaf
+from products import product
 
 from tinyml.codegen.compile import compile
+from tinyml.dtype import bfloat16
 from tinyml.program import Program, translation_unit
 from tinyml.schedule import schedule
 
@@ -17,6 +19,7 @@ GRAPHS = {
     "elementwise": lambda: graphs.elementwise(64, 100),
     "softmax": lambda: graphs.softmax(leaf(64, 256)),
     "linear_relu": lambda: graphs.linear_relu(64, 128, 96),
+    "halves": lambda: product(64, 128, 96, bfloat16),
     "convolution": lambda: graphs.convolution(2, 8, 16, 16, 16),
     "embedding_gradient": lambda: graphs.embedding_gradient(50, 16, 32),
 }

@@ -20,7 +20,7 @@ from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply, find, optimize, parse
 from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
-from tinyml.dtype import float16
+from tinyml.dtype import float16, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule import schedule
@@ -33,6 +33,10 @@ GRAPHS = {
     "column sum": lambda: graphs.total(leaf(11, 5), 0),
     "matmul": lambda: graphs.linear_relu(5, 7, 11),
     "transposed matmul": lambda: graphs.matmul(lazy.permute(leaf(3, 5), (1, 0)), leaf(3, 9)),
+    "half matmul": lambda: graphs.matmul(
+        lazy.cast(leaf(16, 32, dtype=float16), float32),
+        lazy.cast(leaf(32, 16, dtype=float16), float32),
+    ),
     "convolution": lambda: graphs.convolution(1, 2, 3, 5, 4),
     "window": lambda: graphs.window_gradient(2, 9, 3, 2),
     "attention": lambda: graphs.attention(5, 7, 3, 9),
@@ -50,6 +54,7 @@ SIZES = {
     OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4), OptKind.PHASE: (2, 3),
     OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4),
     OptKind.AHEAD: (0,), OptKind.STREAM: (0,),
+    OptKind.FRAGMENT: (8, 16), OptKind.PIPELINE: (2, 3),
 }  # fmt: skip
 
 

@@ -5,6 +5,101 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   memcpy(&to, &from, sizeof(to));
   return to;
 }
+// The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
+// emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
+// Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
+// Needs sm_80 or later, and no header.
+#ifndef __CUDA_EMU__
+
+// d (16 x 8) += a (16 x 16) @ b (16 x 8), by all 32 lanes of a warp, sums in float32.
+__device__ __forceinline__ void tinyml_mma_m16n8k16_f16(float *d, const unsigned *a,
+                                                        const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a,
+                                                         const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d (16 x 8) += a (16 x 8) @ b (8 x 8): float32 bits, of which the upper 19 count.
+__device__ __forceinline__ void tinyml_mma_m16n8k8_tf32(float *d, const unsigned *a,
+                                                        const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// A float as tf32: rounded to the upper 19 bits, halves away from zero.
+__device__ __forceinline__ unsigned tinyml_tf32(float x) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
+__device__ __forceinline__ unsigned tinyml_shared_address(const void *shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+// Four 8x8 matrices of 16-bit values: lane l gives the address of row l%8 of matrix l/8.
+__device__ __forceinline__ void tinyml_ldmatrix_x4(unsigned (&r)[4], const void *shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(tinyml_shared_address(shared))
+               : "memory");
+}
+
+__device__ __forceinline__ void tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(tinyml_shared_address(shared))
+               : "memory");
+}
+
+// 16 bytes from global to shared memory, past the registers and (cg) past the L1 cache.
+__device__ __forceinline__ void tinyml_cp_async16(void *shared, const void *global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global)
+               : "memory");
+}
+
+// The same where `valid`, else 16 zero bytes: nothing is read then.
+__device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const void *global,
+                                                          bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Ends a group of copies; wait<N> returns when at most N groups of this thread are under way.
+__device__ __forceinline__ void tinyml_cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int groups_left>
+__device__ __forceinline__ void tinyml_cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
+}
+
+// A barrier (1 to 15; 0 is __syncthreads) among `threads` threads of the block, whole warps.
+__device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+#endif
+
 template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
 // sum_mul_add_max_64x96_r128
 //   v0 = reshape(slot1)                   : 64x128x1 float32
@@ -19,10 +114,10 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_14d0c160(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_4047f6fb(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
-  float *const tile0 = (float *)(tinyml_shared + 4096);
+  float *const tile0 = (float *)(tinyml_shared + 6864);
   const int ty = threadIdx.y;
   const int i1 = (int)blockIdx.x;
   const int i0t = ty / 16;
@@ -35,62 +130,56 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_14d
   float acc5 = 0.0f;
   float acc6 = 0.0f;
   float acc7 = 0.0f;
-  float acc8 = 0.0f;
-  float acc9 = 0.0f;
-  float acc10 = 0.0f;
-  float acc11 = 0.0f;
-  float acc12 = 0.0f;
-  float acc13 = 0.0f;
-  float acc14 = 0.0f;
-  float acc15 = 0.0f;
+  if (ty <= 127) tinyml_cp_async16(tile1 + (ty / 32 % 4 * 144 + ty / 8 % 4 * 36 + ty % 8 * 4), slot2 + (ty / 32 % 4 * 384 + ty / 8 % 4 * 96 + i1 * 32 + ty % 8 * 4));
+  tinyml_cp_async16(tile0 + (ty / 4 * 20 + ty % 4 * 4), slot1 + (ty / 4 * 128 + ty % 4 * 4));
+  tinyml_cp_async_commit();
+  if (ty <= 127) tinyml_cp_async16(tile1 + (ty / 32 % 4 * 144 + ty / 8 % 4 * 36 + ty % 8 * 4 + 572), slot2 + (ty / 32 % 4 * 384 + ty / 8 % 4 * 96 + i1 * 32 + ty % 8 * 4 + 1536));
+  tinyml_cp_async16(tile0 + (ty / 4 * 20 + ty % 4 * 4 + 1276), slot1 + (ty / 4 * 128 + ty % 4 * 4 + 16));
+  tinyml_cp_async_commit();
   for (int r0 = 0; r0 < 8; ++r0) {
-    for (int c_tile1 = 0; c_tile1 < 4; ++c_tile1) {
-      const float v16 = i1 * 4 + ty / 16 % 4 <= 5 ? slot2[r0 * 1536 + c_tile1 * 384 + ty / 64 * 96 + i1 * 64 + ty / 16 % 4 * 16 + ty % 16] : 0;
-      tile1[c_tile1 * 256 + ty] = v16;
-    }
-    for (int c_tile0 = 0; c_tile0 < 4; ++c_tile0) {
-      const float v17 = slot1[c_tile0 * 2048 + ty / 16 * 128 + r0 * 16 + ty % 16];
-      tile0[ty % 16 * 64 + c_tile0 * 16 + ty / 16] = v17;
-    }
+    tinyml_cp_async_wait<1>();
     __syncthreads();
-    for (int r0s = 0; r0s < 16; ++r0s) {
-      acc0 += tile0[r0s * 64 + i0t] * tile1[r0s * 64 + i1t];
-      acc1 += tile0[r0s * 64 + i0t] * tile1[r0s * 64 + i1t + 16];
-      acc2 += tile0[r0s * 64 + i0t] * tile1[r0s * 64 + i1t + 32];
-      acc3 += tile0[r0s * 64 + i0t] * tile1[r0s * 64 + i1t + 48];
-      acc4 += tile0[r0s * 64 + i0t + 16] * tile1[r0s * 64 + i1t];
-      acc5 += tile0[r0s * 64 + i0t + 16] * tile1[r0s * 64 + i1t + 16];
-      acc6 += tile0[r0s * 64 + i0t + 16] * tile1[r0s * 64 + i1t + 32];
-      acc7 += tile0[r0s * 64 + i0t + 16] * tile1[r0s * 64 + i1t + 48];
-      acc8 += tile0[r0s * 64 + i0t + 32] * tile1[r0s * 64 + i1t];
-      acc9 += tile0[r0s * 64 + i0t + 32] * tile1[r0s * 64 + i1t + 16];
-      acc10 += tile0[r0s * 64 + i0t + 32] * tile1[r0s * 64 + i1t + 32];
-      acc11 += tile0[r0s * 64 + i0t + 32] * tile1[r0s * 64 + i1t + 48];
-      acc12 += tile0[r0s * 64 + i0t + 48] * tile1[r0s * 64 + i1t];
-      acc13 += tile0[r0s * 64 + i0t + 48] * tile1[r0s * 64 + i1t + 16];
-      acc14 += tile0[r0s * 64 + i0t + 48] * tile1[r0s * 64 + i1t + 32];
-      acc15 += tile0[r0s * 64 + i0t + 48] * tile1[r0s * 64 + i1t + 48];
+    if (ty <= 127 && r0 <= 5) tinyml_cp_async16(tile1 + ((r0 + 2) % 3 * 572 + ty / 32 % 4 * 144 + ty / 8 % 4 * 36 + ty % 8 * 4), slot2 + (r0 * 1536 + ty / 32 % 4 * 384 + ty / 8 % 4 * 96 + i1 * 32 + ty % 8 * 4 + 3072));
+    if (r0 <= 5) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 1276 + ty / 4 * 20 + ty % 4 * 4), slot1 + (ty / 4 * 128 + r0 * 16 + ty % 4 * 4 + 32));
+    tinyml_cp_async_commit();
+    for (int r0s = 0; r0s < 4; ++r0s) {
+      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
+      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
+      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 20] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
+      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 20] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
+      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 40] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
+      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 40] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
+      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 60] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
+      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 60] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
+      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 1] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
+      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 1] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
+      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 21] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
+      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 21] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
+      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 41] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
+      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 41] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
+      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 61] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
+      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 61] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
+      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 2] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
+      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 2] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
+      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 22] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
+      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 22] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
+      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 42] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
+      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 42] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
+      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 62] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
+      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 62] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
+      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 3] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
+      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 3] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
+      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 23] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
+      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 23] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
+      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 43] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
+      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 43] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
+      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 63] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
+      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 63] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
     }
-    __syncthreads();
   }
-  const float v18 = slot3[i1 * 64 + i1t];
-  const float v19 = slot3[i1 * 64 + i1t + 16];
-  const float v20 = i1 <= 0 ? slot3[i1 * 64 + i1t + 32] : 0;
-  const float v21 = i1 <= 0 ? slot3[i1 * 64 + i1t + 48] : 0;
-  slot0[i0t * 96 + i1 * 64 + i1t] = max_of<float>(acc0 + v18, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 16] = max_of<float>(acc1 + v19, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 32] = max_of<float>(acc2 + v20, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 48] = max_of<float>(acc3 + v21, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 1536] = max_of<float>(acc4 + v18, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 1552] = max_of<float>(acc5 + v19, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 1568] = max_of<float>(acc6 + v20, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 1584] = max_of<float>(acc7 + v21, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 3072] = max_of<float>(acc8 + v18, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 3088] = max_of<float>(acc9 + v19, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 3104] = max_of<float>(acc10 + v20, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 3120] = max_of<float>(acc11 + v21, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 4608] = max_of<float>(acc12 + v18, 0.0f);
-  slot0[i0t * 96 + i1 * 64 + i1t + 4624] = max_of<float>(acc13 + v19, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 4640] = max_of<float>(acc14 + v20, 0.0f);
-  if (i1 <= 0) slot0[i0t * 96 + i1 * 64 + i1t + 4656] = max_of<float>(acc15 + v21, 0.0f);
+  const pack<float, 2> v8 = *(const pack<float, 2> *)(slot3 + (i1 * 32 + i1t * 2));
+  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2)) = pack<float, 2>{max_of<float>(acc0 + v8.at[0], 0.0f), max_of<float>(acc1 + v8.at[1], 0.0f)};
+  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2 + 96)) = pack<float, 2>{max_of<float>(acc2 + v8.at[0], 0.0f), max_of<float>(acc3 + v8.at[1], 0.0f)};
+  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2 + 192)) = pack<float, 2>{max_of<float>(acc4 + v8.at[0], 0.0f), max_of<float>(acc5 + v8.at[1], 0.0f)};
+  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2 + 288)) = pack<float, 2>{max_of<float>(acc6 + v8.at[0], 0.0f), max_of<float>(acc7 + v8.at[1], 0.0f)};
 }

@@ -15,13 +15,13 @@ import pytest
 
 import tinyml.runtime
 from tinyml.cache import DiskCache
+from tinyml.codegen.cuda_text import FRAGMENTS
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinyml.program import Language, Program
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 Array = npt.NDArray[Any]
-FRAGMENTS = Path(tinyml.runtime.__file__).with_name("cuda_fragments.cuh").read_text()
 HALF = "#include <cuda_fp16.h>"
 BFLOAT16 = "#include <cuda_bf16.h>"
 

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import tinyml.runtime
 from tinyml import trace
 from tinyml.cache import DiskCache
+from tinyml.codegen.cuda_text import FRAGMENTS
 from tinyml.errors import CompileError, DeviceError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.nvcc import CudaBuilder, Images, Nvcc, Resources, Toolchain
-
-FRAGMENTS = Path(tinyml.runtime.__file__).with_name("cuda_fragments.cuh").read_text()
 
 
 def _toolchains() -> dict[str, Toolchain]:

@@ -12,6 +12,7 @@ from tinyml.codegen.expr import (
     Fold,
     Load,
     Place,
+    Product,
     Require,
     Select,
     Stored,
@@ -196,7 +197,7 @@ class Change:
             outside = both(g for a in e.axes for g in self.guards.get(a, ()))
             assert outside is not None
             start = const(identity(e.op, e.dtype), e.dtype)
-            product = e.op is Op.ADD and isinstance(e.body, Alu)
+            product = e.op is Op.ADD and isinstance(e.body, (Alu, Product))
             bound = {a for a in e.axes if a in self.guards}
             body = _masked(e.body, outside, bound) if product else select(outside, e.body, start)
             again: Expr = Fold(e.op, body, e.axes)
@@ -218,6 +219,10 @@ def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
         return body  # the load is not made there, and gives 0
     if isinstance(body, Alu) and body.op is Op.CAST:
         return alu(Op.CAST, body.dtype, _masked(body.operands[0], guards, axes))
+    if isinstance(body, Product):
+        a, b = (_masked(factor, guards, axes) for factor in (body.a, body.b))
+        made: Expr = Product(a, b, body.bound, body.lane)
+        return made
     if isinstance(body, Alu) and body.op is Op.MUL and all(axes <= o.free for o in body.operands):
         return alu(Op.MUL, body.dtype, *(_masked(o, guards, axes) for o in body.operands))
     return select(guards, body, const(0, body.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.choose_cuda_products import multiply
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
@@ -69,6 +70,8 @@ class CudaChooser(Chooser):
         self.bind_grid(number)
 
     def contraction(self, number: int, found: Contraction) -> bool:
+        if multiply(self, number):
+            return True
         one = self.one(number)
         if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False

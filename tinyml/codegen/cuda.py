@@ -10,13 +10,28 @@ from tinyml.codegen.cuda_text import (
     ACROSS,
     ATOMIC,
     COMBINE,
+    FRAGMENT,
+    FRAGMENT_TF32,
+    FRAGMENTS,
     FUNCTIONS,
     HEADERS,
     LOOK,
     PACK,
     REQUIRE,
+    product_of,
 )
-from tinyml.codegen.expr import Expr, Load, Name, Part, Place, Stored, Wide
+from tinyml.codegen.expr import (
+    Bundle,
+    Expr,
+    Fragment,
+    Load,
+    Name,
+    Part,
+    Place,
+    Product,
+    Stored,
+    Wide,
+)
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.dtype import DType, bool_, float32
@@ -54,7 +69,7 @@ class CudaRenderer(Renderer):
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
         self.prelude[PACK] = None
-        for _, dtype in k.slots:
+        for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
                 self.prelude[HEADERS[dtype.name]] = None
 
@@ -84,7 +99,7 @@ class CudaRenderer(Renderer):
         if self.k.locals:
             yield "  extern __shared__ __align__(16) unsigned char tinyml_shared[];"
         for local in self.k.locals:
-            kind = TYPES[register(local.dtype).name]
+            kind = TYPES[local.dtype.name]
             place = f"tinyml_shared + {offset}" if offset else "tinyml_shared"
             yield f"  {kind} *const {local.name} = ({kind} *)({place});"
             offset += _aligned(local)
@@ -197,11 +212,55 @@ class CudaRenderer(Renderer):
         place = f"{put.tile}[{self._position(put.index)}]"
         text = self.text(put.value)
         if put.op is not None:
-            text = self.alu(put.op, put.dtype, [(place, ATOM), text], 1)
-        yield self.guarded(put.valid, f"{place} = {text[0]};")
+            text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
+        yield self.guarded(put.valid, f"{place} = {self._bits_of(text, put.dtype)[0]};")
 
     def stored(self, e: Stored, lanes: int) -> Text:
-        return f"{e.name}[{self._position(e.index)}]", ATOM
+        return self._value_of(f"{e.name}[{self._position(e.index)}]", e.dtype)
+
+    # ---- matrix products ----
+
+    def instr(self, instr: ir.Instr) -> Iterator[str]:
+        match instr:
+            case ir.Let(name, Fragment() | Bundle() as held):
+                self.prelude[FRAGMENTS] = self.prelude[FRAGMENT] = None
+                yield f"const fragment {name.name} = {self._held(held)};"
+            case ir.Declare(name, value) if name.lanes > 1:
+                start = ", ".join([self.value(value)] * name.lanes)
+                yield f"{self.type_of(name)} {name.name} = {{{{{start}}}}};"
+            case ir.Update(name, Op.ADD, Product(a=a, b=b)):
+                self.prelude[product_of(a.dtype)] = None
+                operands = ", ".join([name.name, self.value(a), self.value(b)])
+                yield f"add_product_{a.dtype.name}({operands});"
+            case ir.Copy(tile=tile, slot=slot, valid=valid, when=when):
+                self.prelude[FRAGMENTS] = None
+                places = f"{tile} + {wrap(self.index(instr.index), 12)}"
+                places += f", slot{slot} + {wrap(self.index(instr.position), 12)}"
+                condition = f", {self.condition(valid)[0]}" if valid else ""
+                ending = "_or_zero" if valid else ""
+                yield self.guarded(when, f"tinyml_cp_async16{ending}({places}{condition});")
+            case ir.Commit():
+                self.prelude[FRAGMENTS] = None
+                yield "tinyml_cp_async_commit();"
+            case ir.Await(groups):
+                yield f"tinyml_cp_async_wait<{groups}>();"
+            case _:
+                yield from super().instr(instr)
+
+    def _held(self, e: Fragment | Bundle) -> str:
+        """What a lane holds of a matrix: 16 bytes of a row of its tile, or values it gathered."""
+        if isinstance(e, Fragment):
+            place = f"{e.name} + {wrap(self.index(e.index), 12)}"
+            if e.dtype is float32:
+                self.prelude[FRAGMENT_TF32] = None
+                return f"load_fragment_tf32({place})"
+            return f"load_fragment<{'true' if e.crosswise else 'false'}>({place})"
+        if e.dtype is float32:
+            return f"{{{', '.join(f'tinyml_tf32({self.value(v)})' for v in e.values)}}}"
+        bits = [self._bits_of(self.text(v), e.dtype)[0] for v in e.values]
+        pairs = zip(bits[::2], bits[1::2], strict=True)
+        kind = self._pack(e.dtype, 2)
+        return f"{{{', '.join(f'bits_as<unsigned>({kind}{{{a}, {b}}})' for a, b in pairs)}}}"
 
     def looked(self, value: Expr, size: int) -> Text:
         self.prelude[LOOK] = None
@@ -315,4 +374,4 @@ def _unsigned(dtype: DType) -> str:
 
 
 def _aligned(local: ir.Local) -> int:
-    return -(-local.size * register(local.dtype).itemsize // 16) * 16
+    return -(-local.size * local.dtype.itemsize // 16) * 16

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tinyml.dtype import DType
 from tinyml.ops import Op
 
 HEADERS = {
@@ -16,6 +19,39 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   memcpy(&to, &from, sizeof(to));
   return to;
 }"""
+
+FRAGMENTS = Path(__file__).with_name("cuda_fragments.cuh").read_text()
+
+FRAGMENT = """struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
+template <bool crosswise>
+__device__ __forceinline__ fragment load_fragment(const void *row) {
+  fragment held;
+  if constexpr (crosswise) tinyml_ldmatrix_x4_trans(held.at, row);
+  else tinyml_ldmatrix_x4(held.at, row);
+  return held;
+}"""
+
+# floats in shared memory are rounded to what tensor cores take when they are loaded
+FRAGMENT_TF32 = """__device__ __forceinline__ fragment load_fragment_tf32(const void *row) {
+  fragment held = load_fragment<false>(row);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) held.at[i] = tinyml_tf32(__uint_as_float(held.at[i]));
+  return held;
+}"""
+
+# the left half of the columns, then the right one
+PRODUCT = """__device__ __forceinline__ void add_product_KIND(
+    pack<float, 8> &sums, const fragment &a, const fragment &b) {
+  tinyml_mma_SHAPE(sums.at, a.at, b.at);
+  tinyml_mma_SHAPE(sums.at + 4, a.at, b.at + 2);
+}"""
+SHAPES = {"float16": "m16n8k16_f16", "bfloat16": "m16n8k16_bf16", "float32": "m16n8k8_tf32"}
+
+
+def product_of(dtype: DType) -> str:
+    """The helper that adds a lane's share of a product of matrices of `dtype`."""
+    return PRODUCT.replace("SHAPE", SHAPES[dtype.name]).replace("KIND", dtype.name)
+
 
 COMBINE = """struct NAME {
   typedef TYPE type;

@@ -12,9 +12,10 @@
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
              | Fetch(slot, position)              from memory to a cache, for later
+             | Copy(tile, index, slot, position, valid, when)
+                                                  16 bytes to a tile, under way until waited for
+             | Commit() | Await(groups)           ends a group of copies; waits for all but so many
              | Barrier()                          all threads of the block wait for each other
-             | FragmentLoad(name, source) | FragmentFma(acc, a, b) | FragmentPut(slot, name)
-                                                  tensor-core fragments, held by a warp
 
 A value that depends on a LANE axis is a vector; names say how many lanes they have.
 """
@@ -118,39 +119,37 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Barrier:
+class Copy:
+    """Elements side by side in a slot, zeros where not valid, copied to a tile, if `when`."""
+
+    tile: str
+    dtype: DType
+    index: Linear
+    slot: int
+    position: Linear
+    valid: Valid
+    when: Valid
+
+    @property
+    def lanes(self) -> int:
+        return 16 // self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Commit:
     pass
 
 
 @dataclass(frozen=True)
-class FragmentLoad:
-    """A warp's fragment of a matrix in a tile: rows x columns from `index` on."""
+class Await:
+    """Until at most so many groups of a thread's copies are under way."""
 
-    name: str
-    tile: str
-    dtype: DType
-    index: Linear
-    pitch: int
-    role: str  # "a", "b" or "accumulator"
-    transposed: bool
+    groups: int
 
 
 @dataclass(frozen=True)
-class FragmentFma:
-    """accumulator += a @ b, by the warp, on tensor cores."""
-
-    accumulator: str
-    a: str
-    b: str
-
-
-@dataclass(frozen=True)
-class FragmentPut:
-    name: str
-    slot: int
-    dtype: DType
-    position: Linear
-    pitch: int
+class Barrier:
+    pass
 
 
 Instr = (
@@ -164,10 +163,10 @@ Instr = (
     | Put
     | PutTile
     | Fetch
+    | Copy
+    | Commit
+    | Await
     | Barrier
-    | FragmentLoad
-    | FragmentFma
-    | FragmentPut
 )
 
 
@@ -252,8 +251,13 @@ def _text(instr: Instr) -> str:
             return f"{tile}[{place_text(index, valid, {})}] {_assigned(op)} {_bare(value)}"
         case Fetch(slot, position):
             return f"fetch slot{slot}[{position}]"
-        case Barrier():
-            return "barrier"
+        case Copy(tile=tile, index=index, slot=slot, position=position, valid=valid, when=when):
+            target, place = place_text(index, when, {}), place_text(position, valid, {})
+            return f"copy {tile}[{target}] = slot{slot}[{place}]x{instr.lanes}"
+        case Await(groups):
+            return f"await all but {groups} groups of copies"
+        case Barrier() | Commit():
+            return type(instr).__name__.lower()
     return str(instr)
 
 

@@ -23,16 +23,19 @@ from tinyml.codegen.expr import (
     Name,
     Part,
     Place,
-    Wide,
+    Product,
     const,
+    lanes_of,
     substitute,
     with_sources,
 )
+from tinyml.codegen.fill import Filler
+from tinyml.codegen.fragments import placed
 from tinyml.codegen.linear import Instr, LinearKernel, Local
-from tinyml.codegen.long_fold import LongFold
+from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
 from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped, worth_naming
-from tinyml.codegen.tiles import by_stride, guarded
+from tinyml.codegen.tiles import by_stride
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
 from tinyml.graph import toposort
@@ -40,11 +43,8 @@ from tinyml.index import (
     ZERO,
     Axis,
     Linear,
-    both,
-    inside,
     linear,
     map_looked,
-    unravel,
 )
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -64,7 +64,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
         emitter = _Emitter(nest, number, (along_x, along_y), vectors)
         grid = tuple(a for a in one.rows if kinds.get(a) is Kind.GRID)
-        parts.append(ir.Part(grid, tuple(group), emitter.nest(one)))
+        parts.append(ir.Part(grid, tuple(group), emitter.nest(placed(one))))
         tiles += [Local(t.name, t.value.dtype, t.size) for t in one.tiles]
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
     return LinearKernel(
@@ -81,6 +81,7 @@ class _Emitter:
         self.mark = f"_{number}" if number else ""
         self.block, self.vectors = block, vectors
         self.names = 0
+        self.filler = Filler(block, self.emit)
         self.tiles: tuple[Tile, ...] = ()
         self.tx: set[Axis] = set()
         self.free_lanes: set[Axis] = set()
@@ -209,8 +210,9 @@ class _Emitter:
             return
         first = loops.waiting[0]
         if first.size == 1:
-            self._fill_tiles(scope, loops.whole(first), known)
+            later = self._fill_step(scope, first, loops, known)
             self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
+            scope.instrs += later
         else:
             self._loop(scope, first, loops, known, enter, body)
         self._open_rests(scope, first, loops, known, enter, body)
@@ -242,13 +244,19 @@ class _Emitter:
         body: Body,
     ) -> None:
         inner = Scope(scope.bound | {axis}, scope)
-        whole = loops.whole(axis)
-        self._fill_tiles(inner, whole, known)
+        filled = self._filled(loops.whole(axis))
+        ahead = any(tile.stages > 1 for tile in filled)
+        if ahead and axis is loops.whole(axis):
+            self.filler.begin(scope, axis, known, filled)
+        later = self._fill_step(inner, axis, loops, known)
         self._open(inner, loops.without(axis), known, enter, body)
-        if any(tile.after is whole for tile in self.tiles) and prod(self.block) > 1:
+        inner.instrs += later
+        if filled and not ahead and prod(self.block) > 1:
             inner.instrs.append(ir.Barrier())  # before the next step fills the tile again
-        begin = self._begin(scope, axis, loops, known)
+        begin = ir.Begin(axis) if ahead else self._begin(scope, axis, loops, known)
         scope.instrs += [begin, *inner.instrs, ir.End(axis)]
+        if ahead and axis is loops.whole(axis):
+            self.filler.end(scope)
         for start in begin.starts if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
         for stop in begin.stops if loops.instead else ():
@@ -314,8 +322,14 @@ class _Emitter:
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
 
         long = LongFold(self._open, self._open_rests, self._begin, folds, declare, enter, body)
+        # the parts of a loop have one beginning
+        begun = [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]
+        if begun:
+            self.filler.begin(scope, begun[0].after, {}, begun)
         with self.ahead.in_loop():
             long.open(scope, loops, {}, accumulators)
+        if begun:
+            self.filler.end(scope)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
 
@@ -325,6 +339,7 @@ class _Emitter:
 
     def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
         size = lane.size if lane is not None else self._lanes(fold.free)
+        size = fold.body.lanes if isinstance(fold.body, Product) else size
         name = self._name("acc", fold.dtype, size)
         start = const(identity(fold.op, fold.dtype), fold.dtype)
         scope.instrs.append(ir.Declare(name, start))
@@ -334,12 +349,7 @@ class _Emitter:
         self, scope: Scope, fold: Fold, parts: list[Name], lane: Axis | None, rest: Name | None
     ) -> None:
         """Bring the accumulators of a fold together, in a fixed order."""
-        while len(parts) > 1:
-            half = len(parts) // 2
-            for one, other in zip(parts[:half], parts[-half:], strict=True):
-                scope.instrs.append(ir.Update(one, fold.op, other))
-            parts = parts[: len(parts) - half]
-        result = parts[0]
+        result = joined(scope, fold, parts)
         if lane is not None:
             across = self._name("acc", fold.dtype, 1)
             scope.instrs.append(ir.AcrossLanes(across, fold.op, result))
@@ -352,32 +362,27 @@ class _Emitter:
 
     # ---- tiles ----
 
+    def _filled(self, after: Axis) -> list[Tile]:
+        return [tile for tile in self.tiles if tile.after is after]
+
+    def _fill_step(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> list[Instr]:
+        """The tiles of one step of a loop; the answer is what ends the step."""
+        whole = loops.whole(axis)
+        filled = self._filled(whole)
+        if any(tile.stages > 1 for tile in filled):
+            at = known.get(whole, linear(axis))
+            return self.filler.go_on(scope, {**known, whole: at}, filled)
+        self._fill_tiles(scope, whole, known)
+        return []
+
     def _fill_tiles(self, scope: Scope, after: Axis, known: Known) -> None:
         """Every thread of the block copies its share of the tiles that start here."""
-        filled = [tile for tile in self.tiles if tile.after is after]
-        threads = prod(self.block)
-        if threads == 1:
+        filled = self._filled(after)
+        if prod(self.block) == 1:
             for over, tiles in groupby(filled, lambda tile: tile.over):
                 self._fill_serially(scope, list(tiles), over, known)
-            return
-        for tile in filled:
-            value = substitute(tile.value, known)
-            number = linear(Axis("ty", self.block[1])) * self.block[0]
-            number = number + linear(Axis(ir.TX, self.block[0]))
-            step = Axis(f"c_{tile.name}", -(-tile.size // threads))
-            at = linear(step) * threads + number
-            order = by_stride(tile)  # neighbouring threads read neighbouring elements
-            index = dict(zip(order, unravel(at, tuple(a.size for a in order)), strict=True))
-            guard = both([inside(at, 0, tile.size - 1)]) or ()
-            place = tile.index.substitute(index)
-            inner = Scope(scope.bound | {step} | at.free, scope)
-            stored = self.emit(inner, guarded(substitute(value, index), guard))
-            inner.instrs.append(ir.PutTile(tile.name, value.dtype, place, stored, guard))
-            if step.size > 1:
-                scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)]
-            else:
-                scope.instrs += inner.instrs
-        if filled:
+        elif filled:
+            self.filler.fill(scope, filled, known)
             scope.instrs.append(ir.Barrier())
 
     def _fill_serially(
@@ -434,7 +439,9 @@ class _Emitter:
         homes: dict[Expr, Scope] = {}
         for e in order:  # not outside of where its operands have names
             own = scope.home(e.free - self.free_lanes)
-            deepest = max((own, *(homes[s] for s in e.sources if s in homes)), key=_depth)
+            deepest = max(
+                (own, *(homes[s] for s in e.sources if s in homes)), key=lambda s: s.depth
+            )
             homes[e] = scope.holder(e) or deepest
         fresh = [e for e in order if scope.find(e) is None]
         named = worth_naming(fresh, homes, scope)
@@ -449,7 +456,7 @@ class _Emitter:
             depth[e] = 1 + max((depth[s] for s in e.sources), default=0)
             trivial = isinstance(e, (Const, Name, Part)) or (isinstance(e, Place) and not e.sources)
             if not trivial and (e in named or depth[e] > DEEPEST):
-                name = self._name("v", e.dtype, _lanes_of(e) or self._lanes(e.free))
+                name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, made[e]))
                 if isinstance(e, Load):
                     homes[e].instrs += self.ahead.fetches(e, homes[e])
@@ -488,11 +495,3 @@ class _Emitter:
 
 def _nothing(scope: Scope, known: Known) -> None:
     """What there is to do when a loop is entered that only writes numbers."""
-
-
-def _depth(scope: Scope) -> int:
-    return scope.depth
-
-
-def _lanes_of(e: Expr) -> int:
-    return e.lanes if isinstance(e, (Wide, Name)) else 0

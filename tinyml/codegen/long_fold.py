@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Fold, Name
+from tinyml.codegen.expr import Fold, Name, Product
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also
 from tinyml.index import Axis, linear
 from tinyml.ops import Op
@@ -36,8 +36,18 @@ def is_grouped(count: int, folds: Sequence[Fold]) -> bool:
 
 
 def is_rounded(fold: Fold) -> bool:
-    """Whether each step of a fold rounds."""
-    return fold.op is Op.ADD and fold.dtype.is_float
+    """Whether each step of a fold rounds, as little as to matter: tensor cores cut off as much."""
+    return fold.op is Op.ADD and fold.dtype.is_float and not isinstance(fold.body, Product)
+
+
+def joined(scope: Scope, fold: Fold, parts: list[Name]) -> Name:
+    """The parts of a fold brought together in the first of them, by halves."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        for one, other in zip(parts[:half], parts[-half:], strict=True):
+            scope.instrs.append(ir.Update(one, fold.op, other))
+        parts = parts[: len(parts) - half]
+    return parts[0]
 
 
 class LongFold:
@@ -84,6 +94,10 @@ class LongFold:
             index = linear(left) + whole
             self._part(scope, None, loops.in_part(first, left), also(known, first, index), into)
         self.open_rests(scope, first, loops, known, self.enter, body)
+
+    def parted(self, loops: Loops) -> Axis | None:
+        """The loop that is opened in parts, if one is."""
+        return loops.waiting[0] if self._step(loops) else None
 
     def _step(self, loops: Loops) -> int:
         """How many steps of the outermost loop are summed apart; 0 if there is no need."""

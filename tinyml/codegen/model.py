@@ -22,7 +22,18 @@ from math import ceil
 
 from tinyml.ceilings import Ceilings
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, Wide
+from tinyml.codegen.expr import (
+    Alu,
+    Expr,
+    Fragment,
+    Load,
+    Name,
+    Place,
+    Product,
+    Select,
+    Stored,
+    Wide,
+)
 from tinyml.codegen.linear import LinearKernel
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear
@@ -35,6 +46,7 @@ _WIDTH = 0.6  # share of an instruction's time, if arithmetic, loads and stores 
 _FUNCTION = 2.5  # how much longer than a sum of as many parts a polynomial is, for it waits
 _GAP = 128  # bytes of memory that a jump costs: lines fetched ahead in vain
 _BROKEN_UP = 20  # times as long: values wider than a register, which compilers put into memory
+_PRODUCT = 8  # multiply-adds in whose time a lane gets its 8 sums of 16 products of halves
 _OPERANDS = 3  # registers that a loop needs besides its accumulators
 _OVERLAP = 0.3  # share of the shorter of computing and fetching that shows beside the longer
 _LOOP = 2  # instructions that a step of a loop costs
@@ -157,6 +169,9 @@ class _Builder:
                     loop.stores += _STORE
                     return
                 self._access(loop, tile, False, dtype.itemsize, index)
+            case ir.Copy(slot=slot, dtype=dtype, position=position):
+                loop.accesses.append(self._at(slot, False, dtype.itemsize, position))
+                loop.loads += 1
 
     def _access(
         self, loop: Loop, place: int | str, reads: bool, itemsize: int, position: Linear
@@ -188,6 +203,10 @@ class _Builder:
                     loop.accesses.append(self._at(e.slot, False, e.dtype.itemsize, e.position))
                     loop.loads += self._apart(e.position)
                     loop.arithmetic += self._apart(e.position) - 1 + len(e.valid)
+                case Product():
+                    loop.arithmetic += _PRODUCT
+                case Fragment():
+                    loop.loads += 1
                 case Stored() if self.shares:
                     loop.loads += 1
                 case Stored():

@@ -4,10 +4,11 @@
     nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
     walk     ::= Walk(axes, store*)              more axes, inside a row
     store    ::= Store(slot, position, value, valid, op, streams)
-    tile     ::= Tile(name, axes, index, value, after, over, op)
+    tile     ::= Tile(name, axes, index, value, after, over, op, stages)
                                                  values staged in fast memory, filled anew at
                                                  each step of the axis `after`; those of every
-                                                 step of `over` combined by op
+                                                 step of `over` combined by op; `stages` of them
+                                                 side by side, of this step and the next ones
 
 Every axis has a kind, which says who walks it:
 
@@ -81,6 +82,7 @@ class Tile:
     after: Axis
     over: Axis | None = None
     op: Op = Op.ADD
+    stages: int = 1
 
     @property
     def size(self) -> int:
@@ -181,7 +183,8 @@ def _lines(ln: LoopNest) -> Iterator[str]:
     for nest in ln.nests:
         yield f"rows {named(nest.rows)}" if nest.rows else "one row"
         for tile in nest.tiles:
-            yield f"  tile {tile.name} {named(tile.axes)} after {tile.after.name}"
+            stages = f", {tile.stages} stages" if tile.stages > 1 else ""
+            yield f"  tile {tile.name} {named(tile.axes)} after {tile.after.name}{stages}"
         lines, text = describe(roots(nest))
         yield from (f"    {line}" for line in lines)
         for tile in nest.tiles:

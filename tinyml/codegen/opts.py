@@ -11,8 +11,12 @@
     LANES     the inner part of an axis is the lanes of a vector
     UNROLL    the inner part of an axis is written out, in registers
     ORDER     a row axis moves to the front
+    FRAGMENT  a fold over an axis is made of matrix products by warps, so many steps in each: 16
+              for halves; 8 for floats, which then lose 13 bits
     BLOCK     a fold is made in steps of a given size; sums wait in a tile between them
     STAGE     what a slot's load reads at each step of an axis is copied to a tile first
+    PIPELINE  tiles are filled ahead of an axis, so many of them at a time: while one is read, the
+              next ones are on their way
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
     AHEAD     while a step of an axis is computed, memory is asked for what the next one reads
     STREAM    vectors along lanes are stored past the caches
@@ -30,11 +34,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row, pad, peel, split
+from tinyml.codegen.fragments import fragment, products_of
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Tile
 from tinyml.codegen.phase import phase
-from tinyml.codegen.tiles import block, stage
+from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.wide_stores import stream
 from tinyml.index import Axis
 
@@ -52,8 +57,10 @@ class OptKind(Enum):
     LANES = "lanes"
     UNROLL = "unroll"
     ORDER = "order"
+    FRAGMENT = "fragment"
     BLOCK = "block"
     STAGE = "stage"
+    PIPELINE = "pipeline"
     KEEP = "keep"
     AHEAD = "ahead"
     STREAM = "stream"
@@ -111,11 +118,10 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(not rest, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)
         case OptKind.ORDER:
+            _require(nest.kind(axis) is not Kind.THREAD, opt, "threads are numbered already")
             return first(nest, axis)
-        case OptKind.STAGE:
-            return stage(nest, axis, opt.slot, opt.amount)
-        case OptKind.KEEP:
-            return keep(nest, axis, opt.amount)
+        case OptKind.FRAGMENT:
+            return fragment(nest, axis, opt.amount)
         case OptKind.AHEAD:
             walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
@@ -123,9 +129,6 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.STREAM:
             _require(nest.kind(axis) is Kind.LANE, opt, "only vectors go past the caches")
             return stream(nest, axis)
-        case OptKind.BLOCK:
-            _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
-            return block(nest, axis, opt.amount)
         case OptKind.PEEL:
             _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
             return peel(nest, axis, opt.amount)
@@ -135,7 +138,23 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.PAD:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
+        case OptKind.BLOCK | OptKind.STAGE | OptKind.PIPELINE | OptKind.KEEP:
+            return _tiled(nest, axis, opt)
     return _divided(nest, axis, opt)
+
+
+def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
+    """Values that wait in tiles at each step of the axis."""
+    match opt.kind:
+        case OptKind.STAGE:
+            return stage(nest, axis, opt.slot, opt.amount)
+        case OptKind.PIPELINE:
+            _require(opt.amount > 1, opt, "one is there already")
+            return pipeline(nest, axis, opt.amount)
+        case OptKind.KEEP:
+            return keep(nest, axis, opt.amount)
+    _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
+    return block(nest, axis, opt.amount)
 
 
 def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
@@ -143,7 +162,8 @@ def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
     tiles = [tile for one in nest.nests for tile in one.tiles]
     folded = any(not tile.copies for tile in tiles)
     _require(opt.kind is not OptKind.THREAD or not folded, opt, "sums in tiles are one thread's")
-    if opt.kind in (OptKind.STAGE, OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM):
+    later = (OptKind.STAGE, OptKind.PIPELINE, OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM)
+    if opt.kind in later:
         return
     if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
         return
@@ -165,7 +185,12 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     """The axis in steps whose inner part somebody else walks."""
     enough = opt.amount <= axis.size or opt.kind is OptKind.THREAD
     _require(opt.amount > 1 and enough, opt, f"{axis.name} has {axis.size} steps")
+    products = products_of(nest)
+    held = all(axis not in product.lane for product in products)
+    _require(held, opt, "lanes of a warp hold what they hold")
     if opt.kind is OptKind.THREAD:
+        whole = not products or is_row(nest, axis)
+        _require(whole, opt, "matrix products are made by whole warps")
         _require(_apart(nest, axis), opt, "a fold over tx would depend on tx")
         name = f"{axis.name}t" if is_row(nest, axis) else TX
         return split(nest, axis, Axis(name, opt.amount), Kind.THREAD)

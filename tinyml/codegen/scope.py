@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Load, Part, Select, Wide
+from tinyml.codegen.expr import Alu, Expr, Fragment, Load, Part, Select, Wide
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Split
 from tinyml.index import Axis, Linear, Valid, linear
@@ -58,7 +58,7 @@ def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scop
                 named.add(source)
     for e in order:
         costly = isinstance(e, Alu) and WORK[e.op] > 4
-        if isinstance(e, (Load, Wide)) or costly or readers.get(e, 0) > 1:
+        if isinstance(e, (Load, Wide, Fragment)) or costly or readers.get(e, 0) > 1:
             named.add(e)
     if order and homes[order[-1]] is not scope:
         named.add(order[-1])

@@ -5,8 +5,8 @@ GRID or THREAD axis is a line of it, a loop is a loop of Python, and the lanes o
 columns. Halves are rounded after every op, as the generated text does.
 
 All threads take each instruction together, so that a race would go unnoticed. Three rules make
-up for it: what is put into a tile shows only after a barrier, a tile is not filled between two
-barriers in which it is also read, and no two threads store different values at one place.
+up for it: what is put into a tile shows only after a barrier, an element is not filled between
+two barriers in which it is also read, and no two threads store different values at one place.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from tinyml import interpret
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import (
     Alu,
+    Bundle,
     Const,
     Expr,
+    Fragment,
     Load,
     Name,
     Part,
     Place,
+    Product,
     Require,
     Select,
     Stored,
     Wide,
 )
+from tinyml.codegen.fragments import PLACES, WARP, sum_place
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
@@ -41,6 +45,7 @@ from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Remainder, Valid
 from tinyml.ops import MEANING, Op
 
 Array = npt.NDArray[Any]
+_Put = tuple[str, tuple[Array, Array], Array]  # a tile, block and place, values
 
 
 def simulate(k: LinearKernel, buffers: Sequence[Array]) -> None:
@@ -121,6 +126,19 @@ class _Threads:
                     old = self.tiles.read(tile, self.block, at)
                     new = interpret.rounded(np.asarray(MEANING[op](old, new)), value.dtype)
                 self.tiles.put(tile, self.block, at, new, chosen)
+            case ir.Copy(slot=slot, position=position, valid=valid):
+                side = np.arange(instr.lanes)
+                chosen = self.condition(instr.when)
+                made = chosen & self.condition(valid)
+                at, new = (
+                    self.index(instr.index),
+                    self._load(slot, self.index(position) + side, made),
+                )
+                self.tiles.copy(instr.tile, self.block, at + side, new, chosen)
+            case ir.Commit():
+                self.tiles.commit()
+            case ir.Await(groups):
+                self.tiles.wait(groups)
             case ir.Barrier():
                 self.tiles.barrier()
             case ir.Fetch():
@@ -192,6 +210,12 @@ class _Threads:
                 return np.take_along_axis(values, lanes_at, 1)
             case Stored(name=name, index=index):
                 return self.tiles.read(name, self.block, self.index(index))
+            case Fragment():
+                return self._fragment(e)
+            case Bundle(values=values_):
+                return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
+            case Product(a=a, b=b):
+                return _product(done[a], done[b])
             case Select(valid=valid, value=value, other=other):
                 return np.where(self.condition(valid), done[value], done[other])
             case Require(fault=fault, operands=(value, holds)):
@@ -218,6 +242,18 @@ class _Threads:
         values = np.zeros(shape, slot.dtype)
         values[valid] = slot[at]
         return values
+
+    def _fragment(self, e: Fragment) -> Array:
+        """A lane's 16 bytes are four of each of the four matrices."""
+        own = np.broadcast_to(self.index(e.index), self.block.shape).reshape(-1, WARP)
+        lane, each, held = np.arange(WARP), e.lanes // 4, []
+        for n in range(e.lanes):
+            matrix, odd = divmod(n, each)
+            row, column = lane // 4, lane % 4 * each + odd
+            row, column = (column, row) if e.crosswise else (row, column)
+            held.append(own[:, matrix * 8 + row] + column)
+        at = np.stack(held, axis=-1).reshape(len(self.block), e.lanes)
+        return self.tiles.read(e.name, self.block, at)
 
     # ---- indices ----
 
@@ -255,27 +291,73 @@ class _Tiles:
         self.alone, self.name = prod(k.block) == 1, k.name
         self.shown = {t.name: np.zeros((blocks, t.size), t.dtype.compute) for t in k.locals}
         self.written = {name: tile.copy() for name, tile in self.shown.items()}
-        self.read_since: set[str] = set()  # the last barrier
+        self.read_since = {
+            name: np.zeros(tile.shape, np.bool_) for name, tile in self.shown.items()
+        }
+        self.groups: list[list[_Put]] = [[]]  # of copies under way; the last one is still open
 
     def put(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
-        if tile in self.read_since and not self.alone:
-            raise VerifyError(f"{self.name}: {tile} is filled while others may read it")
+        self._write(self._checked(tile, block, at, value, chosen))
+
+    def copy(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
+        self.groups[-1].append(self._checked(tile, block, at, value, chosen))
+
+    def commit(self) -> None:
+        self.groups.append([])
+
+    def wait(self, groups: int) -> None:
+        """All groups but the last so many, and the open one, arrive."""
+        while len(self.groups) > groups + 1:
+            for put in self.groups.pop(0):
+                self._write(put)
+
+    def _checked(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> _Put:
         shape = np.broadcast_shapes(block.shape, at.shape, value.shape, chosen.shape)
         block, at, value, chosen = (np.broadcast_to(x, shape) for x in (block, at, value, chosen))
-        self.written[tile][block[chosen], at[chosen]] = value[chosen]
+        where = block[chosen], at[chosen]
+        if self.read_since[tile][where].any() and not self.alone:
+            raise VerifyError(f"{self.name}: {tile} is filled while others may read it")
+        return tile, where, value[chosen]
+
+    def _write(self, put: _Put) -> None:
+        tile, where, value = put
+        self.written[tile][where] = value
         if self.alone:
             self.shown[tile] = self.written[tile]
 
     def read(self, tile: str, block: Array, at: Array) -> Array:
-        self.read_since.add(tile)
         if at.size and (at.min() < 0 or at.max() >= self.shown[tile].shape[1]):
             raise VerifyError(f"{self.name}: reads {tile}[{at.min()}..{at.max()}]")
+        self.read_since[tile][block, at] = True
         values: Array = self.shown[tile][block, at]
         return values
 
     def barrier(self) -> None:
-        self.read_since.clear()
+        for read in self.read_since.values():
+            read[...] = False
         self.shown = {name: tile.copy() for name, tile in self.written.items()}
+
+
+def _product(a: Array, b: Array) -> Array:
+    """What each lane gets of the product of what the lanes of its warp hold."""
+    q, r, lanes = np.arange(WARP) // 4, np.arange(WARP) % 4, a.shape[1]
+    whole = []
+    for side, held in enumerate((a, b)):
+        matrix = np.zeros((len(held) // WARP, 16, 2 * lanes), np.float32)
+        for n in range(lanes):
+            edge, step = PLACES[lanes][side](n, q, r)
+            matrix[:, edge, step] = (held if lanes == 8 else _tf32(held))[:, n].reshape(-1, WARP)
+        whole.append(matrix)
+    sums = np.einsum("wik,wjk->wij", *whole)
+    places = [sum_place(n, q, r) for n in range(Product.lanes)]
+    share = [sums[:, row, column] for row, column in places]
+    return np.stack(share, axis=-1).reshape(len(a), Product.lanes)
+
+
+def _tf32(values: Array) -> Array:
+    """Floats rounded to their upper 19 bits."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return np.where(np.isnan(values), bits, (bits + 0x1000) & 0xFFFFE000).view(np.float32)
 
 
 def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Array]]:

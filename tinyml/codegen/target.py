@@ -17,3 +17,5 @@ class Target:
     cores: int = 1  # threads (C) or multiprocessors (CUDA) to keep busy
     cache: int = 1 << 19  # bytes close to one core (C) or of shared memory per block (CUDA)
     last_cache: int = 32 << 20  # bytes of the one that all cores share (C)
+    capability: int = 0  # of a card: 80 is 8.0 (CUDA)
+    tf32: bool = False  # whether tensor cores may round the factors of float32 products (CUDA)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 from tinyml.codegen.bounds import require
 from tinyml.codegen.change import Change, OptError, bind, check_inner
@@ -14,6 +15,7 @@ from tinyml.codegen.expr import (
     Expr,
     Fold,
     Load,
+    Product,
     Require,
     Select,
     Stored,
@@ -25,6 +27,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
+    Linear,
     Valid,
     both,
     linear,
@@ -164,6 +167,44 @@ def with_tile(one: Nest, tile: Tile) -> Nest:
     return replace(one, tiles=(*one.tiles[:place], tile, *one.tiles[place:]))
 
 
+def pipeline(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
+    """Tiles that are filled at a step of a loop are filled `stages` - 1 steps before."""
+    if nest.kind(after) is not Kind.LOOP or within_fold(nest, after) or stages > after.size:
+        raise OptError(f"cannot fill ahead of {after.name}: it is no loop of {stages} steps")
+    if Kind.THREAD not in dict(nest.kinds).values():
+        raise OptError(f"cannot fill ahead of {after.name}: copies under way need threads")
+    ahead = []
+    for one in nest.nests:
+        filled = [tile for tile in one.tiles if tile.after is after]
+        if any(not tile.copies or tile.stages > 1 for tile in filled):
+            raise OptError(f"cannot fill ahead of {after.name}: what is kept in a tile is folded")
+        for tile in filled:
+            one = _staged(one, tile, linear(after) % stages, stages)
+        ahead.append(one)
+    if tuple(ahead) == nest.nests:
+        raise OptError(f"cannot fill ahead of {after.name}: there is no tile")
+    return replace(nest, nests=tuple(ahead))
+
+
+def _staged(one: Nest, tile: Tile, stage_: Linear, stages: int) -> Nest:
+    """A tile with several stages one behind the other, each read where it was filled."""
+    pieces = 16 // tile.value.dtype.itemsize
+    offset = stage_ * (-(-tile.size // pieces) * pieces)
+
+    def shifted(e: Expr) -> Expr | None:
+        if not (isinstance(e, Stored) and e.name == tile.name):
+            return None
+        made: Expr = Stored(e.name, e.dtype, e.index + offset, e.after, e.outside)
+        return made
+
+    walks = tuple(
+        Walk(w.axes, tuple(replace(s, value=rewrite(s.value, shifted)) for s in w.stores))
+        for w in one.walks
+    )
+    made = replace(tile, index=tile.index + offset, stages=stages)
+    return replace(one, walks=walks, tiles=tuple(made if t is tile else t for t in one.tiles))
+
+
 def within_fold(nest: LoopNest, axis: Axis) -> bool:
     """Whether a fold over `axis` is made at each step of another fold."""
     bodies = [fold.body for one in nest.nests for fold in one.folds]
@@ -178,6 +219,15 @@ def check_filled(nest: LoopNest, one: Nest) -> None:
         for e in toposort([tile.value]):
             if isinstance(e, Stored) and order.index(e.after) > order.index(last):
                 raise OptError(f"cannot fill {e.name}: {tile.name}, which reads it, comes earlier")
+        loops = {a for a in one.rows if a in tile.value.free and nest.kind(a) is Kind.LOOP}
+        for fold in one.folds if tile.after not in one.rows else ():
+            if not loops <= fold.free and tile.name in _read_in(fold):
+                raise OptError(f"cannot fill {tile.name}: its rows are not those of who reads it")
+
+
+def _read_in(fold: Fold) -> set[str]:
+    """The tiles that a fold reads."""
+    return {e.name for e in toposort([fold.body]) if isinstance(e, Stored)}
 
 
 def ways(one: Nest, slot: int) -> list[Expr]:
@@ -232,21 +282,26 @@ def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
 def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tuple[Tile, Nest]:
     outside = walked_before(nest, one, after)
     folded = {a for fold in one.folds for a in fold.axes}
+    folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
     position = next(
         e.position for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free
     )
-    inner = sorted(
-        factor.free - outside,
-        key=lambda a: (ORDER[nest.kind(a)], a in folded, -abs(position.factor(a)), a.name),
-    )
+    inner = factor.free - outside
     if not inner:
         raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
     if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
         raise OptError(f"cannot stage {factor}: its last step is shorter")
-    own = {a: Axis(f"{a.name}_{name}", a.size) for a in inner}
+    if Kind.THREAD in dict(nest.kinds).values():
+        order, index = _as_in_memory(inner, folded, position, factor.dtype.itemsize)
+    else:
+        order = sorted(
+            inner,
+            key=lambda a: (ORDER[nest.kind(a)], a in folded, -abs(position.factor(a)), a.name),
+        )
+        index = row_major([linear(a) for a in order], [a.size for a in order])
+    own = {a: Axis(f"{a.name}_{name}", a.size) for a in order}
     value = substitute(factor, {a: linear(b) for a, b in own.items()})
-    index = row_major([linear(a) for a in inner], [a.size for a in inner])
-    stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, inner))
+    stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, order))
     place = index.substitute({a: linear(b) for a, b in own.items()})
     return Tile(name, tuple(own.values()), place, value, after), reading(one, factor, stored)
 
@@ -272,3 +327,29 @@ def guarded(value: Expr, guard: Valid) -> Expr:
         return made
 
     return rewrite(value, rule)
+
+
+def _as_in_memory(
+    inner: Iterable[Axis], folded: set[Axis], position: Linear, itemsize: int
+) -> tuple[list[Axis], Linear]:
+    """The axes of a tile that lies as its source does: rows of what is folded, or columns.
+
+    Rows are an odd number of 16 bytes apart, so that neighbours in a column are not in the same
+    banks of shared memory.
+    """
+
+    def stride(axis: Axis) -> int:
+        found = position.stride(axis)
+        return 1 << 60 if found is None else abs(found)
+
+    order = sorted(inner, key=lambda a: (-stride(a), a.name))
+    last = [a for a in order if a not in folded]
+    if not last or min(map(stride, order)) < min(map(stride, last)):
+        last = [a for a in order if a in folded]
+    first = [a for a in order if a not in last]
+    length = prod(a.size for a in last)
+    if length * itemsize % 32 == 0:
+        length += 16 // itemsize
+    sizes = [*(a.size for a in first), length]
+    along = row_major([linear(a) for a in last], [a.size for a in last])
+    return [*first, *last], row_major([*map(linear, first), along], sizes)

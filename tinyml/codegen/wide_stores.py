@@ -9,7 +9,17 @@ from itertools import product
 from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, substitute
 from tinyml.codegen.nest import Kind, LoopNest, Store
 from tinyml.codegen.scope import Known, stepped
-from tinyml.index import ZERO, Axis, Linear, linear, substitute_valid
+from tinyml.index import (
+    ZERO,
+    Axis,
+    Valid,
+    both,
+    inside,
+    linear,
+    steps_by,
+    substitute_valid,
+    uniform,
+)
 
 
 def substitute_store(store: Store, known: Known) -> Store | None:
@@ -23,32 +33,42 @@ def substitute_store(store: Store, known: Known) -> Store | None:
 
 
 def widened(store: Store, lane: Axis) -> Store:
-    """The store with loads that lie side by side along `lane` done in one access."""
+    """The store with loads that lie side by side along `lane` done in one access.
+
+    Conditions that hold for all lanes or for none are those of the first lane.
+    """
+    valid = _of_all(store.valid, lane)
+    return replace(store, value=wide_loads(store.value, lane), valid=valid)
+
+
+def wide_loads(value: Expr, lane: Axis) -> Expr:
+    """The value with loads that lie side by side along `lane` done in one access."""
 
     def widen(e: Expr) -> Expr | None:
-        if not isinstance(e, Load) or not _wide_at(e, lane):
+        valid = _of_all(e.valid, lane) if isinstance(e, Load) else ()
+        if not isinstance(e, Load) or not _wide_at(e, valid, lane):
             return None
-        wide = Wide(e.slot, e.dtype, e.position.substitute({lane: ZERO}), e.valid, lane.size)
+        wide = Wide(e.slot, e.dtype, e.position.substitute({lane: ZERO}), valid, lane.size)
         part: Expr = Part(wide, linear(lane))
         return part
 
-    value = rewrite(store.value, widen)
-    return replace(store, value=value)
+    return rewrite(value, widen)
 
 
-def _wide_at(e: Load, lane: Axis) -> bool:
-    in_one = e.dtype.itemsize * lane.size in (4, 8, 16)
-    return in_one and not any(lane in v.free for v in e.valid) and _aligned(e.position, lane)
-
-
-def _aligned(position: Linear, lane: Axis) -> bool:
-    """Whether all lanes are one place after another from a multiple of their number on."""
-    start = position - linear(lane)
-    return (
-        position.stride(lane) == 1
-        and all(f % lane.size == 0 for _, f in start.terms)
-        and start.constant % lane.size == 0
+def _of_all(valid: Valid, lane: Axis) -> Valid:
+    """Conditions without the lane, where it makes no difference."""
+    first = {lane: ZERO}
+    changed = (
+        inside(v.index.substitute(first), v.low, v.high) if uniform(v, (lane,), lane.size) else v
+        for v in valid
     )
+    return both(changed) or ()
+
+
+def _wide_at(e: Load, valid: Valid, lane: Axis) -> bool:
+    in_one = e.dtype.itemsize * lane.size in (4, 8, 16)
+    apart = any(lane in v.free for v in valid)
+    return in_one and not apart and steps_by(e.position, (lane,), lane.size)
 
 
 def stream(nest: LoopNest, lane: Axis) -> LoopNest:
@@ -56,7 +76,7 @@ def stream(nest: LoopNest, lane: Axis) -> LoopNest:
 
     def streamed(store: Store) -> Store:
         whole = store.op is None and not any(lane in v.free for v in store.valid)
-        also = whole and _aligned(store.position, lane)
+        also = whole and steps_by(store.position, (lane,), lane.size)
         return replace(store, streams=store.streams or also)
 
     nests = tuple(

@@ -22,7 +22,7 @@ _UNROLLS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # 1 is none
 _DOUBLED = {OptKind.SPLIT, OptKind.LANES, OptKind.THREAD, OptKind.BLOCK, OptKind.PEEL, OptKind.PAD}
 _WHOLE = {OptKind.PEEL, OptKind.PAD}  # make an axis a multiple of what later Opts divide it by
 _NEEDED = {OptKind.COLLAPSE, OptKind.GRID, OptKind.PHASE, *_WHOLE}  # not worth being left out
-_STAGED = {OptKind.BLOCK, OptKind.STAGE}  # come last
+_STAGED = {OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE}  # come last
 
 
 def seeds(plain: LoopNest, target: Target) -> Iterator[Opts]:
@@ -53,6 +53,8 @@ def _amounts(opt: Opt) -> list[int]:
     if opt.kind is OptKind.UNROLL and opt.amount in _UNROLLS:
         at = _UNROLLS.index(opt.amount)
         return [a for a in (*_UNROLLS[at + 1 : at + 2], *_UNROLLS[max(at - 1, 0) : at]) if a > 1]
+    if opt.kind is OptKind.PIPELINE:
+        return [a for a in (opt.amount + 1, opt.amount - 1) if a > 1]
     if opt.kind in _DOUBLED and opt.amount > 1:
         return [a for a in (2 * opt.amount, opt.amount // 2) if a > 1]
     return []

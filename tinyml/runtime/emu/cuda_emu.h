@@ -3,12 +3,13 @@
 // The same source text that nvcc compiles for a card becomes a shared object that runs on the CPU,
 // thread by thread (emu_scheduler.h). What is here is what tinyml generates and a little more.
 //
-// Inline PTX cannot be emulated. It is allowed only inside the helpers of cuda_fragments.cuh,
+// Inline PTX cannot be emulated. It is allowed only in the helpers of codegen/cuda_fragments.cuh,
 // whose twins are in emu_fragments.h:
 //
-//     tinyml_mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
-//     tinyml_mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
-//     tinyml_mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
+//     tinyml_mma_m16n8k16_f16(float *d, const unsigned *a, const unsigned *b)
+//     tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a, const unsigned *b)
+//     tinyml_mma_m16n8k8_tf32(float *d, const unsigned *a, const unsigned *b)
+//     tinyml_tf32(float x)
 //     tinyml_ldmatrix_x4(unsigned (&r)[4], const void *shared)
 //     tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared)
 //     tinyml_cp_async16(void *shared, const void *global)

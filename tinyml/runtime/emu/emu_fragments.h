@@ -1,4 +1,4 @@
-// The twins of cuda_fragments.cuh: tensor-core fragments and asynchronous copies, without PTX.
+// The twins of codegen/cuda_fragments.cuh: tensor-core fragments and asynchronous copies, no PTX.
 // A change of a name or an argument here is a change there.
 #pragma once
 
@@ -51,8 +51,8 @@ inline float b_element_tf32(const Contributions &rows, int k, int column) {
 }
 
 template <class A, class B>
-void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], int depth, A a_at,
-              B b_at, Site site) {
+void multiply(float *d, const unsigned *a, const unsigned *b, int depth, A a_at, B b_at,
+              Site site) {
   Fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   const Contributions &rows = exchange(0xffffffffu, &mine, sizeof mine, site);
   for (int i = 0; i < 4; i++) {
@@ -86,22 +86,27 @@ inline void load_matrices(unsigned (&r)[4], const void *shared, bool transposed,
 
 }  // namespace emu
 
-inline void tinyml_mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+inline void tinyml_mma_m16n8k16_f16(float *d, const unsigned *a, const unsigned *b,
                                     int line = __builtin_LINE()) {
   emu::multiply(d, a, b, 16, emu::a_element<__half>, emu::b_element<__half>,
                 {"mma.m16n8k16.f16", line});
 }
 
-inline void tinyml_mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4],
-                                     const unsigned (&b)[2], int line = __builtin_LINE()) {
+inline void tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a, const unsigned *b,
+                                     int line = __builtin_LINE()) {
   emu::multiply(d, a, b, 16, emu::a_element<__nv_bfloat16>, emu::b_element<__nv_bfloat16>,
                 {"mma.m16n8k16.bf16", line});
 }
 
-inline void tinyml_mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+inline void tinyml_mma_m16n8k8_tf32(float *d, const unsigned *a, const unsigned *b,
                                     int line = __builtin_LINE()) {
   emu::multiply(d, a, b, 8, emu::a_element_tf32, emu::b_element_tf32,
                 {"mma.m16n8k8.tf32", line});
+}
+
+inline unsigned tinyml_tf32(float x) {
+  unsigned bits = emu::bits_as<unsigned>(x);
+  return x != x ? bits : (bits + 0x1000u) & 0xffffe000u;
 }
 
 inline void tinyml_ldmatrix_x4(unsigned (&r)[4], const void *shared,

@@ -5,8 +5,8 @@
 #ifndef __CUDA_EMU__
 
 // d (16 x 8) += a (16 x 16) @ b (16 x 8), by all 32 lanes of a warp, sums in float32.
-__device__ __forceinline__ void tinyml_mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4],
-                                                        const unsigned (&b)[2]) {
+__device__ __forceinline__ void tinyml_mma_m16n8k16_f16(float *d, const unsigned *a,
+                                                        const unsigned *b) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -14,8 +14,8 @@ __device__ __forceinline__ void tinyml_mma_m16n8k16_f16(float (&d)[4], const uns
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4],
-                                                         const unsigned (&b)[2]) {
+__device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a,
+                                                         const unsigned *b) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -24,13 +24,20 @@ __device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float (&d)[4], const un
 }
 
 // d (16 x 8) += a (16 x 8) @ b (8 x 8): float32 bits, of which the upper 19 count.
-__device__ __forceinline__ void tinyml_mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4],
-                                                        const unsigned (&b)[2]) {
+__device__ __forceinline__ void tinyml_mma_m16n8k8_tf32(float *d, const unsigned *a,
+                                                        const unsigned *b) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// A float as tf32: rounded to the upper 19 bits, halves away from zero.
+__device__ __forceinline__ unsigned tinyml_tf32(float x) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
 }
 
 __device__ __forceinline__ unsigned tinyml_shared_address(const void *shared) {

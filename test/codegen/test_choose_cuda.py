@@ -1,0 +1,230 @@
+"""What the rules of thumb for CUDA make of products of matrices, and what nvcc makes of that."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+from products import TOLERANCE, kernel_of, product
+
+from tinyml import Device, Tensor, lazy
+from tinyml.codegen.compile import compile
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.lower import lower
+from tinyml.codegen.opts import Opt, OptKind
+from tinyml.codegen.target import Target
+from tinyml.dtype import DType, bfloat16, float16, float32, float64
+from tinyml.errors import DeviceError
+from tinyml.lazy import LazyBuffer
+from tinyml.program import Program
+from tinyml.runtime import nvcc
+
+CARD = replace(stages.CUDA, cores=132, cache=227 << 10, capability=90)
+OLDER = replace(CARD, capability=75)
+TF32 = replace(CARD, tf32=True)
+
+
+def chosen(root: LazyBuffer, target: Target = CARD) -> list[Opt]:
+    return choose(lower(kernel_of(root)), target)[0]
+
+
+def kinds(root: LazyBuffer, target: Target = CARD) -> set[OptKind]:
+    return {opt.kind for opt in chosen(root, target)}
+
+
+def rounded(*shape: int) -> LazyBuffer:
+    """Floats as halves, as factors of products that are summed in float32."""
+    return lazy.cast(lazy.cast(leaf(*shape), float16), float32)
+
+
+# ---- what is chosen ----
+
+
+def test_halves_are_multiplied_on_tensor_cores_that_there_are() -> None:
+    for dtype in (float16, bfloat16):
+        assert {OptKind.FRAGMENT, OptKind.PIPELINE} <= kinds(product(256, 256, 256, dtype))
+        assert OptKind.FRAGMENT not in kinds(product(256, 256, 256, dtype), OLDER)
+
+
+def test_floats_are_not_unless_they_may_lose_bits() -> None:
+    root = product(256, 256, 256, float32)
+    assert OptKind.FRAGMENT not in kinds(root)
+    assert OptKind.FRAGMENT in kinds(root, TF32)
+    doubles = graphs.matmul(leaf(256, 256, dtype=float64), leaf(256, 256, dtype=float64))
+    assert OptKind.FRAGMENT not in kinds(doubles, TF32)
+
+
+def test_copies_under_way_are_for_cards_that_know_them() -> None:
+    root = product(256, 256, 256, float32)
+    assert OptKind.PIPELINE in kinds(root)
+    assert OptKind.PIPELINE not in kinds(root, OLDER)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_a_block_for_most_multiprocessors(dtype: DType) -> None:
+    """Large tiles where there are many, smaller ones where there would be few."""
+    for size in (512, 1024, 4096):
+        program = compile(kernel_of(product(size, size, size, dtype)), CARD)
+        assert program.grid >= 96
+        largest = size == 4096
+        assert (program.grid == (size // 128) ** 2) == largest
+        assert program.shared <= CARD.cache // 2
+
+
+def test_neighbouring_blocks_share_columns_in_a_cache() -> None:
+    source = compile(kernel_of(product(4096, 64, 4096, float16)), CARD).source
+    assert "i0s = (int)blockIdx.x % 8;" in source
+
+
+# ---- that it is right ----
+
+SIZES = [
+    (64, 64, 64), (16, 16, 16), (33, 47, 65), (128, 20, 40), (24, 200, 24), (200, 33, 16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(64, 64, 64), (33, 47, 65)], ids=str)
+def test_factors_that_are_computed_go_through_registers(size: tuple[int, int, int]) -> None:
+    m, k, n = size
+    root = graphs.matmul(rounded(m, k), rounded(k, n))
+    runners = {"simulated": stages.simulated(CARD, None)}
+    if Device.available("EMU"):
+        runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root))
+    stages.agree([root], graphs.values([root]), runners, rtol=1e-2, atol=1e-2)
+    wide = "pack<float, 4>" in compile(kernel_of(root), CARD).source
+    assert wide == (m == 64)  # four floats at a time, where they lie so
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_products_of_many_sizes(size: tuple[int, int, int], dtype: DType) -> None:
+    target = replace(CARD, tf32=True)
+    root = product(*size, dtype, (size[0] % 3 == 0, size[2] % 3 == 0))
+    runners = {"simulated": stages.simulated(target, None)}
+    if Device.available("EMU"):
+        runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
+    tolerance = TOLERANCE[dtype]
+    stages.agree([root], graphs.values([root]), runners, rtol=tolerance, atol=tolerance)
+
+
+def test_a_matrix_times_itself() -> None:
+    x = lazy.cast(leaf(48, 64, dtype=bfloat16), float32)
+    root = graphs.matmul(x, lazy.permute(x, (1, 0)))
+    assert [opt.kind for opt in chosen(root)].count(OptKind.STAGE) == 2
+    runner = stages.simulated(CARD, None)
+    stages.agree([root], graphs.values([root]), {"simulated": runner}, rtol=0.05, atol=0.05)
+
+
+def test_a_layer_and_its_gradients(rng: np.random.Generator) -> None:
+    """Products with either factor mirrored, batches, bias, activation, residual."""
+    given = [rng.standard_normal(s, dtype=np.float32) for s in ((3, 40, 64), (48, 64), (48,))]
+
+    def run(device: str) -> list[np.ndarray]:
+        x, w, b = (Tensor(a, device=device).bfloat16().requires_grad_() for a in given)
+        y = x.linear(w.T, b).relu() + x[:, :, :48]
+        z = y @ y.transpose(1, 2)
+        (z * z).mean().backward()
+        return [t.float().numpy() for t in (z, x.grad, w.grad, b.grad)]
+
+    for found, wanted in zip(run("EMU"), run("NUMPY"), strict=True):
+        close = 0.03 * np.abs(wanted).max()
+        np.testing.assert_allclose(found, wanted, rtol=0.05, atol=close)
+
+
+def test_a_convolution_of_halves(rng: np.random.Generator) -> None:
+    given = [rng.standard_normal(s, dtype=np.float32) for s in ((2, 32, 6, 16), (16, 32, 3, 3))]
+
+    def run(device: str) -> np.ndarray:
+        x, w = (Tensor(a, device=device).half() for a in given)
+        return x.conv2d(w, padding=1).float().numpy()
+
+    np.testing.assert_allclose(run("EMU"), run("NUMPY"), rtol=0.01, atol=0.1)
+
+
+# ---- what CUDA's own compiler says ----
+
+
+@functools.cache
+def tools() -> nvcc.Toolchain:
+    return nvcc.find()
+
+
+def compiled(program: Program, architecture: str, folder: Path) -> tuple[nvcc.Resources, Path]:
+    """What a kernel takes of a multiprocessor, and its cubin."""
+    try:
+        cubin, output = tools().compile(program.text, architecture)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    place = folder / f"{program.name}_{architecture}.cubin"
+    place.write_bytes(cubin)
+    return nvcc.parse_resources(output)[program.name], place
+
+
+KERNELS = {
+    "bfloat16": lambda: (product(4096, 4096, 4096, bfloat16), CARD),
+    "bfloat16 mirrored": lambda: (product(4096, 4096, 4096, bfloat16, (True, True)), CARD),
+    "float16 edges": lambda: (product(1000, 1000, 1000, float16), CARD),
+    "computed": lambda: (graphs.matmul(rounded(4096, 4096), rounded(4096, 4096)), CARD),
+    "float32": lambda: (product(4096, 4096, 4096, float32), CARD),
+    "float32 as tf32": lambda: (product(4096, 4096, 4096, float32), TF32),
+}
+ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]
+CASES = [(name, "sm_90a") for name in KERNELS] + [
+    ("bfloat16", "sm_80"), ("bfloat16", "sm_89"), ("float32", "sm_80"), ("float32", "sm_89"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "architecture"), CASES)
+def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None:
+    resources, cubin = compiled(
+        compile(kernel_of(KERNELS[name]()[0]), KERNELS[name]()[1]), architecture, tmp_path
+    )
+    assert not resources.spills
+    assert not resources.stack
+    if name != "float32":  # whose sums of groups of steps fill a multiprocessor by themselves
+        assert resources.registers * 128 * 2 <= 65536  # two blocks on a multiprocessor
+    found = instructions(cubin)
+    if name == "computed":
+        assert found["LDG.E.128.CONSTANT"] > 0 == found["LDG.E.CONSTANT"]
+        assert found["STS.64"] == found["LDG.E.128.CONSTANT"]
+    else:
+        assert found["LDGSTS.E.BYPASS.128"] > 0  # copies of 16 bytes past the registers
+    if name == "float32":
+        assert found["LDS.128"] >= found["FFMA"] // 16
+        assert found["LDG.E.128.CONSTANT"] > 0  # the bias
+        assert not any(op.startswith("HMMA") for op in found)
+    else:
+        matrices = sum(n for op, n in found.items() if op.startswith("HMMA"))
+        loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
+        assert matrices > 2 * loads > 0  # what is loaded once is multiplied several times
+
+
+def instructions(cubin: Path) -> Counter[str]:
+    """How many there are of each, by cuobjdump; skips where there is none."""
+    found = next(_dumpers(), None)
+    if found is None:
+        pytest.skip("no cuobjdump with nvdisasm: pip install nvidia-cuda-cuobjdump nvidia-nvdisasm")
+    path = os.pathsep.join([str(found.parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [found, "-sass", cubin], capture_output=True, text=True, check=True, env={"PATH": path}
+    )
+    line = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+ )?([A-Z][\w.]+)", re.MULTILINE)
+    return Counter(line.findall(done.stdout))
+
+
+def _dumpers() -> Iterator[Path]:
+    for folder in (*os.environ["PATH"].split(os.pathsep), "/usr/local/cuda/bin"):
+        if all(shutil.which(tool, path=folder) for tool in ("cuobjdump", "nvdisasm")):
+            yield Path(folder, "cuobjdump")

@@ -1,0 +1,182 @@
+template <class T, int N> struct __align__(sizeof(T) * N) pack { T at[N]; };
+template <class To, class From> __device__ __forceinline__ To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From), "the same number of bits");
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}
+#include <cuda_bf16.h>
+// The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
+// emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
+// Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
+// Needs sm_80 or later, and no header.
+#ifndef __CUDA_EMU__
+
+// d (16 x 8) += a (16 x 16) @ b (16 x 8), by all 32 lanes of a warp, sums in float32.
+__device__ __forceinline__ void tinyml_mma_m16n8k16_f16(float *d, const unsigned *a,
+                                                        const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a,
+                                                         const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d (16 x 8) += a (16 x 8) @ b (8 x 8): float32 bits, of which the upper 19 count.
+__device__ __forceinline__ void tinyml_mma_m16n8k8_tf32(float *d, const unsigned *a,
+                                                        const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// A float as tf32: rounded to the upper 19 bits, halves away from zero.
+__device__ __forceinline__ unsigned tinyml_tf32(float x) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
+__device__ __forceinline__ unsigned tinyml_shared_address(const void *shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+// Four 8x8 matrices of 16-bit values: lane l gives the address of row l%8 of matrix l/8.
+__device__ __forceinline__ void tinyml_ldmatrix_x4(unsigned (&r)[4], const void *shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(tinyml_shared_address(shared))
+               : "memory");
+}
+
+__device__ __forceinline__ void tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(tinyml_shared_address(shared))
+               : "memory");
+}
+
+// 16 bytes from global to shared memory, past the registers and (cg) past the L1 cache.
+__device__ __forceinline__ void tinyml_cp_async16(void *shared, const void *global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global)
+               : "memory");
+}
+
+// The same where `valid`, else 16 zero bytes: nothing is read then.
+__device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const void *global,
+                                                          bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Ends a group of copies; wait<N> returns when at most N groups of this thread are under way.
+__device__ __forceinline__ void tinyml_cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int groups_left>
+__device__ __forceinline__ void tinyml_cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
+}
+
+// A barrier (1 to 15; 0 is __syncthreads) among `threads` threads of the block, whole warps.
+__device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+#endif
+
+struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
+template <bool crosswise>
+__device__ __forceinline__ fragment load_fragment(const void *row) {
+  fragment held;
+  if constexpr (crosswise) tinyml_ldmatrix_x4_trans(held.at, row);
+  else tinyml_ldmatrix_x4(held.at, row);
+  return held;
+}
+__device__ __forceinline__ void add_product_bfloat16(
+    pack<float, 8> &sums, const fragment &a, const fragment &b) {
+  tinyml_mma_m16n8k16_bf16(sums.at, a.at, b.at);
+  tinyml_mma_m16n8k16_bf16(sums.at + 4, a.at, b.at + 2);
+}
+template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
+// sum_mul_add_max_64x96_r128
+//   v0 = cast(slot1, float32)             : 64x128 float32
+//   v1 = reshape(v0)                      : 64x128x1 float32
+//   v2 = expand(v1)                       : 64x128x96 float32
+//   v3 = cast(slot2, float32)             : 128x96 float32
+//   v4 = reshape(v3)                      : 1x128x96 float32
+//   v5 = expand(v4)                       : 64x128x96 float32
+//   v6 = v2 * v5                          : 64x128x96 float32
+//   v7 = sum(v6) over axis 1              : 64x1x96 float32
+//   v8 = reshape(v7)                      : 64x96 float32
+//   v9 = cast(v8, bfloat16)               : 64x96 bfloat16
+//  v10 = reshape(slot3)                   : 1x96 bfloat16
+//  v11 = expand(v10)                      : 64x96 bfloat16
+//  v12 = v9 + v11                         : 64x96 bfloat16
+//  v13 = max(v12, 0)                      : 64x96 bfloat16
+// slot0 = v13
+extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_4ceb647e(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+  extern __shared__ __align__(16) unsigned char tinyml_shared[];
+  __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
+  __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 7632);
+  const int ty = threadIdx.y;
+  const int i1 = (int)blockIdx.x;
+  const int i0t = ty / 64;
+  const int i1t = ty / 32 % 2;
+  const int i0q = ty / 4 % 8;
+  const int i1q = ty % 4;
+  pack<float, 8> acc0 = {{0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
+  pack<float, 8> acc1 = {{0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
+  tinyml_cp_async16(tile1 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (ty / 4 * 96 + i1 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8));
+  for (int c_tile0 = 0; c_tile0 < 2; ++c_tile0) {
+    tinyml_cp_async16(tile0 + (c_tile0 * 1280 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (c_tile0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8));
+  }
+  tinyml_cp_async_commit();
+  tinyml_cp_async16(tile1 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 1272), slot2 + (ty / 4 * 96 + i1 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 3072));
+  for (int c_tile0 = 0; c_tile0 < 2; ++c_tile0) {
+    tinyml_cp_async16(tile0 + (c_tile0 * 1280 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 2552), slot1 + (c_tile0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8 + 32));
+  }
+  tinyml_cp_async_commit();
+  for (int r0 = 0; r0 < 4; ++r0) {
+    tinyml_cp_async_wait<1>();
+    __syncthreads();
+    if (r0 <= 1) tinyml_cp_async16(tile1 + ((r0 + 2) % 3 * 1272 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (r0 * 3072 + ty / 4 * 96 + i1 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 6144));
+    for (int c_tile0 = 0; c_tile0 < 2; ++c_tile0) {
+      if (r0 <= 1) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 2552 + c_tile0 * 1280 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (c_tile0 * 4096 + ty / 4 * 128 + r0 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 64));
+    }
+    tinyml_cp_async_commit();
+    for (int r0s = 0; r0s < 2; ++r0s) {
+      const fragment v2 = load_fragment<false>(tile0 + (r0 % 3 * 2552 + i0t * 1280 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + r0s * 16 + (i0q * 4 + i1q) / 16 * 8));
+      const fragment v3 = load_fragment<true>(tile1 + (r0 % 3 * 1272 + r0s * 640 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + i1t * 16 + (i0q * 4 + i1q) / 16 * 8));
+      add_product_bfloat16(acc0, v2, v3);
+      const fragment v4 = load_fragment<false>(tile0 + (r0 % 3 * 2552 + i0t * 1280 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + r0s * 16 + (i0q * 4 + i1q) / 16 * 8 + 640));
+      add_product_bfloat16(acc1, v4, v3);
+    }
+  }
+  const pack<__nv_bfloat16, 2> v5 = *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 32 + i1t * 16 + i1q * 2));
+  const pack<__nv_bfloat16, 2> v6 = *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 32 + i1t * 16 + i1q * 2 + 8));
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[0])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[1])) + __bfloat162float(v5.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[4])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[5])) + __bfloat162float(v6.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[2])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[3])) + __bfloat162float(v5.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[6])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[7])) + __bfloat162float(v6.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 1536)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[0])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[1])) + __bfloat162float(v5.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 1544)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[4])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[5])) + __bfloat162float(v6.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 2304)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[2])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[3])) + __bfloat162float(v5.at[1]))), 0.0f))};
+  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 2312)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[6])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[7])) + __bfloat162float(v6.at[1]))), 0.0f))};
+}

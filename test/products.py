@@ -1,0 +1,37 @@
+"""Products of matrices as kernels, for tests of tensor cores."""
+
+from __future__ import annotations
+
+import graphs
+import stages
+from graphs import leaf
+
+from tinyml import lazy
+from tinyml.dtype import DType, bfloat16, float16, float32
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
+from tinyml.schedule import schedule
+
+TOLERANCE = {float16: 0.01, bfloat16: 0.05, float32: 0.01}  # float32 with 10 bits of fraction
+
+
+def product(
+    m: int, k: int, n: int, dtype: DType, crosswise: tuple[bool, bool] = (False, False)
+) -> LazyBuffer:
+    """relu(x @ y + z), sums in float32; a factor that is crosswise lies mirrored in memory."""
+
+    def factor(rows: int, columns: int, mirrored: bool) -> LazyBuffer:
+        shape = (columns, rows) if mirrored else (rows, columns)
+        given = lazy.cast(leaf(*shape, dtype=dtype), float32)
+        return lazy.permute(given, (1, 0)) if mirrored else given
+
+    summed = graphs.matmul(factor(m, k, crosswise[0]), factor(k, n, crosswise[1]))
+    biased = graphs.add(lazy.cast(summed, dtype), graphs.spread(leaf(n, dtype=dtype), (m, n)))
+    return lazy.map_(Op.MAX, biased, graphs.const(0, biased))
+
+
+def kernel_of(root: LazyBuffer) -> Kernel:
+    """The one kernel that a graph becomes."""
+    (k,) = stages.kernels_of(schedule([root]))
+    return k

@@ -1,0 +1,172 @@
+"""Rules of thumb for products of matrices in CUDA: which tiles blocks, warps and threads get.
+
+Tensor cores multiply what they know: halves, and floats if TF32 says that they may lose bits. Other
+floats are multiplied by threads that keep sums in registers. Tiles are as large as leaves a block
+for most multiprocessors, since what blocks read in all shrinks with the edges of a tile.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen.chooser import Chooser
+from tinyml.codegen.expr import Load
+from tinyml.codegen.fragments import EDGE, Sides, sides_of
+from tinyml.codegen.nest import Kind
+from tinyml.codegen.opts import OptKind
+from tinyml.graph import toposort
+from tinyml.index import Axis
+
+LARGEST = 128  # rows and columns of a block's tile
+BYTES = 64  # of the fold that a row of a tile holds
+STAGES = 4  # of a tile, at most
+THREADS = 16  # along either edge of a tile, where each thread has sums of its own
+NEIGHBOURS = 4  # floats that are read at once
+ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
+GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
+
+
+def multiply(chooser: Chooser, number: int) -> bool:
+    """Choose tiles for a product of matrices; False if it is too small, or of other numbers."""
+    sides = sides_of(chooser.one(number))
+    if sides is None or len(chooser.nest.nests) > 1 or not sides.depth:
+        return False
+    axis = max(sides.fold.axes, key=lambda a: (a.size, a.name))
+    small = min(sides.rows.size, sides.columns.size, axis.size) < EDGE
+    if small or axis not in sides.a.free & sides.b.free:
+        return False
+    before = chooser.nest, [*chooser.opts]
+    target = chooser.target
+    if target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
+        done = _on_tensor_cores(chooser, number, sides, axis)
+    else:
+        done = sides.depth == 8 and _in_registers(chooser, number, sides, axis)
+    if not done:
+        chooser.nest, chooser.opts[:] = before
+    return done
+
+
+def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+    edges = _edges(chooser, number, sides)
+    step = BYTES // sides.a.dtype.itemsize
+    step = step if axis.size > step // 2 else step // 2
+    if not _padded(chooser, sides, axis, (*edges, step)):
+        return False
+    if not chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth):
+        return False
+    for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
+        warps = 2 if edge > EDGE else 1
+        _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // warps)
+        _divided(chooser, walked.name, OptKind.THREAD, warps)
+    _to_grid(chooser, number, sides)
+    _stage(chooser, number, sides, axis, step // sides.depth)
+    return True
+
+
+def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+    """Each of 16 x 16 threads keeps sums of several rows and columns, four of which are neighbours.
+
+    So it reads 16 bytes of shared memory at a time, along either axis of a tile.
+    """
+    edges = _edges(chooser, number, sides)
+    step = BYTES // sides.a.dtype.itemsize
+    if len(sides.fold.axes) > 1 or min(edges) < 2 * EDGE:
+        return False
+    if not _padded(chooser, sides, axis, (*edges, step)):
+        return False
+    for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
+        each, name = edge // THREADS, walked.name
+        kind = OptKind.LANES if walked is sides.columns else OptKind.UNROLL
+        if not chooser.apply(kind, name, min(each, NEIGHBOURS)):
+            return False
+        _divided(chooser, name, OptKind.THREAD, THREADS)
+        _divided(chooser, name, OptKind.SPLIT, each // NEIGHBOURS)
+        _divided(chooser, f"{name}s", OptKind.UNROLL, each // NEIGHBOURS)
+    _to_grid(chooser, number, sides)
+    _stage(chooser, number, sides, axis, step)
+    return True
+
+
+def _padded(chooser: Chooser, sides: Sides, axis: Axis, sizes: tuple[int, ...]) -> bool:
+    """Whether rows, columns and what is folded could be made whole steps of these sizes."""
+    walked = sides.rows, sides.columns, axis
+    return all(
+        a.size % size == 0 or chooser.apply(OptKind.PAD, a, size)
+        for a, size in zip(walked, sizes, strict=True)
+    )
+
+
+def _divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
+    if amount > 1:
+        chooser.apply(kind, name, amount)
+
+
+def _edges(chooser: Chooser, number: int, sides: Sides) -> tuple[int, int]:
+    """Rows and columns of a block's tile."""
+    rows, columns = _edge(sides.rows.size), _edge(sides.columns.size)
+    others = prod(a.size for a in chooser.one(number).rows)
+    others //= sides.rows.size * sides.columns.size
+
+    def blocks() -> int:
+        return others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
+
+    while 4 * blocks() < 3 * chooser.target.cores and max(rows, columns) > 2 * EDGE:
+        if columns >= rows:
+            columns //= 2
+        else:
+            rows //= 2
+    return rows, columns
+
+
+def _edge(size: int) -> int:
+    """The largest edge of a tile that makes an axis of `size` not much longer."""
+    edge = LARGEST
+    while edge > EDGE and -(-size // edge) * edge * 5 > size * 8:
+        edge //= 2
+    return edge
+
+
+def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
+    """Blocks of a group of rows go through the columns together."""
+    rows, columns = (chooser.row(number, a.name) for a in (sides.rows, sides.columns))
+    if rows and columns and rows.size > GROUP and rows.size % GROUP == 0:
+        others = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
+        if chooser.apply(OptKind.SPLIT, rows, GROUP):
+            front = [a.name for a in others if a not in (rows, columns)]
+            for name in reversed([*front, rows.name, columns.name]):
+                chooser.apply(OptKind.ORDER, name)
+    chooser.bind_grid(number)
+
+
+def _stage(chooser: Chooser, number: int, sides: Sides, axis: Axis, steps: int) -> None:
+    """Both factors in tiles, `steps` steps of an axis at a time, filled ahead if there are more."""
+    inner = _inner(chooser, number, axis.name, steps)
+    folded = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
+    grid = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
+    if not folded and not grid:
+        return
+    after = (folded or grid)[-1]
+    for factor in (sides.a, sides.b):
+        loads = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+        load = next(loads, None)
+        if load is not None and not chooser.apply(OptKind.STAGE, after, slot=load.slot):
+            chooser.apply(OptKind.STAGE, after, 1, load.slot)  # both factors read it
+    tiles = chooser.one(number).tiles
+    if folded and tiles and chooser.target.capability >= ASYNCHRONOUS:
+        held = sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
+        cache = chooser.target.cache
+        shared = max(2, cache // held // 2)  # by two blocks, if they hold enough each
+        stages = min(STAGES, after.size, shared, cache // held)
+        chooser.apply(OptKind.PIPELINE, after, stages)
+
+
+def _inner(chooser: Chooser, number: int, name: str, steps: int) -> set[str]:
+    """Names of the axes that `steps` steps of a fold become, four of them written out."""
+    walked = next((a for a in chooser.one(number).axes if a.name == name), None)
+    if walked is None or steps == 1:
+        return set()
+    if walked.size > steps and chooser.apply(OptKind.SPLIT, name, steps):
+        name = f"{name}s"
+    if steps > NEIGHBOURS:  # products of single numbers
+        chooser.apply(OptKind.UNROLL, name, NEIGHBOURS)
+    return {name, f"{name}u"}

@@ -1,0 +1,264 @@
+"""Fragments: sums of products that the warps of a block make together, on tensor cores.
+
+A warp multiplies 16 x k by k x 16 elements at once and adds the products to 16 x 16 sums, of which
+each lane holds eight: with q, r = lane // 4, lane % 4, those in row q + 8h and column 2r + p + 8g,
+for h, p and g below 2. What is made of the sums then is as ever: lanes are threads, h, p and g are
+steps that are written out.
+
+    FRAGMENT        i0 -> i0, i0h, i0q    i1 -> i1, i1h, i1q, i1p    r0 -> r0
+                    fold r0 of x * y  ->  fold r0 of the lane's share of x @ y, whose parts are
+                    i1h i0h i1p
+    `placed`        x and y, element by element, become what the lane loads of their tiles
+
+k is 16 for halves; 8 for floats, of which tensor cores take the upper 19 bits. Numbers of lanes
+and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from tinyml.codegen.change import Change, OptError
+from tinyml.codegen.expr import (
+    Alu,
+    Bundle,
+    Expr,
+    Fold,
+    Fragment,
+    Part,
+    Product,
+    Stored,
+    rewrite,
+    substitute,
+)
+from tinyml.codegen.linear import TX
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk
+from tinyml.codegen.tiles import reading
+from tinyml.dtype import float32
+from tinyml.index import Axis, Linear, linear
+from tinyml.ops import Op
+
+EDGE = 16  # rows and columns of the sums of a warp
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A sum of products, as one of matrices: `rows` walks one factor, `columns` the other."""
+
+    fold: Fold
+    rows: Axis
+    columns: Axis
+    a: Expr
+    b: Expr
+
+    @property
+    def depth(self) -> int:
+        """How many products tensor cores add up at once; 0 if they know no such numbers."""
+        same = self.a.dtype is self.b.dtype
+        return 16 if same and self.a.dtype.is_half else 8 if same and self.a.dtype is float32 else 0
+
+
+def sides_of(one: Nest) -> Sides | None:
+    """The one fold of a nest as a product of matrices. Columns lie side by side in memory."""
+    if len(one.folds) != 1 or len(one.walks) != 1 or one.walks[0].axes:
+        return None
+    fold, position = one.folds[0], one.walks[0].stores[0].position
+    body = fold.body
+    if fold.op is not Op.ADD or not (isinstance(body, Alu) and body.op is Op.MUL):
+        return None
+    left, right = body.operands
+
+    def own(factor: Expr, other: Expr) -> Axis | None:
+        """The row axis that one factor alone walks, with the smallest stride."""
+        axes = [a for a in one.rows if a in factor.free and a not in other.free]
+        strides = [(position.stride(a) or 1 << 60, a.name, a) for a in axes]
+        return min(strides)[2] if strides else None
+
+    columns, rows = own(right, left), own(left, right)
+    if columns is None or rows is None:
+        return None
+    if (position.stride(rows) or 1 << 60) < (position.stride(columns) or 1 << 60):
+        rows, columns, left, right = columns, rows, right, left
+    return Sides(fold, rows, columns, _exactly(left), _exactly(right))
+
+
+def _exactly(factor: Expr) -> Expr:
+    """The halves that a factor is made of, if it is a cast of halves."""
+    if isinstance(factor, Alu) and factor.op is Op.CAST and factor.operands[0].dtype.is_half:
+        return factor.operands[0]
+    return factor
+
+
+def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
+    """The fold over `axis` made of matrix products, `depth` steps of it in each."""
+    one = nest.nests[0]
+    found = sides_of(one) if len(nest.nests) == 1 else None
+    if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
+        raise OptError(f"cannot make matrix products over {axis.name}: it is not one sum of those")
+    if depth != found.depth:
+        raise OptError(f"cannot multiply {found.a.dtype} by {found.b.dtype} {depth} at a time")
+    if not {axis} <= found.a.free & found.b.free:
+        raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
+    for changed, step in ((found.rows, EDGE), (found.columns, EDGE), (axis, depth)):
+        if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
+            raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
+    return _Fragments(found, axis, depth).nest(nest, one)
+
+
+class _Fragments:
+    """The axes that FRAGMENT makes."""
+
+    def __init__(self, found: Sides, axis: Axis, depth: int) -> None:
+        rows, columns = found.rows, found.columns
+        self.found, self.axis = found, axis
+        self.steps = Axis(axis.name, axis.size // depth)
+        self.outer = Axis(rows.name, rows.size // EDGE), Axis(columns.name, columns.size // EDGE)
+        self.row = Axis(f"{rows.name}h", 2), Axis(f"{rows.name}q", 8)
+        self.column = tuple(Axis(columns.name + x, n) for x, n in (("h", 2), ("q", 4), ("p", 2)))
+        edges = (Axis(f"{rows.name}f", EDGE), Axis(f"{columns.name}f", EDGE))
+        self.bound = (*edges, Axis(f"{axis.name}f", depth))
+
+    def nest(self, nest: LoopNest, one: Nest) -> LoopNest:
+        (high, q), (g, r, p) = self.row, self.column
+        rows, columns = self.found.rows, self.found.columns
+        index = {
+            rows: linear(self.outer[0]) * EDGE + linear(high) * 8 + linear(q),
+            columns: linear(self.outer[1]) * EDGE + linear(g) * 8 + linear(r) * 2 + linear(p),
+        }
+        listed = {rows: self.outer[:1], columns: self.outer[1:]}
+        changed = Change(index, listed, {}).nest(reading(one, self.found.fold, self._share()))
+        changed = replace(changed, rows=(*changed.rows, high, g, q, r, p))
+        kinds = dict(nest.kinds)
+        kinds.update({high: Kind.UNROLL, g: Kind.UNROLL, p: Kind.LANE})
+        kinds.update({q: Kind.THREAD, r: Kind.THREAD})
+        return replace(nest, nests=(changed,), kinds=tuple(kinds.items()))
+
+    def _share(self) -> Expr:
+        """One of the sums that a lane holds."""
+        (high, q), (g, r, p) = self.row, self.column
+        wholes = (*self.outer, self.steps)
+        inner = {
+            old: linear(whole) * within.size + linear(within)
+            for old, whole, within in zip(
+                (self.found.rows, self.found.columns, self.axis), wholes, self.bound, strict=True
+            )
+        }
+        a, b = substitute(self.found.a, inner), substitute(self.found.b, inner)
+        product: Expr = Product(a, b, self.bound, (q, r))
+        others = tuple(x for x in self.found.fold.axes if x is not self.axis)
+        last = (self.steps,) if self.steps.size > 1 else ()
+        fold: Expr = Fold(Op.ADD, product, (*others, *last))
+        share: Expr = Part(fold, linear(g) * 4 + linear(high) * 2 + linear(p))
+        return share
+
+
+def products_of(nest: LoopNest) -> list[Product]:
+    """Every matrix product in a nest."""
+    return [e for one in nest.nests for e in one.exprs if isinstance(e, Product)]
+
+
+# ---- which elements a lane holds: of matrices, and of the four 8 x 8 that ldmatrix loads ----
+
+# a place by numbers, arrays of numbers, or indices: all of them know + * // %
+Place: TypeAlias = Callable[[int, Any, Any], tuple[Any, Any]]
+
+
+def a_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Row and step of element n of what a lane holds of 16 x 16 halves."""
+    return q + n // 2 % 2 * 8, r * 2 + (n % 2 + n // 4 * 8)
+
+
+def b_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Column and step of element n of what a lane holds of 16 x 16 halves."""
+    return q + n // 4 * 8, r * 2 + (n % 2 + n // 2 % 2 * 8)
+
+
+def a_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Row and step of element n of what a lane holds of 16 x 8 floats."""
+    return q + n % 2 * 8, r + n // 2 * 4
+
+
+def b_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Column and step of element n of what a lane holds of 8 x 16 floats."""
+    return q + n // 2 * 8, r + n % 2 * 4
+
+
+def sum_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Row and column of sum n of those that a lane holds."""
+    return q + n // 2 % 2 * 8, r * 2 + (n % 2 + n // 4 * 8)
+
+
+PLACES: dict[int, tuple[Place, Place]] = {8: (a_place, b_place), 4: (a_place8, b_place8)}
+
+
+# ---- placed: what each lane loads ----
+
+
+def placed(one: Nest) -> Nest:
+    """The nest with the operands of matrix products as what a lane holds of them."""
+
+    def place(e: Expr) -> Expr | None:
+        if not (isinstance(e, Product) and e.bound):
+            return None
+        rows, columns, steps = e.bound
+        a, b = _held(e, e.a, rows, steps, 0), _held(e, e.b, columns, steps, 1)
+        made: Expr = Product(a, b, (), e.lane)
+        return made
+
+    if not any(isinstance(e, Product) for e in one.exprs):
+        return one
+    walks = tuple(
+        Walk(w.axes, tuple(replace(s, value=rewrite(s.value, place)) for s in w.stores))
+        for w in one.walks
+    )
+    return replace(one, walks=walks)
+
+
+def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -> Expr:
+    """A lane's share of an operand: in one load out of a tile, if it lies well; else gathered."""
+    if isinstance(operand, Stored):
+        for crosswise in (False, True):
+            along, across = (edge, steps) if crosswise else (steps, edge)
+            if _in_rows(operand, along, across, crosswise):
+                index = dict(_row_of_lane(product, edge, steps, side, crosswise))
+                at = operand.index.substitute(index)
+                made: Expr = Fragment(operand.name, operand.dtype, at, operand.after, crosswise)
+                return made
+    count = 16 // operand.dtype.itemsize
+    q, r = map(linear, product.lane)
+    where = [PLACES[count][side](n, q, r) for n in range(count)]
+    gathered: Expr = Bundle(tuple(substitute(operand, {edge: x, steps: k}) for x, k in where))
+    return gathered
+
+
+def _in_rows(e: Stored, along: Axis, across: Axis, crosswise: bool) -> bool:
+    """Whether 16 bytes along one axis lie side by side, where an access may begin."""
+    step = 16 // e.dtype.itemsize
+    if e.index.stride(along) != 1 or (crosswise and step != 8):  # only halves can be mirrored
+        return False
+    others = [f for a, f in e.index.terms if a is not along]
+    whole = all(f % step == 0 for f in others) and e.index.constant % step == 0
+    return whole and e.index.stride(across) is not None
+
+
+def _row_of_lane(
+    product: Product, edge: Axis, steps: Axis, side: int, crosswise: bool
+) -> Iterator[tuple[Axis, Linear]]:
+    """Where the 16 bytes begin whose index the lane gives: row lane % 8 of matrix lane // 8.
+
+    Matrices 0 to 3 are registers 0 to 3: for a rows change first, for b steps.
+    """
+    q, r = map(linear, product.lane)
+    lane = q * 4 + r
+    in_row, odd, upper = lane % 8, lane // 8 % 2, lane // 16
+    half = steps.size // 2
+    of_edge, of_steps = (odd, upper) if side == 0 else (upper, odd)
+    if crosswise:
+        yield edge, of_edge * 8
+        yield steps, of_steps * half + in_row
+    else:
+        yield edge, of_edge * 8 + in_row
+        yield steps, of_steps * half
