@@ -36,6 +36,7 @@ from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement,
 from tinyml.roster import Roster
 from tinyml.shape import Shape as Shape
 from tinyml.shape import (
+    Spans,
     broadcast_shape,
     dropped_shape,
     expanded_shape,
@@ -482,16 +483,14 @@ def alike(op: str, operands: Sources) -> Sources:
     return tuple([broadcast(operand, to) for operand in operands])
 
 
-def pad(x: LazyBuffer, counts: Sequence[tuple[int, int]], value: Any = 0) -> LazyBuffer:
+def pad(x: LazyBuffer, counts: Spans, value: Any = 0) -> LazyBuffer:
     """`value` added (before, after) each axis."""
-    counts = tuple([(int(b), int(a)) for b, a in counts])
     result = padded_shape(x.shape, counts)
     return x if result == x.shape else _move(_PAD, x, result, (counts, to_text(value, x.dtype)))
 
 
-def shrink(x: LazyBuffer, spans: Sequence[tuple[int, int]]) -> LazyBuffer:
+def shrink(x: LazyBuffer, spans: Spans) -> LazyBuffer:
     """Elements start <= i < stop of each axis."""
-    spans = tuple([(int(a), int(b)) for a, b in spans])
     result = shrunk_shape(x.shape, spans)
     return x if result == x.shape else _move(_SHRINK, x, result, spans)
 

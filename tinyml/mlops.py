@@ -22,6 +22,7 @@ from tinyml.errors import GradientError
 from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
+from tinyml.shape import Spans
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -578,17 +579,21 @@ class Pad(Function):
 
 
 class Shrink(Function):
-    __slots__ = ("spans",)
+    """Elements start <= i < stop of each axis, in another shape if one is given."""
 
-    def __init__(self, spans: tuple[tuple[int, int], ...]) -> None:
-        self.spans = spans
+    __slots__ = ("shape", "spans")
+
+    def __init__(self, spans: Spans, shape: Shape | None = None) -> None:
+        self.spans, self.shape = spans, shape
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.shrink(x, self.spans)
+        part = lazy.shrink(x, self.spans)
+        return part if self.shape is None else lazy.reshape(part, self.shape)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        part = grad.reshape(tuple([stop - start for start, stop in self.spans]))
         sizes = zip(self.spans, self.inputs[0].shape, strict=True)
-        return (grad._pad_by(tuple((start, n - stop) for (start, stop), n in sizes)),)
+        return (part._pad_by(tuple([(start, n - stop) for (start, stop), n in sizes])),)
 
 
 class Flip(Function):

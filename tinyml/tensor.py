@@ -128,7 +128,7 @@ class Tensor(metaclass=_Kind):
         realizing.watch(self, node)
         if type(node) is lazy.Data and not self.requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
-        if self._view is not None:
+        if self._view is not None and self._view.family is not None:
             self._view.family.settle()
         if self._family is not None and (family := self._family()) is not None:
             family.keep(self)
@@ -514,7 +514,7 @@ class Tensor(metaclass=_Kind):
             if broadcast_shape("assign", other.shape, self.shape) != self.shape:
                 raise ShapeError(f"assign: a value of {other.shape} does not fit {self.shape}")
             other = other.expand(self.shape)
-        if self._view is not None:
+        if self._view is not None and self._view.family is not None:
             self._view.family.settle()
         if (root := views.root_of(self)) is not None:
             if views.is_detached(self):
@@ -977,7 +977,11 @@ class _Passing(Tensor):
         return cls._constant(node)
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
-        return self._of(function.forward(self.lazy, *[other.lazy for other in others]))
+        nodes = [other.lazy for other in others] if others else ()
+        return self._constant(function.forward(self._lazy, *nodes))
+
+    def _shown(self, function: mlops.Function, move: views.Move) -> Tensor:
+        return self._apply(function)
 
 
 class Training(ContextDecorator):

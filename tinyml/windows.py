@@ -50,7 +50,7 @@ def _inside(
 def _of_product(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer | None:
     for moved, fixed in (x.sources, x.sources[::-1]):
         if _is_constant(fixed, axis, DEEPEST):
-            spans = [(0, 1) if a == axis else (0, n) for a, n in enumerate(fixed.shape)]
+            spans = tuple([(0, 1 if a == axis else n) for a, n in enumerate(fixed.shape)])
             spread = lazy.expand(lazy.shrink(fixed, spans), _resized(x.shape, axis, size))
             return lazy.map_(Op.MUL, lazy.skew(moved, axis, by, step, size), spread)
     return None

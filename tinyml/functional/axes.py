@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
@@ -77,14 +78,20 @@ def resolve_axis(axis: int, ndim: int, op: str) -> int:
 
 def resolve_axes(axis: Axes, ndim: int, op: str) -> tuple[int, ...]:
     """Which axes are meant, in order; None is all of them."""
+    if axis is None or type(axis) is int:
+        return _resolved(axis, ndim, op)
+    named = tuple(axis) if isinstance(axis, (tuple, list, range)) else (axis,)
+    return _resolved(all_whole(named, op, "axis"), ndim, op)
+
+
+@lru_cache(maxsize=4096)  # programs name the same few axes
+def _resolved(axis: int | tuple[int, ...] | None, ndim: int, op: str) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
-    named = axis if isinstance(axis, (tuple, list, range)) else (axis,)
-    axes = tuple([resolve_axis(a, ndim, op) for a in named])
-    if len(axes) > 1:
-        axes = tuple(sorted(axes))
-        if len(set(axes)) != len(axes):
-            raise AxisError(f"{op}: each axis can be named once, got {tuple(named)}")
+    named = axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(sorted([resolve_axis(a, ndim, op) for a in named]))
+    if len(set(axes)) != len(axes):
+        raise AxisError(f"{op}: each axis can be named once, got {named}")
     return axes if ndim else ()
 
 

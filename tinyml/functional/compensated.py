@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinyml import mlops
+from tinyml.functional.elementwise import constant
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -26,7 +27,7 @@ def fma(a: Tensor, b: Tensor | float, c: Tensor | float) -> Tensor:
 
 
 def _like(a: Tensor, value: Tensor | float) -> Tensor:
-    return a._full(a.shape, value, a.dtype) if isinstance(value, (int, float)) else value
+    return constant(a, value, a.dtype) if isinstance(value, (int, float)) else value
 
 
 def sorted_total(a: Tensor | float, b: Tensor) -> Pair:

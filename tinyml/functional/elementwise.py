@@ -59,11 +59,11 @@ def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
     """x and y with one dtype, in shapes that broadcast."""
     node = x._lazy
     if not isinstance(y, type(x)):
-        if isinstance(y, np.generic):
-            y = y.item()  # a number, as weak as Python's
         if isinstance(y, (bool, int, float)):
             dtype = weak_dtype(node.dtype, y)
             return x if node.dtype is dtype else x.cast(dtype), constant(x, y, dtype)
+        if isinstance(y, np.generic):
+            return alike(op, x, y.item())  # a number, as weak as Python's
         y = x._coerce(y, op)
     other = y._lazy
     if node.device != other.device:
@@ -123,16 +123,17 @@ def div(
     x: Tensor, y: Tensor | Scalar, rounding_mode: str | None = None, reverse: bool = False
 ) -> Tensor:
     """x / y, a float; "trunc" and "floor" round it and keep integers integers."""
-    if rounding_mode not in (None, "trunc", "floor"):
-        raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
     x, y = ordered("div", x, y, reverse)
-    if rounding_mode is not None and x.dtype is bool_:
+    if rounding_mode is None:
+        if not x._lazy.dtype.is_float:
+            x, y = to_float(x), to_float(y)
+        return x._apply(mlops.Div(), y)
+    if rounding_mode not in ("trunc", "floor"):
+        raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
+    if x.dtype.is_float:
+        return (x / y).trunc() if rounding_mode == "trunc" else _floor_quotient(x, y)
+    if x.dtype is bool_:
         x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
-    if rounding_mode is None or x.dtype.is_float:
-        quotient = to_float(x)._apply(mlops.Div(), to_float(y))
-        if rounding_mode is None:
-            return quotient
-        return quotient.trunc() if rounding_mode == "trunc" else _floor_quotient(x, y)
     floored = _bits(Op.IDIV, x, y)
     if rounding_mode == "floor":
         return floored

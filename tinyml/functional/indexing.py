@@ -39,7 +39,7 @@ from tinyml.functional.subscript import (
 )
 from tinyml.functional.views import follow, shows
 from tinyml.ops import Op
-from tinyml.shape import broadcast_shape
+from tinyml.shape import broadcast_shape, shrunk_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -85,7 +85,10 @@ def _shown(x: Tensor, box: Box, move: _Indexed) -> Tensor:
 
 
 def _taken(x: Tensor, box: Box) -> Tensor:
-    if tuple([stop - start for start, stop in box.spans]) != x._lazy.shape:
+    whole = shrunk_shape(x._lazy.shape, box.spans) == x._lazy.shape
+    if box.plain and not whole:
+        return x._apply(mlops.Shrink(box.spans, box.shape))
+    if not whole:
         x = x._apply(mlops.Shrink(box.spans))
     x = x.flip(box.backwards) if box.backwards else x
     for axis, step in box.steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.views import expanded, permuted, reshaped, shrunk
 from tinyml.lazy import Shape
+from tinyml.shape import shrunk_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -55,11 +57,17 @@ def _infer(x: Tensor, sizes: Shape) -> Shape:
 
 def permute(x: Tensor, *order: Any) -> Tensor:
     """Axis i of the result is axis order[i] of x."""
-    given, ndim = as_shape(order), x.ndim
-    axes = tuple([resolve_axis(a, ndim, "permute") for a in given])
-    if len(axes) != ndim or len(set(axes)) != ndim:
-        raise ShapeError(f"permute: order {given} must name each axis of {x.shape} once")
-    return x if axes == tuple(range(ndim)) else x._shown(mlops.Permute(axes), permuted(axes))
+    axes = _order(all_whole(as_shape(order), "permute", "axis"), x._lazy.shape)
+    return x if axes is None else x._shown(mlops.Permute(axes), permuted(axes))
+
+
+@lru_cache(maxsize=4096)  # the same few orders of the same few shapes
+def _order(given: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:
+    """The axes counted from the front; None if each stays where it is."""
+    axes = tuple([resolve_axis(a, len(shape), "permute") for a in given])
+    if len(axes) != len(shape) or len(set(axes)) != len(shape):
+        raise ShapeError(f"permute: order {given} must name each axis of {shape} once")
+    return None if axes == tuple(range(len(shape))) else axes
 
 
 def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
@@ -75,12 +83,16 @@ def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
 
 def expand(x: Tensor, *shape: Any) -> Tensor:
     """Axes of size 1 repeated to `shape`, new axes in front; -1 and None keep a size."""
-    sizes = tuple([n if n is None else whole(n, "expand", "a size") for n in as_shape(shape)])
-    if len(sizes) < x.ndim:
-        raise ShapeError(f"expand: cannot expand {x.shape} to {sizes}: it has more axes than that")
-    own = (1,) * (len(sizes) - x.ndim) + x.shape
-    full = tuple([o if n is None or n == -1 else n for o, n in zip(own, sizes, strict=True)])
-    return x if full == x.shape else x._shown(mlops.Expand(full), expanded(full))
+    given, own = as_shape(shape), x._lazy.shape
+    if None in given:
+        given = tuple([-1 if n is None else n for n in given])
+    sizes = all_whole(given, "expand", "a size")
+    if len(sizes) < len(own):
+        raise ShapeError(f"expand: cannot expand {own} to {sizes}: it has more axes than that")
+    if -1 in sizes:
+        padded = (1,) * (len(sizes) - len(own)) + own
+        sizes = tuple([o if n == -1 else n for o, n in zip(padded, sizes, strict=True)])
+    return x if sizes == own else x._shown(mlops.Expand(sizes), expanded(sizes))
 
 
 def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
@@ -132,17 +144,20 @@ def flip(x: Tensor, *axis: Any) -> Tensor:
 
 def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     """Elements start <= i < stop of each axis; None keeps the axis whole."""
-    for span in spans if isinstance(spans, (tuple, list)) else (spans,):
+    shape = x._lazy.shape
+    if not isinstance(spans, (tuple, list)):
+        raise wrong_type("shrink", "spans", "one (start, stop) or None per axis", spans)
+    for span in spans:
         if span is not None and not (isinstance(span, (tuple, list)) and len(span) == 2):
             raise wrong_type("shrink", "each span", "(start, stop) or None", span)
-        for bound in span or ():
-            whole(bound, "shrink", "a bound")
-    full = zip(spans, x.shape, strict=True) if len(spans) == x.ndim else ()
-    kept = tuple((0, n) if span is None else (span[0], span[1]) for span, n in full)
-    if len(spans) != x.ndim:
-        raise ShapeError(f"shrink: {x.shape} needs one (start, stop) per axis, got {spans}")
-    everything = kept == tuple((0, n) for n in x.shape)
-    return x if everything else x._shown(mlops.Shrink(kept), shrunk(kept))
+    if len(spans) != len(shape):
+        raise ShapeError(f"shrink: {shape} needs one (start, stop) per axis, got {spans}")
+    kept = tuple([(0, n) if s is None else _span(s) for s, n in zip(spans, shape, strict=True)])
+    return x if shrunk_shape(shape, kept) == shape else x._shown(mlops.Shrink(kept), shrunk(kept))
+
+
+def _span(given: Sequence[int]) -> tuple[int, int]:
+    return whole(given[0], "shrink", "a bound"), whole(given[1], "shrink", "a bound")
 
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:

@@ -23,9 +23,10 @@ def in_float32(
 
     @functools.wraps(function)
     def computed(x: Tensor, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if x.dtype.is_half:
-            return cast(_R, _rounded(function(x.cast(float32), *args, **kwargs), x.dtype))
-        return function(to_float(x), *args, **kwargs)
+        own = x._lazy.dtype
+        if own.is_half:
+            return cast(_R, _rounded(function(x.cast(float32), *args, **kwargs), own))
+        return function(x if own.is_float else to_float(x), *args, **kwargs)
 
     return cast("Callable[Concatenate[Tensor, _P], _R]", computed)
 

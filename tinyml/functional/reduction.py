@@ -13,6 +13,7 @@ from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32
+from tinyml.shape import dropped_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 def _axes(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
     """Which axes are meant; as torch has it, to name none is to name all."""
-    return resolve_axes(None if axis in ((), []) else axis, x.ndim, op)
+    return resolve_axes(None if axis in ((), []) else axis, len(x._lazy.shape), op)
 
 
 def _reduced(
     function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
 ) -> Tensor:
-    shape = x.shape
+    shape = x._lazy.shape
     for a in axes:
         if shape[a] != 1:
             return x._apply(function(axes, keepdim))
@@ -34,14 +35,15 @@ def _reduced(
 
 
 def _without(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in axes]))
+    return x.reshape(dropped_shape(x.shape, axes))
 
 
 def _summing(x: Tensor, dtype: DType | str | None) -> Tensor:
     """x in the dtype its sum has: int64 for integers and bool."""
     if dtype is not None:
         return x.cast(to_dtype(dtype))
-    return x if x.dtype.is_float or x.dtype is uint64 else x.cast(int64)
+    own = x._lazy.dtype
+    return x if own.is_float or own is uint64 else x.cast(int64)
 
 
 def sum_(
@@ -65,16 +67,16 @@ def prod(
 def _extreme(
     function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
 ) -> Tensor:
-    if x.dtype is bool_:
+    if x._lazy.dtype is bool_:
         return _reduced(function, x.cast(uint8), axes, keepdim).cast(bool_)
     return _reduced(function, x, axes, keepdim)
 
 
 def _axes_to_choose(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
-    axes = _axes(x, axis, op)
+    axes, shape = _axes(x, axis, op), x._lazy.shape
     for a in axes:
-        if not x.shape[a]:
-            raise AxisError(f"{op}: axis {a} of {x.shape} has no elements to choose from")
+        if not shape[a]:
+            raise AxisError(f"{op}: axis {a} of {shape} has no elements to choose from")
     return axes
 
 
@@ -100,16 +102,15 @@ def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return found.cast(uint8) if x.dtype is uint8 else found
 
 
-def _count(x: Tensor, axis: Axes, op: str) -> int:
-    return math.prod(x.shape[a] for a in _axes(x, axis, op))
+def _count(x: Tensor, axes: tuple[int, ...]) -> int:
+    return math.prod([x.shape[a] for a in axes])
 
 
 @in_float32
 def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The sum divided by how many there are: NaN of nothing."""
-    count = _count(x, axis, "mean")
-    total = x.sum(axis, keepdim)
-    return total / count
+    axes = _axes(x, axis, "mean")
+    return _reduced(mlops.Sum, x, axes, keepdim) / _count(x, axes)
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -121,7 +122,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
     """The mean square distance from the mean, divided by count - correction."""
     axes = _axes(x, axis, "var")
     number(correction, "var", "correction")
-    divisor = max(0, _count(x, axis, "var") - correction)
+    divisor = max(0, _count(x, axes) - correction)
 
     def total(x: Tensor) -> Tensor:
         return _centred(x, axes).square().sum(axes, keepdim=True) / divisor
@@ -137,7 +138,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The root of the variance; where it is 0, so is its gradient."""
     axes = _axes(x, axis, "std")
-    divisor = max(0, _count(x, axis, "std") - correction)
+    divisor = max(0, _count(x, axes) - correction)
 
     def rule(grad: Tensor, out: Tensor, x: Tensor) -> mlops.Grads:
         flat = out == 0

@@ -182,6 +182,7 @@ class Box:
     steps: tuple[tuple[int, int], ...]  # (axis, step) where that is not 1
     shape: tuple[int, ...]
     empty: tuple[tuple[int, int], ...] | None  # spans of the result, where a new axis has no size
+    plain: bool  # spans and shape are all there is to it
 
 
 def box_of(shape: tuple[int, ...], parts: Sequence[Part]) -> Box:
@@ -199,4 +200,5 @@ def box_of(shape: tuple[int, ...], parts: Sequence[Part]) -> Box:
     result = tuple([n for _, n in kept])
     none = ends if result != tuple([stop for _, stop in ends]) else None
     backwards = tuple([i for i, p in enumerate(axes) if p.step < 0])
-    return Box(spans, backwards, steps, result, none)
+    plain = not backwards and not steps and none is None
+    return Box(spans, backwards, steps, result, none, plain)

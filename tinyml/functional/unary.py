@@ -9,6 +9,7 @@ from tinyml import mlops
 from tinyml.dtype import bool_
 from tinyml.functional.compensated import fma, sorted_total
 from tinyml.functional.composed import with_slope
+from tinyml.functional.elementwise import constant
 from tinyml.functional.precision import in_float32, to_float
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def rsqrt(x: Tensor) -> Tensor:
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, a float: inf at 0."""
     x = to_float(x)
-    return x._full(x.shape, 1, x.dtype)._apply(mlops.Div(), x)
+    return constant(x, 1, x._lazy.dtype)._apply(mlops.Div(), x)
 
 
 def square(x: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ shrunk = lru_cache(maxsize=4096)(Shrunk)
 
 
 class Family:
-    """The views of one root, and whether they keep it alive."""
+    """The views of one root that had no memory then, and whether they keep it alive."""
 
     __slots__ = ("__weakref__", "_for_good", "_views", "kept")
 
@@ -136,11 +136,8 @@ class Family:
         return family
 
     def join(self, view: Tensor, root: Tensor) -> None:
-        """One more view. Memory lives as long as its views."""
+        """One more view."""
         if self._for_good:
-            return
-        if isinstance(root._lazy, (lazy.Data, lazy.Assign)):
-            self.keep(root)
             return
         self._views.append(ref(view))
         if self.kept is None and self._several():
@@ -167,15 +164,22 @@ class Family:
 class View:
     """How a tensor follows its root."""
 
-    __slots__ = ("above", "family", "move", "node", "recorded", "root", "seen")
+    __slots__ = ("above", "family", "kept", "move", "node", "recorded", "root", "seen")
 
     def __init__(self, root: Tensor, above: View | None, move: Move) -> None:
-        self.root, self.family = ref(root), Family.of(root)
+        node = root._lazy
+        self.root = ref(root)
+        # memory lives as long as its views
+        in_memory = type(node) is lazy.Data or type(node) is lazy.Assign
+        self.kept = root if in_memory else None
+        self.family = None if in_memory else Family.of(root)
         self.above, self.move = above, move
         self.recorded: bool = (
-            mode.recording and type(move) is not Detached and (above is None or above.recorded)
+            (not mode.paused or mode.recording)
+            and type(move) is not Detached
+            and (above is None or above.recorded)
         )
-        self.note(root)
+        self.seen, self.node = mode.assignments, ref(node)
 
     def note(self, root: Tensor) -> None:
         """The view shows what the root holds now."""
@@ -204,8 +208,9 @@ def follow(view: Tensor, source: Tensor, move: Move) -> Tensor:
     root = None if above is None else above.root()
     if root is None:
         root, above = source, None
-    view._view = View(root, above, move)
-    view._view.family.join(view, root)
+    how = view._view = View(root, above, move)
+    if how.family is not None:
+        how.family.join(view, root)
     return view
 
 

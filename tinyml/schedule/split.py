@@ -164,7 +164,8 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
     pieces = min(512, max(2, folded // PIECE), size)
     pieces = next((p for p in range(pieces, pieces // 2, -1) if size % p == 0), pieces)
     length = -(-size // pieces)
-    counts = [(0, pieces * length - size if a == axis else 0) for a in range(len(source.shape))]
+    more = pieces * length - size
+    counts = tuple([(0, more if a == axis else 0) for a in range(len(source.shape))])
     source = lazy.pad(source, counts, identity(node.op, node.dtype))
     shape = (*source.shape[:axis], pieces, length, *source.shape[axis + 1 :])
     inner = tuple(a + (a >= axis) for a in node.axes)
