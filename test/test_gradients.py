@@ -188,7 +188,7 @@ WITHOUT = {
     "cuts off on purpose": "detach assign",
     "is no op": "backward data device dtype element_size grad gradient is_floating_point item "
     "lazy manual_seed nbytes ndim numel numpy realize register_hook requires_grad requires_grad_ "
-    "follows retain_grad shape size tolist train training",
+    "follows retain_grad shape size tolist train",
 }
 
 

@@ -32,7 +32,9 @@ _LESS, _LESS_EQUAL, _EQUAL = Op.LESS, Op.LESS_EQUAL, Op.EQUAL  # looking these u
 
 def weak_dtype(dtype: DType, value: Scalar) -> DType:
     """The dtype of an op between a tensor of `dtype` and a Python number."""
-    return dtype if dtype.is_float else promote_weak(dtype, dtypes.from_py(value))
+    if dtype.is_float or (dtype.is_int and isinstance(value, int)):
+        return dtype
+    return promote_weak(dtype, dtypes.from_py(value))
 
 
 def common_dtype(x: Tensor, y: Tensor) -> DType:
