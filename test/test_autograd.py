@@ -198,3 +198,22 @@ def test_memory_stays_flat_without_the_garbage_collector() -> None:
     finally:
         gc.enable()
     assert sizes[-1] == sizes[10]
+
+
+def test_gradients_of_operands_that_broadcast_have_their_shapes() -> None:
+    x = Tensor(np.arange(12.0).reshape(4, 3), requires_grad=True)
+    row, column, number = (Tensor(np.full(s, 2.0), requires_grad=True) for s in ((3,), (4, 1), ()))
+    found = (x * row - column / number).sum().gradient(x, row, column, number)
+    assert found[0].tolist() == [[2.0] * 3] * 4
+    assert found[1].tolist() == [18.0, 22.0, 26.0]
+    assert found[2].tolist() == [[-1.5]] * 4
+    assert found[3].item() == 6.0
+
+
+def test_an_operand_that_broadcasts_keeps_what_the_gradient_reads() -> None:
+    x, row = Tensor(np.ones((2, 3)), requires_grad=True), Tensor(np.ones(3))
+    product, total = (x * row).sum(), (x + row).sum()
+    row.assign(row + 1)
+    total.backward()
+    with pytest.raises(GradientError, match="was assigned to after"):
+        product.backward()

@@ -212,3 +212,18 @@ def test_compositions_on_halves_round_once(device: str, rng: np.random.Generator
     for name, (half, rounded) in zip(names, results, strict=True):
         assert half.dtype is dtypes.float16
         np.testing.assert_allclose(half.numpy(), rounded.numpy(), rtol=2e-3, err_msg=name)
+
+
+def test_numbers_that_are_equal_are_not_always_the_same(device: str) -> None:
+    x = Tensor([2.0], device)
+    signs = [math.copysign(1, (x * zero).item()) for zero in (0.0, -0.0, 0, 0.0)]
+    assert signs == [1, -1, 1, 1]
+    whole = Tensor([2], device)
+    assert [(whole + n).dtype.name for n in (1, True, 1.0)] == ["int32", "int32", "float32"]
+
+
+def test_a_number_beside_a_tensor_is_nobodys_to_change(device: str) -> None:
+    x = Tensor([1.0, 2.0], device)
+    first = x * 3.0
+    first.assign(first + 1)
+    assert ((x * 3.0).tolist(), first.tolist()) == ([3.0, 6.0], [4.0, 7.0])

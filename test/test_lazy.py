@@ -49,6 +49,22 @@ def test_nodes_that_nobody_holds_are_forgotten() -> None:
     assert made() is None
 
 
+def test_keys_of_forgotten_nodes_do_not_pile_up() -> None:
+    x = leaf(1, 2)
+    for size in range(10_000):
+        lazy.skew(x, 0, 1, 1, size)
+    assert len(lazy.known.nodes) <= 3 * len(lazy.known) + 1000
+    assert lazy.skew(x, 0, 1, 1, 5) is lazy.skew(x, 0, 1, 1, 5)
+
+
+def test_shapes_of_operands_broadcast() -> None:
+    x, row = leaf(4, 3), leaf(3)
+    wide = lazy.expand(lazy.reshape(row, (1, 3)), (4, 3))
+    assert add(x, row) is add(x, wide)
+    assert add(row, x) is add(wide, x)
+    assert add(leaf(4, 1), row).shape == (4, 3)
+
+
 def test_movements_that_move_nothing_leave_no_node() -> None:
     x = leaf(2, 6)
     assert lazy.reshape(x, (2, 6)) is x

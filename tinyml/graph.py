@@ -53,7 +53,7 @@ class Known:
 
     def __init__(self) -> None:
         self.nodes: dict[Hashable, weakref.ref[Any]] = {}
-        self.room = 4096
+        self.room = 256
         self.listeners: list[Callable[[Any], None]] = []  # are told of each new node
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Known:
         for key, reference in self.nodes.copy().items():
             if reference() is None and self.nodes.get(key) is reference:
                 self.nodes.pop(key, None)
-        self.room = 2 * len(self.nodes) + 4096
+        self.room = 2 * len(self.nodes) + 256
 
 
 class HasSources(Protocol):

@@ -28,6 +28,7 @@ from math import prod
 from typing import Any, TypeAlias, TypeVar
 from weakref import ref
 
+from tinyml import shape as shapes
 from tinyml.dtype import DType, bool_, from_text, to_text
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.faults import Fault
@@ -35,17 +36,6 @@ from tinyml.graph import Known
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
 from tinyml.roster import Roster
 from tinyml.shape import Shape as Shape
-from tinyml.shape import (
-    Spans,
-    broadcast_shape,
-    dropped_shape,
-    expanded_shape,
-    padded_shape,
-    permuted_shape,
-    reduced_shape,
-    reshaped_shape,
-    shrunk_shape,
-)
 
 Sources: TypeAlias = "tuple[LazyBuffer, ...]"
 _N = TypeVar("_N", bound="LazyBuffer")
@@ -308,19 +298,21 @@ def mapped(op: Op, operands: Sources) -> LazyBuffer:
 
 def _aligned(op: Op, operands: Sources) -> Sources:
     """The operands in one shape, after a look at what else they have to have in common."""
-    *others, last = operands
-    for other in others:
+    last, spread = operands[-1], False
+    for other in operands:
         if other.device != last.device:
             raise ShapeError(
                 f"{op.name} needs operands on one device, got {other.device} and {last.device}; "
                 f"move one with .to({last.device!r})"
             )
-    if op is _WHERE and others.pop(0).dtype is not bool_:
-        raise DTypeError(f"WHERE chooses by a bool, not by {operands[0].dtype}")
-    for other in others:
+        if other.shape != last.shape:
+            spread = True
+    for other in operands[1:] if op is _WHERE else operands:
         if other.dtype is not last.dtype:
             raise DTypeError(f"{op.name} needs equal dtypes, got {[o.dtype for o in operands]}")
-    return alike(op.name, operands)
+    if op is _WHERE and operands[0].dtype is not bool_:
+        raise DTypeError(f"WHERE chooses by a bool, not by {operands[0].dtype}")
+    return alike(op, operands) if spread else operands
 
 
 @cache
@@ -367,7 +359,7 @@ def reduce_(op: Op, x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
         raise DTypeError(f"{op.name} is not a reduction")
     if x.dtype is bool_:
         raise DTypeError(f"cannot reduce bool with {op.name}; cast first")
-    named, result = reduced_shape(x.shape, tuple(axes))
+    named, result = shapes.reduced_shape(x.shape, tuple(axes))
     return x if result == x.shape else node(Reduce, result, x.dtype, x.device, (x,), (op, named))
 
 
@@ -430,7 +422,6 @@ def assign(target: LazyBuffer, value: LazyBuffer) -> LazyBuffer:
 # ---- movement ----
 
 
-# looking up a member of an Enum takes its time
 _RESHAPE, _PERMUTE, _EXPAND = Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND
 _PAD, _SHRINK = Movement.PAD, Movement.SHRINK
 
@@ -443,7 +434,7 @@ def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """The same elements in row-major order, with another shape."""
     if x.shape == to:
         return x
-    reshaped_shape(x.shape, to)
+    shapes.reshaped_shape(x.shape, to)
     while type(x) is Move and x.arg[0] is _RESHAPE:
         x = x.sources[0]  # the reshape between is not needed
         if x.shape == to:
@@ -453,45 +444,42 @@ def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
 
 def without(x: LazyBuffer, axes: tuple[int, ...]) -> LazyBuffer:
     """x without `axes`, whose size is 1."""
-    return reshape(x, dropped_shape(x.shape, axes))
+    return reshape(x, shapes.dropped_shape(x.shape, axes))
 
 
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
     """Axis i of the result is axis order[i] of x."""
     order = tuple(order)
-    moved = permuted_shape(x.shape, order)
+    moved = shapes.permuted_shape(x.shape, order)
     return x if moved is None else _move(_PERMUTE, x, moved, order)
 
 
 def expand(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """Axes of size 1 repeated; the number of axes stays."""
-    return x if x.shape == to else _move(_EXPAND, x, expanded_shape(x.shape, to), to)
+    return x if x.shape == to else _move(_EXPAND, x, shapes.expanded_shape(x.shape, to), to)
 
 
 def broadcast(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """New axes in front, and axes of size 1 repeated."""
     new = len(to) - len(x.shape)
-    return expand(reshape(x, (1,) * new + x.shape) if new > 0 else x, to)
+    return expand(reshape(x, (1,) * new + x.shape) if new else x, to)
 
 
-def alike(op: str, operands: Sources) -> Sources:
+def alike(op: Op | str, operands: Sources) -> Sources:
     """All of them in the shape that they broadcast to."""
-    shapes = [operand.shape for operand in operands]
-    if shapes.count(shapes[0]) == len(shapes):
-        return operands
-    to = broadcast_shape(op, *shapes)
-    return tuple([broadcast(operand, to) for operand in operands])
+    to = shapes.broadcast_shape(op, *[operand.shape for operand in operands])
+    return tuple([x if x.shape == to else broadcast(x, to) for x in operands])
 
 
-def pad(x: LazyBuffer, counts: Spans, value: Any = 0) -> LazyBuffer:
+def pad(x: LazyBuffer, counts: shapes.Spans, value: Any = 0) -> LazyBuffer:
     """`value` added (before, after) each axis."""
-    result = padded_shape(x.shape, counts)
+    result = shapes.padded_shape(x.shape, counts)
     return x if result == x.shape else _move(_PAD, x, result, (counts, to_text(value, x.dtype)))
 
 
-def shrink(x: LazyBuffer, spans: Spans) -> LazyBuffer:
+def shrink(x: LazyBuffer, spans: shapes.Spans) -> LazyBuffer:
     """Elements start <= i < stop of each axis."""
-    result = shrunk_shape(x.shape, spans)
+    result = shapes.shrunk_shape(x.shape, spans)
     return x if result == x.shape else _move(_SHRINK, x, result, spans)
 
 

@@ -17,7 +17,7 @@ _kept = lru_cache(maxsize=4096)
 
 
 @_kept
-def broadcast_shape(op: str, *shapes: Shape, error: type[ShapeError] = ShapeError) -> Shape:
+def broadcast_shape(op: object, *shapes: Shape, error: type[ShapeError] = ShapeError) -> Shape:
     """The shape that all `shapes` expand to."""
     first = shapes[0]
     if shapes.count(first) == len(shapes):

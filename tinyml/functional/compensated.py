@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinyml import mlops
-from tinyml.functional.elementwise import constant
+from tinyml.functional.operands import constant
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor

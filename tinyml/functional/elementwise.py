@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from tinyml import lazy, mlops
-from tinyml.dtype import DType, bool_, int16, promote, promote_weak
+from tinyml.dtype import bool_, int16
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError
 from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
+from tinyml.functional.operands import alike, constant, operands, ordered, weak_dtype
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.ops import Op
-from tinyml.shape import Shape, broadcast_shape
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -28,67 +26,6 @@ _LESS, _LESS_EQUAL, _EQUAL = Op.LESS, Op.LESS_EQUAL, Op.EQUAL  # looking these u
 
 
 # ---- two operands ----
-
-
-def weak_dtype(dtype: DType, value: Scalar) -> DType:
-    """The dtype of an op between a tensor of `dtype` and a Python number."""
-    if dtype.is_float or (dtype.is_int and isinstance(value, int)):
-        return dtype
-    return promote_weak(dtype, dtypes.from_py(value))
-
-
-def common_dtype(x: Tensor, y: Tensor) -> DType:
-    """The dtype of an op between two tensors."""
-    if bool(x.shape) is bool(y.shape):
-        return promote(x.dtype, y.dtype)
-    return promote_weak(x.dtype, y.dtype) if x.shape else promote_weak(y.dtype, x.dtype)
-
-
-@lru_cache(maxsize=4096)  # text tells 0.0 and -0.0 apart, which are equal
-def _filled(
-    kind: type[Tensor], value: Scalar, text: str, shape: Shape, dtype: DType, device: str
-) -> Tensor:
-    return kind._constant(lazy.const(value, dtype, device, shape))
-
-
-def constant(x: Tensor, value: Scalar, dtype: DType) -> Tensor:
-    """A number everywhere in the shape of x, as an operand: the same tensor each time."""
-    node = x._lazy
-    return _filled(type(x), value, "" if value else str(value), node.shape, dtype, node.device)
-
-
-def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
-    """x and y with one dtype, in shapes that broadcast."""
-    node = x._lazy
-    if not isinstance(y, type(x)):
-        if isinstance(y, (bool, int, float)):
-            dtype = weak_dtype(node.dtype, y)
-            return x if node.dtype is dtype else x.cast(dtype), constant(x, y, dtype)
-        if isinstance(y, np.generic):
-            return alike(op, x, y.item())  # a number, as weak as Python's
-        y = x._coerce(y, op)
-    other = y._lazy
-    if node.device != other.device:
-        raise apart(op, x, y)
-    if node.dtype is not other.dtype:
-        dtype = common_dtype(x, y)
-        x, y = x.cast(dtype), y.cast(dtype)
-    if node.shape != other.shape:
-        broadcast_shape(op, node.shape, other.shape)
-    return x, y
-
-
-def operands(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
-    """x and y with one dtype and one shape."""
-    x, y = alike(op, x, y)
-    shape = broadcast_shape(op, x.shape, y.shape)
-    return x._broadcast_to(shape), y._broadcast_to(shape)
-
-
-def ordered(op: str, x: Tensor, y: Any, reverse: bool) -> tuple[Tensor, Tensor]:
-    """As `alike`; y and x if `reverse`."""
-    x, y = alike(op, x, y)
-    return (y, x) if reverse else (x, y)
 
 
 def _binary(op: str, function: Callable[[], mlops.Function], x: Tensor, y: Any) -> Tensor:

@@ -11,7 +11,7 @@ from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.elementwise import operands
+from tinyml.functional.operands import operands
 from tinyml.functional.precision import in_float32
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from tinyml import mlops
 from tinyml.dtype import bool_
 from tinyml.functional.compensated import fma, sorted_total
 from tinyml.functional.composed import with_slope
-from tinyml.functional.elementwise import constant
+from tinyml.functional.operands import constant
 from tinyml.functional.precision import in_float32, to_float
 
 if TYPE_CHECKING:
