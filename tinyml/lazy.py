@@ -283,7 +283,7 @@ def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
 def mapped(op: Op, operands: Sources) -> LazyBuffer:
     """map_, of operands in a tuple. Of what is only repeated, each value is mapped once."""
     last = operands[-1]
-    if type(last) is Move and len(operands) == 1 and last.movement is Movement.EXPAND:
+    if type(last) is Move and len(operands) == 1 and last.arg[0] is _EXPAND:
         return expand(mapped(op, last.sources), last.shape)
     shape, dtype, device = last.shape, last.dtype, last.device
     alike = op is not _WHERE  # whose first operand is a bool
@@ -440,11 +440,6 @@ def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
         if x.shape == to:
             return x
     return _move(_RESHAPE, x, to, to)
-
-
-def without(x: LazyBuffer, axes: tuple[int, ...]) -> LazyBuffer:
-    """x without `axes`, whose size is 1."""
-    return reshape(x, shapes.dropped_shape(x.shape, axes))
 
 
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:

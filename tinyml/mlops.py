@@ -22,7 +22,7 @@ from tinyml.errors import GradientError
 from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.shape import Spans
+from tinyml.shape import Spans, dropped_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -442,7 +442,7 @@ class Reduction(Function):
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         node = lazy.reduce_(self.op, x, self.axes)
-        return node if self.keepdim else lazy.without(node, self.axes)
+        return node if self.keepdim else lazy.reshape(node, dropped_shape(node.shape, self.axes))
 
     def kept(self, result: Tensor) -> Tensor:
         """A tensor of the result's shape, with the axes at size 1."""
