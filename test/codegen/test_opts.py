@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tinyml import kernel, lazy
 from tinyml.codegen import nest
+from tinyml.codegen.change import LOADS
+from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
@@ -336,3 +338,20 @@ def test_an_opt_is_read_back_from_its_text():
     for text in ("lanes", "nothing i0 4", "lanes i0 x", "lanes i0 4 4", "lanes i0 04"):
         with pytest.raises(OptError, match="is no Opt; one is written as"):
             parse(text)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_rows_shorter_than_a_vector_share_one(size: int) -> None:
+    """Sums of 3 for each of 6 x size: where the lanes go is known, though they jump."""
+    k = kernel_of(graphs.total(lazy.permute(leaf(6, 3, size), (0, 2, 1)), 2))
+    opts, made = choose(lower(k), stages.C)
+    assert Opt(OptKind.COLLAPSE, "i0", LOADS) in opts
+    assert nest.Kind.LANE in {kind for _, kind in made.kinds}
+    found = arrays_of(k)
+    simulate(linearize(made), found)
+    np.testing.assert_allclose(found[0][..., 0], found[1].sum(1), 1e-5)
+
+
+def kernel_of(root: LazyBuffer) -> Kernel:
+    (k,) = stages.kernels_of(schedule([root]))
+    return k

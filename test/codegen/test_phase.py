@@ -80,3 +80,12 @@ def test_a_strided_convolution_multiplies_no_zeros() -> None:
         if "e" not in one.rows[0].name  # what was peeled has the same taps
     )
     assert taps == 8 * 9  # for every four elements, of 8 channels, as many as the window has
+
+
+def test_a_pool_without_overlap_copies_its_gradient() -> None:
+    x = Tensor(np.ones((4, 8, 8), np.float32), device="CPU", requires_grad=True).realize()
+    y = x.reshape(1, 4, 8, 8).max_pool2d(2)
+    (gradient,) = y.gradient(x, gradient=Tensor(np.ones(y.shape, np.float32), device="CPU"))
+    nest = choose(lower(stages.kernels_of(schedule([gradient.lazy]))[-1]), stages.C)[1]
+    assert len(nest.nests) == 4
+    assert not any(one.folds for one in nest.nests)

@@ -280,12 +280,18 @@ _MIN = "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }"
 # by kind of dtype: floating, signed, unsigned
 FUNCTIONS: dict[Op, dict[str, str]] = {
     Op.MAX: {
-        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a > b || a != a ? a : b; }",
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE m = a > b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}""",
         "i": _MAX,
         "u": _MAX,
     },
     Op.MIN: {
-        "f": "static inline TYPE NAME(TYPE a, TYPE b) { return a < b || a != a ? a : b; }",
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE m = a < b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}""",
         "i": _MIN,
         "u": _MIN,
     },

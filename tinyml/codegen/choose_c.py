@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.change import LOADS
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
@@ -27,7 +28,22 @@ RUNS = 16  # of memory that are read in turn
 class CChooser(Chooser):
     """Lanes where memory is contiguous, pieces for all cores, tiles for contractions."""
 
+    def _join_short(self, number: int) -> None:
+        """Rows shorter than a vector become one axis, if where its lanes go is known beforehand."""
+        one = self.one(number)
+        inner = [a for group in one.groups[1:] for a in group]
+        while (
+            len(rows := self.one(number).rows) > 1
+            and rows[-1].size < self.lanes
+            and self.lanes % rows[-1].size == 0
+            and all(a.size < self.lanes for a in inner)
+            and self.apply(OptKind.COLLAPSE, rows[-2], LOADS)
+        ):
+            pass
+        self.apply(OptKind.PEEL, rows[-1], self.lanes)
+
     def map(self, number: int) -> None:
+        self._join_short(number)
         rows = self.one(number).rows
         if not rows:
             return
@@ -136,14 +152,16 @@ class CChooser(Chooser):
         return any(split.outer is axis and split.rest for split in self.nest.splits)
 
     def rows(self, number: int) -> None:
+        self._join_short(number)
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
         folded = {f.axes[-1] for f in one.folds}
-        along_fold = sum(side_by_side(one, a) for a in folded if a.size >= self.lanes)
+        long = [a for group in one.groups[1:] for a in group[-1:] if a.size >= self.lanes]
+        along_fold = sum(side_by_side(one, a) for a in folded if a in long)
         if last_row is not None and last_row.size >= self.lanes > 1:
             down = side_by_side(one, last_row) > along_fold
-            if down or self._spreads(number, last_row):
-                self._columns(number, last_row)
+            if down or not long or self._spreads(number, last_row):
+                self._columns(number, last_row, 4 if long or down else 1)
                 return
         together = last_row is not None and self._read_together(number, last_row)
         if together and last_row is not None:
@@ -236,15 +254,15 @@ class CChooser(Chooser):
                     self.apply(OptKind.UNROLL, axis.name, count)
                     break
 
-    def _columns(self, number: int, row: Axis) -> None:
-        """Folds down columns: lanes and a few vectors of neighbouring columns at once.
+    def _columns(self, number: int, row: Axis, most: int) -> None:
+        """Folds down columns: lanes and up to `most` vectors of neighbouring columns at once.
 
         Where there are many columns, several groups of them walk a few elements of the fold in
         turn, so that memory is read in longer runs; their sums wait in a tile.
         """
         fitting = [n for n in (7, 6, 5, 4, 3, 2, 1) if row.size % (n * self.lanes) == 0]
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
-        vectors = fitting[0] if row.size < 16 * self.lanes else 4
+        vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
         width = vectors * self.lanes
         groups = min(16, row.size // width // (2 * self.target.cores))
         step = self._step_of_columns(number) if groups > 1 else 0

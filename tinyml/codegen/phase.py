@@ -18,6 +18,7 @@ from tinyml.interpret import identity
 from tinyml.ops import Op
 
 MOST = 4  # remainders of one axis
+LONGEST = 64  # steps of a fold that are looked at one by one
 
 
 def phases(one: Nest) -> dict[Axis, int]:
@@ -77,19 +78,16 @@ def _shorter(one: Nest) -> Nest:
 def _cropped(fold: Fold) -> Expr:
     axes, body = list(fold.axes), fold.body
     for condition in _needed(fold):
-        remainder = _remainder(condition)
-        if remainder is None or len(remainder.free) != 1 or not remainder.free & {*axes}:
+        if len(condition.free) != 1 or not condition.free & {*axes}:
             continue
-        (axis,) = remainder.free
-        steps = _steps(remainder, axis, condition)
+        (axis,) = condition.free
+        steps = _steps(condition, axis) if axis.size <= LONGEST else None
+        if steps is None:
+            continue
         if not steps:
             return const(identity(fold.op, fold.dtype), fold.dtype)
-        if len(steps) > 1:
-            continue
-        size = (axis.size - steps[0] + remainder.by - 1) // remainder.by
-        shorter = Axis(f"{axis.name}by{remainder.by}at{steps[0]}", size)
-        index = linear(shorter) * remainder.by + steps[0]
-        body = substitute(body, {axis: index})
+        shorter = Axis(f"{axis.name}by{steps.step}at{steps.start}", len(steps))
+        body = substitute(body, {axis: linear(shorter) * steps.step + steps.start})
         axes[axes.index(axis)] = shorter
     body = _without_doubt(body)
     kept = tuple(a for a in axes if a.size > 1)
@@ -97,11 +95,14 @@ def _cropped(fold: Fold) -> Expr:
     return made
 
 
-def _steps(remainder: Remainder, axis: Axis, condition: Range) -> list[int]:
-    """The first steps of `axis`, one for each way to meet the condition."""
-    first = range(min(remainder.by, axis.size))
-    values = [(n, remainder.inner.substitute({axis: linear(n)}) % remainder.by) for n in first]
-    return [n for n, value in values if condition.low <= value.constant <= condition.high]
+def _steps(condition: Range, axis: Axis) -> range | None:
+    """The steps of `axis` that meet the condition; None if they are not evenly apart."""
+    values = [condition.index.substitute({axis: linear(n)}).constant for n in range(axis.size)]
+    met = [n for n, value in enumerate(values) if condition.low <= value <= condition.high]
+    if not met:
+        return range(0)
+    even = range(met[0], met[-1] + 1, met[1] - met[0] if len(met) > 1 else 1)
+    return even if [*even] == met else None
 
 
 def _remainder(condition: Range) -> Remainder | None:
