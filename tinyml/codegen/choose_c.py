@@ -32,15 +32,14 @@ class CChooser(Chooser):
         """Rows shorter than a vector become one axis, if where its lanes go is known beforehand."""
         one = self.one(number)
         inner = [a for group in one.groups[1:] for a in group]
-        while (
-            len(rows := self.one(number).rows) > 1
-            and rows[-1].size < self.lanes
-            and self.lanes % rows[-1].size == 0
-            and all(a.size < self.lanes for a in inner)
-            and self.apply(OptKind.COLLAPSE, rows[-2], LOADS)
-        ):
-            pass
-        self.apply(OptKind.PEEL, rows[-1], self.lanes)
+        if any(a.size >= self.lanes for a in inner):
+            return
+        while len(rows := self.one(number).rows) > 1:
+            known = rows[-1].size < self.lanes and self.lanes % rows[-1].size == 0
+            if not (known and self.apply(OptKind.COLLAPSE, rows[-2], LOADS)):
+                break
+        if rows and rows != one.rows:
+            self.apply(OptKind.PEEL, rows[-1], self.lanes)
 
     def map(self, number: int) -> None:
         self._join_short(number)
