@@ -48,15 +48,15 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 
 // max_sum_neg_add_64x256_r256
 //   v0 = max(slot1) over axis 1           : 64x1 float32
-//   v1 = expand(v0)                       : 64x256 float32
-//   v2 = neg(v1)                          : 64x256 float32
+//   v1 = neg(v0)                          : 64x1 float32
+//   v2 = expand(v1)                       : 64x256 float32
 //   v3 = slot1 + v2                       : 64x256 float32
 //   v4 = exp(v3)                          : 64x256 float32
 //   v5 = sum(v4) over axis 1              : 64x1 float32
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_c661af3b(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_fa06c2b2(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {
