@@ -288,7 +288,7 @@ class Sub(Elementwise):
     op = Op.ADD
 
     def forward(self, *sources: LazyBuffer) -> LazyBuffer:
-        x, y = lazy.alike("sub", sources)
+        x, y = sources
         return lazy.mapped(self.op, (x, lazy.mapped(Op.NEG, (y,))))
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
