@@ -460,7 +460,7 @@ def broadcast(x: LazyBuffer, to: Shape) -> LazyBuffer:
     return expand(reshape(x, (1,) * new + x.shape) if new else x, to)
 
 
-def alike(op: Op | str, operands: Sources) -> Sources:
+def alike(op: Op, operands: Sources) -> Sources:
     """All of them in the shape that they broadcast to."""
     to = shapes.broadcast_shape(op, *[operand.shape for operand in operands])
     return tuple([x if x.shape == to else broadcast(x, to) for x in operands])
