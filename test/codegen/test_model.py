@@ -98,7 +98,7 @@ def test_two_threads_halve_many_blocks_and_not_one():
     many, one = graphs.softmax(leaf(64, 64)), graphs.softmax(leaf(1, 64))
     for node, gain in ((many, 2.0), (one, 1.0)):
         alone, both = (seconds(node, None, ceilings=c) for c in (CORE, two))
-        assert alone / both == pytest.approx(gain)
+        assert alone / both == pytest.approx(gain, rel=0.1)  # each has caches of its own
 
 
 def test_footprints_are_whole_lines_and_count_nothing_twice():

@@ -7,6 +7,7 @@ from math import prod
 from tinyml.codegen.change import LOADS
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
+from tinyml.codegen.choose_c_dots import dots
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.expr import Load
 from tinyml.codegen.keep import made_again
@@ -288,6 +289,8 @@ class CChooser(Chooser):
         return next((n for n in steps if is_grouped(axis.size // n, found)), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
-        if self.lanes > 1 and any(f is not found.fold for f in self.one(number).folds):
-            return cascade(self, number, found) or contract(self, number, found)
-        return self.lanes > 1 and contract(self, number, found)
+        if self.lanes == 1:
+            return False
+        alone = all(f is found.fold for f in self.one(number).folds)
+        first = dots if alone else cascade
+        return first(self, number, found) or contract(self, number, found)

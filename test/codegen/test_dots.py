@@ -1,0 +1,73 @@
+"""Products of few rows have their vectors along the fold."""
+
+from __future__ import annotations
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml import Tensor, kernel, lazy
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.lower import lower
+from tinyml.codegen.opts import Opt, OptKind
+from tinyml.kernel import Kernel
+from tinyml.schedule import schedule
+
+
+def product(m: int, depth: int, n: int) -> Kernel:
+    """Of a matrix and a transposed one: both lie along the fold."""
+    right = lazy.permute(leaf(n, depth), (1, 0))
+    return stages.kernels_of(schedule([graphs.matmul(leaf(m, depth), right)]))[-1]
+
+
+def weights_gradient(images: int, inner: int, outer: int, size: int) -> Kernel:
+    x = Tensor(np.ones((images, inner, size, size), np.float32), device="CPU").realize()
+    w = Tensor(np.ones((outer, inner, 3, 3), np.float32), device="CPU", requires_grad=True)
+    y = x.conv2d(w, padding=1)
+    upstream = Tensor(np.ones(y.shape, np.float32), device="CPU").realize()
+    (gradient,) = y.gradient(w, gradient=upstream)
+    return stages.kernels_of(schedule([gradient.lazy]))[-1]
+
+
+def lanes(k: Kernel) -> list[str]:
+    return [opt.axis for opt in choose(lower(k), stages.C)[0] if opt.kind is OptKind.LANES]
+
+
+def assert_right(k: Kernel) -> None:
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape, _ in k.slots]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(k, wanted)
+    stages.simulated(stages.C, None)(k, arrays)
+    np.testing.assert_allclose(arrays[0], wanted[0], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("rows", [(4, 7), (8, 3), (5, 32), (2, 2)], ids=str)
+def test_few_rows_are_multiplied_along_the_fold(rows: tuple[int, int]) -> None:
+    k = product(rows[0], 40, rows[1])
+    assert lanes(k) == ["r0"]
+    assert_right(k)
+
+
+def test_many_rows_are_packed() -> None:
+    assert lanes(product(48, 64, 48))[0] != "r0"
+
+
+def test_a_fold_of_no_whole_vectors_is_not() -> None:
+    assert "r0" not in lanes(product(4, 41, 16))
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(3, 8), (4, 6), (1, 5)])
+def test_so_are_the_weights_of_small_convolutions(inner: int, outer: int) -> None:
+    k = weights_gradient(4, inner, outer, 8)
+    assert lanes(k) == ["r2"]
+    assert_right(k)
+
+
+def test_sums_wait_while_images_pass_through_the_cache() -> None:
+    opts, _ = choose(lower(weights_gradient(8, 4, 8, 64)), stages.C)
+    (blocked,) = [opt for opt in opts if opt.kind is OptKind.BLOCK]
+    assert blocked == Opt(OptKind.BLOCK, "r0", blocked.amount)
+    assert blocked.amount < 8

@@ -1,0 +1,58 @@
+"""Rules of thumb for contractions in C that are dot products: vectors lie along the fold.
+
+Where both factors lie side by side along the fold, and rows are few, to pack them would cost about
+as much as to multiply them. Then vectors of both are loaded as they lie, a few rows of each at a
+time, and the lanes of a sum are added up at its end. So it is with the gradients of a
+convolution's weights where images or channels are few.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen.chooser import Chooser, Contraction
+from tinyml.codegen.expr import Load
+from tinyml.codegen.opts import OptKind
+from tinyml.index import Axis
+
+FEW = 16  # products that an element takes part in, of one row axis of each factor
+SHARE = 4  # of the cache, for what a step of the fold reads
+
+
+def dots(chooser: Chooser, number: int, found: Contraction) -> bool:
+    """Choose lanes along the fold; False if it is not a contraction for that."""
+    lanes, along = chooser.lanes, found.fold.axes[-1]
+    sides = [(found.kept, found.kept_load), (found.streamed, found.streamed_load)]
+    plain = [
+        (len(load.valid), -axis.size, axis.name, axis, load)
+        for own, load in sides
+        if load is not None and load.position.stride(along) == 1
+        for axis in [max(own, key=lambda a: a.size)]
+    ]
+    if len(plain) < 2 or along.size % lanes:
+        return False
+    # masks are computed for each vector that is loaded: better for the fewer of them
+    (*_, more, _), (*_, less, _) = sorted(plain, key=lambda side: side[:3])
+    if more.size * less.size > FEW * (more.size + less.size):
+        return False
+    outer, inside = found.fold.axes[0], {*found.fold.axes, more, less}
+    step = _step(chooser, outer, [side[-1] for side in plain], inside)
+    pieces = prod(a.size for a in chooser.one(number).rows if a not in inside)
+    chooser.apply(OptKind.LANES, along, lanes)
+    for axis, counts in ((more, (4, 2)), (less, (2, 3))):
+        if count := next((n for n in counts if axis.size % n == 0), 0):
+            chooser.apply(OptKind.UNROLL, axis, count)
+    many = pieces >= 2 * chooser.target.cores
+    written_out = (f"{more.name}u", f"{less.name}u")
+    chooser.bind_grid(number, but=(*written_out, less.name, *([more.name] if many else [])))
+    if outer is not along and step < outer.size:
+        chooser.apply(OptKind.BLOCK, outer.name, step)
+    return True
+
+
+def _step(chooser: Chooser, outer: Axis, loads: list[Load], inside: set[Axis]) -> int:
+    """As many elements of the fold as what is read for them fits its share of the cache."""
+    inner = inside - {outer}
+    sizes = [prod(a.size for a in load.free & inner) * load.dtype.itemsize for load in loads]
+    most = max(chooser.target.cache // SHARE // sum(sizes), 1)
+    return max(n for n in range(1, min(most, outer.size) + 1) if outer.size % n == 0)
