@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinyml.codegen.vector_math import BODIES, NEEDS
+from tinyml.codegen.vector_math64 import BODIES64
 from tinyml.ops import Op
 
 
@@ -202,6 +203,12 @@ def float_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
     ]
     body = BODIES[op].replace("LANES", str(lanes))
     return [*pieces, body.replace("F32", vector).replace("I32", integer)]
+
+
+def double_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
+    """Likewise of float64 lanes, for the ops in BODIES64."""
+    body = BODIES64[op].replace("LANES", str(lanes))
+    return [body.replace("F64", vector).replace("I64", integer)]
 
 
 LARGE = """void *aligned_alloc(unsigned long, unsigned long);

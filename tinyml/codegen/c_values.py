@@ -10,6 +10,7 @@ from tinyml.codegen.c_text import (
     HALF,
     NOTE,
     blend,
+    double_function,
     extreme,
     float_function,
     function,
@@ -21,7 +22,8 @@ from tinyml.codegen.c_text import (
 )
 from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
-from tinyml.dtype import DType, bool_, float32, int32
+from tinyml.codegen.vector_math64 import BODIES64
+from tinyml.dtype import DType, bool_, float32, float64, int32
 from tinyml.faults import Fault
 from tinyml.ops import COMPARE, Op
 
@@ -43,6 +45,7 @@ LIBM = {
     Op.TAN: "tan",
 }  # fmt: skip
 EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW, Op.FMA})  # libm's in lanes too
+POLYNOMIALS = {float32: LIBM.keys() - EXACT, float64: BODIES64.keys()}  # of one element as well
 
 
 def _suffix(dtype: DType) -> str:
@@ -201,7 +204,7 @@ class CValues(Renderer):
     def _call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         """Ops that C has no operator for, as functions of the prelude."""
         arguments = ", ".join(o[0] for o in operands)
-        if op in LIBM and lanes == 1 and dtype is float32 and op not in EXACT:
+        if lanes == 1 and op in POLYNOMIALS.get(dtype, ()):
             wide = self._call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
             return f"{wide[0]}[0]", ATOM  # the same bits as in a vector
         if op in LIBM and lanes == 1:
@@ -212,8 +215,9 @@ class CValues(Renderer):
         """The name of a function, defined in the prelude."""
         name = f"{op.name.lower()}_{SHORT[dtype.name]}"
         vector = self.vector(dtype, lanes) if lanes > 1 else ""
-        if op in LIBM and dtype is float32:
-            for piece in float_function(op, vector, self.vector(int32, lanes), lanes):
+        if (op in LIBM and dtype is float32) or op in POLYNOMIALS.get(dtype, ()):
+            pieces = float_function if dtype is float32 else double_function
+            for piece in pieces(op, vector, self._mask_type(dtype, lanes), lanes):
                 self.prelude[piece] = None
             return f"{LIBM[op]}_{vector}"
         if op in (Op.MAX, Op.MIN) and vector:

@@ -24,17 +24,27 @@ SCALE = """static inline F32 scale_F32(F32 p, F32 shifted) {
 """
 
 # x between two numbers; NaN stays NaN
-CLAMP = """static inline F32 clamp_F32(F32 x, float low, float high) {
-  const F32 least = low - (F32){0}, most = high - (F32){0};
-#if LANES == 8 && defined(__AVX__)
-  return __builtin_ia32_maxps256(least, __builtin_ia32_minps256(most, x));
-#elif LANES == 4 && defined(__SSE__)
-  return __builtin_ia32_maxps(least, __builtin_ia32_minps(most, x));
+_CLAMP_TEXT = """static inline KIND clamp_KIND(KIND x, REAL low, REAL high) {
+  const KIND least = low - (KIND){0}, most = high - (KIND){0};
+#if LANES == WIDE && defined(__AVX__)
+  return __builtin_ia32_maxSUFFIX256(least, __builtin_ia32_minSUFFIX256(most, x));
+#elif LANES == NARROW && defined(MACRO)
+  return __builtin_ia32_maxSUFFIX(least, __builtin_ia32_minSUFFIX(most, x));
 #else
-  return pick_F32(x < low, least, pick_F32(x > high, most, x));
+  return pick_KIND(x < low, least, pick_KIND(x > high, most, x));
 #endif
 }
 """
+
+
+def clamp(kind: str, real: str, narrow: int, suffix: str, macro: str) -> str:
+    """Of vectors of `real`; with instructions where they have `narrow` lanes or twice that."""
+    marks = {"KIND": kind, "REAL": real, "WIDE": str(2 * narrow), "NARROW": str(narrow)}
+    text = _CLAMP_TEXT
+    for mark, value in {**marks, "SUFFIX": suffix, "MACRO": macro}.items():
+        text = text.replace(mark, value)
+    return text
+
 
 # the magnitude of a with the sign of b
 SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
@@ -43,15 +53,17 @@ SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
 }
 """
 
-_ONCE = "#ifndef DONE_NAME_F32\n#define DONE_NAME_F32\nBODY#endif\n"
+_ONCE = "#ifndef DONE_NAME\n#define DONE_NAME\nBODY#endif\n"
 
 
-def _once(name: str, body: str) -> str:
+def once(name: str, body: str) -> str:
+    """A function that several others bring along."""
     return _ONCE.replace("NAME", name).replace("BODY", body)
 
 
-_PICK, _SCALE, _SIGNED = _once("pick", PICK), _once("scale", SCALE), _once("signed", SIGNED)
-_CLAMP = _PICK + _once("clamp", CLAMP)
+_PICK, _SIGNED = once("pick_F32", PICK), once("signed_F32", SIGNED)
+_SCALE = once("scale_F32", SCALE)
+_CLAMP = _PICK + once("clamp_F32", clamp("F32", "float", 4, "ps", "__SSE__"))
 
 # t = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = """
