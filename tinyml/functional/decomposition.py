@@ -170,7 +170,10 @@ def solve(x: Tensor, b: Tensor) -> Tensor:
 
 
 def inverse(x: Tensor) -> Tensor:
-    """The matrix whose product with x is the unit matrix; see `solve`."""
+    """The matrix whose product with x is the unit matrix; of a singular one inf, NaN or nonsense.
+
+    No error tells of it: values are not looked at before they are computed. See `solve`.
+    """
     n, _ = matrix_of(x, "inverse", square=True)
     return solve(x, x._eye_like(n))
 
