@@ -181,6 +181,7 @@ def choices() -> list[Case]:
         same("clip above", lambda x: x.clip(None, 0.1), SPECIAL),
         same("clip crossed", lambda x: x.clip(1, -1), SPECIAL),
         same("clip ints", lambda x: x.clip(-1, 2), WHOLE),
+        same("clip ints by floats", lambda x: (x.clip(-1.5, 2.5), x.clip(0.5)), WHOLE),
         same("clip tensors", lambda x, a, b: x.clip(a, b), x, -np.abs(x) / 2, np.abs(x) / 3),
         same("masked_fill", lambda x, m: x.masked_fill(m, -INF), x, flags),
         same("masked_fill ints", lambda x, m: x.masked_fill(m, 1.5), WHOLE, flags),
@@ -238,6 +239,7 @@ def reductions_otherwise() -> list[Case]:
             zeros,
             grad=False,
         ),
+        same("square of bools", lambda x: (x.square(), x**2), zeros > 1, narrow=True),
         same("close bools", lambda x: x.isclose(x[0]), zeros > 1),
         same("0-d", lambda x: (x.sum(), x.max(), x.prod(), x.mean()), ()),
     ]
@@ -302,7 +304,16 @@ def products() -> list[Case]:
                 *inputs,
             )
         )
-    half = draw("half", (3, 4)).astype(np.float16)
+    half, small = draw("half", (3, 4)).astype(np.float16), np.full((3, 3), 100, np.int8)
+    for formula in ("ij->i", "ii->", "ij->ji", "ij->"):
+        ours, theirs = (lambda x, lib=lib, f=formula: lib.einsum(f, x) for lib in (Tensor, torch))
+        cases += [pair(f"{formula} of {x.dtype}", ours, theirs, x) for x in (small, small > 0)]
+    for formula in ("ij,ij->", "ij,kl->kl", "ij,j->i"):
+        ours, theirs = (
+            lambda x, lib=lib, f=formula: lib.einsum(f, x, x[0] if f[3:5] == "j-" else x)
+            for lib in (Tensor, torch)
+        )
+        cases.append(pair(f"{formula} of int8", ours, theirs, small))
     return [
         *cases,
         same("dot", lambda x, y: x.dot(y), (4,), (4,)),
@@ -310,6 +321,29 @@ def products() -> list[Case]:
         same("matmul halves", lambda x: x @ x.T, half, atol=2e-3, grad_atol=1e-2),
         pair("linear", lambda x, w, b: x.linear(w.T, b), F.linear, (2, 3, 4), (5, 4), (5,)),
     ]
+
+
+# ---- out of nothing ----
+
+
+def ranges() -> list[Case]:
+    """Of integers between bounds that are none."""
+    cases = []
+    for kind in ("int32", "int64", "uint8"):
+        for args in ((0.5, 5.5), (0, 5, 1.5), (0.7, 5.2, 1.0), (9.5, 2.2, -1.5), (3.9, 3.9)):
+            if kind != "uint8" or len(args) < 3 or args[2] > 0:
+                cases.append(_made(f"arange {args} {kind}", "arange", args, kind))
+        for args in ((0.5, 5.7, 4), (2.7, 9.9, 6), (0, 10, 7), (9.9, 3.5, 1)):
+            cases.append(_made(f"linspace {args} {kind}", "linspace", args, kind))
+    return [*cases, _made("falling", "linspace", (9.9, -3.5, 6), "int64")]
+
+
+def _made(name: str, method: str, args: tuple[float, ...], kind: str) -> Case:
+    return pair(
+        name,
+        lambda: getattr(Tensor, method)(*args, dtype=kind),
+        lambda: getattr(torch, method)(*args, dtype=getattr(torch, kind)),
+    )
 
 
 GROUPS = (
@@ -326,6 +360,7 @@ GROUPS = (
     reductions_otherwise,
     reductions_of_few,
     products,
+    ranges,
 )
 
 

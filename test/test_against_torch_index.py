@@ -29,6 +29,10 @@ def movement() -> list[Case]:
         same("unfold", lambda x: (x.unfold(2, 3, 1), x.unfold(1, 2, 2)), (2, 5, 4)),
         same("repeat", lambda x: (x.repeat(2, 1, 3), x.repeat(2, 1, 1, 2)), x),
         same("repeat_interleave", lambda x: (x.repeat_interleave(2, 1), x.repeat_interleave(3)), x),
+        same("repeat_interleave of each",
+             lambda x, n: (x.repeat_interleave(n, 1), x[0, :, 0].repeat_interleave(n),
+                           x.repeat_interleave(n[2:], -1), x[0, 0, 0].repeat_interleave(n[2])),
+             x, np.array([2, 0, 3])),
         same("triangles", lambda x: (x.triu(), x.tril(-1), x.triu(2), x.tril(1)), (2, 4, 3)),
         same("triangles of bools", lambda x: (x.triu(), x.tril(-1)), WHOLE > 0),
         same("diag", lambda x: x.diag(), (4,)),
@@ -39,6 +43,10 @@ def movement() -> list[Case]:
         same("split", lambda x: (*x.split(2, 1), *x.split([1, 3], 2), *x.chunk(3, 2)), x),
         pair("cat", lambda x, y: x.cat(y, dim=1), lambda x, y: torch.cat((x, y), 1), x, (2, 2, 4)),
         pair("cat dtypes", Tensor.cat, lambda *xs: torch.cat(xs), WHOLE, (1, 3)),
+        pair("cat nothing", lambda x, n: (n.cat(x, dim=2), x.cat(n, x, dim=-1), n.cat(n)),
+             lambda x, n: (torch.cat((n, x), 2), torch.cat((x, n, x), -1), torch.cat((n, n))),
+             x, (0,)),
+        pair("cat no ints", lambda x, n: n.cat(x), lambda x, n: torch.cat((n, x)), WHOLE, (0,)),
         pair("stack", lambda x, y: x.stack(y, dim=-1), lambda x, y: torch.stack((x, y), -1), x, x),
         *(
             pair(
@@ -140,8 +148,18 @@ def gathering() -> list[Case]:
     base[0, 1] = zeros[0, 0] = zeros[1, 1] = zeros[2, 1] = zeros[2, 2] = 0
     product = same("product with zeros", lambda x, i, s: x.scatter_reduce(0, i, s, "prod"),
                    base, index, zeros)  # fmt: skip
-    number = same("0-d", lambda x, i, s: x.scatter(0, i, s), (), np.array(0), ())
-    return [*cases, product, number]
+    ways: list[Callable[[Any, Any, Any], Any]] = [
+        lambda x, i, s: x.scatter(0, i, s),
+        lambda x, i, s: x.scatter(0, i, 2.5),
+        lambda x, i, s: x.scatter_reduce(0, i, s, "sum"),
+        lambda x, i, s: x.gather(0, i),
+    ]
+    nought, one = np.array(0), np.array([0])
+    shapes = [((), nought, ()), ((), one, (1,)), ((3,), nought, ()), ((3,), one, ())]
+    numbers = [same(f"0-d {i} {x} {index.shape} {s}", way, x, index, s)
+               for i, way in enumerate(ways) for x, index, s in shapes]  # fmt: skip
+    twice = same("a number often", lambda x, i: x.gather(0, i), (), np.array([0, 0, -0]))
+    return [*cases, product, *numbers, twice]
 
 
 GROUPS = (movement, indexing, gathering)

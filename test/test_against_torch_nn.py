@@ -60,6 +60,11 @@ def activations() -> list[Case]:
         cases.append(same(f"{name} {axis}", lambda x, n=name, a=axis: getattr(x, n)(a), (3, 4, 2)))
     large = draw("large", (3, 4)) * 200
     large[0, 1] = -float("inf")
+    whole = np.arange(-4, 5)
+    for bounds in ((), (-1.5, 2.5), (-3.0, 1.0), (2, 2)):
+        f = lambda x, b=bounds: F.hardtanh(x, *b)  # noqa: E731
+        cases.append(pair(f"whole {bounds}", lambda x, b=bounds: x.hardtanh(*b), f, whole))
+    cases.append(pair("relu6 whole", Tensor.relu6, F.relu6, whole.astype(np.int32) * 2))
     return cases + [
         pair(f"{name} large", *ACTIVATIONS[name], large) for name in ("softmax", "log_softmax")
     ]
@@ -124,6 +129,11 @@ CONVOLUTIONS: list[tuple[Any, Any, dict[str, Any]]] = [
     ((1, 3, 5, 5), (6, 1, 3, 3), {"groups": 3, "padding": 1}),
     ((1, 2, 4, 4), (3, 2, 1, 1), {"stride": 2}),
     ((1, 2, 4, 5, 4), (2, 2, 2, 3, 1), {"padding": 1, "stride": 2}),
+    ((3, 9), (4, 3, 3), {"padding": "same"}),
+    ((4, 6, 5), (6, 2, 3, 2), {"groups": 2, "stride": [2], "padding": [1]}),
+    ((2, 4, 5, 4), (2, 2, 2, 3, 1), {}),
+    ((1, 2, 6, 7), (2, 2, 4, 3), {"padding": "same", "dilation": (2, 1)}),
+    ((2, 2, 6, 7), (2, 2, 4, 3), {"padding": "valid", "stride": 2}),
 ]
 TRANSPOSED: list[tuple[Any, Any, dict[str, Any]]] = [
     ((2, 3, 5), (3, 2, 3), {"stride": 2, "output_padding": 1}),
@@ -131,6 +141,9 @@ TRANSPOSED: list[tuple[Any, Any, dict[str, Any]]] = [
     ((1, 4, 4, 3), (4, 2, 3, 3), {"groups": 2, "stride": 2, "padding": 1}),
     ((1, 2, 3, 4), (2, 2, 2, 3), {"dilation": 2, "stride": (1, 2), "output_padding": (0, 1)}),
     ((1, 2, 2, 3, 2), (2, 1, 2, 2, 2), {"stride": 2, "padding": 1}),
+    ((3, 5), (3, 2, 3), {}),
+    ((4, 4, 3), (4, 2, 3, 3), {"groups": 2, "stride": [2], "padding": (1,)}),
+    ((2, 2, 3, 2), (2, 1, 2, 2, 2), {}),
 ]
 
 
@@ -141,7 +154,7 @@ def convolutions() -> list[Case]:
             pair(
                 f"conv {i} {how}",
                 lambda x, w, b, h=how: x.conv2d(w, b, **h),
-                lambda x, w, b, h=how: getattr(F, f"conv{x.ndim - 2}d")(x, w, b, **h),
+                lambda x, w, b, h=how: getattr(F, f"conv{w.ndim - 2}d")(x, w, b, **h),
                 *(x, w, (w[0],)),
             )
         )
@@ -151,7 +164,7 @@ def convolutions() -> list[Case]:
             pair(
                 f"conv_transpose {i} {how}",
                 lambda x, w, b, h=how: x.conv_transpose2d(w, b, **h),
-                lambda x, w, b, h=how: getattr(F, f"conv_transpose{x.ndim - 2}d")(x, w, b, **h),
+                lambda x, w, b, h=how: getattr(F, f"conv_transpose{w.ndim - 2}d")(x, w, b, **h),
                 *(x, w, bias),
             )
         )
@@ -175,13 +188,16 @@ POOLS: list[tuple[Any, dict[str, Any]]] = [
     ((1, 2, 7, 8), {"kernel_size": (3, 3), "stride": 2, "ceil_mode": True}),
     ((1, 2, 7, 8), {"kernel_size": (3, 3), "stride": 3, "padding": 1, "ceil_mode": True}),
     ((1, 2, 4, 5, 4), {"kernel_size": (2, 3, 2), "stride": 1}),
+    ((2, 9), {"kernel_size": (3,), "stride": [2]}),
+    ((2, 6, 7), {"kernel_size": (3, 2), "stride": [2], "padding": (1,)}),
+    ((2, 4, 5, 4), {"kernel_size": (2, 3, 2), "padding": [1]}),
 ]
 
 
 def pools() -> list[Case]:
     cases = []
     for i, (shape, how) in enumerate(POOLS):
-        n = len(shape) - 2
+        n = len(how["kernel_size"])
         for kind, more in (("max", {}), ("avg", {}), ("avg", {"count_include_pad": False})):
             cases.append(
                 pair(
@@ -202,6 +218,10 @@ def pools() -> list[Case]:
         pair("max_pool where NaN is", lambda x: x.max_pool2d(2, 1, return_indices=True),
              lambda x: F.max_pool2d(x, 2, 1, return_indices=True),
              np.array([[[1, np.nan, 0], [3, 4, 2]]], np.float32), grad=False, narrow=True),
+        *(pair(f"avg_pool of ints {h}", lambda x, h=h: x.avg_pool2d(**h),
+               lambda x, h=h: F.avg_pool2d(x, **h), np.arange(-30, 26).reshape(1, 1, 7, 8))
+          for h in ({"kernel_size": 2}, {"kernel_size": 3, "padding": 1, "ceil_mode": True,
+                                         "count_include_pad": False})),
         pair("max_pool ties", lambda x: x.max_pool2d(3, 1, padding=1),
              lambda x: F.max_pool2d(x, 3, 1, 1), np.round(draw("ties", (1, 2, 5, 5)))),
         pair("max_unpool", lambda x: x.max_unpool2d(**_places(x, Tensor)),

@@ -140,6 +140,14 @@ OWN: dict[str, list[Case]] = {
         (RuntimeError, "'up'.*trunc.*floor", lambda: X.div(X, rounding_mode="up")),
     ],
     "pow": [(RuntimeError, "cast the base", lambda: I.pow(-1))],
+    "neg": [
+        (TypeError, r"bool.*~x.*logical_not", lambda: -(X > 0)),
+        (RuntimeError, "bool", lambda: (X > 0).neg()),
+    ],
+    "hardtanh": [
+        (ValueError, "min_val 2 is above max_val 1", lambda: X.hardtanh(2, 1)),
+        (DTypeError, "uint8 does not reach from -1 to 1", lambda: I.cast("uint8").hardtanh()),
+    ],
     "sub": [(DTypeError, r"bool.*\^", lambda: (X > 0).sub(X > 0))],
     "gelu": [(ValueError, "approximate.*'fast'", lambda: X.gelu("fast"))],
     # movement
@@ -216,6 +224,9 @@ OWN: dict[str, list[Case]] = {
     "repeat_interleave": [
         (ShapeError, "negative", lambda: X.repeat_interleave(-1)),
         (TypeError, "repeats", lambda: X.repeat_interleave("a")),
+        (ShapeError, r"3 for axis 1 of \(2, 3\).*\(2,\)", lambda: X.repeat_interleave(I, 1)),
+        (ShapeError, "negative, got -2", lambda: X.repeat_interleave(-I, 0)),
+        (DTypeError, "integers, got float32", lambda: X.repeat_interleave(I.float(), 0)),
     ],
     "roll": [
         (RuntimeError, "length", lambda: X.roll((1, 2), 0)),
@@ -303,22 +314,27 @@ OWN: dict[str, list[Case]] = {
         (RuntimeError, "stride must be at least 1", lambda: V.conv2d(V, stride=0)),
         (RuntimeError, r"bias must have shape \(1,\)", lambda: V.conv2d(V, I)),
         (TypeError, "weight must be a Tensor", lambda: V.conv2d(3)),
-        (TypeError, "padding must be", lambda: V.conv2d(V, padding="same")),
+        (RuntimeError, "'typo'.*'same'", lambda: V.conv2d(V, padding="typo")),
+        (RuntimeError, "stride 1", lambda: V.conv2d(V, padding="same", stride=2)),
+        (TypeError, "padding must be", lambda: V.conv2d(V, padding=1.5)),
     ],
     "conv_transpose2d": [
         (RuntimeError, "groups=1", lambda: V.conv_transpose2d(Tensor.zeros(2, 1, 3, 3))),
         (RuntimeError, "groups=2", lambda: V.conv_transpose2d(V, groups=2)),
         (TypeError, "weight must be a Tensor", lambda: V.conv_transpose2d(3)),
+        (TypeError, "padding must be", lambda: V.conv_transpose2d(V, padding="same")),
     ],
     "max_pool2d": [
         (RuntimeError, "padding", lambda: V.max_pool2d(2, padding=(1, 2, 3))),
         (RuntimeError, "larger than", lambda: V.max_pool2d(5)),
+        (RuntimeError, "more than half.*pad()", lambda: V.max_pool2d(3, padding=2)),
         (RuntimeError, "fewer axes", lambda: I.max_pool2d(2)),
         (RuntimeError, "kernel_size must be at least 1", lambda: V.max_pool2d(0)),
         (TypeError, "kernel_size must be", lambda: V.max_pool2d("a")),
     ],
     "avg_pool2d": [
         (RuntimeError, "larger than", lambda: V.avg_pool2d(5)),
+        (RuntimeError, "more than half", lambda: V.avg_pool2d(1, padding=1)),
         (TypeError, "stride must be", lambda: V.avg_pool2d(2, stride=1.5)),
     ],
     "max_unpool2d": [
@@ -406,6 +422,10 @@ OWN: dict[str, list[Case]] = {
     ],
     "arange": [
         (ValueError, "step cannot be 0", lambda: Tensor.arange(1, 2, 0)),
+        (ValueError, "cut to 0", lambda: Tensor.arange(1, 2, 0.5, dtype="int32")),
+        (RuntimeError, "1 do not lead from 5 to 0", lambda: Tensor.arange(5, 0)),
+        (RuntimeError, "-1 do not lead from 0 to 5", lambda: Tensor.arange(0, 5, -1)),
+        (RuntimeError, "finite", lambda: Tensor.arange(0, float("inf"))),
         (TypeError, "stop must be a number", lambda: Tensor.arange(1, "a")),
     ],
     "linspace": [
@@ -479,7 +499,6 @@ OWN: dict[str, list[Case]] = {
 TAKES_NOTHING = "takes nothing but the tensor, and there is a result for every tensor"
 UNARY = (
     *(
-        "neg",
         "abs",
         "sign",
         "sqrt",

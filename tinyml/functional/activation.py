@@ -11,7 +11,7 @@ import numpy as np
 
 from tinyml import mlops
 from tinyml.dtype import float32
-from tinyml.errors import ShapeError
+from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import (
     Axes,
     check_tensors,
@@ -193,11 +193,19 @@ def leaky_relu(x: Tensor, neg_slope: float = 0.01) -> Tensor:
 
 
 def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    """Clipped; the gradient at a bound is 0, as torch has it."""
-    number(min_val, "hardtanh", "min_val")
-    number(max_val, "hardtanh", "max_val")
-    inside = (x > min_val) & (x < max_val)
-    return inside.where(x, x.detach().clip(min_val, max_val))
+    """Clipped, in the dtype of x; the gradient at a bound is 0, as torch has it.
+
+    For integers the bounds are cut to whole numbers; ArgumentError if min_val is above max_val.
+    """
+    low, high = number(min_val, "hardtanh", "min_val"), number(max_val, "hardtanh", "max_val")
+    if low > high:
+        raise ArgumentError(f"hardtanh: min_val {low} is above max_val {high}")
+    if x.dtype.is_int:
+        if not x.dtype.min <= low <= high <= x.dtype.max:
+            raise DTypeError(f"hardtanh: {x.dtype} does not reach from {low} to {high}; cast first")
+        low, high = int(low), int(high)
+    inside: Tensor = (x > low) & (x < high)
+    return inside.where(x, x.detach().clip(low, high))
 
 
 @in_float32

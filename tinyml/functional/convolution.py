@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tinyml import mlops
-from tinyml.dtype import float32, promote
+from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
@@ -35,14 +35,28 @@ def paddings(padding: Any, count: int, op: str) -> Pairs:
     if values and all(isinstance(v, (tuple, list)) for v in values) and len(values) == count:
         return tuple((whole(b, op, "padding"), whole(a, op, "padding")) for b, a in values)
     values = tuple(whole(v, op, "padding") for v in values)
-    if len(values) == count:
-        return tuple((p, p) for p in values)
+    if len(values) in (1, count):
+        return tuple((p, p) for p in (values * count if len(values) == 1 else values))
     if len(values) == 2 * count:
         return tuple((values[2 * i], values[2 * i + 1]) for i in reversed(range(count)))
     raise ShapeError(
         f"{op}: padding is one value, {count} (one per axis) or {2 * count} (before and after, "
         f"last axis first), got {values}"
     )
+
+
+def named_padding(
+    padding: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], op: str
+) -> Pairs:
+    """What "valid" (none) and "same" (as many results as elements) stand for."""
+    if padding == "valid":
+        return ((0, 0),) * len(kernel)
+    if padding != "same" or any(s != 1 for s in strides):
+        raise ShapeError(
+            f"{op}: padding={padding!r}, but it is numbers, 'valid', or 'same' with stride 1"
+        )
+    reach = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
+    return tuple((n // 2, n - n // 2) for n in reach)
 
 
 def _pad_spatial(x: Tensor, pairs: Pairs, value: float | int | bool = 0) -> Tensor:
@@ -58,15 +72,21 @@ def conv2d(
     dilation: Sizes = 1,
     padding: Any = 0,
 ) -> Tensor:
-    """Each output is the sum of a window of x times the weight: 1 to 3 spatial axes."""
+    """Each output is the sum of a window of x times the weight: 1 to 3 spatial axes.
+
+    x is (n, channels, *space), or one of them without n; padding numbers, "same" or "valid".
+    """
     check_tensors("conv2d", x, weight=weight, bias=bias)
-    count = weight.ndim - 2
+    count, kernel = weight.ndim - 2, weight.shape[2:]
     _check_channels(x, weight, whole(groups, "conv2d", "groups"), count)
     _check_bias("conv2d", bias, weight.shape[0])
+    if x.ndim == count + 1:
+        return conv2d(x[None], weight, bias, groups, stride, dilation, padding).squeeze(0)
     strides = per_axis(stride, count, "conv2d", "stride")
     dilations = per_axis(dilation, count, "conv2d", "dilation")
+    if isinstance(padding, str):
+        padding = named_padding(padding, kernel, strides, dilations, "conv2d")
     padded = _pad_spatial(x, paddings(padding, count, "conv2d"))
-    kernel = weight.shape[2:]
     _check_windows("conv2d", padded.shape[2:], kernel, dilations)
     read = windows(padded, kernel, strides, dilations)  # (n, c, *out, *kernel)
     out = read.shape[2 : 2 + count]
@@ -92,14 +112,15 @@ def _check_channels(x: Tensor, weight: Tensor, groups: int, count: int) -> None:
     fits = (
         count > 0
         and groups > 0
-        and x.ndim == weight.ndim
-        and x.shape[1] == weight.shape[1] * groups
+        and x.ndim in (count + 1, count + 2)
+        and x.shape[-count - 1] == weight.shape[1] * groups
         and weight.shape[0] % groups == 0
     )
     if not fits:
         raise ShapeError(
             f"conv2d: input {x.shape} and weight {weight.shape} do not go together with groups="
-            f"{groups}: input (n, channels, *space), weight (out, channels / groups, *kernel)"
+            f"{groups}: input (n, channels, *space) or (channels, *space), weight "
+            "(out, channels / groups, *kernel)"
         )
 
 
@@ -124,17 +145,17 @@ def conv_transpose2d(
     padding: Any = 0,
     output_padding: Sizes = 0,
 ) -> Tensor:
-    """The gradient of conv2d: each input adds its multiple of the weight to a window."""
+    """The gradient of conv2d: each input adds its multiple of the weight to a window.
+
+    x is (n, channels, *space), or one of them without n.
+    """
     check_tensors("conv_transpose2d", x, weight=weight, bias=bias)
     count, groups = weight.ndim - 2, whole(groups, "conv_transpose2d", "groups")
-    divides = groups > 0 and weight.ndim > 0 and weight.shape[0] % groups == 0
-    if count < 1 or not divides or x.ndim != weight.ndim or x.shape[1] != weight.shape[0]:
-        raise ShapeError(
-            f"conv_transpose2d: input {x.shape} and weight {weight.shape} do not go together "
-            f"with groups={groups}: input (n, channels, *space), weight (channels, out / groups, "
-            "*kernel)"
-        )
+    _check_transposed(x, weight, groups, count)
     _check_bias("conv_transpose2d", bias, weight.shape[1] * groups)
+    if x.ndim == count + 1:
+        options = (groups, stride, dilation, padding, output_padding)
+        return conv_transpose2d(x[None], weight, bias, *options).squeeze(0)
     strides = per_axis(stride, count, "conv_transpose2d", "stride")
     dilations = per_axis(dilation, count, "conv_transpose2d", "dilation")
     extra = per_axis(output_padding, count, "conv_transpose2d", "output_padding", least=0)
@@ -151,6 +172,22 @@ def conv_transpose2d(
         for k, d, (before, after), more in zip(kernel, dilations, pairs, extra, strict=True)
     )
     return conv2d(_pad_spatial(x, grown), filters, bias, groups, 1, dilations, 0)
+
+
+def _check_transposed(x: Tensor, weight: Tensor, groups: int, count: int) -> None:
+    fits = (
+        count > 0
+        and groups > 0
+        and x.ndim in (count + 1, count + 2)
+        and x.shape[-count - 1] == weight.shape[0]
+        and weight.shape[0] % groups == 0
+    )
+    if not fits:
+        raise ShapeError(
+            f"conv_transpose2d: input {x.shape} and weight {weight.shape} do not go together "
+            f"with groups={groups}: input (n, channels, *space) or (channels, *space), weight "
+            "(channels, out / groups, *kernel)"
+        )
 
 
 def _check_made(
@@ -205,6 +242,11 @@ class _Pool:
         self.strides = per_axis(self.kernel if stride is None else stride, count, op, "stride")
         self.dilations = per_axis(dilation, count, op, "dilation")
         self.pairs = paddings(padding, count, op)
+        if any(2 * max(pair) > k for pair, k in zip(self.pairs, self.kernel, strict=True)):
+            raise ShapeError(
+                f"{op}: padding {self.pairs} is more than half of the window {self.kernel}, and "
+                "windows of nothing else have no result; pad() adds more"
+            )
         self.space = x.shape[x.ndim - count :]
         self.over = tuple(self._overhang(i) if ceil else 0 for i in range(count))
         padded = [n + sum(p) + o for n, p, o in zip(self.space, self.pairs, self.over, strict=True)]
@@ -296,7 +338,10 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window; padding may or may not count as elements."""
+    """The mean of each window; padding may or may not count as elements.
+
+    Of integers it is an integer, rounded towards 0, as torch has it.
+    """
     pool = _Pool("avg_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
     if x.dtype.is_half:
         wide = avg_pool2d(
@@ -305,13 +350,18 @@ def avg_pool2d(
         return wide.cast(x.dtype)
     total: Tensor = pool.read(x, 0).sum(pool.axes)
     if count_include_pad and not any(pool.over):
-        share: float = 1 / prod(pool.kernel)
-        return total * share
-    ones = x._full(pool.space, 1, float32)
+        return _share(total, prod(pool.kernel), x.dtype)
+    ones = x._full(pool.space, 1, total.dtype if x.dtype.is_int else float32)
     if count_include_pad:  # the overhang of a last window never counts
         ones = pad_by(ones, pool.pairs, 1)
         pool.pairs = ((0, 0),) * pool.count
-    return total / pool.read(ones, 0).sum(pool.axes)
+    return _share(total, pool.read(ones, 0).sum(pool.axes), x.dtype)
+
+
+def _share(total: Tensor, count: Tensor | int, dtype: DType) -> Tensor:
+    if dtype.is_int:
+        return total.div(count, rounding_mode="trunc").cast(dtype)
+    return total * (1 / count) if isinstance(count, int) else total / count
 
 
 def max_unpool2d(

@@ -100,13 +100,13 @@ def arange(
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
-    """start, start + step, ... before stop."""
+    """start, start + step, ... before stop; with an integer dtype start and step are cut to it.
+
+    ShapeError (a ValueError) where the step is 0 or leads away from stop.
+    """
     for name, value in (("start", start), ("stop", 0 if stop is None else stop), ("step", step)):
         number(value, "arange", name)
-    if stop is None:
-        start, stop = 0, start
-    if step == 0:
-        raise ShapeError("arange: the step cannot be 0")
+    start, stop = (0, start) if stop is None else (start, stop)
     whole = all(isinstance(v, int) for v in (start, stop, step))
     target = (
         to_dtype(dtype)
@@ -115,7 +115,11 @@ def arange(
         if whole
         else dtypes.default_float
     )
-    count = max(0, math.ceil((stop - start) / step))
+    count = _count(start, stop, step)
+    if target.is_int and not whole:  # as torch counts: of int64 from the whole numbers
+        first, by = int(start), int(step)
+        count = _count(first, int(stop), by) if target is int64 or not by else count
+        start, step, whole = first, by, True
     wide = int64 if target is int64 or count > int32.max else int32
     places = kind._of(lazy.iota(count, wide, Device.canonical(device)))
     if whole and target.is_int:
@@ -125,6 +129,17 @@ def arange(
     values = values if step == 1 else values * step
     values = values if start == 0 else values + start
     return values.cast(target)._requiring(requires_grad)
+
+
+def _count(start: float, stop: float, step: float) -> int:
+    """How many steps there are before stop."""
+    if step == 0:
+        raise ShapeError("arange: the step cannot be 0, nor be cut to 0 by an integer dtype")
+    if not all(map(math.isfinite, (start, stop, step))):
+        raise ShapeError(f"arange: bounds and step are finite, got {start}, {stop} and {step}")
+    if (stop - start) * step < 0:
+        raise ShapeError(f"arange: steps of {step} do not lead from {start} to {stop}")
+    return math.ceil((stop - start) / step)
 
 
 def linspace(
@@ -137,7 +152,7 @@ def linspace(
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
-    """`steps` values from start to stop, both included."""
+    """`steps` values from start to stop, both included; an integer dtype cuts both to it."""
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
     number(start, "linspace", "start")
     number(stop, "linspace", "stop")
@@ -145,6 +160,8 @@ def linspace(
         raise ShapeError(f"linspace: the number of steps cannot be negative, got {steps}")
     if target is dtypes.bool:
         raise ShapeError("linspace: bool has no values between; use a number dtype")
+    if target.is_int:
+        start, stop = int(start), int(stop)
     places = kind._of(lazy.iota(steps, int32, Device.canonical(device)))
     exact = places.cast(target if target.is_float and not target.is_half else dtypes.float32)
     if steps > 1:  # from both ends, so that the last value is exact

@@ -261,17 +261,23 @@ def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """out[i][j] = x[index[i][j]][j] for dim 0, and so on."""
+    """out[i][j] = x[index[i][j]][j] for dim 0, and so on; a number is a row of one."""
+    check_tensors("gather", x, index=index)
+    if not x.ndim or not index.ndim:
+        return gather(_row(x), dim, _row(index)).reshape(index.shape)
     _check_ranks("gather", x, index)
     dim = resolve_axis(dim, x.ndim, "gather")
-    if not x.ndim:
-        return x._own()
     _check_room("gather", x, dim, index)
     if any(i > n for a, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if a != dim):
         raise ShapeError(f"gather: index {index.shape} is larger than {x.shape} beside axis {dim}")
     shape, pairs = x.shape, zip(index.shape, x.shape, strict=True)
     x = x.shrink([(0, n if a == dim else i) for a, (i, n) in enumerate(pairs)])
     return _gather(x, dim, wrapped(index, x.shape[dim], f"axis {dim} of {shape} (gather)"))
+
+
+def _row(x: Tensor) -> Tensor:
+    """A number as a row of one."""
+    return x if x.ndim else x.reshape((1,))
 
 
 def _check_ranks(op: str, x: Tensor, index: Tensor) -> None:
@@ -297,9 +303,13 @@ _NOTHING: dict[str, Any] = {"sum": 0, "mean": 0, "prod": 1}
 def scatter(
     x: Tensor, dim: int, index: Tensor, src: Tensor | Scalar, reduce: str | None = None
 ) -> Tensor:
-    """x, with x[index[i][j]][j] = src[i][j] for dim 0; or += or *= with reduce."""
+    """x, with x[index[i][j]][j] = src[i][j] for dim 0; or += or *= with reduce.
+
+    Where several go to one place the last one stays. A number is a row of one.
+    """
     if reduce not in (None, "add", "multiply"):
         raise TypeError(f'scatter: reduce is None, "add" or "multiply", got {reduce!r}')
+    check_tensors("scatter", x, index=index)
     if not isinstance(src, (type(x), bool, int, float)):
         raise wrong_type("scatter", "src", "a Tensor or a number", src)
     source: Any = src if isinstance(src, type(x)) else None
@@ -308,8 +318,8 @@ def scatter(
         source = x._full(index.shape, number, x.dtype)
     if reduce is not None:
         return scatter_reduce(x, dim, index, source, "sum" if reduce == "add" else "prod")
-    if not x.ndim:
-        return scatter(x.reshape(1), dim, index.reshape(1), source.reshape(1)).reshape(())
+    if not (x.ndim and index.ndim and source.ndim):
+        return scatter(_row(x), dim, _row(index), _row(source)).reshape(x.shape)
     dim, index, source = _aligned("scatter", x, dim, index, source)
     place = x._arange(source.shape[dim]).reshape((-1,) + (1,) * (x.ndim - dim - 1))
     place = place._broadcast_to(source.shape)
@@ -359,9 +369,10 @@ def scatter_reduce(
     """x combined with src at the indices: "sum", "prod", "mean", "amax" or "amin"."""
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"scatter_reduce: there is no {reduce!r}; sum, prod, mean, amax, amin")
-    if not x.ndim:
-        row, places, source = x.reshape(1), index.reshape(1), src.reshape(1)
-        return scatter_reduce(row, dim, places, source, reduce, include_self).reshape(())
+    check_tensors("scatter_reduce", x, index=index, src=src)
+    if not (x.ndim and index.ndim and src.ndim):
+        rows = scatter_reduce(_row(x), dim, _row(index), _row(src), reduce, include_self)
+        return rows.reshape(x.shape)
     dim, index, source = _aligned("scatter_reduce", x, dim, index, src)
     extremes = {"amax": x.dtype.min, "amin": x.dtype.max}
     nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]

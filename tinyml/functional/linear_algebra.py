@@ -6,7 +6,7 @@ import string
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tinyml.dtype import DType, float32, promote
+from tinyml.dtype import DType, float32, int64, promote, uint64
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, wrong_type
@@ -87,7 +87,11 @@ def einsum(formula: str, *tensors: Any, dtype: DType | str | None = None) -> Ten
     order = [*output, *sorted(set(sizes) - set(output))]
     aligned = [_aligned(t, letters, order) for t, letters in parts]
     summed = tuple(range(len(output), len(order)))
-    result = to_dtype(dtype) if dtype is not None else promote(*(t.dtype for t, _ in parts))
+    if dtype is not None:
+        result = to_dtype(dtype)
+    else:
+        every = output + "".join(letters for _, letters in parts)
+        result = promote(*(_summing(t.dtype, letters, every) for t, letters in parts))
     wide = float32 if result.is_half else result
     product = aligned[0].cast(wide)
     for other in aligned[1:]:
@@ -121,6 +125,12 @@ def _parse(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
     if len(set(output)) != len(output) or not set(output) <= set("".join(expanded)):
         raise ShapeError(f"einsum: the output of {formula!r} must name input letters, each once")
     return expanded, output
+
+
+def _summing(dtype: DType, letters: str, every: str) -> DType:
+    """As `sum` has it, int64 for integers added up along a letter that nothing else has."""
+    kept = dtype.is_float or dtype is uint64 or all(every.count(c) > 1 for c in letters)
+    return dtype if kept else int64
 
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:

@@ -113,7 +113,11 @@ def cumsum(x: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor
 
 
 def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
-    """The product of each element and all before it; without dtype int64 for integers."""
+    """The product of each element and all before it; without dtype int64 for integers.
+
+    In the dtype of the result: what has overflowed stays infinite, and does not come back. (torch
+    multiplies float32 as float64 on a CPU.)
+    """
     return _sums(_PROD, x, axis, dtype, "cumprod")
 
 

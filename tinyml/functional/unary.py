@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import mlops
 from tinyml.dtype import bool_
+from tinyml.errors import DTypeError
 from tinyml.functional.compensated import fma, sorted_total
 from tinyml.functional.composed import with_slope
 from tinyml.functional.operands import constant
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 
 def neg(x: Tensor) -> Tensor:
-    """-x; of bools their opposite."""
-    return ~x if x.dtype is bool_ else x._apply(mlops.Neg())
+    """-x; DTypeError for bools, whose opposite is ~x."""
+    if x.dtype is bool_:
+        raise DTypeError("neg: bool has no negative; ~x or x.logical_not() is its opposite")
+    return x._apply(mlops.Neg())
 
 
 def exp(x: Tensor) -> Tensor:
@@ -100,8 +103,8 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 def square(x: Tensor) -> Tensor:
-    """x * x, in the dtype of x."""
-    return x * x
+    """x ** 2, in the dtype of x; of bools an integer."""
+    return x**2 if x.dtype is bool_ else x * x
 
 
 def abs_(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import number, whole, wrong_type
+from tinyml.functional.convolution import named_padding
 from tinyml.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -125,13 +126,9 @@ class Conv2d:
             return padding
         if padding == "valid":
             return 0
-        axes = len(self.kernel_size)
-        if padding != "same" or any(s != 1 for s in _tuple(self.stride, axes)):
-            raise ValueError(f"padding={padding!r}: numbers, 'valid', or 'same' with stride 1")
-        pairs = []
-        for size, step in zip(self.kernel_size, _tuple(self.dilation, axes), strict=True):
-            total = step * (size - 1)
-            pairs.append((total // 2, total - total // 2))
+        axes, name = len(self.kernel_size), type(self).__name__
+        steps, spans = _tuple(self.stride, axes), _tuple(self.dilation, axes)
+        pairs = named_padding(padding, self.kernel_size, steps, spans, name)
         return [n for pair in reversed(pairs) for n in pair]  # the last axis comes first
 
     def __call__(self, x: Tensor) -> Tensor:
