@@ -7,11 +7,9 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tinyml import mlops
 from tinyml.dtype import promote
-from tinyml.errors import AxisError, DTypeError, ShapeError
+from tinyml.errors import AxisError, ShapeError
 from tinyml.functional.axes import (
     all_whole,
     as_shape,
@@ -450,45 +448,6 @@ def repeat(x: Tensor, *counts: Any) -> Tensor:
     x = reshape(x, [m for n in base for m in (1, n)])
     x = broadcast_to(x, tuple(m for pair in pairs for m in pair))
     return reshape(x, tuple(t * n for t, n in pairs))._own()
-
-
-def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Each element this many times in a row; without dim, of x flattened.
-
-    A Tensor says it for each element along dim, and is read on the host: the shape depends on it.
-    """
-    if not isinstance(repeats, int) and isinstance(repeats, type(x)):
-        return _repeat_each(x, repeats, dim)
-    times = whole(repeats, "repeat_interleave", "repeats")
-    if times < 0:
-        raise ShapeError(f"repeat_interleave: repeats cannot be negative, got {repeats}")
-    if dim is None:
-        x, dim = reshape(x, (x.numel(),)), 0
-    dim = resolve_axis(dim, x.ndim, "repeat_interleave")
-    before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
-    spread = broadcast_to(reshape(x, (*before, 1, *after)), (*before, times, *after))
-    return reshape(spread, (*before[:-1], before[-1] * times, *after))._own()
-
-
-def _repeat_each(x: Tensor, repeats: Tensor, dim: int | None) -> Tensor:
-    check_tensors("repeat_interleave", x, repeats=repeats)
-    if not repeats.dtype.is_int:
-        raise DTypeError(f"repeat_interleave: repeats are integers, got {repeats.dtype}")
-    if dim is None or not x.ndim:
-        x, dim = reshape(x, (x.numel(),)), 0
-    dim = resolve_axis(dim, x.ndim, "repeat_interleave")
-    n = x.shape[dim]
-    if repeats.ndim > 1 or repeats.numel() not in (1, n):
-        raise ShapeError(
-            f"repeat_interleave: repeats are one number, or {n} for axis {dim} of {x.shape}, and "
-            f"not of shape {repeats.shape}"
-        )
-    times = repeats.numpy().reshape(-1)
-    if (times < 0).any():
-        raise ShapeError(f"repeat_interleave: repeats cannot be negative, got {times.min()}")
-    places = np.repeat(np.arange(n), times if len(times) == n else times[0])
-    index: tuple[Any, ...] = (*(slice(None) for _ in range(dim)), type(x)(places, x.device))
-    return x[index]
 
 
 def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
