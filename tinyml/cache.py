@@ -3,7 +3,8 @@
 An entry is one file: the data, then the SHA-256 of the data. A trailer rather than a second
 file keeps an entry atomic, and a loader of shared objects ignores bytes after the end. Whatever
 is cut short or changed no longer fits its trailer and counts as missing. A cache that cannot be
-written costs time, never a run: entries then go to a temporary folder of this process.
+written costs time, never a run: entries then go to a temporary folder of this process. What has
+not been read for longest makes room for what is new.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
 _TRAILER = hashlib.sha256().digest_size
+_FOLDERS = 256  # so that none gets long
+_MOST = 1 << 30  # bytes of all entries, evenly over the folders
+_DAY = 24 * 3600.0  # seconds: how exactly it is known when an entry was read
 
 
 def key(*parts: str | bytes) -> str:
@@ -52,9 +57,12 @@ class DiskCache:
         """Write an entry and return its file."""
         if self.folder is not None and self._temporary is None:
             try:
-                return _write(_place(self.folder, key, suffix), data)
+                place = _write(_place(self.folder, key, suffix), data)
             except OSError as error:
                 self._announce(error)
+            else:
+                _make_room(place)
+                return place
         if self._temporary is None:
             self._temporary = _temporary_folder()
         return _write(_place(self._temporary, key, suffix), data)
@@ -78,7 +86,7 @@ class DiskCache:
 
 
 def _place(folder: Path, key: str, suffix: str) -> Path:
-    return folder / key[:2] / (key[2:] + suffix)  # 256 folders, so that none gets long
+    return folder / key[:2] / (key[2:] + suffix)
 
 
 def _read(place: Path) -> bytes | None:
@@ -91,6 +99,9 @@ def _read(place: Path) -> bytes | None:
         return None
     data, trailer = content[:-_TRAILER], content[-_TRAILER:]
     if hashlib.sha256(data).digest() == trailer:
+        if time.time() - opened.st_mtime > _DAY:
+            with contextlib.suppress(OSError):  # it may be gone, or not ours to change
+                os.utime(place)
         return data
     with contextlib.suppress(OSError):
         if os.path.samestat(opened, os.stat(place)):  # not the repair of another process
@@ -112,6 +123,19 @@ def _write(place: Path, data: bytes) -> Path:
             os.unlink(name)
         raise
     return place
+
+
+def _make_room(new: Path) -> None:
+    """Remove what was not read for longest from the folder of `new`, if that holds too much."""
+    with contextlib.suppress(OSError), os.scandir(new.parent) as entries:
+        found = [(e.stat().st_mtime, e.stat().st_size, e.path) for e in entries]
+        surplus = sum(size for _, size, _ in found) - _MOST // _FOLDERS
+        for _, size, path in sorted(found):
+            if surplus <= 0:
+                break
+            if path != str(new):
+                os.unlink(path)
+                surplus -= size
 
 
 def _temporary_folder() -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -110,6 +112,7 @@ def test_a_write_that_fails_leaves_no_file_behind(tmp_path):
 
 HAMMER = """
 import sys
+import time
 from pathlib import Path
 from tinyml.cache import DiskCache, key
 cache = DiskCache(Path(sys.argv[1]))
@@ -129,3 +132,29 @@ def test_processes_share_a_folder_that_is_being_damaged(tmp_path):
     for process in running:
         _, complaint = process.communicate()
         assert process.returncode == 0, complaint
+
+
+def alike(n: int) -> str:
+    """A key whose entry lies in the same folder as others."""
+    return "00" + key(str(n))[2:]
+
+
+def test_what_was_not_read_for_longest_makes_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("tinyml.cache._MOST", 256 * 4 * 1100)  # four of them in a folder
+    cache, old = DiskCache(tmp_path), 10 * 24 * 3600.0
+    for n in range(4):
+        place = cache.put(alike(n), ".bin", bytes(1000))
+        os.utime(place, (0.0, time.time() - old + n))
+    assert cache.get(alike(0), ".bin") is not None  # read: now number 1 is the oldest
+    cache.put(alike(4), ".bin", bytes(1000))
+    found = [n for n in range(5) if cache.get(alike(n), ".bin") is not None]
+    assert found == [0, 2, 3, 4]
+
+
+def test_an_entry_larger_than_all_room_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("tinyml.cache._MOST", 256 * 100)
+    cache = DiskCache(tmp_path)
+    cache.put(alike(0), ".bin", bytes(1000))
+    cache.put(alike(1), ".bin", bytes(1000))
+    assert cache.get(alike(0), ".bin") is None
+    assert cache.get(alike(1), ".bin") is not None
