@@ -89,6 +89,14 @@ def test_padding_same_keeps_the_size():
         nn.Conv2d(1, 1, 3, stride=2, padding="same")
 
 
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_convolutions_take_one_image_without_a_batch(kind):
+    layer, x = kind(2, 3, (2, 3), stride=2), values(1, 2, 5, 6)
+    alone, batched = layer(Tensor(x[0])), layer(Tensor(x))
+    assert alone.shape == batched.shape[1:]
+    np.testing.assert_allclose(alone.numpy(), batched.numpy()[0], **CLOSE)
+
+
 def test_groups_must_divide_the_channels():
     with pytest.raises(ShapeError, match="out_channels=3 into groups=2"):
         nn.Conv2d(4, 3, 1, groups=2)

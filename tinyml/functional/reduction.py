@@ -58,7 +58,10 @@ def sum_(
 def prod(
     x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
-    """The product over axes; of bool it is what `and` makes."""
+    """The product over axes; of bool it is what `and` makes.
+
+    The gradient of an inf or NaN beside a zero is NaN: the others are found by a division.
+    """
     if dtype is not None and to_dtype(dtype) is bool_:
         return _extreme(mlops.ReduceMin, x.cast(bool_), _axes(x, axis, "prod"), keepdim)
     return _reduced(mlops.Prod, _summing(x, dtype), _axes(x, axis, "prod"), keepdim)

@@ -116,7 +116,7 @@ def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
     """The product of each element and all before it; without dtype int64 for integers.
 
     In the dtype of the result: what has overflowed stays infinite, and does not come back. (torch
-    multiplies float32 as float64 on a CPU.)
+    multiplies float32 as float64 on a CPU.) Beside a zero, inf and NaN have NaN as gradients.
     """
     return _sums(_PROD, x, axis, dtype, "cumprod")
 

@@ -132,8 +132,8 @@ class Conv2d:
         return [n for pair in reversed(pairs) for n in pair]  # the last axis comes first
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes)."""
-        _check_input(self, x, 1, self.in_channels)
+        """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes); or without batch."""
+        _check_input(self, x, -1 - len(self.kernel_size), self.in_channels)
         return x.conv2d(
             self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
         )
@@ -169,8 +169,8 @@ class ConvTranspose2d(Conv2d):
         return (in_channels, out_channels // self.groups, *self.kernel_size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes)."""
-        _check_input(self, x, 1, self.in_channels)
+        """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes); or without batch."""
+        _check_input(self, x, -1 - len(self.kernel_size), self.in_channels)
         return x.conv_transpose2d(
             self.weight,
             self.bias,
