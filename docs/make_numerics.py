@@ -3,8 +3,9 @@
 python docs/make_numerics.py        # needs a C compiler, torch and mpmath; takes a few minutes
 
 float32 arguments are bit patterns: all of them at a stride, so every exponent and both signs are
-met, with more of them between -20 and 20 and around 1. The truth is torch's in float64. Halves are
-all there are. For float64 a few hundred arguments are compared with mpmath, at 40 digits.
+met, with as many again between -20 and 20, and some around 1. The truth is torch's in float64.
+Halves are all there are. For float64 a few hundred arguments are compared with mpmath, at 40
+digits.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def arguments(dtype: str, stride: int) -> Array:
         every = np.arange(0, 2**32, stride, dtype=np.uint64).astype(np.uint32)
         one_bits = np.float32(1).view(np.uint32)
         about = np.arange(-2000, 2000).astype(np.int32) + one_bits.astype(np.int32)
-        near = np.linspace(-20, 20, max(2**40 // (stride * 2**20), 1000), dtype=np.float32)
+        near = np.linspace(-20, 20, max(2**32 // stride, 1000), dtype=np.float32)
         about_one = about.astype(np.uint32).view(np.float32)
         x = np.concatenate([every.view(np.float32), near, about_one, -about_one])
     return x

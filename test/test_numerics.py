@@ -18,11 +18,12 @@ import pytest
 from tinyml import Tensor, config
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "make_numerics.py"
-BOUNDS = {  # in ulps; all others: 2
-    "sqrt": 0.501, "reciprocal": 0.501, "tan": 1.3, "asin": 1.5, "acos": 2.5, "silu": 2.3,
-    "mish": 2.3, "gelu": 2.3, "gelu none": 2.5,
+BOUNDS = {  # in ulps, just above what docs/numerics.md has met; all others: 2
+    "sqrt": 0.501, "reciprocal": 0.501, "exp": 0.8, "log": 0.8, "sin": 1.1, "cos": 1.1, "tan": 1.3,
+    "asin": 1.7, "acos": 2.1, "acosh": 2.3, "erf": 1.4, "sigmoid": 1.6, "softplus": 1.6,
+    "silu": 2.4, "mish": 2.5, "gelu": 2.4, "gelu none": 2.6,
 }  # fmt: skip
-PLENTY = 1 << 20  # stride of bit patterns
+PLENTY = 1 << 16  # stride of bit patterns
 ODD = ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "expm1", "log1p"]
 
 
