@@ -151,6 +151,11 @@ def rmsnorm() -> Made:
     return [real(40, 65).rmsnorm()]
 
 
+@expression(3, "totals of blocks; running totals; blocks with the total before them, as one row")
+def running_sum() -> Made:
+    return [real(5, 1024).cumsum(1)]
+
+
 @expression(1, "the mean is part of the row's first walk")
 def variance() -> Made:
     return [real(40, 65).var(1)]

@@ -11,7 +11,9 @@ import stages
 from graphs import leaf
 
 from tinyml import Tensor, kernel, lazy
+from tinyml.codegen import linear as ir
 from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
@@ -61,5 +63,12 @@ def test_all_rows_are_added_up_in_the_same_way() -> None:
 def test_running_sums_of_a_block_lie_in_the_lanes_of_a_vector(n: int) -> None:
     x = Tensor(np.zeros((5, n), np.float32), device="CPU").realize()
     k = kernel_of(x.cumsum(1).lazy)
-    assert "lanes i1 8" in opts(k)
+    assert {"lanes i1 8", f"unroll r0 {n}"} <= {*opts(k)}
     assert_right(k)
+
+
+def test_what_no_lane_of_a_vector_takes_is_not_added_to_it() -> None:
+    x = Tensor(np.zeros((5, 16), np.float32), device="CPU").realize()
+    made = linearize(choose(lower(kernel_of(x.cumsum(1).lazy)), stages.C)[1])
+    added = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Update)]
+    assert len(added) == 8 + 16  # the first half of a row takes eight elements, the second all

@@ -49,3 +49,9 @@ def test_launches_are_the_kernels_of_the_schedule() -> None:
         with trace.listen(trace.Launched) as launches:
             Tensor.realize(*made)
         assert len(launches) == planned
+
+
+def test_results_of_several_shapes_have_memory_of_their_own() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).exp() + 1
+    roots = schedule([x.lazy, x.reshape(4).lazy, x.reshape(1, 4).lazy]).roots
+    assert len({*roots}) == 3

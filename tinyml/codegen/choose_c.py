@@ -9,6 +9,7 @@ from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.choose_c_dots import dots
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Load
 from tinyml.codegen.keep import made_again
 from tinyml.codegen.long_fold import is_grouped
@@ -21,6 +22,8 @@ from tinyml.index import Axis
 ROWS = 4  # that are folded at a time
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
+WRITTEN = 8  # vectors of a row whose folds are written out
+CHEAP = 8  # nodes of what is folded then, at every step
 TILE = 256  # bytes of a row of a square that is copied
 CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
 RUNS = 16  # of memory that are read in turn
@@ -161,7 +164,9 @@ class CChooser(Chooser):
         if last_row is not None and last_row.size >= self.lanes > 1:
             down = side_by_side(one, last_row) > along_fold
             if down or not long or self._spreads(number, last_row):
-                self._columns(number, last_row, 4 if long or down else 1)
+                most = 4 if long or down else 1
+                most = WRITTEN if self._write_out(number, last_row) else most
+                self._columns(number, last_row, most)
                 return
         together = last_row is not None and self._read_together(number, last_row)
         if together and last_row is not None:
@@ -245,6 +250,25 @@ class CChooser(Chooser):
         once = alike == {True} and row.size % ROWS == 0 and self._bytes > self.target.cache
         return alike == {True, False} or (once and not self.one(number).walks[0].axes)
 
+    def _write_out(self, number: int, row: Axis) -> bool:
+        """A short fold, of which each column takes its own part, has no loop: masks are known.
+
+        Steps that a whole vector leaves out are not there then, and sums that several vectors
+        begin with are made once, as the C compiler sees.
+        """
+        found = self.one(number).folds
+        short = row.size <= WRITTEN * self.lanes and all(
+            len(fold.axes) == 1
+            and fold.axes[0].size <= SHORT
+            and len(toposort([fold.body])) <= CHEAP
+            for fold in found
+        )
+        if not short or not any(row in r.free for r in needed(found)):
+            return False
+        for axis in dict.fromkeys(fold.axes[0] for fold in found):
+            self.apply(OptKind.UNROLL, axis, axis.size)
+        return True
+
     def _vector_fold(self, axis: Axis, most: int) -> None:
         """Several vector accumulators, so that one addition need not wait for the last."""
         if axis.size >= self.lanes > 1 and self.apply(OptKind.LANES, axis, self.lanes):
@@ -260,7 +284,7 @@ class CChooser(Chooser):
         Where there are many columns, several groups of them walk a few elements of the fold in
         turn, so that memory is read in longer runs; their sums wait in a tile.
         """
-        fitting = [n for n in (7, 6, 5, 4, 3, 2, 1) if row.size % (n * self.lanes) == 0]
+        fitting = [n for n in range(WRITTEN, 0, -1) if row.size % (n * self.lanes) == 0]
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
         width = vectors * self.lanes

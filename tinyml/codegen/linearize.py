@@ -317,6 +317,8 @@ class _Emitter:
                     values.append((n, number, substitute(fold.body, at)))
             self._folds(inner, [value for _, _, value in values])
             for n, number, value in values:
+                if value is const(identity(folds[n].op, folds[n].dtype), folds[n].dtype):
+                    continue  # a step that is masked
                 rest = rests[n] if lane is not None and lane in known else None
                 target = rest or into[n][number % spread]
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))

@@ -9,6 +9,7 @@ from tinyml import lazy
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement
 from tinyml.schedule.build import build
 from tinyml.schedule.fuse import CircleError, Fusion, Group, ordered, walked
 from tinyml.schedule.masks import narrowed
@@ -62,7 +63,7 @@ class Schedule:
 
 def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
-    roots = narrowed(share_assigned(split_reductions(join_sums(wanted))))
+    roots = _unshaped(narrowed(share_assigned(split_reductions(join_sums(wanted)))))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots)
     try:
@@ -78,6 +79,23 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     for group in ordered(groups):
         items += _items(group, fusion, stored)
     return Schedule(tuple(items), tuple(roots), in_place)
+
+
+def _unshaped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+    """What lies in memory as the roots do, with the axes that it was computed along.
+
+    Those may be the rows of a reduction that it reads. No two roots become one: each has memory
+    of its own.
+    """
+    taken, found = set(roots), []
+    for root in roots:
+        below = root
+        while isinstance(below, lazy.Move) and below.movement is Movement.RESHAPE:
+            below = below.sources[0]
+        computed = below not in taken and type(below) is lazy.Map
+        taken.add(below)
+        found.append(below if computed else root)
+    return found
 
 
 def _items(group: Group, fusion: Fusion, stored: set[LazyBuffer]) -> list[Item]:
