@@ -7,10 +7,10 @@ where its conditions do not hold, and what ops make of that value follows (known
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, substitute
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.nest import Walk
 from tinyml.codegen.scope import Known
@@ -31,6 +31,15 @@ def needed(folds: Sequence[Fold]) -> Valid:
         found = _known(fold.body, {*fold.axes})
         every.append({r.index: r for r, known in found if known.value == start})
     return _around(every, every[0])
+
+
+def changing(folds: Sequence[Fold], steps: Iterable[Known]) -> Iterator[tuple[int, int, Expr]]:
+    """What changes a fold at a step of what is written out, after the numbers of both."""
+    for number, at in enumerate(steps):
+        for n, fold in enumerate(folds):
+            value = substitute(fold.body, at)
+            if value is not const(identity(fold.op, fold.dtype), fold.dtype):
+                yield n, number, value
 
 
 def steady(values: Sequence[Expr], axes: Iterable[Axis]) -> tuple[Valid, tuple[Expr, ...]]:

@@ -311,14 +311,9 @@ class _Emitter:
             self._folds(inner, [substitute(fold.body, known) for fold in folds])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
-            values: list[tuple[int, int, Expr]] = []
-            for number, at in enumerate(self._steps(known, unrolled)):
-                for n, fold in enumerate(folds):
-                    values.append((n, number, substitute(fold.body, at)))
+            values = list(crop.changing(folds, self._steps(known, unrolled)))
             self._folds(inner, [value for _, _, value in values])
             for n, number, value in values:
-                if value is const(identity(folds[n].op, folds[n].dtype), folds[n].dtype):
-                    continue  # a step that is masked
                 rest = rests[n] if lane is not None and lane in known else None
                 target = rest or into[n][number % spread]
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
