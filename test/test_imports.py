@@ -32,6 +32,7 @@ FLOORS: list[set[str]] = [
         "function",
         "checkpoint",
         "defaults",
+        "training",
     },  # what a Tensor is
     {"nn", "jit", "blame", "debug", "viz"},
     {"__init__"},

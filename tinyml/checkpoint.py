@@ -23,9 +23,11 @@ from tinyml.device import Device
 from tinyml.dtypes import dtypes
 from tinyml.errors import GradientError
 from tinyml.function import Several, record_results
+from tinyml.functional import assignment
 from tinyml.functional.random_ import Draws, generator
 from tinyml.mlops import Grads
-from tinyml.tensor import Tensor, Training
+from tinyml.tensor import Tensor
+from tinyml.training import Training
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -86,14 +88,14 @@ class _Assigned:
     @contextmanager
     def undone(self, after: _After) -> Iterator[None]:
         """Let them be as before, and then as they are now, whatever is assigned to them."""
-        now = [(tensor, tensor._state()) for tensor in self._before]
+        now = [(tensor, assignment.state(tensor)) for tensor in self._before]
         try:
             for tensor, before in self._before.items():
-                tensor._restore((after(before).lazy, *before._state()[1:]))
+                assignment.restore(tensor, (after(before).lazy, *assignment.state(before)[1:]))
             yield
         finally:
             for tensor, state in now:
-                tensor._restore(state)
+                assignment.restore(tensor, state)
 
 
 class _Part:

@@ -1,28 +1,25 @@
 """Tensor: a node of the lazy graph, and the record of how it was made.
 
-What a tensor can do is in `functional/`, by family; here it is listed, and here are data,
-autograd and assignment.
+What a tensor can do is in `functional/`, by family; here it is listed.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ContextDecorator
-from copy import deepcopy
 from typing import Any, TypeAlias, overload
 
 import numpy.typing as npt
 
-from tinyml import autograd, lazy, mlops, trace
+from tinyml import autograd, lazy, mlops
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.device import Device
 from tinyml.dtype import DType, bfloat16, bool_, float16, float32, float64, int16, int32, int64
 from tinyml.dtypes import to_dtype
-from tinyml.errors import DTypeError, GradientError, ShapeError
+from tinyml.errors import ShapeError
 from tinyml.functional import (
     activation,
+    assignment,
     attention,
     bits,
     convolution,
@@ -32,6 +29,7 @@ from tinyml.functional import (
     display,
     elementwise,
     exchange,
+    gradients,
     grids,
     indexing,
     linear_algebra,
@@ -46,38 +44,19 @@ from tinyml.functional import (
     values,
     views,
 )
-from tinyml.functional.axes import check_tensors, resolve_axis, wrong_type
+from tinyml.functional.axes import resolve_axis, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
-from tinyml.setting import Setting
-from tinyml.shape import broadcast_shape
+from tinyml.training import Training, Trains
 
 Scalar: TypeAlias = bool | int | float
 # inside the class the names bool, int and float are casts
 _Bool: TypeAlias = bool
 _Int: TypeAlias = int
 _Float: TypeAlias = float
-_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # what holds the numbers of a lower kind, too
-
 _new = object.__new__
 
 
-_training = Setting("training", False)
-
-
-class _Kind(type):
-    """What `Tensor` says of itself."""
-
-    @property
-    def training(cls) -> _Bool:
-        """Whether dropout and batch statistics are active; settable."""
-        return _training.now
-
-    @training.setter
-    def training(cls, training: _Bool) -> None:
-        _training.now = training
-
-
-class Tensor(metaclass=_Kind):
+class Tensor(metaclass=Trains):
     """An array on a device, computed when somebody looks at it."""
 
     # what most tensors have; an instance only stores what differs
@@ -104,13 +83,7 @@ class Tensor(metaclass=_Kind):
         target = None if dtype is None else to_dtype(dtype)
         self.lazy = values.to_node(type(self), value, device, target)
         self.requires_grad = requires_grad
-        self._check_differentiable()
-
-    def _check_differentiable(self) -> None:
-        if self.requires_grad and not self.dtype.is_float:
-            raise GradientError(
-                f"requires_grad: only floats have gradients, not {self.dtype}; cast first"
-            )
+        gradients.check_differentiable(self)
 
     @property
     def lazy(self) -> LazyBuffer:
@@ -210,7 +183,7 @@ class Tensor(metaclass=_Kind):
 
     def _requiring(self, requires_grad: _Bool | None) -> Tensor:
         self.requires_grad = requires_grad
-        self._check_differentiable()
+        gradients.check_differentiable(self)
         return self
 
     # ---- what it is ----
@@ -296,33 +269,19 @@ class Tensor(metaclass=_Kind):
         """The values as a buffer."""
         return self.numpy().data
 
-    def item(self) -> Scalar:
-        """The only element, as a Python number."""
-        return self._number("item()")
-
-    def _number(self, op: str, instead: str = "tolist() gives all of them") -> Scalar:
-        if self.numel() != 1:
-            raise ShapeError(f"{op} needs exactly one element, got shape {self.shape}; {instead}")
-        number: Scalar = self.numpy().reshape(()).item()
-        return number
-
-    def tolist(self) -> Any:
-        """The values as nested lists."""
-        return self.numpy().tolist()
+    item = values.item
+    tolist = values.tolist
 
     def __bool__(self) -> _Bool:
-        return bool(self._number("bool()", "say .any() or .all() of them"))
+        return bool(values.number(self, "bool()", "say .any() or .all() of them"))
 
     def __int__(self) -> _Int:
-        return int(self._number("int()"))
+        return int(values.number(self, "int()"))
 
     def __float__(self) -> _Float:
-        return float(self._number("float()"))
+        return float(values.number(self, "float()"))
 
-    def __index__(self) -> _Int:
-        if self.dtype.is_float:
-            raise TypeError(f"an index is a whole number, and this tensor is {self.dtype}")
-        return int(self._number("an index", "index with the tensor itself"))
+    __index__ = values.as_index
 
     def __repr__(self) -> str:
         return display.describe(self)
@@ -378,9 +337,7 @@ class Tensor(metaclass=_Kind):
         return self._of(self.lazy)._requiring(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[_Int, Any]) -> Tensor:
-        copied = values.from_parts(type(self), *values.parts_of(self))
-        copied.grad = deepcopy(self.grad, memo)
-        return copied
+        return values.deep_copy(self, memo)
 
     # ---- dtypes ----
 
@@ -429,106 +386,17 @@ class Tensor(metaclass=_Kind):
         """Set `requires_grad`; GradientError if this is not of floats."""
         return self._requiring(requires_grad)
 
-    def backward(self, gradient: Tensor | None = None, retain_graph: _Bool | None = None) -> Tensor:
-        """Add to `.grad` of every leaf that this was computed from and that requires one.
-
-        It can be called again until something is assigned to (see `tinyml.autograd`): then the
-        graph is freed, unless retain_graph is True. False frees it at once.
-        """
-        seed = self._seed(gradient)
-        found = autograd.backward(self, seed, retain_graph)
-        with autograd.no_grad():
-            for leaf, grad in found.items():
-                if leaf.grad is None:  # a tensor of its own, because it may be assigned to
-                    leaf.grad = self._of(grad.lazy)
-                else:
-                    leaf.grad.lazy = (leaf.grad + grad).lazy
-                    leaf.grad._assigned = mode.count()  # its views are to see it
-        return self
-
-    def retain_grad(self) -> None:
-        """Let `backward` set `.grad` of this tensor also if it was computed from others."""
-        if not self.requires_grad:
-            raise GradientError("retain_grad: this tensor does not require a gradient")
-        self._retains_grad = True
-
-    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> autograd.Hook:
-        """Call `hook` with the gradient of this tensor whenever one was found.
-
-        What it returns takes the gradient's place, unless that is None. With `remove()` of the
-        result it is called no more. In a captured step only what it computes is repeated.
-        """
-        if self.requires_grad is False or not self.dtype.is_float:
-            raise GradientError(f"register_hook: this {self.dtype} tensor has no gradient")
-        if not callable(hook):
-            raise wrong_type("register_hook", "hook", "a function of the gradient", hook)
-        if self._hooks is None:
-            self._hooks = {}
-        handle = autograd.Hook(self._hooks)
-        self._hooks[id(handle)] = hook
-        return handle
-
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """d self / d target for each target; these can be differentiated again."""
-        for number, target in enumerate(targets):
-            if not isinstance(target, Tensor):
-                raise wrong_type("gradient", f"target {number}", "a Tensor", target)
-        return autograd.gradient(self, targets, self._seed(gradient, "gradient"))
-
-    def _seed(self, gradient: Tensor | None, op: str = "backward") -> Tensor:
-        check_tensors(op, self, gradient=gradient)
-        if op == "backward" and not self.requires_grad:
-            raise GradientError(
-                f"backward: this {self.dtype} tensor was not computed from anything that requires "
-                "a gradient; give requires_grad=True to a floating tensor before computing with it"
-            )
-        if gradient is None:
-            if self.shape != ():
-                raise GradientError(
-                    f"{op} starts from one number, not from shape {self.shape}; reduce it with "
-                    ".sum() or .mean(), or pass gradient="
-                )
-            return self._full((), 1, self.dtype)
-        if gradient.shape != self.shape and gradient.numel() == self.numel() == 1:
-            gradient = gradient.reshape(self.shape)  # one number is one number
-        if gradient.shape != self.shape:
-            raise GradientError(f"{op}: gradient {gradient.shape} must have shape {self.shape}")
-        return gradient.cast(self.dtype)
+    backward = gradients.backward
+    retain_grad = gradients.retain_grad
+    register_hook = gradients.register_hook
+    gradient = gradients.gradient
+    _is_computed = gradients.is_computed
 
     # ---- assignment ----
 
-    def assign(self, value: Any) -> Tensor:
-        """From now on this tensor's memory holds `value`; earlier readers keep what they read.
-
-        What is assigned to a view goes into the tensor that it shows. A value of another dtype
-        is cast where that keeps its kind: not a float into integers, and no number into a bool.
-        """
-        if not values.has_values(value):
-            raise wrong_type("assign", "the value", "a Tensor, a number, a list or an array", value)
-        other = value if isinstance(value, Tensor) else Tensor(value, self.device, self.dtype)
-        check_tensors("assign", self, value=other)
-        if _KINDS[other.dtype.kind] > _KINDS[self.dtype.kind]:
-            raise DTypeError(f"assign: {other.dtype} cannot go to {self.dtype}; cast it first")
-        other = other.cast(self.dtype)
-        if other.shape != self.shape:
-            if broadcast_shape("assign", other.shape, self.shape) != self.shape:
-                raise ShapeError(f"assign: a value of {other.shape} does not fit {self.shape}")
-            other = other.expand(self.shape)
-        if self._view is not None and self._view.family is not None:
-            self._view.family.settle()
-        if (root := views.root_of(self)) is not None:
-            if views.is_detached(self):
-                self._write_detached(root, other)
-            else:
-                root.assign(views.written(self, root, other))
-            return self
-        if mode.recording and other.requires_grad and self._is_leaf():
-            raise GradientError(
-                "assign: this leaf requires a gradient, and so does the value; compute the value "
-                "under no_grad(), or .detach() it"
-            )
-        self._replace(other)
-        return self
+    assign = assignment.assign
+    _before_assignment = assignment.before_assignment
+    _changed_after = assignment.changed_after
 
     @property
     def _assigned(self) -> _Int:
@@ -538,105 +406,6 @@ class Tensor(metaclass=_Kind):
     @_assigned.setter
     def _assigned(self, clock: _Int) -> None:
         self._assigned_alone = clock
-
-    def _changed_after(self, clock: _Int) -> _Bool:
-        """Whether this, or what it is a view of, was assigned to after `clock`."""
-        root = views.root_of(self)
-        return self._assigned > clock or (root is not None and root._assigned > clock)
-
-    def _is_computed(self) -> _Bool:
-        """Whether gradients go on from here: a view of a leaf is as good as the leaf."""
-        root = views.root_of(self)
-        return self._record is not None and (root is None or root._record is not None)
-
-    def _is_leaf(self) -> _Bool:
-        """Whether gradients are to end here."""
-        record = self._record
-        return bool(self.requires_grad) and (
-            record is None
-            or (record is not autograd.FREED and not any(t.requires_grad for t in record.inputs))
-        )
-
-    def _replace(self, other: Tensor) -> None:
-        if trace.wanted(trace.Assigning):
-            trace.emit(trace.Assigning(self))
-        node = other.lazy
-        recorded = other.requires_grad and mode.recording
-        if recorded:
-            autograd.keep_versions(other, lambda t: t is self or views.root_of(t) is self)
-        clock = autograd.note_assignment()
-        record = other._record if recorded else self._unrecorded()
-        self._assigned, self._moments = clock, ()
-        if self._owns_memory():
-            node = lazy.assign(self._lazy, node)
-            self._version = weakref.ref(node)
-        self.lazy = node
-        self.requires_grad = True if recorded else self.requires_grad
-        self._record = record
-
-    def _unrecorded(self) -> mlops.Function | None:
-        """The record after an assignment that is none: the gradient goes where it went before."""
-        if mode.recording or not self.requires_grad:
-            return None
-        if self._record is autograd.FREED or self._is_leaf():
-            return None
-        same = mlops.Reshape(self.shape)
-        same.inputs, same.clock = (self._before_assignment(),), mode.assignments
-        return same
-
-    def _write_detached(self, root: Tensor, other: Tensor) -> None:
-        """Write without recording; what is differentiated as the value is, is the view alone."""
-        records = other.requires_grad and mode.recording
-        if records and self._view is not None and type(self._view.move) is not views.Detached:
-            raise GradientError(
-                "assign: the value requires a gradient, and the target is a view of a detached "
-                "tensor, which cannot record it; .detach() the value, or .clone() the target first"
-            )
-        if records:
-            autograd.keep_versions(other, lambda t: t is self)
-        with autograd.no_grad():
-            root.assign(views.written(self, root, other))
-        if records:
-            self.requires_grad, self._record = True, other._record
-
-    def _owns_memory(self) -> _Bool:
-        """Whether this is in memory, and first: what has been made of it may share the memory."""
-        node = self._lazy
-        if type(node) is lazy.Data:
-            holds = lambda t: lazy.assigned(t._lazy) is node and not t.follows  # noqa: E731
-            return node.readers.first(holds) is self
-        return type(node) is lazy.Assign and self._version is not None and self._version() is node
-
-    def _before_assignment(self) -> Tensor:
-        """This version of the values as a tensor of its own, for computing the next one."""
-        old = self._of(self.lazy)
-        old.requires_grad, old._record, old._assigned = (
-            self.requires_grad,
-            self._record,
-            self._assigned,
-        )
-        return old
-
-    def _state(self) -> tuple[Any, ...]:
-        """All that an assignment changes: for `_restore`."""
-        at = self._assigned_alone, self._moments, self._version
-        return self.lazy, self.requires_grad, self._record, *at
-
-    def _restore(self, state: tuple[Any, ...]) -> None:
-        """Be again as `_state` said, whatever was assigned since."""
-        self.lazy, self.requires_grad, self._record, *at = state
-        self._assigned_alone, self._moments, self._version = at
-
-    def _in_place(self, result: Tensor) -> Tensor:
-        """`self op= other`: whoever else has this tensor, or a view of it, sees the result."""
-        if result.shape != self.shape:
-            raise ShapeError(f"an in-place op keeps the shape {self.shape}, got {result.shape}")
-        if _KINDS[result.dtype.kind] > _KINDS[self.dtype.kind]:
-            raise DTypeError(
-                f"an in-place op keeps the dtype {self.dtype}, and cannot hold a result of "
-                f"{result.dtype}; cast it first, or write x = x op y"
-            )
-        return self.assign(result)
 
     # ---- operators ----
 
@@ -702,10 +471,7 @@ class Tensor(metaclass=_Kind):
     def __pos__(self) -> Tensor:
         return self
 
-    def __round__(self, digits: _Int | None = None) -> Tensor:
-        if not digits or not self.dtype.is_float:
-            return self.round()
-        return (self * 10.0**digits).round() / 10.0**digits
+    __round__ = unary.rounded
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return linear_algebra.dot(self._coerce(other), self)
@@ -982,17 +748,3 @@ class _Passing(Tensor):
 
     def _shown(self, function: mlops.Function, move: views.Move) -> Tensor:
         return self._apply(function)
-
-
-class Training(ContextDecorator):
-    """Sets `Tensor.training` for a while, in this thread."""
-
-    def __init__(self, mode: bool = True) -> None:
-        self._mode = mode
-
-    def __enter__(self) -> Training:
-        _training.begin(self._mode)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _training.end()

@@ -10,6 +10,7 @@ from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int16
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError
+from tinyml.functional import assignment
 from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.operands import alike, constant, operands, ordered, weak_dtype
@@ -206,7 +207,7 @@ def in_place(function: Callable[..., Tensor]) -> Operator:
     """The operator x op= y, for the function of x op y."""
 
     def assigned(x: Tensor, y: Tensor | Scalar) -> Tensor:
-        return x._in_place(function(x, y))
+        return assignment.in_place(x, function(x, y))
 
     return assigned
 

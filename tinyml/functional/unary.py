@@ -255,6 +255,13 @@ def round_(x: Tensor) -> Tensor:
     return low + ((rest > 0.5) | ((rest == 0.5) & odd)).cast(x.dtype)
 
 
+def rounded(x: Tensor, digits: int | None = None) -> Tensor:
+    """Python's `round(x, digits)`."""
+    if not digits or not x.dtype.is_float:
+        return x.round()
+    return (x * 10.0**digits).round() / 10.0**digits
+
+
 def isnan(x: Tensor) -> Tensor:
     """Where x is not a number; bools."""
     return x != x

@@ -6,6 +6,7 @@ import array
 import ctypes
 import math
 import types
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -31,7 +32,7 @@ from tinyml.functional.exchange import values_of
 from tinyml.lazy import LazyBuffer
 
 if TYPE_CHECKING:
-    from tinyml.tensor import Tensor
+    from tinyml.tensor import Scalar, Tensor
 
 Array = npt.NDArray[Any]
 
@@ -192,6 +193,31 @@ def to_numpy(x: Tensor) -> Array:
     return np.array(values, leaf.dtype.compute, order="C", copy=True).reshape(leaf.shape)
 
 
+def number(x: Tensor, op: str, instead: str = "tolist() gives all of them") -> Scalar:
+    """The only element of x, for an op that needs it."""
+    if x.numel() != 1:
+        raise ShapeError(f"{op} needs exactly one element, got shape {x.shape}; {instead}")
+    found: Scalar = x.numpy().reshape(()).item()
+    return found
+
+
+def item(x: Tensor) -> Scalar:
+    """The only element, as a Python number."""
+    return number(x, "item()")
+
+
+def as_index(x: Tensor) -> int:
+    """The only element, where Python needs a whole number."""
+    if x.dtype.is_float:
+        raise TypeError(f"an index is a whole number, and this tensor is {x.dtype}")
+    return int(number(x, "an index", "index with the tensor itself"))
+
+
+def tolist(x: Tensor) -> Any:
+    """The values as nested lists."""
+    return x.numpy().tolist()
+
+
 def parts_of(x: Tensor) -> tuple[Array, str, str, bool | None]:
     """All that a copy of x, here or in another process, is made from."""
     x.realize()
@@ -207,6 +233,13 @@ def from_parts(
     stored = np.array(values, order="C", copy=True)
     leaf = realizing.upload(stored, by_name(dtype), Device.canonical(device))
     return kind._of(leaf)._requiring(requires_grad)
+
+
+def deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
+    """x in memory of its own, with a copy of its gradient."""
+    copied = from_parts(type(x), *parts_of(x))
+    copied.grad = deepcopy(x.grad, memo)
+    return copied
 
 
 def from_blob(

@@ -16,6 +16,7 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional.axes import number, wrong_type
+from tinyml.functional.gradients import is_leaf
 from tinyml.tensor import Tensor
 
 
@@ -139,7 +140,7 @@ def _check_parameters(params: Sequence[Tensor]) -> None:
                 f"parameter {i} is on {p.device}, parameter 0 on {params[0].device}: "
                 "use one optimizer for each device"
             )
-        if p.requires_grad and not p._is_leaf() and not p._retains_grad:
+        if p.requires_grad and not is_leaf(p) and not p._retains_grad:
             raise ValueError(
                 f"parameter {i}, with shape {p.shape}, is computed from a tensor that requires a "
                 "gradient, as .to() of a parameter is; take its .detach().requires_grad_()"

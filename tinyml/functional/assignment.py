@@ -1,0 +1,159 @@
+"""Assignment: a tensor's memory holds other values from now on.
+
+What is assigned to a view goes into the tensor that it shows (see `functional/views.py`). An
+assignment that is recorded takes over the record of the value. One under no_grad leaves the
+gradient to go where it went before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tinyml import autograd, lazy, mlops, trace
+from tinyml.autograd import mode
+from tinyml.errors import DTypeError, GradientError, ShapeError
+from tinyml.functional import views
+from tinyml.functional.axes import check_tensors, wrong_type
+from tinyml.functional.gradients import is_leaf
+from tinyml.functional.values import has_values
+from tinyml.shape import broadcast_shape
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # what holds the numbers of a lower kind, too
+
+
+def assign(x: Tensor, value: Any) -> Tensor:
+    """From now on this tensor's memory holds `value`; earlier readers keep what they read.
+
+    What is assigned to a view goes into the tensor that it shows. A value of another dtype
+    is cast where that keeps its kind: not a float into integers, and no number into a bool.
+    """
+    other = _fitting(x, value)
+    if x._view is not None and x._view.family is not None:
+        x._view.family.settle()
+    if (root := views.root_of(x)) is not None:
+        if views.is_detached(x):
+            _write_detached(x, root, other)
+        else:
+            root.assign(views.written(x, root, other))
+        return x
+    if mode.recording and other.requires_grad and is_leaf(x):
+        raise GradientError(
+            "assign: this leaf requires a gradient, and so does the value; compute the value "
+            "under no_grad(), or .detach() it"
+        )
+    _replace(x, other)
+    return x
+
+
+def _fitting(x: Tensor, value: Any) -> Tensor:
+    """The value as a tensor of the dtype and the shape of x."""
+    if not has_values(value):
+        raise wrong_type("assign", "the value", "a Tensor, a number, a list or an array", value)
+    other = value if isinstance(value, type(x)) else type(x)(value, x.device, x.dtype)
+    check_tensors("assign", x, value=other)
+    if _KINDS[other.dtype.kind] > _KINDS[x.dtype.kind]:
+        raise DTypeError(f"assign: {other.dtype} cannot go to {x.dtype}; cast it first")
+    other = other.cast(x.dtype)
+    if other.shape != x.shape:
+        if broadcast_shape("assign", other.shape, x.shape) != x.shape:
+            raise ShapeError(f"assign: a value of {other.shape} does not fit {x.shape}")
+        other = other.expand(x.shape)
+    return other
+
+
+def in_place(x: Tensor, result: Tensor) -> Tensor:
+    """`x op= other`: whoever else has this tensor, or a view of it, sees the result."""
+    if result.shape != x.shape:
+        raise ShapeError(f"an in-place op keeps the shape {x.shape}, got {result.shape}")
+    if _KINDS[result.dtype.kind] > _KINDS[x.dtype.kind]:
+        raise DTypeError(
+            f"an in-place op keeps the dtype {x.dtype}, and cannot hold a result of "
+            f"{result.dtype}; cast it first, or write x = x op y"
+        )
+    return x.assign(result)
+
+
+def _replace(x: Tensor, other: Tensor) -> None:
+    if trace.wanted(trace.Assigning):
+        trace.emit(trace.Assigning(x))
+    node = other.lazy
+    recorded = other.requires_grad and mode.recording
+    if recorded:
+        autograd.keep_versions(other, lambda t: t is x or views.root_of(t) is x)
+    clock = autograd.note_assignment()
+    record = other._record if recorded else _unrecorded(x)
+    x._assigned, x._moments = clock, ()
+    if _owns_memory(x):
+        node = lazy.assign(x._lazy, node)
+        x._version = weakref.ref(node)
+    x.lazy = node
+    x.requires_grad = True if recorded else x.requires_grad
+    x._record = record
+
+
+def _owns_memory(x: Tensor) -> bool:
+    """Whether x is in memory, and first: what has been made of it may share the memory."""
+    node = x._lazy
+    if type(node) is lazy.Data:
+        holds = lambda t: lazy.assigned(t._lazy) is node and not t.follows  # noqa: E731
+        return node.readers.first(holds) is x
+    return type(node) is lazy.Assign and x._version is not None and x._version() is node
+
+
+def _unrecorded(x: Tensor) -> mlops.Function | None:
+    """The record after an assignment that is none: the gradient goes where it went before."""
+    if mode.recording or not x.requires_grad:
+        return None
+    if x._record is autograd.FREED or is_leaf(x):
+        return None
+    same = mlops.Reshape(x.shape)
+    same.inputs, same.clock = (before_assignment(x),), mode.assignments
+    return same
+
+
+def _write_detached(x: Tensor, root: Tensor, other: Tensor) -> None:
+    """Write without recording; what is differentiated as the value is, is the view x alone."""
+    records = other.requires_grad and mode.recording
+    if records and x._view is not None and type(x._view.move) is not views.Detached:
+        raise GradientError(
+            "assign: the value requires a gradient, and the target is a view of a detached "
+            "tensor, which cannot record it; .detach() the value, or .clone() the target first"
+        )
+    if records:
+        autograd.keep_versions(other, lambda t: t is x)
+    with autograd.no_grad():
+        root.assign(views.written(x, root, other))
+    if records:
+        x.requires_grad, x._record = True, other._record
+
+
+# ---- versions ----
+
+
+def changed_after(x: Tensor, clock: int) -> bool:
+    """Whether x, or what it is a view of, was assigned to after `clock`."""
+    root = views.root_of(x)
+    return x._assigned > clock or (root is not None and root._assigned > clock)
+
+
+def before_assignment(x: Tensor) -> Tensor:
+    """This version of the values as a tensor of its own, for computing the next one."""
+    old = x._of(x.lazy)
+    old.requires_grad, old._record, old._assigned = x.requires_grad, x._record, x._assigned
+    return old
+
+
+def state(x: Tensor) -> tuple[Any, ...]:
+    """All that an assignment changes: for `restore`."""
+    at = x._assigned_alone, x._moments, x._version
+    return x.lazy, x.requires_grad, x._record, *at
+
+
+def restore(x: Tensor, state: tuple[Any, ...]) -> None:
+    """Let x be again as `state` said, whatever was assigned since."""
+    x.lazy, x.requires_grad, x._record, *at = state
+    x._assigned_alone, x._moments, x._version = at

@@ -1,0 +1,111 @@
+"""What is asked about the gradients of a tensor: where they start, end, and who is told.
+
+The walk through what was recorded is in `tinyml.autograd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tinyml import autograd
+from tinyml.autograd import mode
+from tinyml.errors import GradientError
+from tinyml.functional import views
+from tinyml.functional.axes import check_tensors, wrong_type
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+def check_differentiable(x: Tensor) -> None:
+    """GradientError if x, which is not of floats, is to have a gradient."""
+    if x.requires_grad and not x.dtype.is_float:
+        raise GradientError(f"requires_grad: only floats have gradients, not {x.dtype}; cast first")
+
+
+def is_computed(x: Tensor) -> bool:
+    """Whether gradients go on from here: a view of a leaf is as good as the leaf."""
+    root = views.root_of(x)
+    return x._record is not None and (root is None or root._record is not None)
+
+
+def is_leaf(x: Tensor) -> bool:
+    """Whether gradients are to end here."""
+    record = x._record
+    return bool(x.requires_grad) and (
+        record is None
+        or (record is not autograd.FREED and not any(t.requires_grad for t in record.inputs))
+    )
+
+
+def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None) -> Tensor:
+    """Add to `.grad` of every leaf that this was computed from and that requires one.
+
+    It can be called again until something is assigned to (see `tinyml.autograd`): then the
+    graph is freed, unless retain_graph is True. False frees it at once.
+    """
+    check_tensors("backward", x, gradient=gradient)
+    if not x.requires_grad:
+        raise GradientError(
+            f"backward: this {x.dtype} tensor was not computed from anything that requires "
+            "a gradient; give requires_grad=True to a floating tensor before computing with it"
+        )
+    found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
+    with autograd.no_grad():
+        for leaf, grad in found.items():
+            if leaf.grad is None:  # a tensor of its own, because it may be assigned to
+                leaf.grad = x._of(grad.lazy)
+            else:
+                leaf.grad.lazy = (leaf.grad + grad).lazy
+                leaf.grad._assigned = mode.count()  # its views are to see it
+    return x
+
+
+def gradient(x: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+    """d x / d target for each target; these can be differentiated again."""
+    for number, target in enumerate(targets):
+        if not isinstance(target, type(x)):
+            raise wrong_type("gradient", f"target {number}", "a Tensor", target)
+    check_tensors("gradient", x, gradient=gradient)
+    return autograd.gradient(x, targets, _seed("gradient", x, gradient))
+
+
+def _seed(op: str, x: Tensor, gradient: Tensor | None) -> Tensor:
+    """Where the walk back starts: the gradient of x, which is 1 for one number."""
+    if gradient is None:
+        if x.shape != ():
+            raise GradientError(
+                f"{op} starts from one number, not from shape {x.shape}; reduce it with "
+                ".sum() or .mean(), or pass gradient="
+            )
+        return x._full((), 1, x.dtype)
+    if gradient.shape != x.shape and gradient.numel() == x.numel() == 1:
+        gradient = gradient.reshape(x.shape)  # one number is one number
+    if gradient.shape != x.shape:
+        raise GradientError(f"{op}: gradient {gradient.shape} must have shape {x.shape}")
+    return gradient.cast(x.dtype)
+
+
+def retain_grad(x: Tensor) -> None:
+    """Let `backward` set `.grad` of this tensor also if it was computed from others."""
+    if not x.requires_grad:
+        raise GradientError("retain_grad: this tensor does not require a gradient")
+    x._retains_grad = True
+
+
+def register_hook(x: Tensor, hook: Callable[[Tensor], Tensor | None]) -> autograd.Hook:
+    """Call `hook` with the gradient of this tensor whenever one was found.
+
+    What it returns takes the gradient's place, unless that is None. With `remove()` of the
+    result it is called no more. In a captured step only what it computes is repeated.
+    """
+    if x.requires_grad is False or not x.dtype.is_float:
+        raise GradientError(f"register_hook: this {x.dtype} tensor has no gradient")
+    if not callable(hook):
+        raise wrong_type("register_hook", "hook", "a function of the gradient", hook)
+    if x._hooks is None:
+        x._hooks = {}
+    handle = autograd.Hook(x._hooks)
+    x._hooks[id(handle)] = hook
+    return handle
