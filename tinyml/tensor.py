@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, overload
 
-import numpy.typing as npt
-
 from tinyml import autograd, lazy, mlops
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.device import Device
-from tinyml.dtype import DType, bfloat16, bool_, float16, float32, float64, int16, int32, int64
+from tinyml.dtype import DType, int32
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional import (
@@ -22,6 +20,7 @@ from tinyml.functional import (
     assignment,
     attention,
     bits,
+    casts,
     convolution,
     creation,
     cuda_arrays,
@@ -261,9 +260,7 @@ class Tensor(metaclass=Trains):
         realizing.realize((self, *others))
         return self
 
-    def numpy(self) -> npt.NDArray[Any]:
-        """The values as a numpy array of their own (bfloat16 as float32)."""
-        return values.to_numpy(self)
+    numpy = values.to_numpy
 
     def data(self) -> memoryview:
         """The values as a buffer."""
@@ -283,16 +280,12 @@ class Tensor(metaclass=Trains):
 
     __index__ = values.as_index
 
-    def __repr__(self) -> str:
-        return display.describe(self)
-
-    def __format__(self, spec: str) -> str:
-        return display.format_number(self, spec)
+    __repr__ = display.describe
+    __format__ = display.format_number
 
     # ---- arrays of other libraries ----
 
-    def __array__(self, dtype: Any = None, copy: _Bool | None = None) -> npt.NDArray[Any]:
-        return exchange.to_array(self, dtype, copy)
+    __array__ = exchange.to_array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return exchange.ufunc(self, ufunc, method, inputs, options)
@@ -336,49 +329,20 @@ class Tensor(metaclass=Trains):
     def __copy__(self) -> Tensor:
         return self._of(self.lazy)._requiring(self.requires_grad)
 
-    def __deepcopy__(self, memo: dict[_Int, Any]) -> Tensor:
-        return values.deep_copy(self, memo)
+    __deepcopy__ = values.deep_copy
 
     # ---- dtypes ----
 
-    def cast(self, dtype: DType | str) -> Tensor:
-        """The values as numbers of another dtype."""
-        target = dtype if type(dtype) is DType else to_dtype(dtype)
-        return self if self._lazy.dtype is target else self._apply(mlops.Cast(target))
-
+    cast = casts.cast
     bitcast = bits.bitcast
-
-    def float(self) -> Tensor:
-        """The values as float32."""
-        return self.cast(float32)
-
-    def double(self) -> Tensor:
-        """The values as float64."""
-        return self.cast(float64)
-
-    def half(self) -> Tensor:
-        """The values as float16."""
-        return self.cast(float16)
-
-    def bfloat16(self) -> Tensor:
-        """The values as bfloat16."""
-        return self.cast(bfloat16)
-
-    def short(self) -> Tensor:
-        """The values as int16."""
-        return self.cast(int16)
-
-    def int(self) -> Tensor:
-        """The values as int32."""
-        return self.cast(int32)
-
-    def long(self) -> Tensor:
-        """The values as int64."""
-        return self.cast(int64)
-
-    def bool(self) -> Tensor:
-        """Where the values are not 0."""
-        return self.cast(bool_)
+    float = casts.float_
+    double = casts.double
+    half = casts.half
+    bfloat16 = casts.bfloat16
+    short = casts.short
+    int = casts.int_
+    long = casts.long
+    bool = casts.bool_
 
     # ---- gradients ----
 

@@ -185,7 +185,7 @@ def _stored(values: Array, dtype: DType) -> Array:
 
 
 def to_numpy(x: Tensor) -> Array:
-    """The values of x, in memory of their own."""
+    """The values as a numpy array of their own (bfloat16 as float32)."""
     x.realize()
     leaf = x.lazy
     assert isinstance(leaf, lazy.Data)
