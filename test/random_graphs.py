@@ -155,7 +155,7 @@ def _expand(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
 
 
 def _pad(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
-    counts = [(draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in x.shape]
+    counts = tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in x.shape)
     return lazy.pad(x, counts, draw(st.integers(-1, 1)))
 
 
@@ -164,7 +164,7 @@ def _shrink(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
     for n in x.shape:
         start = draw(st.integers(0, n - 1))
         spans.append((start, draw(st.integers(start + 1, n))))
-    return lazy.shrink(x, spans)
+    return lazy.shrink(x, tuple(spans))
 
 
 def _flip(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:

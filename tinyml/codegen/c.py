@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.c_lanes import CLanes
+from tinyml.codegen.c_lanes import CLanes, lane_index, looks_along
 from tinyml.codegen.c_text import LARGE, LOOK, STREAMED
 from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
@@ -13,7 +13,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
 from tinyml.dtype import DType, bool_, int32
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Looked, linear, map_looked, substitute_valid
+from tinyml.index import Axis, Linear, Looked, linear, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
 
@@ -156,7 +156,7 @@ class CRenderer(CLanes):
         yield f"  const {kind} lanes = {self.value(put.values[0], lanes)};"
         for n in range(lanes):
             position = put.position.substitute({lane: linear(n)}) if lane else put.position
-            position = _lane_index(position, n)
+            position = lane_index(position, n)
             sign = "-" if put.dtype is bool_ else ""
             line = self._put_element(put, position, (f"{sign}lanes[{n}]", UNARY))
             valid = substitute_valid(put.valid, {lane: linear(n)}) if lane else put.valid
@@ -207,7 +207,7 @@ class CRenderer(CLanes):
         if lane is not None and (index := self.index_of_lanes(e.index, lane)) is not None:
             return self.cast((index, 11), int32, e.dtype, lanes)
         steps = [
-            self.index(_lane_index(e.index.substitute({lane: linear(n)}) if lane else e.index, n))
+            self.index(lane_index(e.index.substitute({lane: linear(n)}) if lane else e.index, n))
             for n in range(lanes)
         ]
         return f"({self.vector(e.dtype, lanes)}){{{', '.join(s[0] for s in steps)}}}", ATOM
@@ -216,12 +216,14 @@ class CRenderer(CLanes):
         lane = next((a for v in e.valid for a in v.free & self.k.lanes), None)
         if lanes == 1:
             return super().select(e, lanes)
-        if lane is None:  # one condition for all lanes; casts, for arithmetic drops attributes
+        apart = any(looks_along(v.index) for v in e.valid)
+        if lane is None and not apart:  # one condition; casts, for arithmetic drops attributes
             kind, condition = self.vector(e.dtype, lanes), self.condition(e.valid)
             chosen = f"{wrap(condition, 3)} ? ({kind})({self.value(e.value, lanes)})"
             return f"{chosen} : ({kind})({self.value(e.other, lanes)})", TERNARY
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
-        return self.where(self.mask(e.valid, lane), value, other, e.dtype, lanes)
+        held = self.mask(e.valid, lane or Axis("lane", lanes))
+        return self.where(held, value, other, e.dtype, lanes)
 
 
 def _lane_of(e: Load, lane: Axis | None, n: int, lanes: int) -> Load | None:
@@ -231,18 +233,6 @@ def _lane_of(e: Load, lane: Axis | None, n: int, lanes: int) -> Load | None:
         one = e.substitute({lane: linear(n)})
     if not isinstance(one, Load):
         return None
-    valid = tuple(type(v)(_lane_index(v.index, n), v.low, v.high) for v in one.valid)
-    load: Load = Load(one.slot, one.dtype, _lane_index(one.position, n), valid)
+    valid = tuple(type(v)(lane_index(v.index, n), v.low, v.high) for v in one.valid)
+    load: Load = Load(one.slot, one.dtype, lane_index(one.position, n), valid)
     return load
-
-
-def _lane_index(index: Linear, n: int) -> Linear:
-    """The index with every looked-up vector replaced by its lane n."""
-
-    def lane(atom: Looked) -> Looked:
-        if not (isinstance(atom.value, Name) and atom.value.lanes > 1):
-            return atom
-        value: Name = Name(f"{atom.value.name}[{n}]", atom.value.dtype, 1)
-        return value.looked(atom.size)
-
-    return map_looked(index, lane)

@@ -6,10 +6,20 @@ from math import prod
 
 from tinyml.codegen.c_text import lane_place, masked_load, masked_store, streaming_store
 from tinyml.codegen.c_values import TYPES, CValues
-from tinyml.codegen.expr import Load
+from tinyml.codegen.expr import Load, Name
 from tinyml.codegen.render import ATOM, UNARY, Text, wrap
 from tinyml.dtype import DType, bool_, int32
-from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, linear, substitute_valid
+from tinyml.index import (
+    Axis,
+    Linear,
+    Looked,
+    Quotient,
+    Range,
+    Remainder,
+    linear,
+    map_looked,
+    substitute_valid,
+)
 from tinyml.index import Valid as Conditions
 
 NEAR = 8  # elements from one lane to the next
@@ -52,7 +62,7 @@ class CLanes(CValues):
     def mask(self, valid: Conditions, lane: Axis) -> Text:
         """Where conditions hold along `lane`, as a vector of bools."""
         texts = [self._range_of_lanes(v, lane) for v in valid if lane in v.free]
-        if any(text is None for text in texts):
+        if any(text is None for text in texts) or any(looks_along(v.index) for v in valid):
             return self._mask_by_lane(valid, lane)
         common = tuple(v for v in valid if lane not in v.free)
         if common:
@@ -70,7 +80,8 @@ class CLanes(CValues):
     def _mask_by_lane(self, valid: Conditions, lane: Axis) -> Text:
         mask = []
         for n in range(lane.size):
-            held = substitute_valid(valid, {lane: linear(n)})
+            one = tuple(type(v)(lane_index(v.index, n), v.low, v.high) for v in valid)
+            held = substitute_valid(one, {lane: linear(n)})
             always_or_never = "0" if held is None else "-1"
             mask.append(f"-({self.condition(held)[0]})" if held else always_or_never)
         return f"({self.vector(bool_, lane.size)}){{{', '.join(mask)}}}", ATOM
@@ -115,3 +126,20 @@ def _is_plain(i: Linear) -> bool:
     """Whether an index looks no value up."""
     inner = [a.inner for a, _ in i.terms if isinstance(a, (Quotient, Remainder))]
     return not any(isinstance(a, Looked) for a, _ in i.terms) and all(map(_is_plain, inner))
+
+
+def looks_along(i: Linear) -> bool:
+    """Whether an index looks up a vector: another place for each lane."""
+    return any(lane_index(i, n) != i for n in (0, 1))
+
+
+def lane_index(index: Linear, n: int) -> Linear:
+    """The index with every looked-up vector replaced by its lane n."""
+
+    def lane(atom: Looked) -> Looked:
+        if not (isinstance(atom.value, Name) and atom.value.lanes > 1):
+            return atom
+        value: Name = Name(f"{atom.value.name}[{n}]", atom.value.dtype, 1)
+        return value.looked(atom.size)
+
+    return map_looked(index, lane)

@@ -49,7 +49,8 @@ Item = KernelItem | CopyItem
 
 @dataclass(frozen=True)
 class Schedule:
-    """Items in order. `roots` are the nodes that hold what was asked for, one per question.
+    """Items in order. `roots` are the nodes that hold what was asked for, one per question: its
+    elements in the same order, though their shape may be another.
 
     `in_place` are the Assign nodes whose kernel may write the target's own memory: nothing
     that runs later reads the old values. The others are written to memory of their own, which
