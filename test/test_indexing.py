@@ -76,6 +76,15 @@ def test_writing_leaves_what_was_computed_before_alone(device: str) -> None:
     assert t.tolist() == [1, 10, 3]
 
 
+def test_all_of_a_row_scattered_to_one_place(device: str, rng: np.random.Generator) -> None:
+    source = rng.standard_normal((3, 40)).astype(np.float32)
+    t, index = Tensor.zeros(3, 1), Tensor.zeros(3, 40, dtype="int32")
+    summed = t.scatter_reduce(1, index, Tensor(source), "sum")
+    highest = t.scatter_reduce(1, index, Tensor(source), "amax", include_self=False)
+    np.testing.assert_allclose(summed.numpy()[:, 0], source.sum(1), 1e-5, 1e-5)
+    np.testing.assert_array_equal(highest.numpy()[:, 0], source.max(1))
+
+
 def test_gather_and_scatter(device: str, compare: Compare, rng: np.random.Generator) -> None:
     x = rng.standard_normal((3, 4)).astype(np.float32)
     index = np.array([[0, 2, -1, 1], [2, 2, 0, 1]])

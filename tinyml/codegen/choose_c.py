@@ -125,17 +125,14 @@ class CChooser(Chooser):
         self.bind_grid(number, but=(f"{across.name}s", f"{last.name}s"))
 
     def scatter(self, number: int) -> None:
-        """Only rows that no looked-up index depends on are shared out: no two stores meet."""
+        """Only rows that alone decide where their stores go are shared out: no two of them meet."""
         one = self.one(number)
+        stores = [store for walk in one.walks for store in walk.stores]
+        atoms = [[atom for atom, _ in store.position.terms] for store in stores]
         looked = {
-            a
-            for walk in one.walks
-            for store in walk.stores
-            for atom, _ in store.position.terms
-            if not isinstance(atom, Axis)
-            for a in atom.free
+            a for own in atoms for atom in own if not isinstance(atom, Axis) for a in atom.free
         }
-        apart = [a for a in one.rows if a not in looked]
+        apart = [a for a in one.rows if a not in looked and all(a in own for own in atoms)]
         if apart and apart[-1] is one.rows[-1] and apart[-1].size >= self.lanes > 1:
             self.apply(OptKind.LANES, apart[-1], self.lanes)
         for axis in apart[:-1]:
