@@ -22,14 +22,14 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-void sum_mul_add_max_64x96_r128_e11a6896(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_1cbb4aa0(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
   const float *restrict slot3 = buffers[3];
   float tile0[12288] __attribute__((aligned(64)));
   for (long block = start; block < end; ++block) {
-    if (block < 3) {
+    if (block < 5) {
       const long i0 = block;
       for (long r0_tile0 = 0; r0_tile0 < 128; ++r0_tile0) {
         for (long i1s_tile0 = 0; i1s_tile0 < 6; ++i1s_tile0) {
@@ -39,7 +39,7 @@ void sum_mul_add_max_64x96_r128_e11a6896(void *const *buffers, long start, long 
           *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16 + 8)) = v1;
         }
       }
-      for (long i0s = 0; i0s < 3; ++i0s) {
+      for (long i0s = 0; i0s < 2; ++i0s) {
         for (long i1s = 0; i1s < 6; ++i1s) {
           f32x8 acc2 = 0.0f - (f32x8){0};
           f32x8 acc3 = 0.0f - (f32x8){0};
@@ -54,42 +54,42 @@ void sum_mul_add_max_64x96_r128_e11a6896(void *const *buffers, long start, long 
           f32x8 acc12 = 0.0f - (f32x8){0};
           f32x8 acc13 = 0.0f - (f32x8){0};
           for (long r0 = 0; r0 < 128; ++r0) {
-            const float v14 = slot1[i0 * 2304 + i0s * 768 + r0];
+            const float v14 = slot1[i0 * 1536 + i0s * 768 + r0];
             acc2 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
             acc3 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v15 = slot1[i0 * 2304 + i0s * 768 + r0 + 128];
+            const float v15 = slot1[i0 * 1536 + i0s * 768 + r0 + 128];
             acc4 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
             acc5 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v16 = slot1[i0 * 2304 + i0s * 768 + r0 + 256];
+            const float v16 = slot1[i0 * 1536 + i0s * 768 + r0 + 256];
             acc6 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
             acc7 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v17 = slot1[i0 * 2304 + i0s * 768 + r0 + 384];
+            const float v17 = slot1[i0 * 1536 + i0s * 768 + r0 + 384];
             acc8 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
             acc9 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v18 = slot1[i0 * 2304 + i0s * 768 + r0 + 512];
+            const float v18 = slot1[i0 * 1536 + i0s * 768 + r0 + 512];
             acc10 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
             acc11 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-            const float v19 = slot1[i0 * 2304 + i0s * 768 + r0 + 640];
+            const float v19 = slot1[i0 * 1536 + i0s * 768 + r0 + 640];
             acc12 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
             acc13 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
           }
           const f32x8 v20 = *(const f32x8 *)(slot3 + i1s * 16);
           const f32x8 v21 = *(const f32x8 *)(slot3 + (i1s * 16 + 8));
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16)) = max_f32_x8(acc2 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 8)) = max_f32_x8(acc3 + v21, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 96)) = max_f32_x8(acc4 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 104)) = max_f32_x8(acc5 + v21, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 192)) = max_f32_x8(acc6 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 200)) = max_f32_x8(acc7 + v21, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 288)) = max_f32_x8(acc8 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 296)) = max_f32_x8(acc9 + v21, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 384)) = max_f32_x8(acc10 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 392)) = max_f32_x8(acc11 + v21, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 480)) = max_f32_x8(acc12 + v20, 0.0f - (f32x8){0});
-          *(f32x8 *)(slot0 + (i0 * 1728 + i0s * 576 + i1s * 16 + 488)) = max_f32_x8(acc13 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16)) = max_f32_x8(acc2 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 8)) = max_f32_x8(acc3 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 96)) = max_f32_x8(acc4 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 104)) = max_f32_x8(acc5 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 192)) = max_f32_x8(acc6 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 200)) = max_f32_x8(acc7 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 288)) = max_f32_x8(acc8 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 296)) = max_f32_x8(acc9 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 384)) = max_f32_x8(acc10 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 392)) = max_f32_x8(acc11 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 480)) = max_f32_x8(acc12 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1s * 16 + 488)) = max_f32_x8(acc13 + v21, 0.0f - (f32x8){0});
         }
       }
-    } else if (block < 4) {
+    } else if (block < 6) {
       for (long i1e1s = 0; i1e1s < 6; ++i1e1s) {
         f32x8 acc0_1 = 0.0f - (f32x8){0};
         f32x8 acc1_1 = 0.0f - (f32x8){0};
@@ -99,82 +99,32 @@ void sum_mul_add_max_64x96_r128_e11a6896(void *const *buffers, long start, long 
         f32x8 acc5_1 = 0.0f - (f32x8){0};
         f32x8 acc6_1 = 0.0f - (f32x8){0};
         f32x8 acc7_1 = 0.0f - (f32x8){0};
-        f32x8 acc8_1 = 0.0f - (f32x8){0};
-        f32x8 acc9_1 = 0.0f - (f32x8){0};
-        f32x8 acc10_1 = 0.0f - (f32x8){0};
-        f32x8 acc11_1 = 0.0f - (f32x8){0};
         for (long r0e1 = 0; r0e1 < 128; ++r0e1) {
-          const float v12_1 = slot1[r0e1 + 6912];
-          const f32x8 v13_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16));
-          acc0_1 += (v12_1 - (f32x8){0}) * v13_1;
-          const f32x8 v14_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16 + 8));
-          acc1_1 += (v12_1 - (f32x8){0}) * v14_1;
-          const float v15_1 = slot1[r0e1 + 7040];
-          acc2_1 += (v15_1 - (f32x8){0}) * v13_1;
-          acc3_1 += (v15_1 - (f32x8){0}) * v14_1;
-          const float v16_1 = slot1[r0e1 + 7168];
-          acc4_1 += (v16_1 - (f32x8){0}) * v13_1;
-          acc5_1 += (v16_1 - (f32x8){0}) * v14_1;
-          const float v17_1 = slot1[r0e1 + 7296];
-          acc6_1 += (v17_1 - (f32x8){0}) * v13_1;
-          acc7_1 += (v17_1 - (f32x8){0}) * v14_1;
-          const float v18_1 = slot1[r0e1 + 7424];
-          acc8_1 += (v18_1 - (f32x8){0}) * v13_1;
-          acc9_1 += (v18_1 - (f32x8){0}) * v14_1;
-          const float v19_1 = slot1[r0e1 + 7552];
-          acc10_1 += (v19_1 - (f32x8){0}) * v13_1;
-          acc11_1 += (v19_1 - (f32x8){0}) * v14_1;
+          const float v8_1 = slot1[r0e1 + 7680];
+          const f32x8 v9_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16));
+          acc0_1 += (v8_1 - (f32x8){0}) * v9_1;
+          const f32x8 v10_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16 + 8));
+          acc1_1 += (v8_1 - (f32x8){0}) * v10_1;
+          const float v11_1 = slot1[r0e1 + 7808];
+          acc2_1 += (v11_1 - (f32x8){0}) * v9_1;
+          acc3_1 += (v11_1 - (f32x8){0}) * v10_1;
+          const float v12_1 = slot1[r0e1 + 7936];
+          acc4_1 += (v12_1 - (f32x8){0}) * v9_1;
+          acc5_1 += (v12_1 - (f32x8){0}) * v10_1;
+          const float v13_1 = slot1[r0e1 + 8064];
+          acc6_1 += (v13_1 - (f32x8){0}) * v9_1;
+          acc7_1 += (v13_1 - (f32x8){0}) * v10_1;
         }
-        const f32x8 v20_1 = *(const f32x8 *)(slot3 + i1e1s * 16);
-        const f32x8 v21_1 = *(const f32x8 *)(slot3 + (i1e1s * 16 + 8));
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5184)) = max_f32_x8(acc0_1 + v20_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5192)) = max_f32_x8(acc1_1 + v21_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5280)) = max_f32_x8(acc2_1 + v20_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5288)) = max_f32_x8(acc3_1 + v21_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5376)) = max_f32_x8(acc4_1 + v20_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5384)) = max_f32_x8(acc5_1 + v21_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5472)) = max_f32_x8(acc6_1 + v20_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5480)) = max_f32_x8(acc7_1 + v21_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5568)) = max_f32_x8(acc8_1 + v20_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5576)) = max_f32_x8(acc9_1 + v21_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5664)) = max_f32_x8(acc10_1 + v20_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5672)) = max_f32_x8(acc11_1 + v21_1, 0.0f - (f32x8){0});
-      }
-      for (long i1e1s = 0; i1e1s < 6; ++i1e1s) {
-        f32x8 acc22_1 = 0.0f - (f32x8){0};
-        f32x8 acc23_1 = 0.0f - (f32x8){0};
-        f32x8 acc24_1 = 0.0f - (f32x8){0};
-        f32x8 acc25_1 = 0.0f - (f32x8){0};
-        f32x8 acc26_1 = 0.0f - (f32x8){0};
-        f32x8 acc27_1 = 0.0f - (f32x8){0};
-        f32x8 acc28_1 = 0.0f - (f32x8){0};
-        f32x8 acc29_1 = 0.0f - (f32x8){0};
-        for (long r0e1 = 0; r0e1 < 128; ++r0e1) {
-          const float v30_1 = slot1[r0e1 + 7680];
-          const f32x8 v31_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16));
-          acc22_1 += (v30_1 - (f32x8){0}) * v31_1;
-          const f32x8 v32_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16 + 8));
-          acc23_1 += (v30_1 - (f32x8){0}) * v32_1;
-          const float v33_1 = slot1[r0e1 + 7808];
-          acc24_1 += (v33_1 - (f32x8){0}) * v31_1;
-          acc25_1 += (v33_1 - (f32x8){0}) * v32_1;
-          const float v34_1 = slot1[r0e1 + 7936];
-          acc26_1 += (v34_1 - (f32x8){0}) * v31_1;
-          acc27_1 += (v34_1 - (f32x8){0}) * v32_1;
-          const float v35_1 = slot1[r0e1 + 8064];
-          acc28_1 += (v35_1 - (f32x8){0}) * v31_1;
-          acc29_1 += (v35_1 - (f32x8){0}) * v32_1;
-        }
-        const f32x8 v36_1 = *(const f32x8 *)(slot3 + i1e1s * 16);
-        const f32x8 v37_1 = *(const f32x8 *)(slot3 + (i1e1s * 16 + 8));
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5760)) = max_f32_x8(acc22_1 + v36_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5768)) = max_f32_x8(acc23_1 + v37_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5856)) = max_f32_x8(acc24_1 + v36_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5864)) = max_f32_x8(acc25_1 + v37_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5952)) = max_f32_x8(acc26_1 + v36_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 5960)) = max_f32_x8(acc27_1 + v37_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 6048)) = max_f32_x8(acc28_1 + v36_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 6056)) = max_f32_x8(acc29_1 + v37_1, 0.0f - (f32x8){0});
+        const f32x8 v14_1 = *(const f32x8 *)(slot3 + i1e1s * 16);
+        const f32x8 v15_1 = *(const f32x8 *)(slot3 + (i1e1s * 16 + 8));
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 5760)) = max_f32_x8(acc0_1 + v14_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 5768)) = max_f32_x8(acc1_1 + v15_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 5856)) = max_f32_x8(acc2_1 + v14_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 5864)) = max_f32_x8(acc3_1 + v15_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 5952)) = max_f32_x8(acc4_1 + v14_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 5960)) = max_f32_x8(acc5_1 + v15_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 6048)) = max_f32_x8(acc6_1 + v14_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i1e1s * 16 + 6056)) = max_f32_x8(acc7_1 + v15_1, 0.0f - (f32x8){0});
       }
     }
   }

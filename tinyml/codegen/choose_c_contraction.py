@@ -114,7 +114,7 @@ def _tiling(
         panels = _even(whole, most)
         blocks = others * -(-whole // panels)
         wanted = min(-(-4 * chooser.target.cores // blocks), sides.kept.size // (2 * height))
-        piece = _round(-(-sides.kept.size // wanted), height) if wanted > 1 else 0
+        piece = sides.kept.size // wanted // height * height if wanted > 1 else 0  # a short rest
         return _Tiling(width, height, panels, piece)
     piece = _round(_even(sides.kept.size, DEEP[2]), height)
     repacks = jumps or not sides.plain or sides.kept.size % piece > 0
