@@ -228,14 +228,31 @@ def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
     return select(guards, body, const(0, body.dtype))
 
 
+def is_decided(nest: LoopNest, axis: Axis) -> bool:
+    """Whether anything is decided yet about the nests whose rows `axis` walks."""
+    return any(
+        one.tiles or any(nest.kind(a) is not Kind.LOOP for a in one.axes)
+        for one in nest.nests
+        if axis in one.rows
+    )
+
+
+def beside(one: Nest, axis: Axis, size: int, mark: str, start: int, step: int = 1) -> Nest:
+    """A nest like `one`, with axes of its own, that walks `size` steps of `axis` from `start`."""
+    named = {a: Axis(a.name + mark, a.size) for a in one.axes}
+    named[axis] = Axis(axis.name + mark, size)
+    known = {a: linear(b) for a, b in named.items()}
+    known[axis] = known[axis] * step + start
+    return Change(known, {a: (b,) for a, b in named.items()}, {}).nest(one)
+
+
 def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     """Whole steps of `amount` stay; the rest of the row axis becomes a nest beside it."""
     whole = axis.size // amount * amount
     if whole == axis.size:
         return nest
-    for one in nest.nests:
-        if axis in one.rows and (one.tiles or any(nest.kind(a) is not Kind.LOOP for a in one.axes)):
-            raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
+    if is_decided(nest, axis):
+        raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
     nests: list[Nest] = []
     rests: list[Nest] = []
     main = Axis(axis.name, whole)
@@ -245,11 +262,7 @@ def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
             continue
         nests.append(Change({axis: linear(main)}, {axis: (main,)}, {}).nest(one))
         mark = f"e{len(nest.nests) + len(rests)}"
-        named = {a: Axis(a.name + mark, a.size) for a in one.axes}
-        named[axis] = Axis(axis.name + mark, axis.size - whole)
-        index = {a: linear(b) for a, b in named.items()}
-        index[axis] = index[axis] + whole
-        rests.append(Change(index, {a: (b,) for a, b in named.items()}, {}).nest(one))
+        rests.append(beside(one, axis, axis.size - whole, mark, whole))
     return replace(nest, nests=(*nests, *rests))
 
 
@@ -309,9 +322,7 @@ def _divides(e: Expr, axis: Axis, divided: int) -> bool:
     """Whether `e` divides `axis`; what may does not count."""
     indices: list[Linear] = []
     match e:
-        case Load(position=position) if divided < LOADS:
-            indices = [position]
-        case Place(index=index) if divided < LOADS:
+        case Load(position=index) | Place(index=index) if divided < LOADS:
             indices = [index]
         case Stored(index=index):
             indices = [index]

@@ -30,11 +30,10 @@ from tinyml.codegen.expr import (
     Part,
     Product,
     Stored,
-    rewrite,
     substitute,
 )
 from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk
+from tinyml.codegen.nest import Kind, LoopNest, Nest, rewritten
 from tinyml.codegen.tiles import reading
 from tinyml.dtype import float32
 from tinyml.index import Axis, Linear, linear
@@ -210,11 +209,7 @@ def placed(one: Nest) -> Nest:
 
     if not any(isinstance(e, Product) for e in one.exprs):
         return one
-    walks = tuple(
-        Walk(w.axes, tuple(replace(s, value=rewrite(s.value, place)) for s in w.stores))
-        for w in one.walks
-    )
-    return replace(one, walks=walks)
+    return rewritten(one, place)
 
 
 def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -> Expr:

@@ -20,8 +20,8 @@ from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
 from tinyml.codegen.crop import known_outside
-from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu, rewrite
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
+from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.codegen.tiles import (
     ORDER,
     check_filled,
@@ -113,11 +113,7 @@ def _divided_last(one: Nest) -> Nest:
         whole, divisor = found
         return alu(Op.DIV, e.dtype, Fold(e.op, whole, e.axes), divisor)
 
-    walks = tuple(
-        replace(w, stores=tuple(replace(s, value=rewrite(s.value, rule)) for s in w.stores))
-        for w in one.walks
-    )
-    return replace(one, walks=walks)
+    return rewritten(one, rule)
 
 
 def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:

@@ -22,11 +22,11 @@ Every axis has a kind, which says who walks it:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text
+from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text, rewrite
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -166,6 +166,17 @@ class LoopNest:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+
+def with_stores(one: Nest, change: Callable[[Store], Store]) -> Nest:
+    """The nest with every store changed."""
+    walks = tuple(replace(w, stores=tuple(map(change, w.stores))) for w in one.walks)
+    return replace(one, walks=walks)
+
+
+def rewritten(one: Nest, rule: Callable[[Expr], Expr | None]) -> Nest:
+    """The nest with a rule applied to all that it stores, but not to what tiles hold."""
+    return with_stores(one, lambda store: replace(store, value=rewrite(store.value, rule)))
 
 
 def roots(nest: Nest) -> list[Expr]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tinyml.codegen.change import Change, OptError
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Load, Select, const, rewrite, substitute
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store
+from tinyml.codegen.change import OptError, beside, is_decided
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Load, Select, const, substitute
+from tinyml.codegen.nest import LoopNest, Nest, rewritten
 from tinyml.index import Axis, Range, Remainder, linear
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -39,9 +39,8 @@ def phase(nest: LoopNest, axis: Axis, by: int) -> LoopNest:
     """`axis` as `by` nests, in each of which it has one remainder."""
     if by > axis.size:
         raise OptError(f"cannot walk {axis.name} in {by} phases: it has {axis.size} steps")
-    for one in nest.nests:
-        if axis in one.rows and (one.tiles or any(nest.kind(a) is not Kind.LOOP for a in one.axes)):
-            raise OptError(f"cannot walk {axis.name} in phases after anything else is decided")
+    if is_decided(nest, axis):
+        raise OptError(f"cannot walk {axis.name} in phases after anything else is decided")
     nests: list[Nest] = []
     others: list[Nest] = []
     for one in nest.nests:
@@ -51,28 +50,12 @@ def phase(nest: LoopNest, axis: Axis, by: int) -> LoopNest:
         made = []
         for p in range(by):
             mark = f"p{len(nest.nests) + len(others) + p - 1}" if p else ""
-            named = {a: Axis(a.name + mark, a.size) for a in one.axes}
-            named[axis] = Axis(axis.name + mark, (axis.size - p + by - 1) // by)
-            index = {a: linear(b) for a, b in named.items()}
-            index[axis] = index[axis] * by + p
-            listed = {a: (b,) for a, b in named.items()}
-            made.append(_shorter(Change(index, listed, {}).nest(one)))
+            size = (axis.size - p + by - 1) // by
+            again = beside(one, axis, size, mark, p, by)
+            made.append(rewritten(again, lambda e: _cropped(e) if isinstance(e, Fold) else None))
         nests.append(made[0])
         others += made[1:]
     return replace(nest, nests=(*nests, *others))
-
-
-def _shorter(one: Nest) -> Nest:
-    """The nest with folds that walk only the steps that count."""
-
-    def value(root: Expr) -> Expr:
-        return rewrite(root, lambda e: _cropped(e) if isinstance(e, Fold) else None)
-
-    def store(s: Store) -> Store:
-        return replace(s, value=value(s.value))
-
-    walks = tuple(replace(w, stores=tuple(map(store, w.stores))) for w in one.walks)
-    return replace(one, walks=walks)
 
 
 def _cropped(fold: Fold) -> Expr:

@@ -23,7 +23,7 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.long_fold import groups
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, Walk
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
@@ -123,12 +123,8 @@ def reading(one: Nest, old: Expr, new: Expr) -> Nest:
     def read(e: Expr) -> Expr | None:
         return new if e is old else None
 
-    walks = tuple(
-        Walk(w.axes, tuple(replace(s, value=rewrite(s.value, read)) for s in w.stores))
-        for w in one.walks
-    )
     tiles = tuple(replace(tile, value=rewrite(tile.value, read)) for tile in one.tiles)
-    return Nest(one.rows, walks, tiles)
+    return replace(rewritten(one, read), tiles=tiles)
 
 
 def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
@@ -197,12 +193,9 @@ def _staged(one: Nest, tile: Tile, stage_: Linear, stages: int) -> Nest:
         made: Expr = Stored(e.name, e.dtype, e.index + offset, e.after, e.outside)
         return made
 
-    walks = tuple(
-        Walk(w.axes, tuple(replace(s, value=rewrite(s.value, shifted)) for s in w.stores))
-        for w in one.walks
-    )
     made = replace(tile, index=tile.index + offset, stages=stages)
-    return replace(one, walks=walks, tiles=tuple(made if t is tile else t for t in one.tiles))
+    tiles = tuple(made if t is tile else t for t in one.tiles)
+    return replace(rewritten(one, shifted), tiles=tiles)
 
 
 def within_fold(nest: LoopNest, axis: Axis) -> bool:

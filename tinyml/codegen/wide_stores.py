@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, substitute
-from tinyml.codegen.nest import Kind, LoopNest, Store
+from tinyml.codegen.nest import Kind, LoopNest, Store, with_stores
 from tinyml.codegen.scope import Known, stepped
 from tinyml.index import (
     ZERO,
@@ -79,14 +79,7 @@ def stream(nest: LoopNest, lane: Axis) -> LoopNest:
         also = whole and steps_by(store.position, (lane,), lane.size)
         return replace(store, streams=store.streams or also)
 
-    nests = tuple(
-        replace(
-            one,
-            walks=tuple(replace(w, stores=tuple(map(streamed, w.stores))) for w in one.walks),
-        )
-        for one in nest.nests
-    )
-    return replace(nest, nests=nests)
+    return replace(nest, nests=tuple(with_stores(one, streamed) for one in nest.nests))
 
 
 def side_by_side(stores: Sequence[Store]) -> bool:
