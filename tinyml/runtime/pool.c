@@ -1,14 +1,16 @@
 /* A pool of threads that run one kernel together.
 
-   Each worker has a mailbox. A caller cuts a kernel's blocks into pieces of equal size, posts
-   all but the first one, and runs the first itself. Then it takes back every piece that its
-   worker has not begun (the worker sleeps, or the system gave its core away) and runs that too,
-   so a late worker costs time, never a wait. Workers look at their mailbox for a while after
-   each piece and then sleep. One caller uses the pool at a time; another one runs its kernel alone.
+   A caller cuts a kernel's blocks into shares of equal size, one a thread, and posts the call to
+   its workers' mailboxes. Each thread takes its share a part at a time, and when that is done,
+   half of what another one has not taken: blocks of one kernel differ in cost, and the system may
+   give a core away. So a late worker costs time, never a wait; at the end the caller takes back
+   the mail that nobody opened. Workers look at their mailbox for a while after each call and then
+   sleep. One caller uses the pool at a time; another one runs its kernel alone.
 */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -22,28 +24,30 @@ struct call {
     long grid;
     int chunks;
     long *fault; /* NULL: the kernel finds no fault */
+    long unit; /* blocks that are taken together, so that their count fits 32 bits */
 };
 
-struct piece {
-    const struct call *call;
-    long start, end;
+/* What is left of a thread's blocks: its first unit above, its end below, in 32 bits each. */
+struct share {
+    _Alignas(128) _Atomic uint64_t left; /* a line of its own for each thread */
 };
 
 struct worker {
-    _Alignas(128) _Atomic(struct piece *) mailbox; /* a line of its own for each worker */
-    struct piece piece;
+    _Alignas(128) _Atomic(const struct call *) mailbox;
+    int place; /* of its share */
     atomic_int asleep;
     pthread_mutex_t lock;
     pthread_cond_t posted;
     pthread_t thread;
 };
 
-enum { MOST_WORKERS = 1023, LOOKS_PER_CLOCK = 32 };
+enum { MOST_WORKERS = 1023, LOOKS_PER_CLOCK = 32, PARTS = 4 };
 static const long SPIN = 40000; /* ns that are waited awake: about the price of falling asleep */
 
 static struct worker *workers[MOST_WORKERS];
 static int worker_count;
-static struct piece stop; /* its address in a mailbox ends a worker */
+static struct share shares[MOST_WORKERS + 1]; /* the caller's is the first */
+static const struct call stop; /* its address in a mailbox ends a worker */
 static atomic_flag busy = ATOMIC_FLAG_INIT;
 static atomic_int pending, caller_asleep;
 static pthread_mutex_t finish_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,18 +74,50 @@ static void run_blocks(const struct call *call, long start, long end) {
         call->run(call->buffers, start, end);
 }
 
-static void run_piece(const struct piece *piece) {
-    run_blocks(piece->call, piece->start, piece->end);
+static uint64_t range(uint64_t first, uint64_t end) { return first << 32 | end; }
+
+/* Take one of `parts` of what is left, at the front or at the back; 0 if nothing is left. */
+static uint64_t take(struct share *share, int parts, int back) {
+    uint64_t left = atomic_load(&share->left), taken, rest;
+    do {
+        uint64_t first = left >> 32, end = left & UINT32_MAX;
+        if (first == end) return 0;
+        uint64_t count = (end - first + parts - 1) / parts;
+        taken = back ? range(end - count, end) : range(first, first + count);
+        rest = back ? range(first, end - count) : range(first + count, end);
+    } while (!atomic_compare_exchange_weak(&share->left, &left, rest));
+    return taken;
 }
 
-/* The piece in the mailbox, or NULL if none came within SPIN. */
-static struct piece *look(struct worker *self) {
+/* Move half of what is left of another share to this empty one; 0 if nothing is left of any. */
+static int steal(const struct call *call, int place) {
+    for (int i = 1; i < call->chunks; i++) {
+        uint64_t taken = take(&shares[(place + i) % call->chunks], 2, 1);
+        if (!taken) continue;
+        atomic_store(&shares[place].left, taken);
+        return 1;
+    }
+    return 0;
+}
+
+static void run_share(const struct call *call, int place) {
+    do {
+        uint64_t part;
+        while ((part = take(&shares[place], PARTS, 0))) {
+            long end = (long)(part & UINT32_MAX) * call->unit;
+            run_blocks(call, (long)(part >> 32) * call->unit, end < call->grid ? end : call->grid);
+        }
+    } while (steal(call, place));
+}
+
+/* The call in the mailbox, or NULL if none came within SPIN. */
+static const struct call *look(struct worker *self) {
     long end = now() + SPIN;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (atomic_load_explicit(&self->mailbox, memory_order_relaxed)) {
-                struct piece *piece = atomic_exchange(&self->mailbox, NULL);
-                if (piece) return piece;
+                const struct call *call = atomic_exchange(&self->mailbox, NULL);
+                if (call) return call;
             }
             relax();
         }
@@ -91,7 +127,7 @@ static struct piece *look(struct worker *self) {
 
 /* A sleeper says so before it looks again, and a poster posts before it asks who sleeps: with
    both in one total order, one of them sees the other. Who is woken looks around for a while even
-   if the piece was taken back: more are likely to come. */
+   if the call was taken back: more are likely to come. */
 static void sleep_until_posted(struct worker *self) {
     pthread_mutex_lock(&self->lock);
     atomic_store(&self->asleep, 1);
@@ -100,8 +136,8 @@ static void sleep_until_posted(struct worker *self) {
     pthread_mutex_unlock(&self->lock);
 }
 
-static void post(struct worker *worker, struct piece *piece) {
-    atomic_store(&worker->mailbox, piece);
+static void post(struct worker *worker, const struct call *call) {
+    atomic_store(&worker->mailbox, call);
     if (atomic_load(&worker->asleep)) {
         pthread_mutex_lock(&worker->lock);
         pthread_cond_signal(&worker->posted);
@@ -109,7 +145,7 @@ static void post(struct worker *worker, struct piece *piece) {
     }
 }
 
-static void finish_piece(void) {
+static void finish_share(void) {
     if (atomic_fetch_sub(&pending, 1) == 1 && atomic_load(&caller_asleep)) {
         pthread_mutex_lock(&finish_lock);
         pthread_cond_signal(&finished);
@@ -120,15 +156,15 @@ static void finish_piece(void) {
 static void *work(void *argument) {
     struct worker *self = argument;
     for (;;) {
-        struct piece *piece;
-        while (!(piece = look(self))) sleep_until_posted(self);
-        if (piece == &stop) return NULL;
-        run_piece(piece);
-        finish_piece();
+        const struct call *call;
+        while (!(call = look(self))) sleep_until_posted(self);
+        if (call == &stop) return NULL;
+        run_share(call, self->place);
+        finish_share();
     }
 }
 
-static void wait_for_pieces(void) {
+static void wait_for_workers(void) {
     long end = now() + SPIN;
     do {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
@@ -156,7 +192,7 @@ static void forget_workers(void) {
 static int start_worker(void) {
     struct worker *worker;
     if (posix_memalign((void **)&worker, 128, sizeof *worker)) return 0;
-    *worker = (struct worker){.asleep = 0};
+    *worker = (struct worker){.place = worker_count + 1};
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->posted, NULL);
     if (pthread_create(&worker->thread, NULL, work, worker)) {
@@ -179,30 +215,25 @@ static int ensure_workers(int wanted) {
     return worker_count < wanted ? worker_count : wanted;
 }
 
-static void run_together(const struct call *call) {
+static void run_together(struct call *call) {
     int chunks = call->chunks < call->grid ? call->chunks : (int)call->grid;
     int helpers = ensure_workers(chunks - 1);
-    chunks = helpers + 1;
+    call->chunks = helpers + 1;
+    call->unit = (call->grid >> 31) + 1;
+    uint64_t units = (call->grid - 1) / call->unit + 1;
+    for (uint64_t i = 0; i <= (uint64_t)helpers; i++) {
+        uint64_t end = units * (i + 1) / call->chunks;
+        atomic_store(&shares[i].left, range(units * i / call->chunks, end));
+    }
     atomic_store(&pending, helpers);
-    long share = call->grid / chunks, extra = call->grid % chunks, end = share + (extra > 0);
-    struct piece own = {call, 0, end};
-    for (int i = 0; i < helpers; i++) {
-        long start = end;
-        end = start + share + (i + 1 < extra);
-        workers[i]->piece = (struct piece){call, start, end};
-        post(workers[i], &workers[i]->piece);
-    }
-    run_piece(&own);
-    for (int i = 0; i < helpers; i++) {
-        struct piece *left = atomic_exchange(&workers[i]->mailbox, NULL);
-        if (!left) continue;
-        run_piece(left);
-        atomic_fetch_sub(&pending, 1);
-    }
-    wait_for_pieces();
+    for (int i = 0; i < helpers; i++) post(workers[i], call);
+    run_share(call, 0);
+    for (int i = 0; i < helpers; i++)
+        if (atomic_exchange(&workers[i]->mailbox, NULL)) atomic_fetch_sub(&pending, 1);
+    wait_for_workers();
 }
 
-static void run(const struct call *call) {
+static void run(struct call *call) {
     if (call->chunks < 2 || call->grid < 2 || atomic_flag_test_and_set(&busy)) {
         run_blocks(call, 0, call->grid);
         return;
@@ -216,7 +247,7 @@ static void run(const struct call *call) {
 int tinyml_run(
     kernel_function function, void *const *buffers, long grid, int chunks, long *fault
 ) {
-    struct call call = {function, buffers, grid, chunks, fault};
+    struct call call = {function, buffers, grid, chunks, fault, 1};
     run(&call);
     return fault && fault[0];
 }
@@ -237,7 +268,7 @@ int tinyml_run_plan(
         const struct launch *launch = &launches[i];
         int chunks = launch->most_chunks < threads ? launch->most_chunks : threads;
         long *own = launch->checks ? fault : NULL;
-        struct call call = {launch->run, buffers + launch->first, launch->grid, chunks, own};
+        struct call call = {launch->run, buffers + launch->first, launch->grid, chunks, own, 1};
         run(&call);
         if (own && own[0]) return (int)i + 1;
     }
