@@ -111,9 +111,10 @@ def _tiling(
     others = prod(a.size for a in chooser.one(number).rows if a not in (sides.lane, sides.kept))
     heavy = _work_after(chooser.one(number), found.fold) > HEAVY
     if not jumps and not heavy and most >= min(2, whole):
-        panels = _even(whole, most)
+        pieces = 4 * chooser.target.cores  # of columns rather than rows: those are packed once
+        panels = _even(whole, max(min(most, whole * others // pieces), 1))
         blocks = others * -(-whole // panels)
-        wanted = min(-(-4 * chooser.target.cores // blocks), sides.kept.size // (2 * height))
+        wanted = min(-(-pieces // blocks), sides.kept.size // (2 * height))
         piece = sides.kept.size // wanted // height * height if wanted > 1 else 0  # a short rest
         return _Tiling(width, height, panels, piece)
     piece = _round(_even(sides.kept.size, DEEP[2]), height)
