@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import graphs
 import numpy as np
 import numpy.typing as npt
 
@@ -56,6 +57,18 @@ def simulated(target: Target, opts: Sequence[Opt] | None = ()) -> Runner:
         simulate(linearized, arrays)
 
     return run
+
+
+def assert_right(k: Kernel, tolerance: float = 2e-5, target: Target = C) -> None:
+    """With the Opts that the rules of thumb choose, a kernel is what its whole arrays give."""
+    rng = np.random.default_rng(5)
+    arrays = [graphs.numbers(rng, shape, dtype) for shape, dtype in k.slots]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(k, wanted)
+    simulated(target, None)(k, arrays)
+    for output in k.outputs:
+        made, right = (values[output.slot].astype(np.float64) for values in (arrays, wanted))
+        np.testing.assert_allclose(made, right, tolerance, tolerance)
 
 
 @cache

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import stages
 
-from tinyml import Tensor, kernel
+from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import OptKind
-from tinyml.dtype import DType, bfloat16, float32, to_compute, to_storage
+from tinyml.dtype import DType, bfloat16, float32
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
 
@@ -33,17 +33,7 @@ def assert_right(k: Kernel, tolerance: float = 2e-5) -> None:
     """The rules of thumb for C keep values in tiles, and change none."""
     opts, _ = choose(lower(k), stages.C)
     assert OptKind.KEEP in {opt.kind for opt in opts}
-    rng = np.random.default_rng(5)
-    arrays = [
-        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
-        for shape, t in k.slots
-    ]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
-    stages.simulated(stages.C, None)(k, arrays)
-    np.testing.assert_allclose(
-        arrays[0].astype(np.float64), wanted[0].astype(np.float64), tolerance, tolerance
-    )
+    stages.assert_right(k, tolerance)
 
 
 def queries(size: tuple[int, ...], dtype: DType = float32) -> list[Tensor]:

@@ -8,7 +8,7 @@ import pytest
 import stages
 from graphs import leaf
 
-from tinyml import Tensor, kernel, lazy
+from tinyml import Tensor, lazy
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import Opt, OptKind
@@ -35,20 +35,11 @@ def lanes(k: Kernel) -> list[str]:
     return [opt.axis for opt in choose(lower(k), stages.C)[0] if opt.kind is OptKind.LANES]
 
 
-def assert_right(k: Kernel) -> None:
-    rng = np.random.default_rng(1)
-    arrays = [rng.standard_normal(shape).astype(np.float32) for shape, _ in k.slots]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
-    stages.simulated(stages.C, None)(k, arrays)
-    np.testing.assert_allclose(arrays[0], wanted[0], 1e-4, 1e-4)
-
-
 @pytest.mark.parametrize("rows", [(4, 7), (8, 3), (5, 32), (2, 2)], ids=str)
 def test_few_rows_are_multiplied_along_the_fold(rows: tuple[int, int]) -> None:
     k = product(rows[0], 40, rows[1])
     assert lanes(k) == ["r0"]
-    assert_right(k)
+    stages.assert_right(k, 1e-4)
 
 
 def test_many_rows_are_packed() -> None:
@@ -63,7 +54,7 @@ def test_a_fold_of_no_whole_vectors_is_not() -> None:
 def test_so_are_the_weights_of_small_convolutions(inner: int, outer: int) -> None:
     k = weights_gradient(4, inner, outer, 8)
     assert lanes(k) == ["r2"]
-    assert_right(k)
+    stages.assert_right(k, 1e-4)
 
 
 def test_sums_wait_while_images_pass_through_the_cache() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import stages
 
-from tinyml import Tensor, kernel
+from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import Opt, OptKind, optimize
 from tinyml.codegen.target import Target
-from tinyml.dtype import DType, bfloat16, float32, float64, to_compute, to_storage
+from tinyml.dtype import DType, bfloat16, float32, float64
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
 
@@ -33,28 +33,12 @@ def kept(k: Kernel, target: Target = stages.C) -> int:
     return sum(opt.kind is OptKind.KEEP for opt in opts)
 
 
-def assert_right(k: Kernel, tolerance: float = 2e-5) -> None:
-    rng = np.random.default_rng(5)
-    arrays = [
-        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
-        for shape, t in k.slots
-    ]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
-    stages.simulated(stages.C, None)(k, arrays)
-    for output in k.outputs:
-        got, right = arrays[output.slot], wanted[output.slot]
-        np.testing.assert_allclose(
-            got.astype(np.float64), right.astype(np.float64), tolerance, tolerance
-        )
-
-
 @pytest.mark.parametrize("shape", [(3, 8), (5, 37), (2, 3, 65), (7, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=str)
 def test_a_softmax_computes_each_exponential_once(shape: tuple[int, ...], dtype: DType) -> None:
     k = only_kernel(memory(*shape, dtype=dtype).softmax(-1))
     assert kept(k) == 1
-    assert_right(k, 2e-2 if dtype is bfloat16 else 2e-5)
+    stages.assert_right(k, 2e-2 if dtype is bfloat16 else 2e-5)
 
 
 def test_with_its_gradient_too() -> None:
@@ -64,7 +48,7 @@ def test_with_its_gradient_too() -> None:
     (dx,) = y.gradient(x, gradient=g)
     k = only_kernel(y, dx)
     assert kept(k) == 1
-    assert_right(k)
+    stages.assert_right(k)
     assert compile(k, stages.C).source.count("exp_f32x8(") == 1
 
 
@@ -73,7 +57,7 @@ def test_two_values_get_two_tiles() -> None:
     waves, logs = x.sin(), (x * x + 1).log()
     k = only_kernel(waves * waves.sum(-1, keepdim=True) + logs * logs.max(-1, keepdim=True))
     assert kept(k) == 2
-    assert_right(k)
+    stages.assert_right(k)
 
 
 def test_all_that_is_made_of_the_same_element_waits_as_one_value() -> None:
@@ -83,7 +67,7 @@ def test_all_that_is_made_of_the_same_element_waits_as_one_value() -> None:
     k = only_kernel(value / value.sum(-1, keepdim=True))
     (found,) = optimize(lower(k), [Opt(OptKind.KEEP, "i0")]).nests[0].tiles
     assert str(found.value).endswith("* 3)")
-    assert_right(k)
+    stages.assert_right(k)
 
 
 def test_cheap_values_are_computed_again() -> None:

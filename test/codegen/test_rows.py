@@ -10,7 +10,7 @@ import pytest
 import stages
 from graphs import leaf
 
-from tinyml import Tensor, kernel, lazy
+from tinyml import Tensor, lazy
 from tinyml.codegen import linear as ir
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linearize import linearize
@@ -32,21 +32,12 @@ def opts(k: Kernel) -> list[str]:
     return [str(opt) for opt in choose(lower(k), SMALL)[0]]
 
 
-def assert_right(k: Kernel) -> None:
-    rng = np.random.default_rng(5)
-    arrays = [graphs.numbers(rng, shape, dtype) for shape, dtype in k.slots]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
-    stages.simulated(SMALL, None)(k, arrays)
-    np.testing.assert_allclose(arrays[0], wanted[0], 1e-4, 1e-4)
-
-
 @pytest.mark.parametrize("op", [Op.ADD, Op.MAX], ids=str)
 def test_rows_from_memory_are_read_four_at_a_time(op: Op) -> None:
     """Memory delivers several runs sooner than one."""
     k = kernel_of(lazy.reduce_(op, leaf(8, 131), (1,)))
     assert "unroll i0 4" in opts(k)
-    assert_right(k)
+    stages.assert_right(k, 1e-4, SMALL)
 
 
 def test_rows_that_all_lie_in_a_cache_are_read_one_by_one() -> None:
@@ -64,7 +55,7 @@ def test_running_sums_of_a_block_lie_in_the_lanes_of_a_vector(n: int) -> None:
     x = Tensor(np.zeros((5, n), np.float32), device="CPU").realize()
     k = kernel_of(x.cumsum(1).lazy)
     assert {"lanes i1 8", f"unroll r0 {n}"} <= {*opts(k)}
-    assert_right(k)
+    stages.assert_right(k, 1e-4, SMALL)
 
 
 def test_what_no_lane_of_a_vector_takes_is_not_added_to_it() -> None:

@@ -49,6 +49,31 @@ def test_every_block_runs_once_on_any_number_of_threads(cpu, threads, grid):
         assert (counts(cpu, grid, 20) == 20 * np.arange(1, grid + 1)).all()
 
 
+# The first block is not done before all others are, however blocks are shared out: 10 s, then it
+# gives up and its counter shows it.
+WAITS = """
+#include <stdatomic.h>
+#include <time.h>
+void waits(void *const *buffers, long start, long end) {
+    _Atomic long *counters = buffers[0];
+    for (long b = start; b < end; b++) {
+        for (time_t late = time(NULL) + 10; !b && counters[8] < 7 && time(NULL) < late;) continue;
+        counters[b] = b ? 1 : counters[8];
+        counters[8]++;
+    }
+}"""
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_a_long_block_holds_nothing_else_up(cpu, threads):
+    program = Program("waits", Language.C, (), WAITS, slots=1, grid=8, cost=LARGE)
+    (executable,) = cpu.load([program])
+    counters = np.zeros(9, np.int64)
+    with config.override(threads=threads):
+        executable.launch([counters.ctypes.data])
+    assert counters.tolist() == [7, *[1] * 7, 8]
+
+
 def test_an_empty_grid_runs_nothing(cpu):
     assert counts(cpu, 0).size == 0
 
