@@ -233,6 +233,30 @@ def test_a_capture_is_not_of_what_other_threads_record(device: str) -> None:
     assert len(step.captured._parts.states) == 1
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_thread_assigns_while_one_captures_is_done_once(
+    device: str, late: bool
+) -> None:
+    mine, theirs = Tensor([0.0, 0.0]).realize(), Tensor([1.0, 2.0]).realize()
+    with ThreadPoolExecutor(1) as pool:
+
+        @TinyJit
+        def step(x: Tensor) -> Tensor:
+            for assigns in (late, not late):
+                if assigns:
+                    mine.assign(mine + x)
+                elif call < 3:  # reads what the step overwrites
+                    pool.submit(lambda: theirs.assign(theirs + mine)).result()
+            return (mine * 2).realize()
+
+        total = 0
+        for call in range(1, 6):
+            total += (call if late else call - 1) if call < 3 else 0
+            assert step(Tensor([1.0, 2.0])).tolist() == [2.0 * call, 4.0 * call]
+            assert theirs.tolist() == [1.0 + total, 2.0 + 2 * total]
+            assert (step.captured is not None) == (call > 2)  # the second call is no capture
+
+
 FORK = """
 import os, sys, threading
 from tinyml import Tensor, no_grad

@@ -38,7 +38,8 @@ class TinyJit(Generic[_P, _R]):
     may be assigned to, inside and outside. Results are new tensors in each call, and carry no
     gradient.
 
-    Threads replay in turn. What other threads record while one captures is no part of it.
+    Threads replay in turn. What other threads record while one captures is no part of it; where
+    they assign to what reads the step's tensors, a later call captures.
     """
 
     def __init__(self, function: Callable[_P, _R]) -> None:
@@ -138,9 +139,10 @@ class TinyJit(Generic[_P, _R]):
         before, self._outline = self._outline, outline
         same = setting == (self._arguments, self._training)
         self._arguments, self._training = setting
-        if same and before is not None:
-            outline.check_same(before)
-        self._outline, self._results, self._step = None, structure, step
+        if step is not None:
+            if same and before is not None:
+                outline.check_same(before)
+            self._outline, self._results, self._step = None, structure, step
         captured: _R = rebuild(structure, iter(found))
         return captured
 

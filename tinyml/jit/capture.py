@@ -69,8 +69,11 @@ class _Before:
 
 def capture(
     function: Callable[[], Any], inputs: list[Tensor]
-) -> tuple[list[Tensor], Any, Step, Outline]:
-    """Call `function`; its results and their structure, and the step that gives them again."""
+) -> tuple[list[Tensor], Any, Step | None, Outline]:
+    """Call `function`; its results and their structure, and the step that gives them again.
+
+    There is none if what another thread assigns had to be computed with it.
+    """
     _realize_pending()
     _unrealize_views()
     Tensor.realize(*inputs) if inputs else None
@@ -94,8 +97,9 @@ def capture(
         for i, t in enumerate(inputs)
         if t.grad is not None and t.grad is not grads[i]
     ]
-    outline = recording.outline()
-    step = _Analysis(recording, before, inputs, results).step(own)
+    outline, step = recording.outline(), None
+    if not recording.disturbed:
+        step = _Analysis(recording, before, inputs, results).step(own)
     tensors = [_tensor(r, inputs) for r in results]
     return tensors, structure, step, outline
 

@@ -62,6 +62,7 @@ class Recording:
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)
+    disturbed: bool = False  # some launches write what another thread assigns to
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
@@ -99,6 +100,8 @@ class Recording:
         """A tensor that the function has not made, nor assigned to, will not be one for this."""
         if not self.changed(event.holder):
             self._keeping.add(id(event.holder))
+            graph = toposort([event.holder.lazy])
+            self.disturbed |= any(isinstance(node, lazy.Assign) for node in graph)
 
     def changed(self, tensor: Any) -> bool:
         """Whether the function made a tensor or assigned to it."""
