@@ -96,6 +96,9 @@ class Within(Atom):
         self.text = f"<{inner}>"
 
 
+_EMPTY: frozenset[Axis] = frozenset()
+
+
 class Linear(metaclass=Interned):
     """A sum of atoms with factors, and a constant. Build with `linear(...)` and operators."""
 
@@ -111,7 +114,7 @@ class Linear(metaclass=Interned):
             if type(atom) is not Axis:
                 looked += _looked_in(atom)
         self.low, self.high, self.looked = low, high, looked
-        self.free = frozenset[Axis]().union(*[a.free for a, _ in terms])
+        self.free = _EMPTY.union(*[a.free for a, _ in terms])
         self._text: str | None = None
 
     def factor(self, atom: Atom) -> int:
@@ -202,16 +205,20 @@ class Linear(metaclass=Interned):
         """The same expression with axes replaced."""
         if self.free.isdisjoint(known):
             return self
-        terms: list[tuple[Atom, int]] = []
+        kept: list[tuple[Atom, int]] = []
+        added: list[tuple[Atom, int]] = []
         constant = self.constant
-        for atom, factor in self.terms:
+        for term in self.terms:
+            atom, factor = term
             if atom.free.isdisjoint(known):
-                terms.append((atom, factor))
+                kept.append(term)
                 continue
-            new = _replaced(atom, known)
+            new = known[atom] if type(atom) is Axis else _replaced(atom, known)
             constant += new.constant * factor
-            terms += [(a, f * factor) for a, f in new.terms]
-        return _sum(terms, constant)
+            added += [(a, f * factor) for a, f in new.terms]
+        if not added:  # what is left of a sum in order is in order
+            return Linear(tuple(kept), constant)
+        return _sum((*kept, *added), constant)
 
     def __str__(self) -> str:
         if self._text is None:
@@ -303,7 +310,9 @@ def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
     return result
 
 
-def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Linear:
+def _sum(terms: tuple[tuple[Atom, int], ...], constant: int) -> Linear:
+    if len(terms) < 2:
+        return Linear(terms, constant)
     factors: dict[Atom, int] = {}
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor

@@ -12,7 +12,6 @@ from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
 from tinyml.dtype import DType, bool_, int32
-from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Looked, linear, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
@@ -58,13 +57,16 @@ class CRenderer(CLanes):
 
     def lanes(self, e: Expr) -> int:
         """How many lanes the value of an expression has."""
-        if e not in self._lanes:
-            for part in toposort([e], self._lanes):
-                own = [a.size for a in part.free & self.k.lanes]
-                named = [part.lanes] if isinstance(part, Name) else []
-                below = [self._lanes[s] for s in part.sources]
-                self._lanes[part] = max([1, *own, *named, *below])
-        return self._lanes[e]
+        found = self._lanes.get(e)
+        if found is None:
+            found = e.lanes if isinstance(e, Name) else 1
+            for axis in e.free:
+                if axis in self.k.lanes and axis.size > found:
+                    found = axis.size
+            for source in e.sources:  # not deep: what is gets names
+                found = max(found, self.lanes(source))
+            self._lanes[e] = found
+        return found
 
     def across_lanes(self, op: Op, source: Name) -> str:
         parts: list[Text] = [(f"{source.name}[{n}]", ATOM) for n in range(source.lanes)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from tinyml.codegen.bounds import require
 from tinyml.codegen.expr import (
@@ -139,6 +139,7 @@ class Change:
     index: Mapping[Axis, Linear]
     listed: Mapping[Axis, tuple[Axis, ...]]
     guards: Mapping[Axis, tuple[Range, ...]]
+    done: dict[Expr, Expr] = field(default_factory=dict)  # guarded expressions, and what became
 
     def axes(self, group: tuple[Axis, ...]) -> tuple[Axis, ...]:
         changed = [b for a in group for b in self.listed.get(a, (a,))]
@@ -181,7 +182,7 @@ class Change:
     def expr(self, root: Expr) -> Expr:
         """Indices substituted; folds walk the new axes; surplus steps load and add nothing."""
         guarded = rewrite(root, self._guard) if any(self.guards.values()) else root
-        return substitute(rewrite(guarded, self._folded), self.index)
+        return substitute(guarded, self.index, self.done, self.axes)
 
     def _guard(self, e: Expr) -> Expr | None:
         if isinstance(e, Load):
@@ -202,14 +203,6 @@ class Change:
             body = _masked(e.body, outside, bound) if product else select(outside, e.body, start)
             again: Expr = Fold(e.op, body, e.axes)
             return again
-        return None
-
-    def _folded(self, e: Expr) -> Expr | None:
-        """A fold binds its axes: only here are they replaced in its body."""
-        if isinstance(e, Fold) and any(a in self.listed for a in e.axes):
-            bound = {a: self.index[a] for a in e.axes if a in self.index}
-            made: Expr = Fold(e.op, substitute(e.body, bound), self.axes(e.axes))
-            return made
         return None
 
 
@@ -292,14 +285,10 @@ def collapse(nest: LoopNest, outer: Axis, divided: int = 0) -> LoopNest:
         raise OptError(f"cannot collapse {outer.name}: no loop follows it everywhere")
     joined = Axis(outer.name, outer.size * inner.size)
     index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
-    change = Change(index, {outer: (joined,), inner: ()}, {})
-    collapsed = replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
-    stores = [s for one in collapsed.nests for walk in one.walks for s in walk.stores]
-    if any(_divides(e, joined, divided) for one in collapsed.nests for e in one.exprs) or (
-        divided < STORES and any(_has_division(s.position, joined) for s in stores)
-    ):
+    if any(_has_division(i.substitute(index), joined) for i in _undivided(nest, divided)):
         raise OptError(f"cannot collapse {outer.name} and {inner.name}: they are read apart")
-    return collapsed
+    change = Change(index, {outer: (joined,), inner: ()}, {})
+    return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
 
 
 def _next(nest: LoopNest, outer: Axis) -> Axis | None:
@@ -318,17 +307,18 @@ def _next(nest: LoopNest, outer: Axis) -> Axis | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _divides(e: Expr, axis: Axis, divided: int) -> bool:
-    """Whether `e` divides `axis`; what may does not count."""
-    indices: list[Linear] = []
-    match e:
-        case Load(position=index) | Place(index=index) if divided < LOADS:
-            indices = [index]
-        case Stored(index=index):
-            indices = [index]
-    if isinstance(e, (Load, Select)) and divided < CONDITIONS:
-        indices += [v.index for v in e.valid]
-    return any(_has_division(i, axis) for i in indices)
+def _undivided(nest: LoopNest, divided: int) -> Iterator[Linear]:
+    """The indices that must not divide an axis."""
+    for one in nest.nests:
+        if divided < STORES:
+            yield from (store.position for walk in one.walks for store in walk.stores)
+        for e in one.exprs:
+            if isinstance(e, Stored) or (divided < LOADS and isinstance(e, Place)):
+                yield e.index
+            elif divided < LOADS and isinstance(e, Load):
+                yield e.position
+            if divided < CONDITIONS and isinstance(e, (Load, Select)):
+                yield from (v.index for v in e.valid)
 
 
 def _has_division(index: Linear, axis: Axis) -> bool:

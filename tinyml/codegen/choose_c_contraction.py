@@ -80,7 +80,7 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
     streamed = found.streamed, found.streamed_load, found.streamed_factor
     kept = found.kept, found.kept_load, found.kept_factor
     for (own, load, _), (others, other, factor) in ((streamed, kept), (kept, streamed)):
-        longest = max(others, key=lambda a: a.size)
+        longest = max(others, key=lambda a: (a.size, a.name))
         for axis in own:
             direct = (
                 load is not None

@@ -27,7 +27,7 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> bool:
         (len(load.valid), -axis.size, axis.name, axis, load)
         for own, load in sides
         if load is not None and load.position.stride(along) == 1
-        for axis in [max(own, key=lambda a: a.size)]
+        for axis in [max(own, key=lambda a: (a.size, a.name))]
     ]
     if len(plain) < 2 or along.size % lanes:
         return False

@@ -242,19 +242,50 @@ def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
     return tuple([atom.value for atom in lookups(index, valid)])
 
 
-def substitute(root: Expr, known: Mapping[Axis, Linear]) -> Expr:
-    """`root` with axes replaced. Folds keep the axes they bind: bound names are never reused."""
-    if root.free.isdisjoint(known):
-        return root
-    done: dict[Expr, Expr] = {}
-    for e in toposort([root], (), lambda e: () if e.free.isdisjoint(known) else e.sources):
-        done[e] = e if e.free.isdisjoint(known) else _substituted(e, known, done)
-    return done[root]
+Walked: TypeAlias = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
 
 
-def _substituted(e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr]) -> Expr:
+def substitute(
+    root: Expr,
+    known: Mapping[Axis, Linear],
+    done: dict[Expr, Expr] | None = None,
+    walked: Walked | None = None,
+) -> Expr:
+    """`root` with axes replaced.
+
+    Folds keep the axes they bind, whose names are never reused, or walk those that `walked` says.
+    `done` is what was made before, of expressions that have parts in common with this one.
+    """
+    made: dict[Expr, Expr] = {} if done is None else done
+    stack = [root]
+    while stack:
+        e = stack[-1]
+        if e.free.isdisjoint(known) and (walked is None or not e.has_fold):
+            made[e] = e
+        elif walked is not None and type(e) is Fold and (own := _own(e, known, walked)):
+            below = {a: index for a, index in known.items() if a not in own}
+            made[e] = with_sources(e, (substitute(e.body, below, None, walked),))
+        if e in made:
+            stack.pop()
+        elif waiting := [s for s in e.sources if s not in made]:
+            stack += waiting
+        else:
+            made[e] = _substituted(e, known, made, walked)
+    return made[root]
+
+
+def _own(fold: Fold, known: Mapping[Axis, Linear], walked: Walked) -> list[Axis]:
+    """The axes that mean something else outside of the fold, which goes on to walk them."""
+    return [a for a in fold.axes if a in known and a in walked((a,))]
+
+
+def _substituted(
+    e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr], walked: Walked | None
+) -> Expr:
     match e:
-        case Alu() | Fold() | Product() | Bundle():
+        case Fold():
+            return Fold(e.op, done[e.body], e.axes if walked is None else walked(e.axes))
+        case Alu() | Product() | Bundle():
             return with_sources(e, tuple([done[s] for s in e.sources]))
         case Load():
             valid = substitute_valid(e.valid, known)
@@ -329,7 +360,7 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Apply `rule` to every node, operands first. A rule returns None to leave a node be."""
     done: dict[Expr, Expr] = {}
     for e in toposort([root]):
-        again = with_sources(e, tuple([done[s] for s in e.sources]))
+        again = with_sources(e, tuple([done[s] for s in e.sources])) if e.sources else e
         done[e] = rule(again) or again
     return done[root]
 

@@ -115,7 +115,7 @@ class _Emitter:
         values = [store.value for walk in nest.walks for store in walk.stores]
 
         def enter(inner: Scope, known: Known) -> None:
-            self._folds(inner, [substitute(value, known) for value in values])
+            self._folds(inner, [substitute(v, known) for v in values if v.has_fold])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             self._walks(inner, nest.walks, known, unrolled)
@@ -142,7 +142,8 @@ class _Emitter:
         flat = [store for wide in stores for store in wide]
 
         def enter(inner: Scope, known: Known) -> None:
-            self._folds(inner, [substitute(store.value, known) for store in flat])
+            values = [store.value for store in flat if store.value.has_fold]
+            self._folds(inner, [substitute(value, known) for value in values])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             self._put_all(inner, stores, known, unrolled, once)
@@ -308,7 +309,8 @@ class _Emitter:
         rests = [self._declare(scope, fold, None) if has_rest else None for fold in folds]
 
         def enter(inner: Scope, known: Known) -> None:
-            self._folds(inner, [substitute(fold.body, known) for fold in folds])
+            bodies = [fold.body for fold in folds if fold.body.has_fold]
+            self._folds(inner, [substitute(body, known) for body in bodies])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
             values = list(crop.changing(folds, self._steps(known, unrolled)))

@@ -88,7 +88,7 @@ class Tile:
     def size(self) -> int:
         return self.index.high + 1
 
-    @property
+    @functools.cached_property
     def copies(self) -> bool:
         """Whether it holds what is read of slots, and nothing that was folded before."""
         made = (e for e in toposort([self.value]) if isinstance(e, (Fold, Stored)))
