@@ -61,10 +61,8 @@ class Known:
 
     def sweep(self) -> None:
         """Drop the dead. (Of equal nodes that two threads make at once both may live on.)"""
-        for key, reference in self.nodes.copy().items():
-            if reference() is None and self.nodes.get(key) is reference:
-                self.nodes.pop(key, None)
-        self.room = 2 * len(self.nodes) + 256
+        alive = {key: node for key, node in self.nodes.copy().items() if node() is not None}
+        self.nodes, self.room = alive, 2 * len(alive) + 256
 
 
 class HasSources(Protocol):

@@ -228,13 +228,13 @@ def node(
 ) -> _N:
     """The node that says this: the one there is, or a new one."""
     below: Any
-    match sources:  # written out, because most nodes have one or two
-        case (source,):
-            below = id(source)
-        case (first, second):
-            below = id(first), id(second)
-        case _:
-            below = tuple(map(id, sources))
+    count = len(sources)
+    if count == 1:  # written out, because most nodes have one or two
+        below = id(sources[0])
+    elif count == 2:
+        below = id(sources[0]), id(sources[1])
+    else:
+        below = tuple(map(id, sources))
     key = (kind, arg, below, dtype, shape, device)
     reference = known.nodes.get(key)
     made = None if reference is None else reference()
@@ -259,12 +259,12 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
 
 def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffer:
     """`value` everywhere in `shape`."""
-    return _const(to_text(value, dtype), dtype, device, shape)
+    return _const(value, "" if value else str(value), dtype, device, shape)
 
 
-@lru_cache(maxsize=4096)  # most programs use the same few
-def _const(text: str, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
-    scalar = node(Const, (), dtype, device, (), text)
+@lru_cache(maxsize=4096)  # most programs use the same few; the sign tells 0.0 and -0.0 apart
+def _const(value: Any, sign: str, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
+    scalar = node(Const, (), dtype, device, (), to_text(value, dtype))
     return expand(reshape(scalar, (1,) * len(shape)), shape) if shape else scalar
 
 
@@ -285,10 +285,12 @@ def mapped(op: Op, operands: Sources) -> LazyBuffer:
     last = operands[-1]
     if type(last) is Move and len(operands) == 1 and last.arg[0] is _EXPAND:
         return expand(mapped(op, last.sources), last.shape)
-    shape, dtype, device = last.shape, last.dtype, last.device
-    alike = op is not _WHERE  # whose first operand is a bool
+    shape, dtype, device, first = last.shape, last.dtype, last.device, operands[0]
+    alike = first.dtype is (bool_ if op is _WHERE else dtype)
     for other in operands:
-        if other.shape != shape or other.dtype is not dtype or other.device != device:
+        if other.shape != shape or other.device != device:
+            alike = False
+        if other.dtype is not dtype and other is not first:
             alike = False
     if not alike:
         operands = _aligned(op, operands)
@@ -480,7 +482,7 @@ def shrink(x: LazyBuffer, spans: shapes.Spans) -> LazyBuffer:
 
 def flip(x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
     """Each of `axes` walked backwards."""
-    kept = tuple(sorted(a for a in set(axes) if x.shape[a] > 1))
+    kept = shapes.turned_axes(x.shape, tuple(axes))
     return _move(Movement.FLIP, x, x.shape, kept) if kept else x
 
 

@@ -22,7 +22,7 @@ from tinyml.errors import GradientError
 from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.shape import Spans, dropped_shape
+from tinyml.shape import Spans, dropped_shape, size_along
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -458,6 +458,20 @@ class Sum(Reduction):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return (self.kept(grad)._broadcast_to(self.inputs[0].shape),)
+
+
+class Mean(Sum):
+    """The sum divided by how many there are."""
+
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        total = Sum.forward(self, x)
+        count = size_along(x.shape, self.axes)
+        return lazy.map_(Op.DIV, total, lazy.const(count, x.dtype, x.device, total.shape))
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return Sum.backward(self, grad / size_along(self.inputs[0].shape, self.axes), out)
 
 
 class _ExtremeOf(Reduction):

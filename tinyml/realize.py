@@ -53,12 +53,13 @@ class Holder(Protocol):
 
 
 _pending = Roster()
+_held = trace.listeners(trace.Held)  # every op asks whether there are any
 
 
 def watch(holder: Holder, node: LazyBuffer) -> None:
     """Note that `holder` holds `node` now. To be called whenever its node changes."""
     (node.readers if type(node) is Data else _pending).note(holder)
-    if trace.wanted(trace.Held):
+    if _held:
         trace.emit(trace.Held(holder))
 
 

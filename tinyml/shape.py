@@ -53,6 +53,18 @@ def dropped_shape(shape: Shape, axes: Shape) -> Shape:
 
 
 @_kept
+def size_along(shape: Shape, axes: Shape) -> int:
+    """How many elements there are along axes."""
+    return prod([shape[a] for a in axes])
+
+
+@_kept
+def squeezed_shape(shape: Shape, axes: Shape) -> Shape:
+    """The sizes without these axes, where they are 1."""
+    return tuple([n for a, n in enumerate(shape) if n != 1 or a not in axes])
+
+
+@_kept
 def reshaped_shape(shape: Shape, to: Shape) -> Shape:
     """`to`, if it has as many elements."""
     if prod(to) != prod(shape) or (to and min(to) < 0):
@@ -98,3 +110,9 @@ def shrunk_shape(shape: Shape, spans: Spans) -> Shape:
     if len(spans) != len(shape) or not all(fits):
         raise ShapeError(f"cannot shrink {shape} to {spans}: 0 <= start <= stop <= size")
     return tuple([b - a for a, b in spans])
+
+
+@_kept
+def turned_axes(shape: Shape, axes: Shape) -> Shape:
+    """Those of the axes, in order, that have more than one element to walk backwards."""
+    return tuple(sorted([a for a in set(axes) if shape[a] > 1]))

@@ -133,7 +133,9 @@ class Tensor(metaclass=Trains):
                 wanted = True
             nodes.append(tensor._lazy)
         node = function.forward(*nodes)
-        out = Tensor._of(node)
+        out = _new(Tensor)
+        out._lazy = node
+        realizing.watch(out, node)
         if node.dtype.is_float and (not mode.paused or mode.recording):
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function

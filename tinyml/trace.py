@@ -189,6 +189,11 @@ _E = TypeVar("_E", bound=Event)
 _listeners: dict[type[Event], list[Listener]] = {}
 
 
+def listeners(kind: type[Event]) -> list[Listener]:
+    """Who listens for this kind of event, now and whenever one looks again."""
+    return _listeners.setdefault(kind, [])
+
+
 def wanted(kind: type[Event]) -> bool:
     """Whether anybody listens for this kind of event."""
     return bool(_listeners.get(kind))
@@ -202,10 +207,11 @@ def emit(event: Event) -> None:
 
 def subscribe(kind: type[_E], listener: Callable[[_E], None]) -> Callable[[], None]:
     """Call `listener` for every event of `kind`; returns the function that ends it."""
-    _listeners.setdefault(kind, []).append(listener)
+    those = listeners(kind)
+    those.append(listener)
 
     def unsubscribe() -> None:
-        _listeners[kind].remove(listener)
+        those.remove(listener)
 
     return unsubscribe
 

@@ -21,7 +21,7 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.views import expanded, permuted, reshaped, shrunk
 from tinyml.lazy import Shape
-from tinyml.shape import shrunk_shape
+from tinyml.shape import shrunk_shape, squeezed_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -37,6 +37,10 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     sizes = all_whole(sizes, "reshape", "a size")
     if -1 in sizes:
         sizes = _infer(x, sizes)
+    return _shaped(x, sizes)
+
+
+def _shaped(x: Tensor, sizes: Shape) -> Tensor:
     return x if sizes == x._lazy.shape else x._shown(mlops.Reshape(sizes), reshaped(sizes))
 
 
@@ -104,8 +108,9 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The axes from start_dim to end_dim as one."""
     start = resolve_axis(start_dim, x.ndim, "flatten")
     end = resolve_axis(end_dim, x.ndim, "flatten")
-    middle = prod(x.shape[start : end + 1])
-    return reshape(x, (*x.shape[:start], middle, *x.shape[end + 1 :]))
+    shape = x._lazy.shape
+    middle = prod(shape[start : end + 1])
+    return _shaped(x, (*shape[:start], middle, *shape[end + 1 :]))
 
 
 def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
@@ -124,22 +129,19 @@ def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Without the axes of size 1, or without these if their size is 1."""
     axes = resolve_axes(dim, x.ndim, "squeeze")
-    return reshape(x, tuple([n for i, n in enumerate(x.shape) if i not in axes or n != 1]))
+    return _shaped(x, squeezed_shape(x._lazy.shape, axes))
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
     """With a new axis of size 1 at `dim`."""
-    dim = resolve_axis(dim, x.ndim + 1, "unsqueeze")
-    return reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+    shape = x._lazy.shape
+    dim = resolve_axis(dim, len(shape) + 1, "unsqueeze")
+    return _shaped(x, (*shape[:dim], 1, *shape[dim:]))
 
 
 def flip(x: Tensor, *axis: Any) -> Tensor:
     """These axes walked backwards."""
-    given = as_shape(axis)
-    axes = tuple(resolve_axis(a, x.ndim, "flip") for a in given)
-    if len(set(axes)) != len(axes):
-        raise ShapeError(f"flip: each axis can be named once, got {given}")
-    return x._apply(mlops.Flip(axes))
+    return x._apply(mlops.Flip(resolve_axes(as_shape(axis), len(x._lazy.shape), "flip")))
 
 
 def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
@@ -147,17 +149,16 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     shape = x._lazy.shape
     if not isinstance(spans, (tuple, list)):
         raise wrong_type("shrink", "spans", "one (start, stop) or None per axis", spans)
-    for span in spans:
-        if span is not None and not (isinstance(span, (tuple, list)) and len(span) == 2):
-            raise wrong_type("shrink", "each span", "(start, stop) or None", span)
     if len(spans) != len(shape):
         raise ShapeError(f"shrink: {shape} needs one (start, stop) per axis, got {spans}")
     kept = tuple([(0, n) if s is None else _span(s) for s, n in zip(spans, shape, strict=True)])
     return x if shrunk_shape(shape, kept) == shape else x._shown(mlops.Shrink(kept), shrunk(kept))
 
 
-def _span(given: Sequence[int]) -> tuple[int, int]:
-    return whole(given[0], "shrink", "a bound"), whole(given[1], "shrink", "a bound")
+def _span(given: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise wrong_type("shrink", "each span", "(start, stop) or None", given)
+    return all_whole(tuple(given), "shrink", "a bound")
 
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:
@@ -185,13 +186,13 @@ def pad_to(x: Tensor, *shape: Any) -> Tensor:
 
 def pad_by(x: Tensor, counts: tuple[tuple[int, int], ...], value: Scalar = 0) -> Tensor:
     """`value` added (before, after) each axis; a negative count takes away."""
-    if any(b < 0 or a < 0 for b, a in counts):
+    if counts and min(map(min, counts)) < 0:
         pairs = list(zip(counts, x.shape, strict=True))
         if any(n + min(b, 0) + min(a, 0) < 0 for (b, a), n in pairs):
             raise ShapeError(f"pad: {counts} takes more away than {x.shape} has")
         x = shrink(x, [(max(0, -b), n - max(0, -a)) for (b, a), n in pairs])
         counts = tuple((max(0, b), max(0, a)) for b, a in counts)
-    if not any(b or a for b, a in counts):
+    if not any(map(any, counts)):
         return x._own()
     return x._apply(mlops.Pad(counts, value))
 
@@ -215,21 +216,22 @@ def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0
 
 
 def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
+    ndim = len(x._lazy.shape)
     if isinstance(padding, int):
-        return ((padding, padding),) * x.ndim
+        return ((padding, padding),) * ndim
     if not isinstance(padding, (tuple, list)):
         raise wrong_type("pad", "padding", "counts, or (before, after) pairs", padding)
-    if all(isinstance(p, int) for p in padding):
-        flat: list[Any] = list(padding)
-        if len(flat) % 2 or len(flat) > 2 * x.ndim:
+    if not padding or isinstance(padding[0], int):
+        flat = all_whole(tuple(padding), "pad", "a count")
+        if len(flat) % 2 or len(flat) > 2 * ndim:
             raise ShapeError(
                 f"pad: flat padding of {x.shape} is an even number of values, at most "
-                f"{2 * x.ndim} (last axis first), got {tuple(flat)}"
+                f"{2 * ndim} (last axis first), got {flat}"
             )
-        pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
-        return ((0, 0),) * (x.ndim - len(pairs)) + tuple(reversed(pairs))
-    if len(padding) != x.ndim:
-        raise ShapeError(f"pad: {x.shape} needs {x.ndim} (before, after) pairs, got {padding}")
+        pairs = tuple(zip(flat[-2::-2], flat[::-2], strict=True))
+        return ((0, 0),) * (ndim - len(pairs)) + pairs
+    if len(padding) != ndim:
+        raise ShapeError(f"pad: {x.shape} needs {ndim} (before, after) pairs, got {padding}")
     return tuple((0, 0) if p is None else _pair(p) for p in padding)
 
 

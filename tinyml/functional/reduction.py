@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32
-from tinyml.shape import dropped_shape
+from tinyml.shape import dropped_shape, size_along
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -105,15 +104,10 @@ def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return found.cast(uint8) if x.dtype is uint8 else found
 
 
-def _count(x: Tensor, axes: tuple[int, ...]) -> int:
-    return math.prod([x.shape[a] for a in axes])
-
-
 @in_float32
 def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The sum divided by how many there are: NaN of nothing."""
-    axes = _axes(x, axis, "mean")
-    return _reduced(mlops.Sum, x, axes, keepdim) / _count(x, axes)
+    return _reduced(mlops.Mean, x, _axes(x, axis, "mean"), keepdim)
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -125,7 +119,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
     """The mean square distance from the mean, divided by count - correction."""
     axes = _axes(x, axis, "var")
     number(correction, "var", "correction")
-    divisor = max(0, _count(x, axes) - correction)
+    divisor = max(0, size_along(x.shape, axes) - correction)
 
     def total(x: Tensor) -> Tensor:
         return _centred(x, axes).square().sum(axes, keepdim=True) / divisor
@@ -141,7 +135,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The root of the variance; where it is 0, so is its gradient."""
     axes = _axes(x, axis, "std")
-    divisor = max(0, _count(x, axes) - correction)
+    divisor = max(0, size_along(x.shape, axes) - correction)
 
     def rule(grad: Tensor, out: Tensor, x: Tensor) -> mlops.Grads:
         flat = out == 0

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
+_Data, _Assign = lazy.Data, lazy.Assign  # looking these up takes its time
+
+
 class Move(Protocol):
     """Which elements a view shows, and where."""
 
@@ -140,7 +143,7 @@ class Family:
         if self._for_good:
             return
         self._views.append(ref(view))
-        if self.kept is None and self._several():
+        if self.kept is None and len(self._views) > 1 and self._several():
             self.kept = root
 
     def keep(self, root: Tensor) -> None:
@@ -165,21 +168,22 @@ class View:
     """How a tensor follows its root."""
 
     __slots__ = ("above", "family", "kept", "move", "node", "recorded", "root", "seen")
+    kept: Tensor | None
+    family: Family | None
 
     def __init__(self, root: Tensor, above: View | None, move: Move) -> None:
         node = root._lazy
-        self.root = ref(root)
-        # memory lives as long as its views
-        in_memory = type(node) is lazy.Data or type(node) is lazy.Assign
-        self.kept = root if in_memory else None
-        self.family = None if in_memory else Family.of(root)
+        if type(node) is _Data or type(node) is _Assign:  # memory lives as long as its views
+            self.kept, self.family = root, None
+        else:
+            self.kept, self.family = None, Family.of(root)
+        self.root, self.node, self.seen = ref(root), ref(node), mode.assignments
         self.above, self.move = above, move
         self.recorded: bool = (
             (not mode.paused or mode.recording)
             and type(move) is not Detached
             and (above is None or above.recorded)
         )
-        self.seen, self.node = mode.assignments, ref(node)
 
     def note(self, root: Tensor) -> None:
         """The view shows what the root holds now."""
@@ -245,7 +249,7 @@ def refresh(tensor: Tensor, view: View) -> None:
     if root is None:
         tensor._view = None
         return
-    if root._assigned > view.seen:
+    if mode.assignments > view.seen and root._assigned > view.seen:
         _read_anew(tensor, view, root)
     elif (known := view.node()) is not root._lazy:
         own = type(tensor._lazy) is lazy.Data and tensor._lazy is not known
