@@ -155,10 +155,11 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     return x if shrunk_shape(shape, kept) == shape else x._shown(mlops.Shrink(kept), shrunk(kept))
 
 
-def _span(given: Sequence[int]) -> tuple[int, ...]:
+def _span(given: Sequence[int]) -> tuple[int, int]:
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise wrong_type("shrink", "each span", "(start, stop) or None", given)
-    return all_whole(tuple(given), "shrink", "a bound")
+    start, stop = all_whole(tuple(given), "shrink", "a bound")
+    return start, stop
 
 
 def shrink_to(x: Tensor, *shape: Any) -> Tensor:
