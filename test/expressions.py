@@ -236,6 +236,16 @@ def half_matmul() -> Made:
     return [(a @ b).float() + 1]
 
 
+@expression(2, "a long product is pieces, so that all cores have some; attention's is not")
+def long_product() -> Made:
+    return [real(24, 16384) @ real(16384, 24)]
+
+
+@expression(2, "a product of rows that are folded along its own axis stays whole")
+def long_softmax_product() -> Made:
+    return [real(24, 16384).softmax() @ real(16384, 24)]
+
+
 @expression(2, "one per layer: the second reads every element of the first again and again")
 def mlp() -> Made:
     hidden = (real(64, 48) @ real(48, 32) + real(32)).relu()

@@ -24,10 +24,9 @@ from math import prod
 from tinyml import lazy
 from tinyml.errors import TinymlError
 from tinyml.lazy import LazyBuffer, Shape
-from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, Use, step, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import ASKED
+from tinyml.schedule.units import ASKED, contracts
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
@@ -104,34 +103,12 @@ def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
         rows=tuple(shape[a] for a in kept),
         places={unit: {a: row for row, a in enumerate(kept)}},
         reduces=isinstance(unit, lazy.Reduce),
-        contracts=_contracts(unit),
+        contracts=contracts(unit),
         first=position,
         last=position,
         nodes=nodes,
         reasons=[f"{unit!r}: {reason}"],
     )
-
-
-def _contracts(unit: LazyBuffer) -> bool:
-    """Whether a reduction is a sum of products whose factors both repeat themselves."""
-    if not (isinstance(unit, lazy.Reduce) and unit.op is Op.ADD):
-        return False
-    node = unit.sources[0]
-    while isinstance(node, lazy.Map) and node.op is Op.CAST:
-        node = node.sources[0]
-    if not (isinstance(node, lazy.Map) and node.op is Op.MUL):
-        return False
-    return all(_repeats(source) for source in node.sources)
-
-
-def _repeats(node: LazyBuffer) -> bool:
-    while isinstance(node, (lazy.Move, lazy.Map)):
-        if isinstance(node, lazy.Map) and node.op is not Op.CAST:
-            return False
-        if isinstance(node, lazy.Move) and node.movement is Movement.EXPAND:
-            return True
-        node = node.sources[0]
-    return False
 
 
 def _assigns(group: Group) -> bool:

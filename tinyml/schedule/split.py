@@ -16,10 +16,12 @@ from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import REDUCE, Movement, Op
+from tinyml.schedule.units import contracts
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
+FEW_PRODUCTS = 65536  # more results of a product do, where one axis is as long as LARGE
 LARGE = 16384  # elements folded into one result
-PIECE = 2048  # elements that one piece folds, about
+PIECE = 1024  # elements that one piece folds, about
 
 
 def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
@@ -150,16 +152,29 @@ def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     return [plain[root] for root in roots]
 
 
+def _is_long_product(node: lazy.Reduce) -> bool:
+    """Whether a product of matrices has one long axis, and no factor is folded along it before.
+
+    Such a factor, as attention's weights are, waits in a cache from one fold to the next.
+    """
+    long = any(node.sources[0].shape[a] >= LARGE for a in node.axes)
+    if not (long and contracts(node)):
+        return False
+    read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
+    return all(contracts(e) for e in read if isinstance(e, lazy.Reduce))
+
+
 def _split(node: lazy.Reduce) -> LazyBuffer:
     source = node.sources[0]
     folded = prod(source.shape[a] for a in node.axes)
-    if node.size > FEW_RESULTS or folded < LARGE or source.size == 0:
+    axis = max(node.axes, key=lambda a: source.shape[a], default=0)
+    few = FEW_PRODUCTS if folded >= LARGE and _is_long_product(node) else FEW_RESULTS
+    if node.size > few or folded < LARGE or source.size == 0:
         return node
     if node.dtype.is_half:  # pieces are not rounded: a half is summed in float32
         wide = lazy.reduce_(node.op, lazy.cast(source, float32), node.axes)
         assert isinstance(wide, lazy.Reduce)
         return lazy.cast(_split(wide), node.dtype)
-    axis = max(node.axes, key=lambda a: source.shape[a])
     size = source.shape[axis]
     pieces = min(512, max(2, folded // PIECE), size)
     pieces = next((p for p in range(pieces, pieces // 2, -1) if size % p == 0), pieces)

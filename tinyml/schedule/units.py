@@ -143,6 +143,28 @@ def _worth_storing(
     return ""
 
 
+def contracts(unit: LazyBuffer) -> bool:
+    """Whether a reduction is a sum of products whose factors both repeat themselves."""
+    if not (isinstance(unit, lazy.Reduce) and unit.op is Op.ADD):
+        return False
+    node = unit.sources[0]
+    while isinstance(node, lazy.Map) and node.op is Op.CAST:
+        node = node.sources[0]
+    if not (isinstance(node, lazy.Map) and node.op is Op.MUL):
+        return False
+    return all(_repeats(source) for source in node.sources)
+
+
+def _repeats(node: LazyBuffer) -> bool:
+    while isinstance(node, (lazy.Move, lazy.Map)):
+        if isinstance(node, lazy.Map) and node.op is not Op.CAST:
+            return False
+        if isinstance(node, lazy.Move) and node.movement is Movement.EXPAND:
+            return True
+        node = node.sources[0]
+    return False
+
+
 def _unmoved(node: LazyBuffer) -> LazyBuffer:
     while isinstance(node, lazy.Move):
         node = node.sources[0]
