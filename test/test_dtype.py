@@ -14,6 +14,7 @@ from tinyml import Device, Tensor, dtypes
 from tinyml.dtype import by_name, promote
 from tinyml.dtypes import DTYPES_DICT, least_upper_dtype, least_upper_float
 from tinyml.errors import DTypeError
+from tinyml.interpret import rounded
 
 torch = pytest.importorskip("torch", reason="torch is an optional reference: pip install torch")
 NAMES = [d.name for d in dtypes.all]
@@ -115,6 +116,22 @@ def test_casts_out_of_range_are_as_documented(device: str) -> None:
     for name, ours in zip(names[:-1], results, strict=False):
         np.testing.assert_array_equal(ours.numpy(), whole.astype(name), name)
     assert results[-1].tolist() == [True] * 7
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_floats_become_halves_by_their_nearest(name: str, device: str) -> None:
+    """The same in vectors and alone, computed or in memory; numbers of the program too."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 1203, dtype=np.uint32)
+    x = np.concatenate([bits.view(np.float32), np.float32([65519.9, 65520, 2**-25, 1.5, -0.0])])
+    x[:3] = np.array([0x7F800001, 0x7FFFFFFF, 0xFFC00000], np.uint32).view(np.float32)
+    dtype = by_name(name)
+    with np.errstate(all="ignore"):
+        kept = rounded(x, dtype).astype(np.float32)
+    stored = Tensor(x).cast(name).contiguous()
+    for ours in (stored.float(), Tensor(x).cast(name).float(), (stored * 1).float()):
+        np.testing.assert_array_equal(ours.numpy(), kept)
+    tenth = (Tensor.arange(11) > 3).where(Tensor.full((11,), 0.1, dtype=name), 0)
+    assert tenth.float().numpy()[-1] == rounded(np.full(1, 0.1), dtype)[0]
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

@@ -152,6 +152,10 @@ def from_numpy(dtype: npt.DTypeLike) -> DType:
 
 def to_text(value: Any, dtype: DType) -> str:
     """A number of this dtype, exactly: -0.0 is not 0.0, and a NaN equals itself."""
+    if dtype.is_half:
+        with np.errstate(over="ignore"):
+            kept = to_storage(np.asarray(value, dtype.compute), dtype)
+        return float(to_compute(kept, dtype)).hex()
     if dtype.kind == "f":
         return float(value).hex()
     if dtype is bool_:

@@ -46,6 +46,14 @@ def test_rows_that_begin_anywhere_do_not() -> None:
     assert streamed(kernel_of(graphs.softmax(leaf(8, 37)))) == [False]
 
 
+def test_a_line_of_a_result_is_stored_at_once() -> None:
+    """Also of narrow elements, and of several results: a line in parts is written in parts."""
+    x = leaf(8, 256, dtype=bfloat16)
+    k = kernel_of(lazy.cast(graphs.softmax(lazy.cast(x, float32)), bfloat16))
+    opts, _ = choose(lower(k), SMALL)
+    assert "unroll j0 4" in map(str, opts)
+
+
 def test_nor_does_what_one_vector_is_not_enough_for() -> None:
     with pytest.raises(OptError, match="only vectors"):
         apply(lower(kernel_of(graphs.add(leaf(8), leaf(8)))), parse("stream i0"))

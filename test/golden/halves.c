@@ -1,5 +1,15 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef unsigned short u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef unsigned u32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+#if defined(__AVX2__) && !defined(__clang__)
+static inline f32x8 bfloat16_value_x8(u16x8 a) {
+  return (f32x8)((u32x8)__builtin_ia32_pmovzxwd256((short __attribute__((vector_size(16))))a) << 16);
+}
+#else
+static inline f32x8 bfloat16_value_x8(u16x8 a) {
+  return (f32x8)(__builtin_convertvector(a, u32x8) << 16);
+}
+#endif
 static inline float bfloat16_value(unsigned short bits) {
   const union { unsigned u; float f; } wide = {(unsigned)bits << 16};
   return wide.f;
@@ -10,15 +20,8 @@ static inline unsigned short bfloat16_bits(float value) {
   if (value != value) return (unsigned short)(u >> 16 | 0x40);
   return (unsigned short)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-static inline f32x8 bfloat16_value_x8(u16x8 a) {
-  f32x8 r;
-  for (int i = 0; i < 8; ++i) r[i] = bfloat16_value(a[i]);
-  return r;
-}
-static inline u16x8 bfloat16_bits_x8(f32x8 a) {
-  u16x8 r;
-  for (int i = 0; i < 8; ++i) r[i] = bfloat16_bits(a[i]);
-  return r;
+static inline f32x8 bfloat16_rounded_x8(f32x8 a) {
+  return (f32x8)((((u32x8)a + 0x7fff + ((u32x8)a >> 16 & 1)) | ((u32x8)(a != a) & 0x7fc00000)) & 0xffff0000);
 }
 typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
@@ -29,6 +32,9 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
   const i32x8 m = (i32x8)(a > b | a != a);
 #endif
   return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
+}
+static inline u16x8 bfloat16_bits_x8(f32x8 a) {
+  return __builtin_convertvector((u32x8)a >> 16, u16x8);
 }
 // sum_mul_add_max_64x96_r128
 //   v0 = cast(slot1, float32)             : 64x128 float32
@@ -46,7 +52,7 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_3c863875(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_d72c8634(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];
@@ -97,18 +103,18 @@ void sum_mul_add_max_64x96_r128_3c863875(void *const *buffers, long start, long 
           acc12 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
           acc13 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
         }
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc2)) + v20)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc3)) + v21)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc4)) + v20)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 104)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc5)) + v21)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 192)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc6)) + v20)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 200)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc7)) + v21)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 288)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc8)) + v20)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 296)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc9)) + v21)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 384)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc10)) + v20)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 392)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc11)) + v21)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 480)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc12)) + v20)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 488)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc13)) + v21)), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc2) + v20), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc3) + v21), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc4) + v20), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 104)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc5) + v21), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 192)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc6) + v20), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 200)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7) + v21), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 288)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8) + v20), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 296)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9) + v21), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 384)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc10) + v20), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 392)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc11) + v21), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 480)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc12) + v20), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 488)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc13) + v21), 0.0f - (f32x8){0}));
       }
     } else if (block < 13) {
       for (long i1e1s = 0; i1e1s < 6; ++i1e1s) {
@@ -138,14 +144,14 @@ void sum_mul_add_max_64x96_r128_3c863875(void *const *buffers, long start, long 
         }
         const f32x8 v14_1 = bfloat16_value_x8(*(const u16x8 *)(slot3 + i1e1s * 16));
         const f32x8 v15_1 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1e1s * 16 + 8)));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 5760)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc0_1)) + v14_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 5768)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc1_1)) + v15_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 5856)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc2_1)) + v14_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 5864)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc3_1)) + v15_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 5952)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc4_1)) + v14_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 5960)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc5_1)) + v15_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 6048)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc6_1)) + v14_1)), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i1e1s * 16 + 6056)) = bfloat16_bits_x8(max_f32_x8(bfloat16_value_x8(bfloat16_bits_x8(bfloat16_value_x8(bfloat16_bits_x8(acc7_1)) + v15_1)), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 5760)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc0_1) + v14_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 5768)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc1_1) + v15_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 5856)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc2_1) + v14_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 5864)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc3_1) + v15_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 5952)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc4_1) + v14_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 5960)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc5_1) + v15_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 6048)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc6_1) + v14_1), 0.0f - (f32x8){0}));
+        *(u16x8 *)(slot0 + (i1e1s * 16 + 6056)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_1) + v15_1), 0.0f - (f32x8){0}));
       }
     }
   }

@@ -275,6 +275,55 @@ static inline unsigned short float16_bits(float value) {
 #endif""",
 }
 
+_HALF_LANES = {
+    ("bfloat16", "value"): "(WIDE)(__builtin_convertvector(a, BITS) << 16)",
+    ("bfloat16", "bits"): "__builtin_convertvector((BITS)a >> 16, HALF)",
+    # almost half of the last place is added, and 1 more to odd numbers; a NaN stays one
+    ("bfloat16", "rounded"): "(WIDE)((((BITS)a + 0x7fff + ((BITS)a >> 16 & 1))"
+    " | ((BITS)(a != a) & 0x7fc00000)) & 0xffff0000)",
+    ("float16", "rounded"): "float16_value_xLANES(float16_bits_xLANES(a))",
+}
+_X86 = {  # instructions that compilers do not find by themselves, and where they are
+    ("bfloat16", "value", 8): (
+        "defined(__AVX2__) && !defined(__clang__)",
+        "(WIDE)((BITS)__builtin_ia32_pmovzxwd256((SHORTS)a) << 16)",
+    ),
+    ("float16", "value", 8): ("defined(__F16C__)", "(WIDE)__builtin_ia32_vcvtph2ps256((SHORTS)a)"),
+    ("float16", "bits", 8): (
+        "defined(__F16C__)",
+        "(HALF)__builtin_ia32_vcvtps2ph256((FLOATS)a, 0)",
+    ),
+    ("float16", "value", 16): (
+        "defined(__AVX512F__)",
+        "(WIDE)__builtin_ia32_vcvtph2ps512_mask((SHORTS)a, (FLOATS){0}, -1, 4)",
+    ),
+    ("float16", "bits", 16): (
+        "defined(__AVX512F__)",
+        "(HALF)__builtin_ia32_vcvtps2ph512_mask((FLOATS)a, 0, (SHORTS){0}, -1)",
+    ),
+}
+
+
+def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: int) -> str:
+    """What is made of `lanes` halves: "value", floats; "bits", of floats that are "rounded"."""
+    source, target = (half if what == "value" else wide), (half if what == "bits" else wide)
+    name, words = f"{dtype}_{what}", {"WIDE": wide, "BITS": bits, "HALF": half}
+    words |= {"LANES": str(lanes), "SHORTS": f"short __attribute__((vector_size({2 * lanes})))"}
+    words["FLOATS"] = f"float __attribute__((vector_size({4 * lanes})))"
+
+    def made(text: str) -> str:
+        for word, meant in words.items():
+            text = text.replace(word, meant)
+        return f"static inline {target} {name}_x{lanes}({source} a) {{\n  return {text};\n}}"
+
+    general = _HALF_LANES.get((dtype, what))
+    plain = made(general) if general else lane_function(name, name, target, [source], lanes)
+    if (dtype, what, lanes) not in _X86:
+        return plain
+    present, text = _X86[dtype, what, lanes]
+    return f"#if {present}\n{made(text)}\n#else\n{plain}\n#endif"
+
+
 _SHL = """static inline TYPE NAME(TYPE a, TYPE b) {
   return b >= 0 && b < BITS ? (TYPE)((unsigned long long)a << b) : 0;
 }"""

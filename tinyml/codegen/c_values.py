@@ -14,6 +14,7 @@ from tinyml.codegen.c_text import (
     extreme,
     float_function,
     function,
+    half_lanes,
     lane_function,
     require,
     require_lanes,
@@ -23,7 +24,7 @@ from tinyml.codegen.c_text import (
 from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.codegen.vector_math64 import BODIES64
-from tinyml.dtype import DType, bool_, float32, float64, int32
+from tinyml.dtype import DType, bfloat16, bool_, float16, float32, float64, int32, uint32
 from tinyml.faults import Fault
 from tinyml.ops import COMPARE, Op
 
@@ -115,12 +116,17 @@ class CValues(Renderer):
         return text
 
     def _half_lanes(self, dtype: DType, what: str, text: Text, lanes: int) -> Text:
-        self.prelude[HALF[dtype.name]] = None
-        memory, wide = self._memory_vector(dtype, lanes), self.vector(float32, lanes)
-        source, target = (memory, wide) if what == "value" else (wide, memory)
-        name = f"{dtype.name}_{what}"
-        self.prelude[lane_function(name, name, target, [source], lanes)] = None
-        return f"{name}_x{lanes}({text[0]})", ATOM
+        """`what` is made of halves on lanes; bits are made of values that are rounded."""
+        if dtype is float16:
+            self.prelude[HALF[dtype.name]] = None
+            if what == "rounded":  # which is made of the others
+                self._half_lanes(
+                    dtype, "bits", self._half_lanes(dtype, "value", text, lanes), lanes
+                )
+        half, wide = self._memory_vector(dtype, lanes), self.vector(float32, lanes)
+        bits = self.vector(uint32, lanes) if dtype is bfloat16 else ""
+        self.prelude[half_lanes(dtype.name, what, half, wide, bits, lanes)] = None
+        return f"{dtype.name}_{what}_x{lanes}({text[0]})", ATOM
 
     def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
@@ -152,8 +158,7 @@ class CValues(Renderer):
     def _rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
             return self._value_of(self._bits_of(text, dtype)[0], dtype)
-        bits = self._half_lanes(dtype, "bits", text, lanes)
-        return self._half_lanes(dtype, "value", bits, lanes)
+        return self._half_lanes(dtype, "rounded", text, lanes)
 
     def _alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         if op is Op.WHERE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.ahead import LINE
 from tinyml.codegen.change import LOADS
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
@@ -190,15 +191,21 @@ class CChooser(Chooser):
             self.apply(OptKind.AHEAD, rows[-1])
 
     def _stream(self, number: int) -> None:
-        """Results go past the caches, which could not hold them until they are read."""
-        one = self.one(number)
-        read = {load.slot for load in one.loads}
-        stores = [store for walk in one.walks for store in walk.stores]
+        """Results go past the caches, which could not hold them until they are read.
+
+        A line at a time: what has begun one, of several results in turn, would send it in parts.
+        """
+        stores = [store for walk in self.one(number).walks for store in walk.stores]
+        read = {load.slot for load in self.one(number).loads}
         if self._bytes <= self.target.last_cache or any(s.slot in read for s in stores):
             return
         for lane in [a for a, kind in self.nest.kinds if kind is Kind.LANE]:
             if any(lane in store.position.free for store in stores):
                 self.apply(OptKind.STREAM, lane)
+        past = [s for walk in self.one(number).walks for s in walk.stores if s.streams]
+        for lane in {a for s in past for a in s.position.free if self.nest.kind(a) is Kind.LANE}:
+            vector = lane.size * min(s.dtype.itemsize for s in past)
+            self.apply(OptKind.UNROLL, lane.name.removesuffix("v"), LINE // vector)
 
     @property
     def _bytes(self) -> int:

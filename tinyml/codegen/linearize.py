@@ -177,7 +177,7 @@ class _Emitter:
         made = {  # all values before any store: a store may overwrite what another one read
             store: self.emit(scope, store.value) for wide in varied for store in wide
         }
-        for wide in varied:
+        for wide in sorted(varied, key=lambda wide: wide[0].slot):  # a line of each at a time
             self._put(scope, wide, made, once)
 
     def _put(
