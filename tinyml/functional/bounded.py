@@ -1,16 +1,19 @@
 """What is required of values: of indices and classes, that they lie in a range.
 
 Where it does not hold is an error when it is computed, on every device. What the compiler can
-prove is not asked.
+prove is not asked. Integers have no gradient, so that all of it is said on nodes.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tinyml import mlops
+from tinyml import lazy, mlops
 from tinyml.dtype import int32, int64
 from tinyml.faults import Fault
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -21,30 +24,42 @@ def required(x: Tensor, holds: Tensor, error: type[Exception], text: str) -> Ten
     return x._apply(mlops.Require(Fault(error, text)), holds)
 
 
-def within(index: Tensor, low: int, high: int, text: str) -> Tensor:
+_out_of_bounds = lru_cache(maxsize=4096)(Fault)  # the same few texts, each with its hash
+
+
+def _number(like: LazyBuffer, value: int) -> LazyBuffer:
+    return lazy.const(value, like.dtype, like.device, like.shape)
+
+
+def within(index: LazyBuffer, low: int, high: int, text: str) -> LazyBuffer:
     """The index, an integer of 32 bits or more; IndexError where not low <= index < high.
 
     `text` is what the error says, with {} where the index stands.
     """
     if index.dtype.itemsize < 4 or high > index.dtype.max:
-        index = index.cast(int64 if high > int32.max else int32)
-    holds = index < high
+        index = lazy.cast(index, int64 if high > int32.max else int32)
+    holds = lazy.map_(Op.LESS, index, _number(index, high))
     if index.dtype.kind == "i":
-        holds = (index >= low) & holds
-    return required(index, holds, IndexError, text)
+        not_below = lazy.map_(Op.LESS_EQUAL, _number(index, low), index)
+        holds = lazy.map_(Op.AND, not_below, holds)
+    return lazy.require(_out_of_bounds(IndexError, text), index, holds)
 
 
-def wrapped(index: Tensor, n: int, place: str) -> Tensor:
+def wrapped(index: LazyBuffer, n: int, place: str) -> LazyBuffer:
     """The index into n elements with negative values counted from the end.
 
     `place` is what the elements are, for the error: "axis 0 of (5, 3)".
     """
     index = within(index, -n, n, f"index {{}} is out of bounds for {place}")
-    return index if index.dtype.kind == "u" else (index < 0).where(index + n, index)
+    if index.dtype.kind == "u":
+        return index
+    negative = lazy.map_(Op.LESS, index, _number(index, 0))
+    return lazy.map_(Op.WHERE, negative, lazy.map_(Op.ADD, index, _number(index, n)), index)
 
 
 def classes(op: str, index: Tensor, n: int) -> Tensor:
     """Numbers of classes, from 0 to n - 1."""
     if not n and index.numel():
         raise IndexError(f"{op}: there are no classes to choose from")
-    return within(index, 0, n, f"{op}: class {{}} is out of bounds for {n} classes")
+    text = f"{op}: class {{}} is out of bounds for {n} classes"
+    return index._of(within(index.lazy, 0, n, text))

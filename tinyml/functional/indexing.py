@@ -17,7 +17,7 @@ import numpy as np
 from tinyml import mlops
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
-from tinyml.errors import AxisError, DTypeError, ShapeError
+from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.axes import (
     check_tensors,
     resolve_axis,
@@ -25,6 +25,7 @@ from tinyml.functional.axes import (
     wrong_type,
 )
 from tinyml.functional.bounded import classes, wrapped
+from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import every, pad_by
 from tinyml.functional.subscript import (
     Box,
@@ -32,6 +33,7 @@ from tinyml.functional.subscript import (
     box_of,
     is_advanced,
     is_new,
+    items_from,
     items_of,
     key_of,
     parse,
@@ -50,32 +52,28 @@ if TYPE_CHECKING:
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index]."""
-    if (key := key_of(index)) is not None:
-        box, move = _plain(x._lazy.shape, key)
-        return _shown(x, box, move)
-    parts = parse(x, index)
-    if not is_advanced(parts):
-        return _shown(x, box_of(x.shape, parts), _Indexed(tuple(parts)))
-    kept = [p for p in parts if p.kind != "int"]
-    axes = [i for i, p in enumerate(kept) if p.index is not None]
-    given = [kept[i] for i in axes]  # beside others, a bool is a tensor of one index or none
-    tensors = [p.index if p.kind == "tensor" else x._arange(p.stop, int32) for p in given]
-    own = [i for i, p in enumerate(p for p in parts if p.kind != "new") if p.kind == "tensor"]
-    of_x = iter(f"axis {i} of {x.shape}" for i in own)
-    names = [next(of_x) if p.kind == "tensor" else "a new axis" for p in given]
-    return _advanced(_basic(x, parts), axes, tensors, names)
+    shape, (key, indices) = x._lazy.shape, key_of(index, type(x))
+    if key is None:
+        parts = parse(x, index)
+        if not is_advanced(parts):
+            return _shown(x, box_of(shape, parts), _Indexed(tuple(parts)))
+        given = [p for p in parts if p.index is not None]
+        indices = [p.index if p.kind == "tensor" else x._arange(p.stop, int32) for p in given]
+        box, choice = choice_of(shape, parts)
+    elif not indices:
+        return _shown(x, *_plain(shape, key))
+    else:
+        for tensor in indices:
+            check_tensors("index", x, index=tensor)
+        box, choice = placed_choice(shape, key)
+    return choose(_taken(x, box), choice, indices)
 
 
 @lru_cache(maxsize=4096)  # loops index the same few shapes at the same few places
 def _plain(shape: tuple[int, ...], key: tuple[Any, ...]) -> tuple[Box, _Indexed]:
     """An index without tensors, as what it does to this shape, and as a view."""
-    parts = placed_on(shape, [slice(*k) if type(k) is tuple else k for k in key])
+    parts = placed_on(shape, items_from(key))
     return box_of(shape, parts), _Indexed(tuple(parts))
-
-
-def _basic(x: Tensor, parts: Sequence[Part]) -> Tensor:
-    """Slices and integers applied, new axes added; axes indexed by tensors stay whole."""
-    return _taken(x, box_of(x.shape, parts))
 
 
 def _shown(x: Tensor, box: Box, move: _Indexed) -> Tensor:
@@ -95,39 +93,6 @@ def _taken(x: Tensor, box: Box) -> Tensor:
         x = every(x, axis, step)
     x = x if box.shape == x._lazy.shape else x._apply(mlops.Reshape(box.shape))
     return x if box.empty is None else x._apply(mlops.Shrink(box.empty))
-
-
-def _advanced(x: Tensor, axes: list[int], tensors: list[Tensor], names: list[str]) -> Tensor:
-    """`axes` of x indexed by tensors, which broadcast together; `names` are those of the axes."""
-    shape = broadcast_shape("index", *(t.shape for t in tensors), error=AxisError)
-    sizes = [x.shape[a] for a in axes]
-    if 0 in sizes and 0 not in shape:
-        raise IndexError(f"index out of bounds: an axis of {x.shape} that is indexed is empty")
-    pairs = zip(tensors, sizes, names, strict=True)
-    flat = _flat_index([wrapped(*each) for each in pairs], sizes, shape)
-    others = [a for a in range(x.ndim) if a not in axes]
-    rest = tuple(x.shape[a] for a in others)
-    table = x.permute([*axes, *others]).reshape((prod(sizes), *rest))
-    rows = flat.reshape((prod(shape), *(1 for _ in rest)))._broadcast_to((prod(shape), *rest))
-    found = _gather(table, 0, rows).reshape((*shape, *rest))
-    spread = [a for a, t in zip(axes, tensors, strict=True) if t.ndim]  # a number is like an int
-    left = [a for a in range(x.ndim) if a not in axes or a in spread]
-    places = [left.index(a) for a in spread]
-    first, count = places[0] if places else 0, len(shape)
-    if places != list(range(first, first + len(places))):
-        return found  # indices apart from each other: their axes come first
-    order = [*range(count, count + first), *range(count), *range(count + first, found.ndim)]
-    return found.permute(order)
-
-
-def _flat_index(tensors: list[Tensor], sizes: list[int], shape: tuple[int, ...]) -> Tensor:
-    total, flat = prod(sizes), None
-    for i, place in enumerate(tensors):
-        place = place.cast(int64 if total > int32.max else int32)._broadcast_to(shape)
-        part = place * prod(sizes[i + 1 :]) if i + 1 < len(sizes) else place
-        flat = part if flat is None else flat + part
-    assert flat is not None
-    return flat
 
 
 @dataclass(frozen=True)
@@ -272,7 +237,8 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
         raise ShapeError(f"gather: index {index.shape} is larger than {x.shape} beside axis {dim}")
     shape, pairs = x.shape, zip(index.shape, x.shape, strict=True)
     x = x.shrink([(0, n if a == dim else i) for a, (i, n) in enumerate(pairs)])
-    return _gather(x, dim, wrapped(index, x.shape[dim], f"axis {dim} of {shape} (gather)"))
+    place = f"axis {dim} of {shape} (gather)"
+    return _gather(x, dim, x._of(wrapped(index.lazy, x.shape[dim], place)))
 
 
 def _row(x: Tensor) -> Tensor:
@@ -350,8 +316,8 @@ def _aligned(
                 f"{op}: index {index.shape} must not be larger than the source {source.shape}, nor "
                 f"than {x.shape} beside axis {dim}"
             )
-    places = wrapped(index, x.shape[dim], f"axis {dim} of {x.shape} ({op})")
-    return dim, places, source.shrink([(0, i) for i in index.shape])
+    places = wrapped(index.lazy, x.shape[dim], f"axis {dim} of {x.shape} ({op})")
+    return dim, x._of(places), source.shrink([(0, i) for i in index.shape])
 
 
 def _filled(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from tinyml.functional.axes import check_tensors
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
+
+
+class Places(NamedTuple):
+    """What stands for a tensor of indices where only its shape matters."""
+
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,8 @@ def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
         return Part("tensor", index=item.index)
     if isinstance(item, slice):
         return _slice(item, n)
+    if isinstance(item, Places):
+        return Part("tensor", index=item)
     if hasattr(item, "_lazy"):
         if not item.dtype.is_int:
             raise IndexError(f"an index is a tensor of integers, got {item.dtype}")
@@ -158,19 +166,29 @@ def _slice(item: slice, n: int) -> Part:
     return Part("slice", start, stop, step)
 
 
-def key_of(index: Any) -> tuple[Any, ...] | None:
-    """An index of ints, slices, None and dots as something to look up; None if it holds others."""
+def key_of(index: Any, kind: type[Tensor]) -> tuple[tuple[Any, ...] | None, list[Tensor]]:
+    """An index of ints, slices, None, dots and tensors of ints as something to look up, and the
+    tensors in it. The first is None if it holds others."""
     key: list[Any] = []
+    tensors: list[Tensor] = []
     for item in index if type(index) is tuple else (index,):
         if type(item) is slice:
             item = (item.start, item.stop, item.step)
             for bound in item:
                 if bound is not None and type(bound) is not int:
-                    return None
+                    return None, tensors
+        elif type(item) is kind and item._lazy.dtype.is_int:
+            tensors.append(item)
+            item = Places(item._lazy.shape)
         elif type(item) is not int and item is not None and item is not Ellipsis:
-            return None
+            return None, tensors
         key.append(item)
-    return tuple(key)
+    return tuple(key), tensors
+
+
+def items_from(key: tuple[Any, ...]) -> list[Any]:
+    """The items that a key was made of."""
+    return [slice(*item) if type(item) is tuple else item for item in key]
 
 
 @dataclass(frozen=True)
