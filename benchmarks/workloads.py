@@ -276,6 +276,7 @@ def for_cards() -> list[Workload]:
         (8192, 8192, 8192),
         (4096, 4096, 4096),
         *((4096, 4096, n) for n in (64, 128, 256, 512)),
+        (64, 16384, 64),  # few results: blocks share the fold
     ]
     products = [_product(*size, quick=False) for size in sizes]
     halves = [

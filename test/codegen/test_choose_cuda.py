@@ -30,6 +30,7 @@ from tinyml.errors import DeviceError
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Program
 from tinyml.runtime import nvcc
+from tinyml.schedule import schedule
 
 CARD = replace(stages.CUDA, cores=132, cache=227 << 10, capability=90)
 OLDER = replace(CARD, capability=75)
@@ -83,6 +84,15 @@ def test_a_block_for_most_multiprocessors(dtype: DType) -> None:
         assert program.shared <= CARD.cache // 2
 
 
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_blocks_share_the_fold_of_few_tiles(dtype: DType) -> None:
+    for m, k, n in ((64, 16384, 64), (256, 16384, 256), (64, 4096, 2048)):
+        program = compile(kernel_of(product(m, k, n, dtype)), CARD)
+        assert 66 <= program.grid <= 132
+        assert "comes_last(" in program.source
+    assert "comes_last(" not in compile(kernel_of(product(2048, 2048, 2048, dtype)), CARD).source
+
+
 def test_neighbouring_blocks_share_columns_in_a_cache() -> None:
     source = compile(kernel_of(product(4096, 64, 4096, float16)), CARD).source
     assert "i0s = (int)blockIdx.x % 8;" in source
@@ -117,6 +127,22 @@ def test_products_of_many_sizes(size: tuple[int, int, int], dtype: DType) -> Non
         runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
     tolerance = TOLERANCE[dtype]
     stages.agree([root], graphs.values([root]), runners, rtol=tolerance, atol=tolerance)
+
+
+def test_parts_are_added_up_in_one_order() -> None:
+    """As often as one runs it, and in whatever order blocks and threads come."""
+    for dtype, close in ((float32, 1e-4), (float16, 0.02)):
+        root = product(50, 2000, 24, dtype)
+        known = graphs.values([root])
+        opts = chosen(root)
+        assert Opt(OptKind.GRID, "r0") in opts
+        runners = {"simulated": stages.simulated(CARD, opts)}
+        if Device.available("EMU"):
+            runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], opts)
+            made = schedule([root])
+            again = [stages.run(made, known, runners["EMU"])[0] for _ in range(2)]
+            np.testing.assert_array_equal(*again)
+        stages.agree([root], known, runners, rtol=close, atol=close)
 
 
 def test_a_matrix_times_itself() -> None:
@@ -175,6 +201,8 @@ def compiled(program: Program, architecture: str, folder: Path) -> tuple[nvcc.Re
 KERNELS = {
     "bfloat16": lambda: (product(4096, 4096, 4096, bfloat16), CARD),
     "bfloat16 mirrored": lambda: (product(4096, 4096, 4096, bfloat16, (True, True)), CARD),
+    "bfloat16 few": lambda: (product(256, 16384, 256, bfloat16), CARD),
+    "float32 few": lambda: (product(256, 16384, 256, float32), CARD),
     "float16 edges": lambda: (product(1000, 1000, 1000, float16), CARD),
     "computed": lambda: (graphs.matmul(rounded(4096, 4096), rounded(4096, 4096)), CARD),
     "float32": lambda: (product(4096, 4096, 4096, float32), CARD),
@@ -193,7 +221,8 @@ def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None
     )
     assert not resources.spills
     assert not resources.stack
-    if name != "float32":  # whose sums of groups of steps fill a multiprocessor by themselves
+    in_registers = name in ("float32", "float32 few")
+    if not in_registers:  # whose sums of groups of steps fill a multiprocessor by themselves
         assert resources.registers * 128 * 2 <= 65536  # two blocks on a multiprocessor
     found = instructions(cubin)
     if name == "computed":
@@ -201,14 +230,14 @@ def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None
         assert found["STS.64"] == found["LDG.E.128.CONSTANT"]
     else:
         assert found["LDGSTS.E.BYPASS.128"] > 0  # copies of 16 bytes past the registers
-    if name == "float32":
+    if in_registers:
         assert found["LDS.128"] >= found["FFMA"] // 16
         assert found["LDG.E.128.CONSTANT"] > 0  # the bias
         assert not any(op.startswith("HMMA") for op in found)
     else:
         matrices = sum(n for op, n in found.items() if op.startswith("HMMA"))
         loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
-        assert matrices > 2 * loads > 0  # what is loaded once is multiplied several times
+        assert matrices >= 2 * loads > 0  # what is loaded once is multiplied several times
 
 
 def instructions(cubin: Path) -> Counter[str]:

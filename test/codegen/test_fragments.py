@@ -73,6 +73,19 @@ def test_tiles_are_filled_ahead(stages_: int) -> None:
     agree(root, opts(float16, f"pipeline r0 {stages_}"), TOLERANCE[float16])
 
 
+@pytest.mark.parametrize("dtype", [*KINDS, None], ids=str)
+def test_blocks_share_a_fold(dtype: DType | None) -> None:
+    """The last part is shorter; the last block to come adds the parts up, in their order."""
+    depth = 8 if dtype is float32 else 16
+    warps = f"fragment r0 {depth}, unroll i0 2, thread i0 2, thread i1 2, grid i0, grid i1"
+    alone = "thread i0 16, thread i1 16, unroll i0 2, grid i0, grid i1"
+    parts = f"{warps}, split r0 4" if dtype else f"{alone}, split r0 64"
+    parts += ", grid r0, split r0s 2"
+    staged = "stage r0s slot1, stage r0s slot2, pipeline r0s 2" if dtype else "stage r0s slot1"
+    chosen = [parse(text) for text in f"{parts}, {staged}".split(", ")]
+    agree(product(128, 160, 64, dtype or float32), chosen, TOLERANCE.get(dtype, 1e-4))
+
+
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 def test_what_lies_beyond_an_edge_is_zeros(dtype: DType) -> None:
     """In pieces of 16 bytes where no piece is cut, one by one where one is."""
@@ -117,6 +130,8 @@ def test_floats_lose_their_last_bits_and_no_more() -> None:
         ("fragment r0 8", "cannot multiply"),
         ("fragment i0 16", "not one sum"),
         ("pipeline r0 2", "need threads"),
+        ("grid r0", "make it once"),
+        ("grid i0, grid i1, split r0 8, grid r0, split i0 2", "make it once"),
         ("pipeline r0 200", "no loop of 200 steps"),
         ("fragment r0 16, pipeline r0 2", "no tile"),
         ("fragment r0 16, grid i0, pipeline i0 2", "no loop"),

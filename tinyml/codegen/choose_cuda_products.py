@@ -1,13 +1,16 @@
 """Rules of thumb for products of matrices in CUDA: which tiles blocks, warps and threads get.
 
 Tensor cores multiply what they know: halves, and floats if TF32 says that they may lose bits. Other
-floats are multiplied by threads that keep sums in registers. Tiles are as large as leaves a block
-for most multiprocessors, since what blocks read in all shrinks with the edges of a tile.
+floats are multiplied by threads that keep sums in registers. What blocks read in all shrinks with
+the edges of a tile; but there are to be blocks for all multiprocessors, so tiles are no larger than
+that leaves, and where they are few several blocks share the fold of one.
 """
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from itertools import product
+from math import isqrt, prod
 
 from tinyml.codegen.chooser import Chooser
 from tinyml.codegen.expr import Load
@@ -19,6 +22,7 @@ from tinyml.index import Axis
 
 LARGEST = 128  # rows and columns of a block's tile
 BYTES = 64  # of the fold that a row of a tile holds
+SUM = 4  # bytes
 STAGES = 4  # of a tile, at most
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
@@ -47,7 +51,7 @@ def multiply(chooser: Chooser, number: int) -> bool:
 
 
 def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
-    edges = _edges(chooser, number, sides)
+    *edges, parts = _tile(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
     step = step if axis.size > step // 2 else step // 2
     if not _padded(chooser, sides, axis, (*edges, step)):
@@ -59,7 +63,8 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // warps)
         _divided(chooser, walked.name, OptKind.THREAD, warps)
     _to_grid(chooser, number, sides)
-    _stage(chooser, number, sides, axis, step // sides.depth)
+    name = _shared(chooser, number, axis.name, step // sides.depth, parts)
+    _stage(chooser, number, sides, name, step // sides.depth)
     return True
 
 
@@ -68,7 +73,7 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
 
     So it reads 16 bytes of shared memory at a time, along either axis of a tile.
     """
-    edges = _edges(chooser, number, sides)
+    *edges, parts = _tile(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
     if len(sides.fold.axes) > 1 or min(edges) < 2 * EDGE:
         return False
@@ -83,11 +88,12 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
         _divided(chooser, name, OptKind.SPLIT, each // NEIGHBOURS)
         _divided(chooser, f"{name}s", OptKind.UNROLL, each // NEIGHBOURS)
     _to_grid(chooser, number, sides)
-    _stage(chooser, number, sides, axis, step)
+    name = _shared(chooser, number, axis.name, step, parts)
+    _stage(chooser, number, sides, name, step)
     return True
 
 
-def _padded(chooser: Chooser, sides: Sides, axis: Axis, sizes: tuple[int, ...]) -> bool:
+def _padded(chooser: Chooser, sides: Sides, axis: Axis, sizes: Sequence[int]) -> bool:
     """Whether rows, columns and what is folded could be made whole steps of these sizes."""
     walked = sides.rows, sides.columns, axis
     return all(
@@ -101,29 +107,32 @@ def _divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
         chooser.apply(kind, name, amount)
 
 
-def _edges(chooser: Chooser, number: int, sides: Sides) -> tuple[int, int]:
-    """Rows and columns of a block's tile."""
-    rows, columns = _edge(sides.rows.size), _edge(sides.columns.size)
+def _tile(chooser: Chooser, number: int, sides: Sides) -> tuple[int, int, int]:
+    """Rows and columns of a block's tile, and how many blocks share the fold of each.
+
+    Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
+    after the other, and of the sums that the last block of a tile brings together.
+    """
+    length = prod(a.size for a in sides.fold.axes)
+    factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
     others = prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
+    found = []
+    for rows, columns in product(_edges(sides.rows.size), _edges(sides.columns.size)):
+        blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
+        sums = rows * columns * SUM
+        even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
+        parts = max(1, min(even, chooser.target.cores // blocks, factors // least))
+        waves = -(-blocks * parts // chooser.target.cores)
+        read = waves * (rows + columns) * factors // parts + (parts > 1) * (parts + 1) * sums
+        found.append((read, -rows - columns, rows, columns, parts))
+    return min(found)[2:]
 
-    def blocks() -> int:
-        return others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
 
-    while 4 * blocks() < 3 * chooser.target.cores and max(rows, columns) > 2 * EDGE:
-        if columns >= rows:
-            columns //= 2
-        else:
-            rows //= 2
-    return rows, columns
-
-
-def _edge(size: int) -> int:
-    """The largest edge of a tile that makes an axis of `size` not much longer."""
-    edge = LARGEST
-    while edge > EDGE and -(-size // edge) * edge * 5 > size * 8:
-        edge //= 2
-    return edge
+def _edges(size: int) -> list[int]:
+    """Edges of a tile that make an axis of `size` not much longer."""
+    edges = [n for n in (EDGE, 2 * EDGE, 4 * EDGE, LARGEST) if -(-size // n) * n * 5 <= size * 8]
+    return [n for n in edges if n > EDGE] or [EDGE]
 
 
 def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
@@ -138,11 +147,33 @@ def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
     chooser.bind_grid(number)
 
 
-def _stage(chooser: Chooser, number: int, sides: Sides, axis: Axis, steps: int) -> None:
+def _shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
+    """The fold in so many parts, each for a block: what then walks the axis of that name.
+
+    Other axes are divided first, and that one into whole steps.
+    """
+    (fold,) = chooser.one(number).folds
+    for axis in sorted(fold.axes, key=lambda a: a.name == name):
+        unit = steps if axis.name == name else 1
+        size = -(-axis.size // (parts * unit)) * unit
+        even = range(size, size * 5 // 4 + 1, unit)
+        size = next((n for n in even if axis.size % n == 0), size)
+        if parts == 1 or size >= axis.size:
+            continue
+        if size > 1:
+            chooser.apply(OptKind.SPLIT, axis, size)
+            name = f"{name}s" if axis.name == name else name
+        chooser.apply(OptKind.GRID, axis.name)
+        parts //= -(-axis.size // size)
+    return name
+
+
+def _stage(chooser: Chooser, number: int, sides: Sides, name: str, steps: int) -> None:
     """Both factors in tiles, `steps` steps of an axis at a time, filled ahead if there are more."""
-    inner = _inner(chooser, number, axis.name, steps)
-    folded = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
-    grid = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
+    inner = _inner(chooser, number, name, steps)
+    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
+    folded = [a for a in walked if chooser.nest.kind(a) is Kind.LOOP]
+    grid = chooser.nest.grid(chooser.one(number))
     if not folded and not grid:
         return
     after = (folded or grid)[-1]

@@ -18,6 +18,7 @@ from tinyml.codegen.cuda_text import (
     LOOK,
     PACK,
     REQUIRE,
+    TOGETHER,
     product_of,
 )
 from tinyml.codegen.expr import (
@@ -36,7 +37,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
-from tinyml.index import Linear
+from tinyml.index import Axis, Linear, linear
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
 
@@ -130,6 +131,34 @@ class CudaRenderer(Renderer):
         kind, threads = TYPES[dtype.name], self.k.block[0]
         struct = f"combine_{op.name.lower()}_{dtype.name}"
         return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
+
+    def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
+        """Parts wait in memory of the module's own, that of the first fold first."""
+        first, count = across.names[0], len(across.names)
+        dtype, parts = register(first.dtype), across.part.high + 1
+        self.prelude[self._combine(across.op, dtype)] = self.prelude[TOGETHER] = None
+        each = (across.tile.high + 1) * prod(self.k.block)
+        at = across.tile * prod(self.k.block) + self.thread()
+        kind, waiting = f"pack<{TYPES[dtype.name]}, {first.lanes}>", f"parts_{first.name}"
+        yield f"static __device__ {kind} {waiting}[{parts * count * each}];"
+        yield f"static __device__ unsigned came_{first.name}[{across.tile.high + 1}];"
+        for n, name in enumerate(across.names):
+            place = self._position(across.part * (count * each) + n * each + at)
+            value = name.name if name.lanes > 1 else f"{kind}{{{{{name.name}}}}}"
+            yield f"{waiting}[{place}] = {value};"
+        came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
+        yield f"if (!comes_last({came}, {parts})) return;"
+        struct, ending = f"combine_{across.op.name.lower()}_{dtype.name}", ".at[0]"
+        for n, name in enumerate(across.names):
+            place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"
+            whole = f"together<{struct}, {parts}>({place}, {count * each})"
+            yield f"{name.name} = {whole}{ending if name.lanes == 1 else ''};"
+
+    def thread(self) -> Linear:
+        """The number of a thread in its block."""
+        return linear(Axis("ty", self.k.block[1])) * self.k.block[0] + linear(
+            Axis(ir.TX, self.k.block[0])
+        )
 
     def _combine(self, op: Op, dtype: DType) -> str:
         combined = self._alu(op, dtype, [("a", ATOM), ("b", ATOM)])[0]

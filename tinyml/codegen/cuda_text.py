@@ -80,6 +80,32 @@ __device__ __forceinline__ typename Op::type across(typename Op::type value) {
   return value;
 }"""
 
+# What blocks have put into memory is read by the last of them, in the order of their parts.
+TOGETHER = """__device__ __forceinline__ bool comes_last(unsigned *came, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();  // what this block wrote is seen before its coming is
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    last = atomicAdd(came, 1u) == blocks - 1;
+    if (last) *came = 0;  // for the next launch
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+template <class Op, int PARTS, class T>
+__device__ __forceinline__ T together(const T *part, int apart) {
+  T all = *part;
+#pragma unroll 4
+  for (int n = 1; n < PARTS; ++n) {
+    const T next = part[n * apart];
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / sizeof(typename Op::type)); ++i)
+      all.at[i] = Op::of(all.at[i], next.at[i]);
+  }
+  return all;
+}"""
+
 # compare-and-swap on the 32 or 64 bits that hold the element; the plain sums have instructions
 ATOMIC = """template <class Op, class T, class V>
 __device__ __forceinline__ void atomic(T *place, V value) {

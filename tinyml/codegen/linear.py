@@ -9,6 +9,8 @@
              | Update(name, op, value)            name = name op value
              | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
              | AcrossThreads(name, op)            combined over the threads along tx; all get it
+             | AcrossBlocks(name*, op, tile, part)
+                                             parts that blocks have of folds brought together
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
              | Fetch(slot, position)              from memory to a cache, for later
@@ -80,6 +82,19 @@ class AcrossLanes:
 class AcrossThreads:
     name: Name
     op: Op
+
+
+@dataclass(frozen=True)
+class AcrossBlocks:
+    """Names combined over all blocks of one `tile`, each of which has one `part`, in their order.
+
+    The block that comes last does it, and what follows; the others are done.
+    """
+
+    names: tuple[Name, ...]
+    op: Op
+    tile: Linear
+    part: Linear
 
 
 @dataclass(frozen=True)
@@ -160,6 +175,7 @@ Instr = (
     | Update
     | AcrossLanes
     | AcrossThreads
+    | AcrossBlocks
     | Put
     | PutTile
     | Fetch
@@ -241,6 +257,9 @@ def _text(instr: Instr) -> str:
             return f"let {name.name}: {name.dtype} = {_combined(op)} of the lanes of {source.name}"
         case AcrossThreads(name, op):
             return f"{name.name} = {_combined(op)} of {name.name} over the threads along {TX}"
+        case AcrossBlocks(names, op, tile, part):
+            parts = f"{part.high + 1} blocks of tile {tile}, this one {part}"
+            return f"{', '.join(n.name for n in names)} = {_combined(op)} over {parts}"
         case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
             place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""
@@ -314,6 +333,8 @@ def _used(instr: Instr) -> Iterator[str]:
             values = (source,)
         case AcrossThreads(name, _):
             values = (name,)
+        case AcrossBlocks(names):
+            values = names
         case Put(values=stored):
             values = stored
     yield from (e.name for e in toposort(values) if isinstance(e, Name))

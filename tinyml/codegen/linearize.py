@@ -45,6 +45,7 @@ from tinyml.index import (
     Linear,
     linear,
     map_looked,
+    row_major,
 )
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -62,8 +63,8 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     parts = []
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
-        emitter = _Emitter(nest, number, (along_x, along_y), vectors)
-        grid = tuple(a for a in one.rows if kinds.get(a) is Kind.GRID)
+        emitter = _Emitter(nest, one, number, (along_x, along_y), vectors)
+        grid = (*nest.parts(one), *nest.grid(one))
         parts.append(ir.Part(grid, tuple(group), emitter.nest(placed(one))))
         tiles += [Local(t.name, t.value.dtype, t.size) for t in one.tiles]
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
@@ -75,8 +76,11 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
 class _Emitter:
     """Writes one nest."""
 
-    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
+    def __init__(
+        self, nest: LoopNest, one: Nest, number: int, block: tuple[int, int], vectors: bool
+    ) -> None:
         self.kinds = dict(nest.kinds)
+        self.parts, self.grid = nest.parts(one), nest.grid(one)
         self.splits = [split for split in nest.splits if split.rest]
         self.mark = f"_{number}" if number else ""
         self.block, self.vectors = block, vectors
@@ -107,7 +111,8 @@ class _Emitter:
 
     def nest(self, nest: Nest) -> tuple[Instr, ...]:
         self.tiles = nest.tiles
-        fixed = [a for a in nest.rows if self.kind(a) in (Kind.GRID, Kind.THREAD)]
+        threads = [a for a in nest.rows if self.kind(a) is Kind.THREAD]
+        fixed = [*self.grid, *self.parts, *threads]
         self.tx = {a for a in nest.axes if a.name == ir.TX}
         scope = Scope(frozenset((*fixed, *self.tx)), None)
         for axis in fixed:
@@ -331,6 +336,10 @@ class _Emitter:
             self.filler.end(scope)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
+        if self.parts:
+            names = tuple(self.emit_named(scope, fold) for fold in folds)
+            tile, part = map(_number, (self.grid, self.parts))
+            scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
 
     def _steps(self, known: Known, unrolled: list[Axis]) -> list[Known]:
         every = product(*(range(a.size) for a in unrolled))
@@ -473,7 +482,7 @@ class _Emitter:
         """A position in terms of names."""
         return map_looked(position, lambda a: self.emit_named(scope, a.value).looked(a.size))
 
-    def emit_named(self, scope: Scope, value: Expr) -> Expr:
+    def emit_named(self, scope: Scope, value: Expr) -> Name:
         """Like emit, but the result is a name."""
         made = self.emit(scope, value)
         if isinstance(made, Name):
@@ -490,6 +499,10 @@ class _Emitter:
 
     def _lanes(self, free: frozenset[Axis]) -> int:
         return max((a.size for a in free & self.free_lanes), default=1)
+
+
+def _number(axes: Sequence[Axis]) -> Linear:
+    return row_major([linear(a) for a in axes], [a.size for a in axes])
 
 
 def _nothing(scope: Scope, known: Known) -> None:

@@ -157,7 +157,7 @@ class _Builder:
                 loop.arithmetic += _work(op) * self._vectors(name)
             case ir.AcrossLanes(source=source):
                 loop.arithmetic += source.lanes
-            case ir.AcrossThreads():
+            case ir.AcrossThreads() | ir.AcrossBlocks():
                 loop.arithmetic += 2 * _WAIT
             case ir.Put(slot=slot, dtype=dtype, position=position, values=values, op=op):
                 for value in values:

@@ -12,7 +12,8 @@
 
 Every axis has a kind, which says who walks it:
 
-    GRID    one block of threads (CUDA) or one piece of work for any thread (CPU)
+    GRID    one block of threads (CUDA) or one piece of work for any thread (CPU); a fold over such
+            an axis is combined across blocks
     THREAD  the threads of a block; a fold over such an axis is combined across threads
     LOOP    a loop
     UNROLL  written out step by step, in registers
@@ -163,6 +164,15 @@ class LoopNest:
 
     def kind(self, axis: Axis) -> Kind:
         return dict(self.kinds).get(axis, Kind.LOOP)
+
+    def parts(self, one: Nest) -> tuple[Axis, ...]:
+        """Axes of folds whose steps are shared out among blocks."""
+        folded = dict.fromkeys(a for fold in one.folds for a in fold.axes)
+        return tuple(a for a in folded if self.kind(a) is Kind.GRID)
+
+    def grid(self, one: Nest) -> tuple[Axis, ...]:
+        """Axes of rows that number blocks."""
+        return tuple(a for a in one.rows if self.kind(a) is Kind.GRID)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

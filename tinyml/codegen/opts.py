@@ -6,7 +6,8 @@
     PEEL      what remains of a row axis after whole steps of a given size gets a nest of its own
     PHASE     a row axis is walked by its remainders, each in a nest of its own
     PAD       an axis grows to whole steps of a given size; the surplus is masked
-    GRID      an axis is walked by blocks (CUDA) or pieces of work (CPU)
+    GRID      an axis is walked by blocks (CUDA) or pieces of work (CPU); a fold's axis (CUDA): each
+              block has a part of the fold, and the last one to come brings the parts together
     THREAD    the inner part of an axis is walked by the threads of a block
     LANES     the inner part of an axis is the lanes of a vector
     UNROLL    the inner part of an axis is written out, in registers
@@ -85,7 +86,7 @@ class Opt:
         return f"{self.kind.value} {self.axis}{amount}{slot}"
 
 
-_OF_ROWS = {OptKind.GRID, OptKind.ORDER, OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
+_OF_ROWS = {OptKind.ORDER, OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
 
 
@@ -107,6 +108,15 @@ def optimize(nest: LoopNest, opts: Sequence[Opt]) -> LoopNest:
 
 def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
+    made = _applied(nest, opt)
+    for one in made.nests if opt.kind in (OptKind.GRID, OptKind.SPLIT) else ():
+        once = len(one.folds) == 1 and not any(walk.axes for walk in one.walks)
+        once = once and all(made.kind(a) is not Kind.LOOP for a in one.rows)
+        _require(once or not made.parts(one), opt, "blocks that share a fold make it once")
+    return made
+
+
+def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
     axis = find(nest, opt.axis)
     _check_tiles(nest, axis, opt)
     _require(opt.kind not in _OF_ROWS or is_row(nest, axis), opt, "only row axes can be")
@@ -114,6 +124,8 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.COLLAPSE:
             return collapse(nest, axis, opt.amount)
         case OptKind.GRID:
+            folded = any(axis in fold.axes for one in nest.nests for fold in one.folds)
+            _require(folded or is_row(nest, axis), opt, "only rows and folds are shared out")
             rest = axis.more or any(s.inner is axis for s in nest.splits)
             _require(not rest, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)

@@ -160,6 +160,8 @@ class Renderer:
                 yield f"{self.type_of(name)} {name.name} = {self.across_lanes(op, source)};"
             case ir.AcrossThreads(name, op):
                 yield f"{name.name} = {self.across_threads(name, op)};"
+            case ir.AcrossBlocks():
+                yield from self.across_blocks(instr)
             case ir.Put():
                 yield from self.put(instr)
             case ir.PutTile():
@@ -210,6 +212,9 @@ class Renderer:
 
     def across_threads(self, name: Name, op: Op) -> str:
         raise NotImplementedError
+
+    def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
+        raise NotImplementedError("pieces of work do not wait for each other")
 
     def put(self, put: ir.Put) -> Iterator[str]:
         raise NotImplementedError

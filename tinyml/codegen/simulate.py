@@ -117,6 +117,9 @@ class _Threads:
                 self._set(name, interpret.FOLD[op](lanes, axis=1, keepdims=True))
             case ir.AcrossThreads(name, op):
                 self._set(name, self._across_threads(op, self.value(name)))
+            case ir.AcrossBlocks(names, op, _, part):
+                for name in names:
+                    self._set(name, self._across_blocks(op, self.value(name), part.high + 1))
             case ir.Put():
                 self._put(instr)
             case ir.PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
@@ -156,6 +159,11 @@ class _Threads:
         lines = value.reshape(-1, self.k.block[0], value.shape[1])
         folded = interpret.FOLD[op](lines, axis=1, keepdims=True)
         return np.broadcast_to(folded, lines.shape).reshape(value.shape)
+
+    def _across_blocks(self, op: Op, value: Array, parts: int) -> Array:
+        by_part = value.reshape(parts, -1)  # blocks of one part have neighbouring numbers
+        folded = interpret.FOLD[op](by_part, axis=0, keepdims=True)
+        return np.broadcast_to(folded, by_part.shape).reshape(value.shape)
 
     def _put(self, put: ir.Put) -> None:
         chosen = self.condition(put.valid) & self.active
