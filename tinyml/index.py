@@ -424,6 +424,11 @@ def row_major(index: Iterable[Linear], shape: Iterable[int]) -> Linear:
     return position
 
 
+def numbered(axes: Sequence[Axis]) -> Linear:
+    """The number of a step of several axes, of which the last one goes fastest."""
+    return row_major([linear(a) for a in axes], [a.size for a in axes])
+
+
 def unravel(position: Linear, shape: tuple[int, ...]) -> tuple[Linear, ...]:
     """The index whose position in `shape` is `position`."""
     index: list[Linear] = []

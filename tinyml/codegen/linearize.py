@@ -39,14 +39,7 @@ from tinyml.codegen.tiles import by_stride
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
 from tinyml.graph import toposort
-from tinyml.index import (
-    ZERO,
-    Axis,
-    Linear,
-    linear,
-    map_looked,
-    row_major,
-)
+from tinyml.index import ZERO, Axis, Linear, linear, map_looked, numbered
 from tinyml.interpret import identity
 from tinyml.ops import Op
 
@@ -63,7 +56,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     parts = []
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
-        emitter = _Emitter(nest, one, number, (along_x, along_y), vectors)
+        emitter = _Emitter(nest, number, (along_x, along_y), vectors)
         grid = (*nest.parts(one), *nest.grid(one))
         parts.append(ir.Part(grid, tuple(group), emitter.nest(placed(one))))
         tiles += [Local(t.name, t.value.dtype, t.size) for t in one.tiles]
@@ -76,10 +69,8 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
 class _Emitter:
     """Writes one nest."""
 
-    def __init__(
-        self, nest: LoopNest, one: Nest, number: int, block: tuple[int, int], vectors: bool
-    ) -> None:
-        self.kinds = dict(nest.kinds)
+    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
+        one, self.kinds = nest.nests[number], dict(nest.kinds)
         self.parts, self.grid = nest.parts(one), nest.grid(one)
         self.splits = [split for split in nest.splits if split.rest]
         self.mark = f"_{number}" if number else ""
@@ -338,7 +329,7 @@ class _Emitter:
             self._finish(scope, fold, accumulators[n], lane, rests[n])
         if self.parts:
             names = tuple(self.emit_named(scope, fold) for fold in folds)
-            tile, part = map(_number, (self.grid, self.parts))
+            tile, part = map(numbered, (self.grid, self.parts))
             scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
 
     def _steps(self, known: Known, unrolled: list[Axis]) -> list[Known]:
@@ -499,10 +490,6 @@ class _Emitter:
 
     def _lanes(self, free: frozenset[Axis]) -> int:
         return max((a.size for a in free & self.free_lanes), default=1)
-
-
-def _number(axes: Sequence[Axis]) -> Linear:
-    return row_major([linear(a) for a in axes], [a.size for a in axes])
 
 
 def _nothing(scope: Scope, known: Known) -> None:

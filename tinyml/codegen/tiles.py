@@ -31,6 +31,7 @@ from tinyml.index import (
     Valid,
     both,
     linear,
+    numbered,
     row_major,
 )
 
@@ -102,7 +103,7 @@ def _sums(
 
     The first of the steps begins them.
     """
-    index = row_major([linear(a) for a in inner], [a.size for a in inner])
+    index = numbered(inner)
     value: Expr = Fold(fold.op, fold.body, tuple(a for a in fold.axes if a not in steps))
     tiles: list[Tile] = []
     pairs: list[tuple[Axis, Axis]] = []
@@ -291,7 +292,7 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
             inner,
             key=lambda a: (ORDER[nest.kind(a)], a in folded, -abs(position.factor(a)), a.name),
         )
-        index = row_major([linear(a) for a in order], [a.size for a in order])
+        index = numbered(order)
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in order}
     value = substitute(factor, {a: linear(b) for a, b in own.items()})
     stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, order))
@@ -344,5 +345,5 @@ def _as_in_memory(
     if length * itemsize % 32 == 0:
         length += 16 // itemsize
     sizes = [*(a.size for a in first), length]
-    along = row_major([linear(a) for a in last], [a.size for a in last])
+    along = numbered(last)
     return [*first, *last], row_major([*map(linear, first), along], sizes)
