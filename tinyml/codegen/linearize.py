@@ -289,6 +289,11 @@ class _Emitter:
             groups.setdefault((level, fold.axes), []).append(fold)
         for level, group in sorted(groups, key=lambda key: key[0]):
             self._fold_group(scope, group, groups[level, group])
+            if self.parts:
+                names = tuple(self.emit_named(scope, fold) for fold in groups[level, group])
+                tile, part = map(numbered, (self.grid, self.parts))
+                op = groups[level, group][0].op
+                scope.instrs.append(ir.AcrossBlocks(names, op, tile, part))
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""
@@ -327,10 +332,6 @@ class _Emitter:
             self.filler.end(scope)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
-        if self.parts:
-            names = tuple(self.emit_named(scope, fold) for fold in folds)
-            tile, part = map(numbered, (self.grid, self.parts))
-            scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
 
     def _steps(self, known: Known, unrolled: list[Axis]) -> list[Known]:
         every = product(*(range(a.size) for a in unrolled))

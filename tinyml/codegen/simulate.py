@@ -129,15 +129,8 @@ class _Threads:
                     old = self.tiles.read(tile, self.block, at)
                     new = interpret.rounded(np.asarray(MEANING[op](old, new)), value.dtype)
                 self.tiles.put(tile, self.block, at, new, chosen)
-            case ir.Copy(slot=slot, position=position, valid=valid):
-                side = np.arange(instr.lanes)
-                chosen = self.condition(instr.when)
-                made = chosen & self.condition(valid)
-                at, new = (
-                    self.index(instr.index),
-                    self._load(slot, self.index(position) + side, made),
-                )
-                self.tiles.copy(instr.tile, self.block, at + side, new, chosen)
+            case ir.Copy():
+                self._copy(instr)
             case ir.Commit():
                 self.tiles.commit()
             case ir.Await(groups):
@@ -148,6 +141,12 @@ class _Threads:
                 pass  # changes no value
             case _:
                 raise TypeError(f"cannot simulate {instr}")
+
+    def _copy(self, copy: ir.Copy) -> None:
+        side, chosen = np.arange(copy.lanes), self.condition(copy.when)
+        made, position = chosen & self.condition(copy.valid), self.index(copy.position) + side
+        new = self._load(copy.slot, position, made)
+        self.tiles.copy(copy.tile, self.block, self.index(copy.index) + side, new, chosen)
 
     def _set(self, name: Name, value: Array) -> None:
         value = np.broadcast_to(value, (len(self.block), max(name.lanes, value.shape[1])))
