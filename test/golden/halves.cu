@@ -131,52 +131,55 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_4ceb647e(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_c151935a(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
-  __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 7632);
+  __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);
   const int ty = threadIdx.y;
-  const int i1 = (int)blockIdx.x;
+  const int i0 = (int)blockIdx.x / 2;
+  const int i1 = (int)blockIdx.x % 2;
   const int i0t = ty / 64;
   const int i1t = ty / 32 % 2;
   const int i0q = ty / 4 % 8;
   const int i1q = ty % 4;
   pack<float, 8> acc0 = {{0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
   pack<float, 8> acc1 = {{0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
-  tinyml_cp_async16(tile1 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (ty / 4 * 96 + i1 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8));
-  for (int c_tile0 = 0; c_tile0 < 2; ++c_tile0) {
-    tinyml_cp_async16(tile0 + (c_tile0 * 1280 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (c_tile0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8));
+  for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
+    tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
   }
+  tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8));
   tinyml_cp_async_commit();
-  tinyml_cp_async16(tile1 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 1272), slot2 + (ty / 4 * 96 + i1 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 3072));
-  for (int c_tile0 = 0; c_tile0 < 2; ++c_tile0) {
-    tinyml_cp_async16(tile0 + (c_tile0 * 1280 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 2552), slot1 + (c_tile0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8 + 32));
+  for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
+    tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 2296), slot2 + (c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 3072), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
   }
+  tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 1272), slot1 + (i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8 + 32));
   tinyml_cp_async_commit();
   for (int r0 = 0; r0 < 4; ++r0) {
     tinyml_cp_async_wait<1>();
     __syncthreads();
-    if (r0 <= 1) tinyml_cp_async16(tile1 + ((r0 + 2) % 3 * 1272 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (r0 * 3072 + ty / 4 * 96 + i1 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 6144));
-    for (int c_tile0 = 0; c_tile0 < 2; ++c_tile0) {
-      if (r0 <= 1) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 2552 + c_tile0 * 1280 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (c_tile0 * 4096 + ty / 4 * 128 + r0 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 64));
+    for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
+      if (r0 <= 1) tinyml_cp_async16_or_zero(tile1 + ((r0 + 2) % 3 * 2296 + c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (r0 * 3072 + c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 6144), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
     }
+    if (r0 <= 1) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 1272 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (i0 * 4096 + ty / 4 * 128 + r0 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 64));
     tinyml_cp_async_commit();
     for (int r0s = 0; r0s < 2; ++r0s) {
-      const fragment v2 = load_fragment<false>(tile0 + (r0 % 3 * 2552 + i0t * 1280 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + r0s * 16 + (i0q * 4 + i1q) / 16 * 8));
-      const fragment v3 = load_fragment<true>(tile1 + (r0 % 3 * 1272 + r0s * 640 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + i1t * 16 + (i0q * 4 + i1q) / 16 * 8));
+      const fragment v2 = load_fragment<false>(tile0 + (r0 % 3 * 1272 + i0t * 640 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + r0s * 16 + (i0q * 4 + i1q) / 16 * 8));
+      const fragment v3 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + (i0q * 4 + i1q) / 8 % 2 * 576 + (i0q * 4 + i1q) % 8 * 72 + i1t * 32 + (i0q * 4 + i1q) / 16 * 8));
       add_product_bfloat16(acc0, v2, v3);
-      const fragment v4 = load_fragment<false>(tile0 + (r0 % 3 * 2552 + i0t * 1280 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + r0s * 16 + (i0q * 4 + i1q) / 16 * 8 + 640));
-      add_product_bfloat16(acc1, v4, v3);
+      const fragment v4 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + (i0q * 4 + i1q) / 8 % 2 * 576 + (i0q * 4 + i1q) % 8 * 72 + i1t * 32 + (i0q * 4 + i1q) / 16 * 8 + 16));
+      add_product_bfloat16(acc1, v2, v4);
     }
   }
-  const pack<__nv_bfloat16, 2> v5 = *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 32 + i1t * 16 + i1q * 2));
-  const pack<__nv_bfloat16, 2> v6 = *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 32 + i1t * 16 + i1q * 2 + 8));
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[0])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[1])) + __bfloat162float(v5.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[4])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[5])) + __bfloat162float(v6.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[2])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[3])) + __bfloat162float(v5.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[6])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[7])) + __bfloat162float(v6.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 1536)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[0])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[1])) + __bfloat162float(v5.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 1544)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[4])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[5])) + __bfloat162float(v6.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 2304)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[2])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[3])) + __bfloat162float(v5.at[1]))), 0.0f))};
-  *(pack<__nv_bfloat16, 2> *)(slot0 + (i0t * 3072 + i0q * 96 + i1 * 32 + i1t * 16 + i1q * 2 + 2312)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[6])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[7])) + __bfloat162float(v6.at[1]))), 0.0f))};
+  const pack<__nv_bfloat16, 2> v5 = i1 * 32 + i1t * 16 + i1q <= 47 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2)) : pack<__nv_bfloat16, 2>{};
+  const pack<__nv_bfloat16, 2> v6 = i1 * 32 + i1t * 16 + i1q <= 43 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)) : pack<__nv_bfloat16, 2>{};
+  const pack<__nv_bfloat16, 2> v7 = i1 * 32 + i1t * 16 + i1q <= 39 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)) : pack<__nv_bfloat16, 2>{};
+  const pack<__nv_bfloat16, 2> v8 = i1 * 32 + i1t * 16 + i1q <= 35 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)) : pack<__nv_bfloat16, 2>{};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[0])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[1])) + __bfloat162float(v5.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[4])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[5])) + __bfloat162float(v6.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[2])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[3])) + __bfloat162float(v5.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[6])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[7])) + __bfloat162float(v6.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[0])) + __bfloat162float(v7.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[1])) + __bfloat162float(v7.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[4])) + __bfloat162float(v8.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[5])) + __bfloat162float(v8.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[2])) + __bfloat162float(v7.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[3])) + __bfloat162float(v7.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[6])) + __bfloat162float(v8.at[0]))), 0.0f)), __float2bfloat16_rn(max_of<float>(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[7])) + __bfloat162float(v8.at[1]))), 0.0f))};
 }

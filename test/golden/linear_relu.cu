@@ -114,12 +114,13 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_4047f6fb(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_a26ce52e(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
-  float *const tile0 = (float *)(tinyml_shared + 6864);
+  float *const tile0 = (float *)(tinyml_shared + 13008);
   const int ty = threadIdx.y;
-  const int i1 = (int)blockIdx.x;
+  const int i0 = (int)blockIdx.x / 2;
+  const int i1 = (int)blockIdx.x % 2;
   const int i0t = ty / 16;
   const int i1t = ty % 16;
   float acc0 = 0.0f;
@@ -130,56 +131,54 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_404
   float acc5 = 0.0f;
   float acc6 = 0.0f;
   float acc7 = 0.0f;
-  if (ty <= 127) tinyml_cp_async16(tile1 + (ty / 32 % 4 * 144 + ty / 8 % 4 * 36 + ty % 8 * 4), slot2 + (ty / 32 % 4 * 384 + ty / 8 % 4 * 96 + i1 * 32 + ty % 8 * 4));
-  tinyml_cp_async16(tile0 + (ty / 4 * 20 + ty % 4 * 4), slot1 + (ty / 4 * 128 + ty % 4 * 4));
+  tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4), slot2 + (ty / 16 * 96 + i1 * 64 + ty % 16 * 4), i1 * 16 + ty % 16 <= 23);
+  if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4));
   tinyml_cp_async_commit();
-  if (ty <= 127) tinyml_cp_async16(tile1 + (ty / 32 % 4 * 144 + ty / 8 % 4 * 36 + ty % 8 * 4 + 572), slot2 + (ty / 32 % 4 * 384 + ty / 8 % 4 * 96 + i1 * 32 + ty % 8 * 4 + 1536));
-  tinyml_cp_async16(tile0 + (ty / 4 * 20 + ty % 4 * 4 + 1276), slot1 + (ty / 4 * 128 + ty % 4 * 4 + 16));
+  tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4 + 1084), slot2 + (ty / 16 * 96 + i1 * 64 + ty % 16 * 4 + 1536), i1 * 16 + ty % 16 <= 23);
+  if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4 + 636), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4 + 16));
   tinyml_cp_async_commit();
   for (int r0 = 0; r0 < 8; ++r0) {
     tinyml_cp_async_wait<1>();
     __syncthreads();
-    if (ty <= 127 && r0 <= 5) tinyml_cp_async16(tile1 + ((r0 + 2) % 3 * 572 + ty / 32 % 4 * 144 + ty / 8 % 4 * 36 + ty % 8 * 4), slot2 + (r0 * 1536 + ty / 32 % 4 * 384 + ty / 8 % 4 * 96 + i1 * 32 + ty % 8 * 4 + 3072));
-    if (r0 <= 5) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 1276 + ty / 4 * 20 + ty % 4 * 4), slot1 + (ty / 4 * 128 + r0 * 16 + ty % 4 * 4 + 32));
+    if (r0 <= 5) tinyml_cp_async16_or_zero(tile1 + ((r0 + 2) % 3 * 1084 + ty / 16 * 68 + ty % 16 * 4), slot2 + (r0 * 1536 + ty / 16 * 96 + i1 * 64 + ty % 16 * 4 + 3072), i1 * 16 + ty % 16 <= 23);
+    if (ty <= 127 && r0 <= 5) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 636 + ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + r0 * 16 + ty % 4 * 4 + 32));
     tinyml_cp_async_commit();
     for (int r0s = 0; r0s < 4; ++r0s) {
-      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
-      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
-      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 20] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
-      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 20] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
-      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 40] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
-      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 40] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
-      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 60] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2];
-      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 60] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 1];
-      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 1] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
-      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 1] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
-      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 21] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
-      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 21] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
-      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 41] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
-      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 41] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
-      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 61] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 36];
-      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 61] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 37];
-      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 2] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
-      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 2] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
-      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 22] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
-      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 22] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
-      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 42] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
-      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 42] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
-      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 62] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 72];
-      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 62] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 73];
-      acc0 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 3] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
-      acc1 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 3] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
-      acc2 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 23] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
-      acc3 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 23] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
-      acc4 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 43] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
-      acc5 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 43] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
-      acc6 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 63] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 108];
-      acc7 += tile0[r0 % 3 * 1276 + i0t * 80 + r0s * 4 + 63] * tile1[r0 % 3 * 572 + r0s * 144 + i1t * 2 + 109];
+      acc0 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4];
+      acc1 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 1];
+      acc2 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 2];
+      acc3 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 3];
+      acc4 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 20] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4];
+      acc5 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 20] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 1];
+      acc6 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 20] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 2];
+      acc7 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 20] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 3];
+      acc0 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 1] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 68];
+      acc1 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 1] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 69];
+      acc2 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 1] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 70];
+      acc3 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 1] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 71];
+      acc4 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 21] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 68];
+      acc5 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 21] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 69];
+      acc6 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 21] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 70];
+      acc7 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 21] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 71];
+      acc0 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 2] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 136];
+      acc1 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 2] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 137];
+      acc2 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 2] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 138];
+      acc3 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 2] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 139];
+      acc4 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 22] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 136];
+      acc5 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 22] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 137];
+      acc6 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 22] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 138];
+      acc7 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 22] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 139];
+      acc0 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 3] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 204];
+      acc1 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 3] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 205];
+      acc2 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 3] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 206];
+      acc3 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 3] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 207];
+      acc4 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 23] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 204];
+      acc5 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 23] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 205];
+      acc6 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 23] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 206];
+      acc7 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 23] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 207];
     }
   }
-  const pack<float, 2> v8 = *(const pack<float, 2> *)(slot3 + (i1 * 32 + i1t * 2));
-  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2)) = pack<float, 2>{max_of<float>(acc0 + v8.at[0], 0.0f), max_of<float>(acc1 + v8.at[1], 0.0f)};
-  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2 + 96)) = pack<float, 2>{max_of<float>(acc2 + v8.at[0], 0.0f), max_of<float>(acc3 + v8.at[1], 0.0f)};
-  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2 + 192)) = pack<float, 2>{max_of<float>(acc4 + v8.at[0], 0.0f), max_of<float>(acc5 + v8.at[1], 0.0f)};
-  *(pack<float, 2> *)(slot0 + (i0t * 384 + i1 * 32 + i1t * 2 + 288)) = pack<float, 2>{max_of<float>(acc6 + v8.at[0], 0.0f), max_of<float>(acc7 + v8.at[1], 0.0f)};
+  const pack<float, 4> v8 = i1 * 16 + i1t <= 23 ? *(const pack<float, 4> *)(slot3 + (i1 * 64 + i1t * 4)) : pack<float, 4>{};
+  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4)) = pack<float, 4>{max_of<float>(acc0 + v8.at[0], 0.0f), max_of<float>(acc1 + v8.at[1], 0.0f), max_of<float>(acc2 + v8.at[2], 0.0f), max_of<float>(acc3 + v8.at[3], 0.0f)};
+  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4 + 96)) = pack<float, 4>{max_of<float>(acc4 + v8.at[0], 0.0f), max_of<float>(acc5 + v8.at[1], 0.0f), max_of<float>(acc6 + v8.at[2], 0.0f), max_of<float>(acc7 + v8.at[3], 0.0f)};
 }
