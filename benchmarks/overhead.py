@@ -1,7 +1,7 @@
 """What tinyml's Python costs: recording, realizing again, replaying, and making new kernels.
 
     python benchmarks/overhead.py
-    python benchmarks/overhead.py --peers   # only one op at a time, beside other libraries
+    python benchmarks/overhead.py --peers   # only recording, beside other libraries; it is kept
 
 All tensors are small, so that the device's own work is next to nothing. Times are those of the
 fastest of several repetitions: this is the cost of code, and not of what else the machine did.
@@ -9,6 +9,7 @@ fastest of several repetitions: this is the cost of code, and not of what else t
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from collections.abc import Callable
@@ -27,15 +28,27 @@ from tinyml.graph import toposort
 from tinyml.realize import compute
 
 Row = tuple[str, str]
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def main() -> None:
     if "--peers" in sys.argv[1:]:
-        return print("\n".join(recording_peers.rows()))
+        beside_peers()
+        return
     print(f"on {Device.DEFAULT}\n\n| what | cost |\n| --- | ---: |")
     for row in [*recording(), *repeating(), *replaying(), *compiling(), *doubling()]:
         print(f"| {row[0]} | {row[1]} |", flush=True)
-    return print("\n" + "\n".join(recording_peers.rows()))
+
+
+def beside_peers() -> None:
+    """Print what recording costs, and keep it in `results/`."""
+    lines = []
+    for line in recording_peers.document():
+        print(line, flush=True)
+        lines.append(line)
+    path = RESULTS / f"{datetime.date.today().isoformat()}-cpu-recording.md"
+    path.write_text("\n".join(lines) + "\n")
+    print(f"\nkept in {path}")
 
 
 def fastest(call: Callable[[], Any], repeats: int, rounds: int = 7) -> float:

@@ -95,13 +95,15 @@ def _busy_seconds() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def interleave(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) -> Timings:
+def interleave(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float, pause: float = PAUSE
+) -> Timings:
     """Time all competitors against each other until `rounds` calm rounds, or for `budget` s."""
     repeats = {name: _calibrate(call) for name, call in calls.items()}
     taken: list[Round] = []
     start = time.perf_counter()
     while True:
-        taken.append(_round(calls, repeats))
+        taken.append(_round(calls, repeats, pause))
         calm = sum(r.foreign <= FOREIGN for r in taken)
         late = time.perf_counter() - start > budget
         if calm >= rounds or (len(taken) >= FEWEST and (late or len(taken) >= 4 * rounds)):
@@ -126,10 +128,12 @@ def _calibrate(call: Callable[[], Any]) -> int:
     return max(1, min(10_000, math.ceil(SPAN / max(seconds, 1e-7))))
 
 
-def _round(calls: Mapping[str, Callable[[], Any]], repeats: Mapping[str, int]) -> Round:
+def _round(
+    calls: Mapping[str, Callable[[], Any]], repeats: Mapping[str, int], pause: float
+) -> Round:
     watch, seconds, least = Watch(), {}, {}
     for name, call in calls.items():
-        time.sleep(PAUSE)
+        time.sleep(pause)
         times = _time(call, repeats[name])
         seconds[name], least[name] = statistics.fmean(times), min(times)
     return Round(seconds, least, watch.foreign())
