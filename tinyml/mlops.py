@@ -22,7 +22,7 @@ from tinyml.errors import GradientError
 from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.shape import Spans, dropped_shape, size_along
+from tinyml.shape import Spans, dropped_shape, inverse_order, size_along
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -537,7 +537,39 @@ def _product_of_others(x: Tensor, product: Tensor, zeros: Tensor, only: Tensor) 
 # ---- movement ----
 
 
-class Reshape(Function):
+class Rearrangement(Function):
+    """The same elements at other places. What it was applied to matters by its shape alone."""
+
+    __slots__ = ()
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        """The gradient of what had that shape."""
+        raise NotImplementedError
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (self.back(grad, self.inputs[0].shape),)
+
+
+class Path(Rearrangement):
+    """Rearrangements one after the other, each with the shape of what it is applied to."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: tuple[tuple[Rearrangement, Shape], ...]) -> None:
+        self.steps = steps
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        for step, _ in self.steps:
+            x = step.forward(x)
+        return x
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        for step, before in reversed(self.steps):
+            grad = step.back(grad, before)
+        return grad
+
+
+class Reshape(Rearrangement):
     __slots__ = ("shape",)
 
     def __init__(self, shape: Shape) -> None:
@@ -546,11 +578,11 @@ class Reshape(Function):
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return lazy.reshape(x, self.shape)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad.reshape(self.inputs[0].shape),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Reshape(shape))
 
 
-class Permute(Function):
+class Permute(Rearrangement):
     __slots__ = ("order",)
 
     def __init__(self, order: tuple[int, ...]) -> None:
@@ -559,11 +591,11 @@ class Permute(Function):
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return lazy.permute(x, self.order)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad.permute(sorted(range(len(self.order)), key=self.order.__getitem__)),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Permute(inverse_order(self.order)))
 
 
-class Expand(Function):
+class Expand(Rearrangement):
     """Axes of size 1 repeated, and new axes in front."""
 
     __slots__ = ("shape",)
@@ -574,43 +606,41 @@ class Expand(Function):
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return lazy.broadcast(x, self.shape)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (_folded(grad, self.inputs[0].shape),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return _folded(grad, shape)
 
 
-class Pad(Function):
+class Pad(Rearrangement):
     __slots__ = ("counts", "value")
 
-    def __init__(self, counts: tuple[tuple[int, int], ...], value: float | int | bool = 0) -> None:
+    def __init__(self, counts: Spans, value: float | int | bool = 0) -> None:
         self.counts, self.value = counts, value
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return lazy.pad(x, self.counts, self.value)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        sizes = zip(self.counts, self.inputs[0].shape, strict=True)
-        return (grad.shrink(tuple((before, before + n) for (before, _), n in sizes)),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        sizes = zip(self.counts, shape, strict=True)
+        return grad._apply(Shrink(tuple([(before, before + n) for (before, _), n in sizes])))
 
 
-class Shrink(Function):
-    """Elements start <= i < stop of each axis, in another shape if one is given."""
+class Shrink(Rearrangement):
+    """Elements start <= i < stop of each axis."""
 
-    __slots__ = ("shape", "spans")
+    __slots__ = ("spans",)
 
-    def __init__(self, spans: Spans, shape: Shape | None = None) -> None:
-        self.spans, self.shape = spans, shape
+    def __init__(self, spans: Spans) -> None:
+        self.spans = spans
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        part = lazy.shrink(x, self.spans)
-        return part if self.shape is None else lazy.reshape(part, self.shape)
+        return lazy.shrink(x, self.spans)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        part = grad.reshape(tuple([stop - start for start, stop in self.spans]))
-        sizes = zip(self.spans, self.inputs[0].shape, strict=True)
-        return (part._pad_by(tuple([(start, n - stop) for (start, stop), n in sizes])),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        sizes = zip(self.spans, shape, strict=True)
+        return grad._apply(Pad(tuple([(start, n - stop) for (start, stop), n in sizes])))
 
 
-class Flip(Function):
+class Flip(Rearrangement):
     __slots__ = ("axes",)
 
     def __init__(self, axes: tuple[int, ...]) -> None:
@@ -619,11 +649,11 @@ class Flip(Function):
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return lazy.flip(x, self.axes)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad.flip(self.axes),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Flip(self.axes))
 
 
-class Skew(Function):
+class Skew(Rearrangement):
     """out[.. i .. k ..] = x[.. i + step*k .. k ..], 0 outside: see lazy.skew."""
 
     __slots__ = ("axis", "by", "size", "step")
@@ -634,9 +664,8 @@ class Skew(Function):
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return windows.skew(x, self.axis, self.by, self.step, self.size)
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        size = self.inputs[0].shape[self.axis]
-        return (grad._apply(Skew(self.axis, self.by, -self.step, size)),)
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Skew(self.axis, self.by, -self.step, shape[self.axis]))
 
 
 # ---- indexing ----

@@ -82,6 +82,12 @@ def permuted_shape(shape: Shape, order: Shape) -> Shape | None:
 
 
 @_kept
+def inverse_order(order: Shape) -> Shape:
+    """The order that puts permuted axes back."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+@_kept
 def expanded_shape(shape: Shape, to: Shape) -> Shape:
     """`to`, if it differs only where the size is 1."""
     if len(to) != len(shape):

@@ -555,6 +555,7 @@ class Tensor(metaclass=Trains):
     view = movement.reshape
     _pad_by = movement.pad_by
     _broadcast_to = movement.broadcast_to
+    _reshape_to = movement.reshape_to
 
     @property
     def T(self) -> Tensor:

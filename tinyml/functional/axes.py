@@ -116,9 +116,9 @@ def new_shape(sizes: tuple[Any, ...], op: str) -> Shape:
 def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tuple[int, ...]:
     """One number per axis, none below `least`, from an int or a sequence of one or all."""
     given = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    values = tuple(whole(v, op, name) for v in (given * count if len(given) == 1 else given))
+    values = all_whole(given * count if len(given) == 1 else given, op, name)
     if len(values) != count:
         raise ShapeError(f"{op}: {name} needs {count} values or one, got {values}")
-    if any(v < least for v in values):
+    if min(values, default=least) < least:
         raise ShapeError(f"{op}: {name} must be at least {least}, got {values}")
     return values

@@ -18,10 +18,11 @@ from tinyml import lazy, mlops
 from tinyml.dtype import int32, int64
 from tinyml.errors import AxisError
 from tinyml.functional.bounded import wrapped
-from tinyml.functional.subscript import Box, Part, box_of, items_from, placed_on
+from tinyml.functional.path import Path
+from tinyml.functional.subscript import Part, box_of, items_from, placed_on
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.shape import broadcast_shape, shrunk_shape
+from tinyml.shape import broadcast_shape, inverse_order
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -69,14 +70,10 @@ class Choose(mlops.Function):
 
     def backward(self, grad: Tensor, out: Tensor) -> mlops.Grads:
         how, (_, rows) = self.how, self.inputs
-        chosen = grad.permute(_inverse(how.places)).reshape(rows.shape)
+        chosen = grad.permute(inverse_order(how.places)).reshape(rows.shape)
         table = grad._full((prod(how.sizes), *how.rest), 0, grad.dtype)
         table = table._apply(mlops.ScatterAdd(0), rows, chosen)
-        return table.reshape((*how.sizes, *how.rest)).permute(_inverse(how.order)), None
-
-
-def _inverse(order: Shape) -> list[int]:
-    return sorted(range(len(order)), key=order.__getitem__)
+        return table.reshape((*how.sizes, *how.rest)).permute(inverse_order(how.order)), None
 
 
 def choose(x: Tensor, how: Choice, indices: Sequence[Tensor]) -> Tensor:
@@ -85,12 +82,12 @@ def choose(x: Tensor, how: Choice, indices: Sequence[Tensor]) -> Tensor:
 
 
 @lru_cache(maxsize=4096)  # programs index the same few shapes in the same few ways
-def placed_choice(shape: Shape, key: tuple[object, ...]) -> tuple[Box, Choice]:
+def placed_choice(shape: Shape, key: tuple[object, ...]) -> tuple[Path, Choice]:
     """What `choice_of` says of the items of an index."""
     return choice_of(shape, placed_on(shape, items_from(key)))
 
 
-def choice_of(shape: Shape, parts: Sequence[Part]) -> tuple[Box, Choice]:
+def choice_of(shape: Shape, parts: Sequence[Part]) -> tuple[Path, Choice]:
     """What slices, integers and new axes do to a shape, and the choice from what they leave."""
     box = box_of(shape, parts)
     kept = [p for p in parts if p.kind != "int"]
@@ -101,12 +98,11 @@ def choice_of(shape: Shape, parts: Sequence[Part]) -> tuple[Box, Choice]:
     of_x = iter(f"axis {i} of {shape}" for i in own)
     names = tuple([next(of_x) if p.kind == "tensor" else "a new axis" for p in given])
     together = broadcast_shape("index", *shapes, error=AxisError)
-    basic = box.shape if box.empty is None else shrunk_shape(box.shape, box.empty)
-    sizes = tuple([basic[a] for a in axes])
+    sizes = tuple([box.shape[a] for a in axes])
     if 0 in sizes and 0 not in together:
-        raise IndexError(f"index out of bounds: an axis of {basic} that is indexed is empty")
+        raise IndexError(f"index out of bounds: an axis of {box.shape} that is indexed is empty")
     others = [a for a in range(len(kept)) if a not in axes]
-    rest = tuple([basic[a] for a in others])
+    rest = tuple([box.shape[a] for a in others])
     spread = [a for a, s in zip(axes, shapes, strict=True) if s]  # a number is like an int
     left = [a for a in range(len(kept)) if a not in axes or a in spread]
     where = [left.index(a) for a in spread]

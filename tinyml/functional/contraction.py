@@ -17,6 +17,7 @@ from tinyml import lazy, mlops
 from tinyml.dtype import DType, bool_, float32, int32, promote
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
+from tinyml.shape import inverse_order
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -30,13 +31,18 @@ class Alignment:
     order: tuple[int, ...]
     shape: Shape
 
+    @classmethod
+    def straight(cls, own: Shape, shape: Shape) -> Alignment:
+        """With all axes in their order."""
+        return cls(own, tuple(range(len(own))), shape)
+
     @cached_property
     def _ordered(self) -> Shape:
         return tuple([self.own[i] for i in self.order])
 
     @cached_property
     def _inverse(self) -> tuple[int, ...]:
-        return tuple(sorted(self.order, key=self.order.__getitem__))
+        return inverse_order(self.order)
 
     def place(self, node: LazyBuffer) -> LazyBuffer:
         """The tensor's node in the space."""

@@ -7,16 +7,21 @@ the gradient is a skew again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tinyml import mlops
-from tinyml.dtype import DType, float32, promote
+from tinyml.dtype import DType, float32
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.movement import pad_by, windows
+from tinyml.functional.contraction import Alignment, Contraction, contract
+from tinyml.functional.movement import pad_by
+from tinyml.functional.path import Path
+from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -86,21 +91,33 @@ def conv2d(
     dilations = per_axis(dilation, count, "conv2d", "dilation")
     if isinstance(padding, str):
         padding = named_padding(padding, kernel, strides, dilations, "conv2d")
-    padded = _pad_spatial(x, paddings(padding, count, "conv2d"))
+    pairs = paddings(padding, count, "conv2d")
+    path, how = _windows_and_filters(x.shape, weight.shape, groups, strides, dilations, pairs)
+    result = contract(path.of(x), weight, how, None)
+    return result if bias is None else result + bias._reshape_to((*bias.shape, *(1,) * count))
+
+
+@lru_cache(maxsize=4096)  # layers are called again and again
+def _windows_and_filters(
+    shape: Shape, filters: Shape, groups: int, strides: Shape, dilations: Shape, pairs: Pairs
+) -> tuple[Path, Contraction]:
+    """How windows are read, and multiplied in the space (n, groups, made, *out, c, *kernel)."""
+    kernel, count = filters[2:], len(strides)
+    padded = Path(shape).pad(((0, 0), (0, 0), *pairs))
     _check_windows("conv2d", padded.shape[2:], kernel, dilations)
-    read = windows(padded, kernel, strides, dilations)  # (n, c, *out, *kernel)
-    out = read.shape[2 : 2 + count]
-    n, per_group, made = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
+    read = padded.windows(kernel, strides, dilations)  # (n, c, *out, *kernel)
+    n, out, ones = shape[0], read.shape[2 : 2 + count], (1,) * count
+    per_group, made = shape[1] // groups, filters[0] // groups
     read = read.reshape((n, groups, 1, per_group, *out, *kernel))
     order = [0, 1, 2, *range(4, 4 + count), 3, *range(4 + count, 4 + 2 * count)]
-    read = read.permute(order)  # (n, groups, 1, *out, c, *kernel)
-    filters = weight.reshape((1, groups, made, *(1,) * count, per_group, *kernel))
-    dtype = promote(x.dtype, weight.dtype)
-    wide = float32 if dtype.is_half else dtype
-    axes = tuple(range(3 + count, 4 + 2 * count))
-    total = (read.cast(wide) * filters.cast(wide)).sum(axes, dtype=wide).cast(dtype)
-    result = total.reshape((n, groups * made, *out))
-    return result if bias is None else result + bias.reshape((1, -1, *(1,) * count))
+    read = read.permute(order)
+    how = Contraction(
+        Alignment.straight(read.shape, read.shape),
+        Alignment.straight(filters, (1, groups, made, *ones, per_group, *kernel)),
+        Alignment.straight((n, groups * made, *out), (n, groups, made, *out, 1, *ones)),
+        (n, groups, made, *out, per_group, *kernel),
+    )
+    return read, how
 
 
 def _check_bias(op: str, bias: Tensor | None, channels: int) -> None:
@@ -229,57 +246,86 @@ def _spread_out(x: Tensor, axis: int, step: int) -> Tensor:
 # ---- pooling ----
 
 
+@dataclass(frozen=True)
 class _Pool:
     """How windows lie: what the pooling functions were asked for, per spatial axis."""
 
-    def __init__(
-        self, op: str, x: Tensor, kernel: Any, stride: Any, dilation: Any, padding: Any, ceil: bool
-    ) -> None:
-        self.count = count = len(kernel) if isinstance(kernel, (tuple, list)) else 2
-        self.kernel = per_axis(kernel, count, op, "kernel_size")
-        if x.ndim < count:
-            raise ShapeError(f"{op}: {x.shape} has fewer axes than the window {self.kernel}")
-        self.strides = per_axis(self.kernel if stride is None else stride, count, op, "stride")
-        self.dilations = per_axis(dilation, count, op, "dilation")
-        self.pairs = paddings(padding, count, op)
-        if any(2 * max(pair) > k for pair, k in zip(self.pairs, self.kernel, strict=True)):
-            raise ShapeError(
-                f"{op}: padding {self.pairs} is more than half of the window {self.kernel}, and "
-                "windows of nothing else have no result; pad() adds more"
-            )
-        self.space = x.shape[x.ndim - count :]
-        self.over = tuple(self._overhang(i) if ceil else 0 for i in range(count))
-        padded = [n + sum(p) + o for n, p, o in zip(self.space, self.pairs, self.over, strict=True)]
-        _check_windows(op, padded, self.kernel, self.dilations)
+    space: Shape
+    kernel: Shape
+    strides: Shape
+    dilations: Shape
+    pairs: Pairs
+    over: Shape  # how far a last window reaches over the end
 
-    def _overhang(self, i: int) -> int:
-        """How far a last window, which must begin inside, reaches over the end."""
-        (before, after), step = self.pairs[i], self.strides[i]
-        length, reach = self.space[i] + before + after, self.dilations[i] * (self.kernel[i] - 1) + 1
-        last = -(-(length - reach) // step)
-        if last * step >= self.space[i] + before:
-            last -= 1
-        over: int = last * step + reach - length
-        return max(0, over)
+    @staticmethod
+    def asked(
+        op: str, x: Tensor, kernel: Any, stride: Any, dilation: Any, padding: Any, ceil: bool
+    ) -> _Pool:
+        """The windows on the last axes of x."""
+        count, shape = len(kernel) if isinstance(kernel, (tuple, list)) else 2, x.shape
+        sizes = per_axis(kernel, count, op, "kernel_size")
+        if len(shape) < count:
+            raise ShapeError(f"{op}: {shape} has fewer axes than the window {sizes}")
+        strides = per_axis(sizes if stride is None else stride, count, op, "stride")
+        dilations = per_axis(dilation, count, op, "dilation")
+        pairs = paddings(padding, count, op)
+        return _laid(op, shape[len(shape) - count :], sizes, strides, dilations, pairs, bool(ceil))
 
     def read(self, x: Tensor, value: float | int | bool) -> Tensor:
-        """(.., *out, windows): the elements of each window on one last axis."""
-        pairs = zip(self.pairs, self.over, strict=True)
-        padded = _pad_spatial(x, tuple((b, a + over) for (b, a), over in pairs), value)
-        return windows(padded, self.kernel, self.strides, self.dilations)
+        """(.., *out, *kernel): the elements of each window on last axes."""
+        return _windows(self, x.shape, value).of(x)
 
     @property
     def axes(self) -> tuple[int, ...]:
         """The window's axes, counted from the end."""
-        return tuple(range(-self.count, 0))
+        return tuple(range(-len(self.kernel), 0))
 
     def to_the_first(self, grad: Tensor, best: Tensor, read: Tensor) -> mlops.Grads:
         """The gradient of a window's maximum: of several the first takes it, as torch has it."""
-        count, ones = prod(self.kernel), (1,) * self.count
+        count, ones = prod(self.kernel), (1,) * len(self.kernel)
         places = read._arange(count).reshape(self.kernel)
         equal = (read == best.reshape((*best.shape, *ones))) | read.isnan()
         first = equal.where(places, count).min(self.axes, keepdim=True)
         return ((places == first).where(grad.reshape((*best.shape, *ones)), 0),)
+
+
+@lru_cache(maxsize=4096)  # layers are called again and again
+def _laid(
+    op: str,
+    space: Shape,
+    kernel: Shape,
+    strides: Shape,
+    dilations: Shape,
+    pairs: Pairs,
+    ceil: bool,
+) -> _Pool:
+    if any(2 * max(pair) > k for pair, k in zip(pairs, kernel, strict=True)):
+        raise ShapeError(
+            f"{op}: padding {pairs} is more than half of the window {kernel}, and windows of "
+            "nothing else have no result; pad() adds more"
+        )
+    columns = zip(space, pairs, strides, dilations, kernel, strict=True)
+    over = tuple([_overhang(*column) if ceil else 0 for column in columns])
+    padded = [n + sum(p) + o for n, p, o in zip(space, pairs, over, strict=True)]
+    _check_windows(op, padded, kernel, dilations)
+    return _Pool(space, kernel, strides, dilations, pairs, over)
+
+
+def _overhang(n: int, pair: tuple[int, int], step: int, dilation: int, kernel: int) -> int:
+    """How far a last window, which must begin inside, reaches over the end."""
+    before, after = pair
+    length, reach = n + before + after, dilation * (kernel - 1) + 1
+    last = -(-(length - reach) // step)
+    if last * step >= n + before:
+        last -= 1
+    return max(0, last * step + reach - length)
+
+
+@lru_cache(maxsize=4096)
+def _windows(pool: _Pool, shape: Shape, value: float | int | bool) -> Path:
+    pairs = tuple([(b, a + o) for (b, a), o in zip(pool.pairs, pool.over, strict=True)])
+    padded = Path(shape).pad(((0, 0),) * (len(shape) - len(pairs)) + pairs, value)
+    return padded.windows(pool.kernel, pool.strides, pool.dilations)
 
 
 @overload
@@ -317,14 +363,14 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The largest element of each window; with return_indices also where it was."""
-    pool = _Pool("max_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
+    pool = _Pool.asked("max_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
     read = pool.read(x, x.dtype.min)
     best = with_gradient(lambda read: read.max(pool.axes), pool.to_the_first, read)
     if not return_indices:
         return best
     size = prod(pool.space)
     places = pool.read(x._arange(size).reshape(pool.space), size)
-    equal = read.detach() == best.detach().reshape((*best.shape, *(1,) * pool.count))
+    equal = read.detach() == best.detach().reshape((*best.shape, *(1,) * len(pool.kernel)))
     equal = equal | read.isnan() if x.dtype.is_float else equal
     return best, equal.where(places, size).min(pool.axes).cast(dtypes.default_int)
 
@@ -342,7 +388,7 @@ def avg_pool2d(
 
     Of integers it is an integer, rounded towards 0, as torch has it.
     """
-    pool = _Pool("avg_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
+    pool = _Pool.asked("avg_pool2d", x, kernel_size, stride, dilation, padding, ceil_mode)
     if x.dtype.is_half:
         wide = avg_pool2d(
             x.cast(float32), kernel_size, stride, dilation, padding, ceil_mode, count_include_pad
@@ -354,7 +400,7 @@ def avg_pool2d(
     ones = x._full(pool.space, 1, total.dtype if x.dtype.is_int else float32)
     if count_include_pad:  # the overhang of a last window never counts
         ones = pad_by(ones, pool.pairs, 1)
-        pool.pairs = ((0, 0),) * pool.count
+        pool = replace(pool, pairs=((0, 0),) * len(pool.kernel))
     return _share(total, pool.read(ones, 0).sum(pool.axes), x.dtype)
 
 

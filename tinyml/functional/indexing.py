@@ -26,9 +26,9 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
-from tinyml.functional.movement import every, pad_by
+from tinyml.functional.movement import pad_by
+from tinyml.functional.path import Path
 from tinyml.functional.subscript import (
-    Box,
     Part,
     box_of,
     is_advanced,
@@ -41,7 +41,7 @@ from tinyml.functional.subscript import (
 )
 from tinyml.functional.views import follow, shows
 from tinyml.ops import Op
-from tinyml.shape import broadcast_shape, shrunk_shape
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -66,33 +66,20 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         for tensor in indices:
             check_tensors("index", x, index=tensor)
         box, choice = placed_choice(shape, key)
-    return choose(_taken(x, box), choice, indices)
+    return choose(box.of(x), choice, indices)
 
 
 @lru_cache(maxsize=4096)  # loops index the same few shapes at the same few places
-def _plain(shape: tuple[int, ...], key: tuple[Any, ...]) -> tuple[Box, _Indexed]:
+def _plain(shape: tuple[int, ...], key: tuple[Any, ...]) -> tuple[Path, _Indexed]:
     """An index without tensors, as what it does to this shape, and as a view."""
     parts = placed_on(shape, items_from(key))
     return box_of(shape, parts), _Indexed(tuple(parts))
 
 
-def _shown(x: Tensor, box: Box, move: _Indexed) -> Tensor:
+def _shown(x: Tensor, box: Path, move: _Indexed) -> Tensor:
     """A box of x as a view of it."""
-    chosen = _taken(x, box)
+    chosen = box.of(x)
     return follow(chosen, x, move) if chosen is not x else x
-
-
-def _taken(x: Tensor, box: Box) -> Tensor:
-    whole = shrunk_shape(x._lazy.shape, box.spans) == x._lazy.shape
-    if box.plain and not whole:
-        return x._apply(mlops.Shrink(box.spans, box.shape))
-    if not whole:
-        x = x._apply(mlops.Shrink(box.spans))
-    x = x.flip(box.backwards) if box.backwards else x
-    for axis, step in box.steps:
-        x = every(x, axis, step)
-    x = x if box.shape == x._lazy.shape else x._apply(mlops.Reshape(box.shape))
-    return x if box.empty is None else x._apply(mlops.Shrink(box.empty))
 
 
 @dataclass(frozen=True)

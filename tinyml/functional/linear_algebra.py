@@ -46,9 +46,9 @@ def _rows_and_columns(op: str, x: Shape, w: Shape) -> Contraction:
     of_x, of_w = ((1,) * (len(batch) - len(own)) + own for own in (x[:-2], w[:-2]))
     product = (*batch, *m, *n)
     return Contraction(
-        Alignment(x, tuple(range(len(x))), (*of_x, *m, *(1 for _ in n), k)),
+        Alignment.straight(x, (*of_x, *m, *(1 for _ in n), k)),
         Alignment(w, (*range(len(w) - 2), *columns), (*of_w, *(1 for _ in m), *n, k)),
-        Alignment(product, tuple(range(len(product))), (*product, 1)),
+        Alignment.straight(product, (*product, 1)),
         (*product, k),
     )
 

@@ -19,6 +19,7 @@ from tinyml.functional.axes import (
     whole,
     wrong_type,
 )
+from tinyml.functional.path import Path
 from tinyml.functional.views import expanded, permuted, reshaped, shrunk
 from tinyml.lazy import Shape
 from tinyml.shape import shrunk_shape, squeezed_shape
@@ -102,6 +103,11 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
 def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
     """x as `shape`, which has no fewer axes; for ops on elements, and so no view."""
     return x if x._lazy.shape == shape else x._apply(mlops.Expand(shape))
+
+
+def reshape_to(x: Tensor, shape: Shape) -> Tensor:
+    """x in another shape of as many elements; for compositions, and so no view."""
+    return x if x._lazy.shape == shape else x._apply(mlops.Reshape(shape))
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -284,38 +290,6 @@ def _spread(x: Tensor, axis: int, count: int) -> Tensor:
     return broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
-# ---- windows: what convolution and pooling read ----
-
-
-def windows(
-    x: Tensor, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> Tensor:
-    """(.., *spatial) to (.., *out, *sizes): element [o, k] is x[o * stride + k * dilation]."""
-    first, rank = x.ndim - len(sizes), x.ndim
-    x = broadcast_to(reshape(x, (*x.shape, *(1,) * len(sizes))), (*x.shape, *sizes))
-    for i, (k, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
-        axis, last = first + i, rank + i
-        out = (x.shape[axis] - dilation * (k - 1) - 1) // stride + 1
-        if k > 1 or out * stride > x.shape[axis]:
-            x = x._apply(mlops.Skew(axis, last, dilation, out * stride))
-        else:
-            x = shrink(x, [(0, out * stride) if a == axis else None for a in range(x.ndim)])
-        x = every(x, axis, stride)
-    return x
-
-
-def every(x: Tensor, axis: int, step: int) -> Tensor:
-    """Elements 0, step, 2 * step, ... of one axis."""
-    if step == 1:
-        return x
-    count = -(-x.shape[axis] // step)
-    missing = count * step - x.shape[axis]
-    x = pad_by(x, tuple((0, missing if a == axis else 0) for a in range(x.ndim)))
-    split = reshape(x, (*x.shape[:axis], count, step, *x.shape[axis + 1 :]))
-    first = shrink(split, [(0, 1) if a == axis + 1 else None for a in range(split.ndim)])
-    return reshape(first, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
-
-
 def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` along `dim`, `step` apart, as a new last axis.
 
@@ -329,11 +303,10 @@ def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
         )
     if not x.ndim:
         return reshape(x, (1,) if size else (0,))
-    last = permute(x, [a for a in range(x.ndim) if a != dim] + [dim])
-    found = windows(last, (size,), (step,), (1,))
     order = list(range(x.ndim - 1))
-    found = permute(found, [*order[:dim], x.ndim - 1, *order[dim:], x.ndim])
-    return found._own()
+    path = Path(x.shape).permute([a for a in range(x.ndim) if a != dim] + [dim])
+    path = path.windows((size,), (step,), (1,))
+    return path.permute([*order[:dim], x.ndim - 1, *order[dim:], x.ndim]).of(x)
 
 
 # ---- join and split ----

@@ -13,6 +13,7 @@ import numpy as np
 
 from tinyml.dtype import bool_
 from tinyml.functional.axes import check_tensors
+from tinyml.functional.path import Path
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -191,32 +192,17 @@ def items_from(key: tuple[Any, ...]) -> list[Any]:
     return [slice(*item) if type(item) is tuple else item for item in key]
 
 
-@dataclass(frozen=True)
-class Box:
-    """What slices and integers do to a shape: spans, axes backwards, steps, and the axes left."""
-
-    spans: tuple[tuple[int, int], ...]
-    backwards: tuple[int, ...]
-    steps: tuple[tuple[int, int], ...]  # (axis, step) where that is not 1
-    shape: tuple[int, ...]
-    empty: tuple[tuple[int, int], ...] | None  # spans of the result, where a new axis has no size
-    plain: bool  # spans and shape are all there is to it
-
-
-def box_of(shape: tuple[int, ...], parts: Sequence[Part]) -> Box:
+def box_of(shape: tuple[int, ...], parts: Sequence[Part]) -> Path:
+    """What slices, integers and new axes do to a shape; axes with tensors stay whole."""
     axes = [p for p in parts if p.kind != "new"]
     pairs = zip(axes, shape, strict=True)
     spans = tuple([(0, n) if p.kind == "tensor" else (p.start, p.stop) for p, n in pairs])
-    sizes = [stop - start for start, stop in spans]
-    steps = tuple([(i, abs(p.step)) for i, p in enumerate(axes) if sizes[i] and abs(p.step) > 1])
-    for axis, step in steps:
-        sizes[axis] = -(-sizes[axis] // step)
-    left = iter(sizes)
+    path = Path(shape).shrink(spans)
+    path = path.flip(tuple([i for i, p in enumerate(axes) if p.step < 0]))
+    for i, p in enumerate(axes):
+        path = path.every(i, abs(p.step)) if path.shape[i] else path
+    left = iter(path.shape)
     placed = [(p, 1 if p.kind == "new" else next(left)) for p in parts]
     kept = [(p, n) for p, n in placed if p.kind != "int"]
-    ends = tuple([(0, p.stop if p.kind == "new" else n) for p, n in kept])
-    result = tuple([n for _, n in kept])
-    none = ends if result != tuple([stop for _, stop in ends]) else None
-    backwards = tuple([i for i, p in enumerate(axes) if p.step < 0])
-    plain = not backwards and not steps and none is None
-    return Box(spans, backwards, steps, result, none, plain)
+    path = path.reshape(tuple([n for _, n in kept]))  # a bool that is false leaves nothing
+    return path.shrink(tuple([(0, p.stop if p.kind == "new" else n) for p, n in kept]))

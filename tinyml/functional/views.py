@@ -20,6 +20,7 @@ from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
 from tinyml.lazy import Shape
+from tinyml.shape import inverse_order
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -57,7 +58,7 @@ class Permuted:
         return x.permute(self.order)
 
     def write(self, old: Tensor, value: Tensor) -> Tensor:
-        return value.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+        return value.permute(inverse_order(self.order))
 
 
 @dataclass(frozen=True)
