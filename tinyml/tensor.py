@@ -31,6 +31,7 @@ from tinyml.functional import (
     gradients,
     grids,
     indexing,
+    joining,
     linear_algebra,
     loss,
     movement,
@@ -540,8 +541,8 @@ class Tensor(metaclass=Trains):
     pad = movement.pad
     pad_to = movement.pad_to
     unfold = movement.unfold
-    cat = movement.cat
-    stack = movement.stack
+    cat = joining.cat
+    stack = joining.stack
     split = movement.split
     chunk = movement.chunk
     repeat = movement.repeat

@@ -81,35 +81,58 @@ def einsum(formula: str, *tensors: Any, dtype: DType | str | None = None) -> Ten
         if not hasattr(operand, "_lazy"):
             raise wrong_type("einsum", f"operand {n}", "a Tensor", operand)
         check_tensors("einsum", given[0], operand=operand)
-    inputs, output = _parse(formula, given)
+    inputs, output = _parse(formula, tuple([t.ndim for t in given]))
     parts = [_diagonals(t, letters) for t, letters in zip(given, inputs, strict=True)]
-    sizes = _sizes(formula, parts)
-    order = [*output, *sorted(set(sizes) - set(output))]
-    aligned = [_aligned(t, letters, order) for t, letters in parts]
-    summed = tuple(range(len(output), len(order)))
+    sizes = _sizes(formula, tuple([(t.shape, letters) for t, letters in parts]))
     if dtype is not None:
         result = to_dtype(dtype)
     else:
         every = output + "".join(letters for _, letters in parts)
         result = promote(*(_summing(t.dtype, letters, every) for t, letters in parts))
     wide = float32 if result.is_half else result
-    product = aligned[0].cast(wide)
-    for other in aligned[1:]:
-        product = product * other.cast(wide)
-    product = product._broadcast_to(tuple(sizes[c] for c in order))
-    return (product.sum(summed, dtype=wide) if summed else product).cast(result)
+    (product, letters), *others = parts
+    for number, (other, own) in enumerate(others, 1):
+        later = output + "".join(letters for _, letters in parts[number + 1 :])
+        kept = "".join(c for c in dict.fromkeys(letters + own) if c in later)
+        kept = kept if number < len(others) else output
+        how = _along_letters(letters, product.shape, own, other.shape, kept)
+        product = contract(product, other, how, wide if number < len(others) else result)
+        letters = kept
+    order = output + "".join(c for c in letters if c not in output)  # of more than one: output
+    product = product.permute([letters.index(c) for c in order])._broadcast_to(
+        tuple(sizes[c] for c in order)
+    )
+    summed = tuple(range(len(output), len(order)))
+    return (product.cast(wide).sum(summed, dtype=wide) if summed else product).cast(result)
 
 
-def _parse(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
+@lru_cache(maxsize=4096)  # most programs write the same few formulas
+def _along_letters(first: str, x: Shape, second: str, w: Shape, kept: str) -> Contraction:
+    """Two tensors multiplied where their letters meet, and added up along those that go."""
+    sizes = {c: n for c, n in zip(first + second, x + w, strict=True) if n == 1}
+    sizes |= {c: n for c, n in zip(first + second, x + w, strict=True) if n != 1}
+    order = kept + "".join(sorted(set(sizes) - set(kept)))
+
+    def lying(letters: str, own: Shape) -> Alignment:
+        places = tuple(sorted(range(len(own)), key=lambda a: order.index(letters[a])))
+        shape = tuple([own[letters.index(c)] if c in letters else 1 for c in order])
+        return Alignment(own, places, shape)
+
+    result = lying(kept, tuple([sizes[c] for c in kept]))
+    return Contraction(lying(first, x), lying(second, w), result, tuple([sizes[c] for c in order]))
+
+
+@lru_cache(maxsize=4096)
+def _parse(formula: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
     """The letters of each input and of the output; an ellipsis becomes letters of its own."""
     text = formula.replace(" ", "")
     left, arrow, output = text.partition("->")
     inputs = left.split(",")
-    if len(inputs) != len(tensors):
+    if len(inputs) != len(ranks):
         raise ShapeError(
-            f"einsum: {formula!r} has {len(inputs)} operands, but {len(tensors)} were given"
+            f"einsum: {formula!r} has {len(inputs)} operands, but {len(ranks)} were given"
         )
-    hidden = [t.ndim - len(i.replace("...", "")) for i, t in zip(inputs, tensors, strict=True)]
+    hidden = [rank - len(i.replace("...", "")) for i, rank in zip(inputs, ranks, strict=True)]
     most = max([h for h, i in zip(hidden, inputs, strict=True) if "..." in i], default=0)
     free = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in text][:most]
     expanded = []
@@ -124,7 +147,7 @@ def _parse(formula: str, tensors: list[Tensor]) -> tuple[list[str], str]:
     output = output.replace("...", "".join(free))
     if len(set(output)) != len(output) or not set(output) <= set("".join(expanded)):
         raise ShapeError(f"einsum: the output of {formula!r} must name input letters, each once")
-    return expanded, output
+    return tuple(expanded), output
 
 
 def _summing(dtype: DType, letters: str, every: str) -> DType:
@@ -135,6 +158,8 @@ def _summing(dtype: DType, letters: str, every: str) -> DType:
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
     """Where a letter comes twice, the diagonal of those two axes."""
+    if len(set(letters)) == len(letters):
+        return x, letters
     for c in sorted({c for c in letters if letters.count(c) > 1}):
         while letters.count(c) > 1:
             i, j = letters.index(c), letters.rindex(c)
@@ -145,19 +170,13 @@ def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
     return x, letters
 
 
-def _sizes(formula: str, parts: list[tuple[Tensor, str]]) -> dict[str, int]:
+@lru_cache(maxsize=4096)
+def _sizes(formula: str, parts: tuple[tuple[Shape, str], ...]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for x, letters in parts:
-        for c, n in zip(letters, x.shape, strict=True):
+    for shape, letters in parts:
+        for c, n in zip(letters, shape, strict=True):
             known = sizes.get(c, 1)
             if n not in (1, known) and known != 1:
                 raise ShapeError(f"einsum: {c!r} in {formula!r} has the sizes {known} and {n}")
             sizes[c] = n if known == 1 else known
     return sizes
-
-
-def _aligned(x: Tensor, letters: str, order: list[str]) -> Tensor:
-    """The axes of x in the places `order` gives them, size 1 where it has none."""
-    x = x.permute(sorted(range(x.ndim), key=lambda a: order.index(letters[a])))
-    own = iter(x.shape)
-    return x.reshape(tuple(next(own) if c in letters else 1 for c in order))

@@ -8,17 +8,16 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tinyml import mlops
-from tinyml.dtype import promote
-from tinyml.errors import AxisError, ShapeError
+from tinyml.errors import ShapeError
 from tinyml.functional.axes import (
     all_whole,
     as_shape,
-    check_tensors,
     resolve_axes,
     resolve_axis,
     whole,
     wrong_type,
 )
+from tinyml.functional.joining import cat
 from tinyml.functional.path import Path
 from tinyml.functional.views import expanded, permuted, reshaped, shrunk
 from tinyml.lazy import Shape
@@ -309,75 +308,7 @@ def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     return path.permute([*order[:dim], x.ndim - 1, *order[dim:], x.ndim]).of(x)
 
 
-# ---- join and split ----
-
-
-def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
-    """Tensors one after the other along `dim`; one of shape (0,) goes with any, as in torch."""
-    parts: list[Tensor] = _all_of("cat", x, others)
-    parts = _promoted(parts)
-    first = next((p for p in parts if p.shape != (0,)), parts[0])
-    if first.ndim == 0:
-        raise AxisError("cat: numbers have no axis to join along; use stack")
-    dim = resolve_axis(dim, first.ndim, "cat")
-    nothing = (*first.shape[:dim], 0, *first.shape[dim + 1 :])
-    parts = [p.reshape(nothing) if p.shape == (0,) else p for p in parts]
-    for other in parts:
-        if other.ndim != first.ndim or any(
-            a != b
-            for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=True))
-            if i != dim
-        ):
-            raise ShapeError(
-                f"cat: {first.shape} and {other.shape} must agree on every axis but {dim}"
-            )
-    parts = [p for p in parts if p.shape[dim] or p.requires_grad] or parts[:1]
-    return _joined(parts, dim) if len(parts) > 1 else parts[0]._own()
-
-
-def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    """Pads each part to the whole and adds them up, pairwise, so that depth stays small."""
-    while len(parts) > 1:
-        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
-        parts = [_join_two(p[0], p[1], dim) if len(p) == 2 else p[0] for p in pairs]
-    return parts[0]
-
-
-def _join_two(x: Tensor, y: Tensor, dim: int) -> Tensor:
-    n, m = x.shape[dim], y.shape[dim]
-    head = pad_by(x, tuple((0, m if a == dim else 0) for a in range(x.ndim)))
-    tail = pad_by(y, tuple((n if a == dim else 0, 0) for a in range(x.ndim)))
-    place = x._arange(n + m).reshape((1,) * dim + (n + m,) + (1,) * (x.ndim - dim - 1))
-    return (place < n).where(head, tail)
-
-
-def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
-    """Tensors of one shape along a new axis."""
-    parts = _all_of("stack", x, others)
-    for part in parts:
-        if part.shape != parts[0].shape:
-            raise ShapeError(f"stack: shapes {parts[0].shape} and {part.shape} must be equal")
-    new = [unsqueeze(p, dim) for p in parts]
-    return cat(new[0], *new[1:], dim=dim if dim >= 0 else dim + new[0].ndim)
-
-
-def _all_of(op: str, x: Any, others: Sequence[Any]) -> list[Any]:
-    listed = isinstance(x, (list, tuple))
-    if (listed and others) or any(isinstance(other, (list, tuple)) for other in others):
-        raise ShapeError(f"{op}: takes tensors, or one list of them; not both at once")
-    given = [*x] if listed else [x, *others]
-    if not given:
-        raise ShapeError(f"{op}: at least one tensor is needed")
-    for number, part in enumerate(given):
-        if not hasattr(part, "_lazy"):
-            raise wrong_type(op, f"part {number}", "a Tensor", part)
-        check_tensors(op, given[0], part=part)
-    return given
-
-
-def _promoted(parts: list[Tensor]) -> list[Tensor]:
-    dtype = promote(*{p.dtype: None for p in parts})
-    return [p.cast(dtype) for p in parts]
+# ---- splitting ----
 
 
 def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:

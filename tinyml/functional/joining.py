@@ -1,0 +1,98 @@
+"""Tensors joined along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinyml import lazy, mlops
+from tinyml.dtype import int32, promote
+from tinyml.errors import AxisError, ShapeError
+from tinyml.functional.axes import apart, resolve_axis, wrong_type
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
+from tinyml.shape import Spans
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+class _Join(mlops.Function):
+    """Each input is padded to the whole and chosen where it belongs."""
+
+    __slots__ = ("axis",)
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, *parts: LazyBuffer) -> LazyBuffer:
+        while len(parts) > 1:  # pairwise, so that depth stays small
+            pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+            parts = tuple([self._pair(*p) if len(p) == 2 else p[0] for p in pairs])
+        return parts[0]
+
+    def _pair(self, x: LazyBuffer, y: LazyBuffer) -> LazyBuffer:
+        n, m, ndim = x.shape[self.axis], y.shape[self.axis], len(x.shape)
+        head, tail = lazy.pad(x, self._along(ndim, 0, m)), lazy.pad(y, self._along(ndim, n, 0))
+        place = lazy.iota(n + m, int32, x.device)
+        place = lazy.reshape(place, tuple([n + m if a == self.axis else 1 for a in range(ndim)]))
+        first = lazy.map_(Op.LESS, place, lazy.const(n, int32, x.device, place.shape))
+        return lazy.map_(Op.WHERE, first, head, tail)
+
+    def _along(self, ndim: int, before: int, after: int) -> Spans:
+        return tuple([(before, after) if a == self.axis else (0, 0) for a in range(ndim)])
+
+    def backward(self, grad: Tensor, out: Tensor) -> mlops.Grads:
+        parts, start = [], 0
+        for x, wanted in zip(self.inputs, self.wanted, strict=True):
+            stop = start + x.shape[self.axis]
+            spans = [(start, stop) if a == self.axis else (0, n) for a, n in enumerate(x.shape)]
+            parts.append(grad._apply(mlops.Shrink(tuple(spans))) if wanted else None)
+            start = stop
+        return tuple(parts)
+
+
+def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
+    """Tensors one after the other along `dim`; one of shape (0,) goes with any, as in torch."""
+    parts = _all_of("cat", x, others)
+    dtype = promote(*{p.dtype: None for p in parts})
+    first = next((p for p in parts if p.shape != (0,)), parts[0]).shape
+    if not first:
+        raise AxisError("cat: numbers have no axis to join along; use stack")
+    dim = resolve_axis(dim, len(first), "cat")
+    before, after = first[:dim], first[dim + 1 :]
+    for i, part in enumerate(parts):
+        shape = part.shape
+        if shape == (0,):
+            parts[i] = part._reshape_to((*before, 0, *after))
+        elif len(shape) != len(first) or shape[:dim] != before or shape[dim + 1 :] != after:
+            raise ShapeError(f"cat: {first} and {shape} must agree on every axis but {dim}")
+    parts = [p.cast(dtype) for p in parts if p.shape[dim] or p.requires_grad] or parts[:1]
+    return parts[0]._apply(_Join(dim), *parts[1:]) if len(parts) > 1 else parts[0]._own()
+
+
+def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    parts = _all_of("stack", x, others)
+    shape = parts[0].shape
+    for part in parts:
+        if part.shape != shape:
+            raise ShapeError(f"stack: shapes {shape} and {part.shape} must be equal")
+    dim = resolve_axis(dim, len(shape) + 1, "stack")
+    new = [part._reshape_to((*shape[:dim], 1, *shape[dim:])) for part in parts]
+    return cat(new[0], *new[1:], dim=dim)
+
+
+def _all_of(op: str, x: Any, others: Sequence[Any]) -> list[Tensor]:
+    listed = isinstance(x, (list, tuple)) and not others
+    given = [*x] if listed else [x, *others]
+    if not given:
+        raise ShapeError(f"{op}: at least one tensor is needed")
+    for number, part in enumerate(given):
+        if not listed and isinstance(part, (list, tuple)):
+            raise ShapeError(f"{op}: takes tensors, or one list of them; not both at once")
+        if not hasattr(part, "_lazy"):
+            raise wrong_type(op, f"part {number}", "a Tensor", part)
+        if part._lazy.device != given[0]._lazy.device:
+            raise apart(op, given[0], part)
+    return given
