@@ -8,6 +8,7 @@ import graphs
 import numpy as np
 import pytest
 import stages
+from cards import on_emu
 from graphs import leaf
 from products import TOLERANCE, kernel_of, product
 
@@ -16,12 +17,9 @@ from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import Opt, OptError, optimize, parse
 from tinyml.device import Device
-from tinyml.dtype import DType, float16, float32, float64, to_compute, to_storage
-from tinyml.kernel import Kernel
+from tinyml.dtype import DType, float16, float32, float64
 from tinyml.lazy import LazyBuffer
-from tinyml.program import Program
-from tinyml.runtime.emu import EmuMachine, ThreadOrder
-from tinyml.runtime.machine import Buffer
+from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
 
 KINDS = list(TOLERANCE)
@@ -33,21 +31,6 @@ def opts(dtype: DType, *more: str) -> list[Opt]:
     first = f"fragment r0 {depth}, unroll i0 2, thread i0 2, thread i1 2, grid i0"
     last = "grid i1, split r0 2, stage r0 slot1, stage r0 slot2"
     return [parse(text) for text in (*first.split(", "), *last.split(", "), *more)]
-
-
-def on_emu(program: Program, order: ThreadOrder) -> stages.Runner:
-    executable = EmuMachine(order=order).load([program])[0]
-
-    def run(k: Kernel, arrays: Sequence[stages.Array]) -> None:
-        machine = stages.device("EMU").machine
-        pairs = zip(arrays, k.slots, strict=True)
-        buffers = [Buffer(machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
-        executable.launch([b.memory for b in buffers])
-        (output,) = k.outputs
-        shape, dtype = k.slots[output.slot]
-        arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)
-
-    return run
 
 
 def agree(root: LazyBuffer, chosen: Sequence[Opt], tolerance: float) -> None:

@@ -99,7 +99,8 @@ def test_a_loop_and_an_accumulator() -> None:
 def test_threads_combine_what_they_have() -> None:
     total = Name("acc", float32, 1)
     element = Load(1, float32, linear(TX), ())
-    instrs = (ir.Declare(total, element), ir.AcrossThreads(total, Op.MAX), put(total, linear(TX)))
+    across = ir.AcrossThreads(total, Op.MAX, 4)
+    instrs = (ir.Declare(total, element), across, put(total, linear(TX)))
     assert launch(one_part(*instrs, threads=4)) == [3, 3, 3, 3]
 
 

@@ -6,6 +6,7 @@ from math import prod
 
 from tinyml.codegen.choose_cuda_products import multiply
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.fragments import sides_of, sides_within
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
@@ -62,7 +63,8 @@ class CudaChooser(Chooser):
 
     def _thread_per_row(self, number: int, most: int = 128) -> None:
         """Neighbouring rows to the threads of a block, each of which folds by itself."""
-        for axis in reversed(self.one(number).rows):
+        rows = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.LOOP]
+        for axis in reversed(rows):
             size = min(axis.size, most)
             self.apply(OptKind.GRID, axis)
             if size > 1 and self.apply(OptKind.THREAD, axis.name, size):
@@ -73,6 +75,11 @@ class CudaChooser(Chooser):
         if multiply(self, number):
             return True
         one = self.one(number)
+        sides = sides_of(one)
+        if sides is not None and sides_within(one, sides):  # each thread has a row of both products
+            self.apply(OptKind.UNROLL, sides.columns, sides.columns.size)
+            self._thread_per_row(number)
+            return True
         if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False
         position = one.walks[0].stores[0].position

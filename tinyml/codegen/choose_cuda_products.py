@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from itertools import product
 from math import isqrt, prod
 
+from tinyml.codegen.change import LOADS
 from tinyml.codegen.chooser import Chooser
-from tinyml.codegen.expr import Load
-from tinyml.codegen.fragments import EDGE, Sides, sides_of
+from tinyml.codegen.expr import Expr, Load
+from tinyml.codegen.fragments import EDGE, Sides, products_of, sides_of, sides_within
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
@@ -27,6 +29,7 @@ STAGES = 4  # of a tile, at most
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
+WIDEST = 128  # columns whose sums a warp keeps, for 16 rows
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
 
 
@@ -35,13 +38,20 @@ def multiply(chooser: Chooser, number: int) -> bool:
     sides = sides_of(chooser.one(number))
     if sides is None or len(chooser.nest.nests) > 1 or not sides.depth:
         return False
-    axis = max(sides.fold.axes, key=lambda a: (a.size, a.name))
-    small = min(sides.rows.size, sides.columns.size, axis.size) < EDGE
-    if small or axis not in sides.a.free & sides.b.free:
+    inner = sides_within(chooser.one(number), sides)
+    if inner is None:
         return False
     before = chooser.nest, [*chooser.opts]
+    for last in () if inner else (sides.columns, sides.fold.axes[-1]):
+        sides = _joined(chooser, number, sides, last)
+    axis = sides.longest
+    small = min(sides.rows.size, sides.columns.size, axis.size) < EDGE and not inner
     target = chooser.target
-    if target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
+    if small or axis not in sides.a.free & sides.b.free:
+        done = False
+    elif inner:
+        done = target.capability >= ASYNCHRONOUS and _cascade(chooser, number, sides, inner)
+    elif target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
         done = _on_tensor_cores(chooser, number, sides, axis)
     else:
         done = sides.depth == 8 and _in_registers(chooser, number, sides, axis)
@@ -50,11 +60,30 @@ def multiply(chooser: Chooser, number: int) -> bool:
     return done
 
 
+def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis) -> Sides:
+    """A short axis made one with those before it, as long as that leaves a product of matrices.
+
+    Images and windows have several short ones. Whoever puts elements into tiles divides again.
+    """
+    while last.size <= 4 * EDGE:
+        group = next(g for g in chooser.one(number).groups if last in g)
+        before = chooser.nest, [*chooser.opts]
+        outer = group[group.index(last) - 1]
+        joined = Axis(outer.name, outer.size * last.size)
+        done = outer is not group[-1] and chooser.apply(OptKind.COLLAPSE, outer, LOADS)
+        again = sides_of(chooser.one(number)) if done else None
+        if again is None or joined not in (again.columns, *again.fold.axes):
+            chooser.nest, chooser.opts[:] = before
+            break
+        sides, last = again, joined
+    return sides
+
+
 def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
     *edges, parts = _tile(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
     step = step if axis.size > step // 2 else step // 2
-    if not _padded(chooser, sides, axis, (*edges, step)):
+    if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
         return False
     if not chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth):
         return False
@@ -75,9 +104,9 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
     """
     *edges, parts = _tile(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
-    if len(sides.fold.axes) > 1 or min(edges) < 2 * EDGE:
+    if min(edges) < 2 * EDGE:
         return False
-    if not _padded(chooser, sides, axis, (*edges, step)):
+    if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
         return False
     for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
         each, name = edge // THREADS, walked.name
@@ -93,9 +122,8 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
     return True
 
 
-def _padded(chooser: Chooser, sides: Sides, axis: Axis, sizes: Sequence[int]) -> bool:
-    """Whether rows, columns and what is folded could be made whole steps of these sizes."""
-    walked = sides.rows, sides.columns, axis
+def _padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bool:
+    """Whether axes could be made whole steps of these sizes."""
     return all(
         a.size % size == 0 or chooser.apply(OptKind.PAD, a, size)
         for a, size in zip(walked, sizes, strict=True)
@@ -178,17 +206,60 @@ def _stage(chooser: Chooser, number: int, sides: Sides, name: str, steps: int) -
         return
     after = (folded or grid)[-1]
     for factor in (sides.a, sides.b):
-        loads = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
-        load = next(loads, None)
-        if load is not None and not chooser.apply(OptKind.STAGE, after, slot=load.slot):
-            chooser.apply(OptKind.STAGE, after, 1, load.slot)  # both factors read it
+        _copied(chooser, number, factor, after)
+    if folded:
+        _fill_ahead(chooser, number, after)
+
+
+def _copied(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
+    """What a factor is made of in a tile, if that is read of one slot."""
+    loads = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+    for load in loads:
+        found = ways(chooser.one(number), load.slot)
+        same = (n for n, e in enumerate(found, 1) if load in toposort([e]))
+        which = next(same, 1) if len(found) > 1 else 0  # both factors may read it
+        chooser.apply(OptKind.STAGE, after, which, load.slot)
+        return
+
+
+def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
     tiles = chooser.one(number).tiles
-    if folded and tiles and chooser.target.capability >= ASYNCHRONOUS:
+    if tiles and chooser.target.capability >= ASYNCHRONOUS:
         held = sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
         cache = chooser.target.cache
         shared = max(2, cache // held // 2)  # by two blocks, if they hold enough each
         stages = min(STAGES, after.size, shared, cache // held)
         chooser.apply(OptKind.PIPELINE, after, stages)
+
+
+def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
+    """A product whose factor is made of products: each warp has rows of both, in registers."""
+    rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
+    every = prod(a.size for a in chooser.one(number).rows if a is not columns)
+    most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
+    warps = next(n for n in (8, 4, 2, 1) if n <= max(1, most))
+    steps = next(n for n in (4, 2, 1) if n == 1 or axis.size > EDGE * n // 2)
+    folded = [(s.longest, EDGE) for s in inner]
+    whole = [(rows, EDGE * warps), (columns, EDGE), (axis, EDGE * steps), *folded]
+    if columns.size > WIDEST or not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
+        return False
+    if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):
+        return False
+    _divided(chooser, rows.name, OptKind.THREAD, warps)
+    _divided(chooser, columns.name, OptKind.UNROLL, -(-columns.size // EDGE))
+    _divided(chooser, axis.name, OptKind.UNROLL, steps)
+    chooser.bind_grid(number)
+    grid = chooser.nest.grid(chooser.one(number))
+    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == axis.name]
+    for made in products_of(chooser.nest):
+        for factor in (made.a, made.b):
+            after = walked[0] if walked and walked[0] in factor.free else grid[-1] if grid else None
+            if after is not None and not factor.has_fold:
+                _copied(chooser, number, factor, after)
+    if walked:
+        _fill_ahead(chooser, number, walked[0])
+    held = sum(t.size * t.value.dtype.itemsize for t in chooser.one(number).tiles)
+    return held <= chooser.target.cache
 
 
 def _inner(chooser: Chooser, number: int, name: str, steps: int) -> set[str]:

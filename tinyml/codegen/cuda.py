@@ -124,11 +124,11 @@ class CudaRenderer(Renderer):
     def barrier(self) -> str:
         return "__syncthreads();"
 
-    def across_threads(self, name: Name, op: Op) -> str:
+    def across_threads(self, name: Name, op: Op, threads: int) -> str:
         dtype = register(name.dtype)
         self.prelude[self._combine(op, dtype)] = None
         self.prelude[ACROSS] = None
-        kind, threads = TYPES[dtype.name], self.k.block[0]
+        kind = TYPES[dtype.name]
         struct = f"combine_{op.name.lower()}_{dtype.name}"
         return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
 

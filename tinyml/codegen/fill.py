@@ -33,7 +33,7 @@ class Filler:
     """Fills tiles by all threads of a block together."""
 
     def __init__(self, block: tuple[int, int], emit: Callable[[Scope, Expr], Expr]) -> None:
-        self.emit, self.threads = emit, prod(block)
+        self.emit, self.threads, self.begun = emit, prod(block), set[Axis]()
         self.number = linear(Axis("ty", block[1])) * block[0] + linear(Axis(ir.TX, block[0]))
 
     def fill(
@@ -60,7 +60,13 @@ class Filler:
                 self._by_value(scope, tile, value, index, order, when, later)
 
     def begin(self, scope: Scope, axis: Axis, known: Known, tiles: list[Tile]) -> None:
-        """Before a loop over `axis`: what tiles that are filled ahead hold at its first steps."""
+        """Before a loop over `axis`: what tiles that are filled ahead hold at its first steps.
+
+        Where an earlier loop has filled them, all have to be done with what it read.
+        """
+        if axis in self.begun or scope.parent is not None:
+            scope.instrs += [ir.Await(0), ir.Barrier()]
+        self.begun.add(axis)
         for step in range(tiles[0].stages - 1):
             self.fill(scope, tiles, {**known, axis: linear(step)})
             scope.instrs.append(ir.Commit())
@@ -79,11 +85,6 @@ class Filler:
         self.fill(inner, tiles, {**known, axis: further}, there, later)
         inner.instrs.append(ir.Commit())
         return later
-
-    def end(self, scope: Scope) -> None:
-        """After a loop: its last tiles are read before others are filled for its first steps."""
-        if scope.parent is not None:
-            scope.instrs.append(ir.Barrier())
 
     def _by_value(
         self,

@@ -10,6 +10,10 @@ steps that are written out.
                     i1h i0h i1p
     `placed`        x and y, element by element, become what the lane loads of their tiles
 
+A factor may itself be made of sums of products with the same rows, as softmax(q @ k.T) is in front
+of v. A lane holds of those sums what it has to hold of the factor: they never leave registers. What
+is folded along their columns (a largest, a sum) is folded by each lane, then across four of them.
+
 k is 16 for halves; 8 for floats, of which tensor cores take the upper 19 bits. Numbers of lanes
 and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 """
@@ -36,6 +40,7 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, rewritten
 from tinyml.codegen.tiles import reading
 from tinyml.dtype import float32
+from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, linear
 from tinyml.ops import Op
 
@@ -54,6 +59,11 @@ class Sides:
     b: Expr
 
     @property
+    def longest(self) -> Axis:
+        """The axis of the fold that has most steps."""
+        return max(self.fold.axes, key=lambda a: (a.size, a.name))
+
+    @property
     def depth(self) -> int:
         """How many products tensor cores add up at once; 0 if they know no such numbers."""
         same = self.a.dtype is self.b.dtype
@@ -61,14 +71,13 @@ class Sides:
 
 
 def sides_of(one: Nest) -> Sides | None:
-    """The one fold of a nest as a product of matrices. Columns lie side by side in memory."""
-    if len(one.folds) != 1 or len(one.walks) != 1 or one.walks[0].axes:
+    """The fold that no other fold reads as a product of matrices. Columns lie side by side."""
+    read = {e for fold in one.folds for e in toposort([fold.body]) if isinstance(e, Fold)}
+    outer = [fold for fold in one.folds if fold not in read and _factors(fold)]
+    if len(outer) != 1 or len(one.walks) != 1 or one.walks[0].axes:
         return None
-    fold, position = one.folds[0], one.walks[0].stores[0].position
-    body = fold.body
-    if fold.op is not Op.ADD or not (isinstance(body, Alu) and body.op is Op.MUL):
-        return None
-    left, right = body.operands
+    (fold,), position = outer, one.walks[0].stores[0].position
+    left, right = _factors(fold)
 
     def own(factor: Expr, other: Expr) -> Axis | None:
         """The row axis that one factor alone walks, with the smallest stride."""
@@ -84,6 +93,35 @@ def sides_of(one: Nest) -> Sides | None:
     return Sides(fold, rows, columns, _exactly(left), _exactly(right))
 
 
+def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
+    """The products of matrices that the first factor is made of, if it is made of such.
+
+    They have its rows, and their columns are what `found` sums over. Other folds have its rows
+    and fold these columns. None if there is anything else.
+    """
+    inner = []
+    for fold in one.folds:
+        if fold is found.fold:
+            continue
+        factors, axes = _factors(fold), found.fold.axes
+        sides = [f for f in factors if found.rows in f.free and axes[0] not in f.free]
+        others = [f for f in factors if found.rows not in f.free and axes[0] in f.free]
+        if found.columns in fold.free or found.b.has_fold or len(axes) > 1:
+            return None
+        if sides and others:
+            a, b = _exactly(sides[0]), _exactly(others[0])
+            inner.append(Sides(fold, found.rows, axes[0], a, b))
+        elif fold.axes != axes:
+            return None
+    return inner if inner or len(one.folds) == 1 else None
+
+
+def _factors(fold: Fold) -> tuple[Expr, ...]:
+    """The two factors whose products a fold adds up, if it does."""
+    products = fold.op is Op.ADD and isinstance(fold.body, Alu) and fold.body.op is Op.MUL
+    return fold.body.sources if products else ()
+
+
 def _exactly(factor: Expr) -> Expr:
     """The halves that a factor is made of, if it is a cast of halves."""
     if isinstance(factor, Alu) and factor.op is Op.CAST and factor.operands[0].dtype.is_half:
@@ -95,16 +133,20 @@ def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
     """The fold over `axis` made of matrix products, `depth` steps of it in each."""
     one = nest.nests[0]
     found = sides_of(one) if len(nest.nests) == 1 else None
+    inner = sides_within(one, found) if found is not None else None
     if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
         raise OptError(f"cannot make matrix products over {axis.name}: it is not one sum of those")
+    if inner is None or any(sides.depth != EDGE or depth != EDGE for sides in inner):
+        raise OptError(f"cannot make matrix products over {axis.name}: it reads other folds")
     if depth != found.depth:
         raise OptError(f"cannot multiply {found.a.dtype} by {found.b.dtype} {depth} at a time")
     if not {axis} <= found.a.free & found.b.free:
         raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
-    for changed, step in ((found.rows, EDGE), (found.columns, EDGE), (axis, depth)):
+    whole = (found.rows, EDGE), (found.columns, EDGE), (axis, depth)
+    for changed, step in (*whole, *((sides.longest, depth) for sides in inner)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
             raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
-    return _Fragments(found, axis, depth).nest(nest, one)
+    return _Fragments(found, axis, depth).nest(nest, one, inner)
 
 
 class _Fragments:
@@ -112,46 +154,72 @@ class _Fragments:
 
     def __init__(self, found: Sides, axis: Axis, depth: int) -> None:
         rows, columns = found.rows, found.columns
-        self.found, self.axis = found, axis
-        self.steps = Axis(axis.name, axis.size // depth)
+        self.found, self.axis, self.depth = found, axis, depth
+        self.high, self.q = Axis(f"{rows.name}h", 2), Axis(f"{rows.name}q", 8)
+        self.r = Axis(f"{columns.name}q", 4)
         self.outer = Axis(rows.name, rows.size // EDGE), Axis(columns.name, columns.size // EDGE)
-        self.row = Axis(f"{rows.name}h", 2), Axis(f"{rows.name}q", 8)
-        self.column = tuple(Axis(columns.name + x, n) for x, n in (("h", 2), ("q", 4), ("p", 2)))
-        edges = (Axis(f"{rows.name}f", EDGE), Axis(f"{columns.name}f", EDGE))
-        self.bound = (*edges, Axis(f"{axis.name}f", depth))
 
-    def nest(self, nest: LoopNest, one: Nest) -> LoopNest:
-        (high, q), (g, r, p) = self.row, self.column
-        rows, columns = self.found.rows, self.found.columns
-        index = {
-            rows: linear(self.outer[0]) * EDGE + linear(high) * 8 + linear(q),
-            columns: linear(self.outer[1]) * EDGE + linear(g) * 8 + linear(r) * 2 + linear(p),
-        }
-        listed = {rows: self.outer[:1], columns: self.outer[1:]}
-        changed = Change(index, listed, {}).nest(reading(one, self.found.fold, self._share()))
-        changed = replace(changed, rows=(*changed.rows, high, g, q, r, p))
+    def nest(self, nest: LoopNest, one: Nest, inner: list[Sides]) -> LoopNest:
+        rows, columns, (high, q, r) = self.found.rows, self.found.columns, self._lane
+        (g, _, p) = across = self._across(columns)
         kinds = dict(nest.kinds)
+        for sides in inner:
+            one = reading(one, sides.fold, self._share(sides, sides.longest, "e"))
+            one = rewritten(one, self._by_lanes)
+            kinds.update({a: Kind.UNROLL for a in self._across(self.axis) if a is not r})
+        found = sides_of(one)
+        assert found is not None
+        one = reading(one, found.fold, self._share(found, self.axis, "f"))
+        index = {rows: linear(self.outer[0]) * EDGE + linear(high) * 8 + linear(q)}
+        index[columns] = _column(self.outer[1], across)
+        listed = {rows: self.outer[:1], columns: self.outer[1:]}
+        changed = Change(index, listed, {}).nest(one)
+        changed = replace(changed, rows=(*changed.rows, high, g, q, r, p))
         kinds.update({high: Kind.UNROLL, g: Kind.UNROLL, p: Kind.LANE})
         kinds.update({q: Kind.THREAD, r: Kind.THREAD})
         return replace(nest, nests=(changed,), kinds=tuple(kinds.items()))
 
-    def _share(self) -> Expr:
-        """One of the sums that a lane holds."""
-        (high, q), (g, r, p) = self.row, self.column
-        wholes = (*self.outer, self.steps)
-        inner = {
-            old: linear(whole) * within.size + linear(within)
-            for old, whole, within in zip(
-                (self.found.rows, self.found.columns, self.axis), wholes, self.bound, strict=True
-            )
+    def _by_lanes(self, e: Expr) -> Expr | None:
+        """A fold along the columns of an inner product, by those who hold them."""
+        if not (isinstance(e, Fold) and self.axis in e.axes) or self.found.columns in e.free:
+            return None
+        steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
+        made: Expr = Fold(
+            e.op, substitute(e.body, {self.axis: _column(steps, across)}), (steps, *across)
+        )
+        return made
+
+    @property
+    def _lane(self) -> tuple[Axis, Axis, Axis]:
+        return self.high, self.q, self.r
+
+    def _across(self, columns: Axis) -> tuple[Axis, Axis, Axis]:
+        """What walks 16 columns."""
+        return Axis(f"{columns.name}h", 2), self.r, Axis(f"{columns.name}p", 2)
+
+    def _share(self, found: Sides, axis: Axis, mark: str) -> Expr:
+        """That of the sums whose row and column it is, where a lane holds it."""
+        steps = Axis(axis.name, axis.size // self.depth)
+        sizes = (found.rows, EDGE), (found.columns, EDGE), (axis, self.depth)
+        bound = tuple(Axis(a.name + mark, size) for a, size in sizes)
+        wholes = linear(found.rows) // EDGE, linear(found.columns) // EDGE, linear(steps)
+        index = {
+            old: whole * within.size + linear(within)
+            for (old, _), whole, within in zip(sizes, wholes, bound, strict=True)
         }
-        a, b = substitute(self.found.a, inner), substitute(self.found.b, inner)
-        product: Expr = Product(a, b, self.bound, (q, r))
-        others = tuple(x for x in self.found.fold.axes if x is not self.axis)
-        last = (self.steps,) if self.steps.size > 1 else ()
+        a, b = substitute(found.a, index), substitute(found.b, index)
+        product: Expr = Product(a, b, bound, (self.q, self.r))
+        others = tuple(x for x in found.fold.axes if x is not axis)
+        last = (steps,) if steps.size > 1 else ()
         fold: Expr = Fold(Op.ADD, product, (*others, *last))
-        share: Expr = Part(fold, linear(g) * 4 + linear(high) * 2 + linear(p))
+        row, column = linear(found.rows) % EDGE, linear(found.columns) % EDGE
+        share: Expr = Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
         return share
+
+
+def _column(whole: Axis, across: tuple[Axis, Axis, Axis]) -> Linear:
+    g, r, p = map(linear, across)
+    return linear(whole) * EDGE + g * 8 + r * 2 + p
 
 
 def products_of(nest: LoopNest) -> list[Product]:

@@ -8,7 +8,7 @@
              | Declare(name, value)               an accumulator
              | Update(name, op, value)            name = name op value
              | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
-             | AcrossThreads(name, op)            combined over the threads along tx; all get it
+             | AcrossThreads(name, op, threads)   combined over so many neighbours; all get it
              | AcrossBlocks(name*, op, tile, part)
                                              parts that blocks have of folds brought together
              | Put(store)                         to memory
@@ -80,8 +80,11 @@ class AcrossLanes:
 
 @dataclass(frozen=True)
 class AcrossThreads:
+    """A name combined over threads with neighbouring numbers: all along tx, or some of a warp."""
+
     name: Name
     op: Op
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -255,8 +258,8 @@ def _text(instr: Instr) -> str:
             return f"{name.name} {_assigned(op)} {_bare(value)}"
         case AcrossLanes(name, op, source):
             return f"let {name.name}: {name.dtype} = {_combined(op)} of the lanes of {source.name}"
-        case AcrossThreads(name, op):
-            return f"{name.name} = {_combined(op)} of {name.name} over the threads along {TX}"
+        case AcrossThreads(name, op, threads):
+            return f"{name.name} = {_combined(op)} of {name.name} over {threads} threads"
         case AcrossBlocks(names, op, tile, part):
             parts = f"{part.high + 1} blocks of tile {tile}, this one {part}"
             return f"{', '.join(n.name for n in names)} = {_combined(op)} over {parts}"
@@ -331,7 +334,7 @@ def _used(instr: Instr) -> Iterator[str]:
             values = (name, value)
         case AcrossLanes(source=source):
             values = (source,)
-        case AcrossThreads(name, _):
+        case AcrossThreads(name):
             values = (name,)
         case AcrossBlocks(names):
             values = names

@@ -35,7 +35,7 @@ from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
 from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped, worth_naming
-from tinyml.codegen.tiles import by_stride
+from tinyml.codegen.tiles import by_stride, names_read
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
 from tinyml.graph import toposort
@@ -192,14 +192,7 @@ class _Emitter:
             ir.Put(first.slot, first.dtype, position, values, valid, op, once, streams)
         )
 
-    def _open(
-        self,
-        scope: Scope,
-        loops: Loops,
-        known: Known,
-        enter: Enter,
-        body: Body,
-    ) -> None:
+    def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
         """Open all loops, then write `body`; and once more for what remains after a split."""
         enter(scope, known)
         if not loops.waiting:
@@ -250,10 +243,8 @@ class _Emitter:
         inner.instrs += later
         if filled and not ahead and prod(self.block) > 1:
             inner.instrs.append(ir.Barrier())  # before the next step fills the tile again
-        begin = ir.Begin(axis) if ahead else self._begin(scope, axis, loops, known)
+        begin = self._begin(scope, axis, loops, known)
         scope.instrs += [begin, *inner.instrs, ir.End(axis)]
-        if ahead and axis is loops.whole(axis):
-            self.filler.end(scope)
         for start in begin.starts if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
         for stop in begin.stops if loops.instead else ():
@@ -261,7 +252,10 @@ class _Emitter:
 
     def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
         """All threads of a block walk alike: none of their axes counts as fixed."""
-        return crop.begin(axis, loops.only, known, scope.bound - self.apart)
+        begin = crop.begin(axis, loops.only, known, scope.bound - self.apart)
+        walked = loops.whole(axis), *loops.parts.values()  # the first steps' tiles may be there
+        ahead = any(tile.stages > 1 and tile.after in walked for tile in self.tiles)
+        return replace(begin, starts=()) if ahead else begin
 
     def _instead(self, scope: Scope, begin: ir.Begin, loops: Loops, known: Known) -> None:
         """What is done at steps that are left out."""
@@ -288,19 +282,24 @@ class _Emitter:
         for fold, level in ready.items():
             groups.setdefault((level, fold.axes), []).append(fold)
         for level, group in sorted(groups, key=lambda key: key[0]):
-            self._fold_group(scope, group, groups[level, group])
+            folds, tiles = groups[level, group], self.tiles
+            if prod(self.block) > 1 and tiles:  # others are not filled
+                read = names_read(fold.body for fold in folds)
+                self.tiles = tuple(t for t in tiles if t.name in read or not t.copies)
+            self._fold_group(scope, group, folds)
+            self.tiles = tiles
             if self.parts:
-                names = tuple(self.emit_named(scope, fold) for fold in groups[level, group])
+                names = tuple(self.emit_named(scope, fold) for fold in folds)
                 tile, part = map(numbered, (self.grid, self.parts))
-                op = groups[level, group][0].op
-                scope.instrs.append(ir.AcrossBlocks(names, op, tile, part))
+                scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""
         loops = self._loops(group).cropped(crop.needed(folds))
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
-        spread = steps if len(folds) * steps <= SEPARATE else 1
+        each = sum(lanes_of(fold.body) or 1 for fold in folds)
+        spread = steps if each * steps <= SEPARATE else 1
 
         def declare(within: Scope) -> list[list[Name]]:
             return [[self._declare(within, fold, lane) for _ in range(spread)] for fold in folds]
@@ -328,8 +327,6 @@ class _Emitter:
             self.filler.begin(scope, begun[0].after, {}, begun)
         with self.ahead.in_loop():
             long.open(scope, loops, {}, accumulators)
-        if begun:
-            self.filler.end(scope)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
 
@@ -356,8 +353,10 @@ class _Emitter:
             result = across
         if rest is not None:
             scope.instrs.append(ir.Update(result, fold.op, rest))
-        if any(a.name == ir.TX for a in fold.axes):
-            scope.instrs.append(ir.AcrossThreads(result, fold.op))
+        threads = prod(a.size for a in fold.axes if self.kind(a) is Kind.THREAD)
+        threads = self.block[0] if self.tx & {*fold.axes} else threads
+        if threads > 1:
+            scope.instrs.append(ir.AcrossThreads(result, fold.op, threads))
         scope.known[fold] = result
 
     # ---- tiles ----

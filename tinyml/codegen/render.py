@@ -158,8 +158,8 @@ class Renderer:
                 yield self.update(name, op, value)
             case ir.AcrossLanes(name, op, source):
                 yield f"{self.type_of(name)} {name.name} = {self.across_lanes(op, source)};"
-            case ir.AcrossThreads(name, op):
-                yield f"{name.name} = {self.across_threads(name, op)};"
+            case ir.AcrossThreads(name, op, threads):
+                yield f"{name.name} = {self.across_threads(name, op, threads)};"
             case ir.AcrossBlocks():
                 yield from self.across_blocks(instr)
             case ir.Put():
@@ -210,7 +210,7 @@ class Renderer:
     def across_lanes(self, op: Op, source: Name) -> str:
         raise NotImplementedError
 
-    def across_threads(self, name: Name, op: Op) -> str:
+    def across_threads(self, name: Name, op: Op, threads: int) -> str:
         raise NotImplementedError
 
     def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:

@@ -115,8 +115,8 @@ class _Threads:
             case ir.AcrossLanes(name, op, source):
                 lanes = self.value(source)
                 self._set(name, interpret.FOLD[op](lanes, axis=1, keepdims=True))
-            case ir.AcrossThreads(name, op):
-                self._set(name, self._across_threads(op, self.value(name)))
+            case ir.AcrossThreads(name, op, threads):
+                self._set(name, self._across_threads(op, self.value(name), threads))
             case ir.AcrossBlocks(names, op, _, part):
                 for name in names:
                     self._set(name, self._across_blocks(op, self.value(name), part.high + 1))
@@ -154,8 +154,8 @@ class _Threads:
             raise VerifyError(f"{self.k.name}: {name.name} cannot hold {value.shape[1]} lanes")
         self.names[name.name] = interpret.rounded(value, name.dtype)
 
-    def _across_threads(self, op: Op, value: Array) -> Array:
-        lines = value.reshape(-1, self.k.block[0], value.shape[1])
+    def _across_threads(self, op: Op, value: Array, threads: int) -> Array:
+        lines = value.reshape(-1, threads, value.shape[1])
         folded = interpret.FOLD[op](lines, axis=1, keepdims=True)
         return np.broadcast_to(folded, lines.shape).reshape(value.shape)
 

@@ -14,6 +14,7 @@ from tinyml.codegen.expr import (
     Alu,
     Expr,
     Fold,
+    Fragment,
     Load,
     Product,
     Require,
@@ -201,8 +202,12 @@ def _staged(one: Nest, tile: Tile, stage_: Linear, stages: int) -> Nest:
 
 def within_fold(nest: LoopNest, axis: Axis) -> bool:
     """Whether a fold over `axis` is made at each step of another fold."""
-    bodies = [fold.body for one in nest.nests for fold in one.folds]
-    return any(isinstance(e, Fold) and axis in e.axes for e in toposort(bodies))
+    return any(
+        isinstance(e, Fold) and axis in e.axes and e.free & {*fold.axes}
+        for one in nest.nests
+        for fold in one.folds
+        for e in toposort([fold.body])
+    )
 
 
 def check_filled(nest: LoopNest, one: Nest) -> None:
@@ -215,13 +220,13 @@ def check_filled(nest: LoopNest, one: Nest) -> None:
                 raise OptError(f"cannot fill {e.name}: {tile.name}, which reads it, comes earlier")
         loops = {a for a in one.rows if a in tile.value.free and nest.kind(a) is Kind.LOOP}
         for fold in one.folds if tile.after not in one.rows else ():
-            if not loops <= fold.free and tile.name in _read_in(fold):
+            if not loops <= fold.free and tile.name in names_read([fold.body]):
                 raise OptError(f"cannot fill {tile.name}: its rows are not those of who reads it")
 
 
-def _read_in(fold: Fold) -> set[str]:
-    """The tiles that a fold reads."""
-    return {e.name for e in toposort([fold.body]) if isinstance(e, Stored)}
+def names_read(values: Iterable[Expr]) -> set[str]:
+    """The tiles that values are made of."""
+    return {e.name for e in toposort(values) if isinstance(e, (Stored, Fragment))}
 
 
 def ways(one: Nest, slot: int) -> list[Expr]:
@@ -269,7 +274,9 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
 def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
     """The axes whose step is known when `after` begins one."""
     order = [a for a in one.axes if nest.kind(a) is Kind.GRID]
-    loops = [a for a in one.axes if nest.kind(a) is Kind.LOOP]
+    within = {a for group in one.groups if after in group for a in group}
+    apart = {a for fold in one.folds if after not in fold.axes for a in fold.axes} - within
+    loops = [a for a in one.axes if nest.kind(a) is Kind.LOOP and a not in apart]
     return {*order, *loops[: loops.index(after) + 1]} if after in loops else {*order, after}
 
 

@@ -26,7 +26,7 @@ from tinyml.errors import TinymlError
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.schedule.labels import MIXED, Use, step, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import ASKED, contracts
+from tinyml.schedule.units import ASKED, CARDS, contracts, multiplies_halves
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
@@ -36,6 +36,7 @@ LONG_ROW = 16384
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 16  # elements of such a row
 MOST_PACKED = 1 << 22  # elements of the factor that each row of the product walks
+WIDEST = 128  # what a card's product folds, and columns of what is made of it
 
 Place = dict[int, int]  # axis of a unit's domain -> row
 
@@ -242,14 +243,17 @@ class Fusion:
         within = [
             prod(domain(m)) // max(1, prod(middle.rows)) for m in (*head.members, *tail.members)
         ]
+        devices = {m.device for m in members}
+        kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
+        narrow = max(within) <= WIDEST * row and all(
+            map(multiplies_halves, (*head.members, *tail.members))
+        )
         return (
-            {m.device for m in members} <= CACHED
+            (kept or (devices <= CARDS and narrow))
             and len(members) <= MOST_MEMBERS
             and head.nodes + middle.nodes + tail.nodes <= MOST_NODES
             and not any(isinstance(m, (lazy.Copy, lazy.Scatter, lazy.Assign)) for m in members)
             and all(m.size for m in members)
-            and row <= MOST_KEPT
-            and max(within) <= MOST_PACKED
         )
 
     def _connected_around(self, above: Group, below: Group) -> bool:

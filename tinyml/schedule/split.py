@@ -16,7 +16,7 @@ from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import REDUCE, Movement, Op
-from tinyml.schedule.units import contracts
+from tinyml.schedule.units import CARDS, contracts
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 FEW_PRODUCTS = 65536  # more results of a product do, where one axis is as long as LARGE
@@ -155,10 +155,11 @@ def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
 def _is_long_product(node: lazy.Reduce) -> bool:
     """Whether a product of matrices has one long axis, and no factor is folded along it before.
 
-    Such a factor, as attention's weights are, waits in a cache from one fold to the next.
+    Such a factor, as attention's weights are, waits in a cache from one fold to the next. On a card
+    blocks have pieces of the fold in one launch.
     """
     long = any(node.sources[0].shape[a] >= LARGE for a in node.axes)
-    if not (long and contracts(node)):
+    if not (long and contracts(node)) or node.device in CARDS:
         return False
     read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
     return all(contracts(e) for e in read if isinstance(e, lazy.Reduce))

@@ -16,6 +16,9 @@ MOST_LOADS = 24  # buffers that one expression reads
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
 ASKED = "asked for"
+CARDS = frozenset(
+    {"CUDA", "EMU"}
+)  # devices whose blocks share a fold, and whose warps keep products
 SHARED = 24  # the same, for a value that several readers read once each
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
@@ -153,6 +156,24 @@ def contracts(unit: LazyBuffer) -> bool:
     if not (isinstance(node, lazy.Map) and node.op is Op.MUL):
         return False
     return all(_repeats(source) for source in node.sources)
+
+
+def multiplies_halves(unit: LazyBuffer) -> bool:
+    """Whether a unit, if it is a product of matrices, multiplies halves as they are."""
+    if not contracts(unit):
+        return True
+    product = unit.sources[0]
+    return (
+        type(product) is lazy.Map and product.op is Op.MUL and all(map(_is_half, product.sources))
+    )
+
+
+def _is_half(node: LazyBuffer) -> bool:
+    while isinstance(node, lazy.Move) or (type(node) is lazy.Map and node.op is Op.CAST):
+        if node.dtype.is_half:
+            return True
+        node = node.sources[0]
+    return node.dtype.is_half
 
 
 def _repeats(node: LazyBuffer) -> bool:

@@ -1,0 +1,76 @@
+"""A card that is not there: what codegen is told of it, an emulator and a compiler for it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import stages
+
+from tinyml.dtype import to_compute, to_storage
+from tinyml.errors import DeviceError
+from tinyml.kernel import Kernel
+from tinyml.program import Program
+from tinyml.runtime import nvcc
+from tinyml.runtime.emu import EmuMachine, ThreadOrder
+from tinyml.runtime.machine import Buffer
+
+CARD = replace(stages.CUDA, cores=132, cache=227 << 10, capability=90)
+
+
+def on_emu(program: Program, order: ThreadOrder) -> stages.Runner:
+    executable = EmuMachine(order=order).load([program])[0]
+
+    def run(k: Kernel, arrays: Sequence[stages.Array]) -> None:
+        machine = stages.device("EMU").machine
+        pairs = zip(arrays, k.slots, strict=True)
+        buffers = [Buffer(machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
+        executable.launch([b.memory for b in buffers])
+        (output,) = k.outputs
+        shape, dtype = k.slots[output.slot]
+        arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)
+
+    return run
+
+
+@functools.cache
+def tools() -> nvcc.Toolchain:
+    return nvcc.find()
+
+
+def compiled(program: Program, architecture: str, folder: Path) -> tuple[nvcc.Resources, Path]:
+    """What a kernel takes of a multiprocessor, and its cubin."""
+    try:
+        cubin, output = tools().compile(program.text, architecture)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    place = folder / f"{program.name}_{architecture}.cubin"
+    place.write_bytes(cubin)
+    return nvcc.parse_resources(output)[program.name], place
+
+
+def instructions(cubin: Path) -> Counter[str]:
+    """How many there are of each, by cuobjdump; skips where there is none."""
+    found = next(_dumpers(), None)
+    if found is None:
+        pytest.skip("no cuobjdump with nvdisasm: pip install nvidia-cuda-cuobjdump nvidia-nvdisasm")
+    path = os.pathsep.join([str(found.parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [found, "-sass", cubin], capture_output=True, text=True, check=True, env={"PATH": path}
+    )
+    line = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+ )?([A-Z][\w.]+)", re.MULTILINE)
+    return Counter(line.findall(done.stdout))
+
+
+def _dumpers() -> Iterator[Path]:
+    for folder in (*os.environ["PATH"].split(os.pathsep), "/usr/local/cuda/bin"):
+        if all(shutil.which(tool, path=folder) for tool in ("cuobjdump", "nvdisasm")):
+            yield Path(folder, "cuobjdump")
