@@ -23,6 +23,7 @@ from tinyml.functional.axes import (
 from tinyml.functional.compensated import fma
 from tinyml.functional.composed import with_gradient, with_slope
 from tinyml.functional.precision import in_float32, to_float
+from tinyml.functional.reduction import largest
 from tinyml.functional.unary import expm1, log1p
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def hardswish(x: Tensor) -> Tensor:
 
 def _not_above_zero(x: Tensor, axis: int) -> Tensor:
     """x less its largest element along an axis, so that no exp of it overflows."""
-    return x - x.detach().max(axis, keepdim=True) if x.numel() else x
+    return x - largest(x, axis) if x.numel() else x
 
 
 @in_float32

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tinyml.dtype import bool_, float32
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors
+from tinyml.functional.reduction import largest
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -63,7 +64,7 @@ def _check(x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> N
 
 def _softmax(x: Tensor) -> Tensor:
     """Softmax along the last axis, 0 where all is -inf."""
-    top = x.detach().max(-1, keepdim=True)
+    top = largest(x, -1)
     power = (x - (top == -float("inf")).where(0, top)).exp()
     total = power.sum(-1, keepdim=True)
     return power / (total == 0).where(1, total)

@@ -49,8 +49,9 @@ def _classes(op: str, scores: Tensor, classes: Tensor) -> Tensor:
 
 def _at(scores: Tensor, classes: Tensor) -> Tensor:
     """scores[i, classes[i], ..]."""
-    axis = _class_axis(scores)
-    return scores._gather(axis, classes.unsqueeze(axis)).squeeze(axis)
+    axis, shape = _class_axis(scores), classes.shape
+    index = classes._reshape_to((*shape[:axis], 1, *shape[axis:]))
+    return scores._gather(axis, index)._reshape_to(shape)
 
 
 @in_float32
@@ -119,7 +120,7 @@ def sparse_categorical_crossentropy(
     scores = log_softmax(x, -1)
     counts = Y.ne(ignore_index)
     classes = bounded.classes("sparse_categorical_crossentropy", counts.where(Y, 0), x.shape[-1])
-    chosen = scores._gather(x.ndim - 1, classes.unsqueeze(-1)).squeeze(-1)
+    chosen = scores._gather(x.ndim - 1, classes._reshape_to((*Y.shape, 1)))._reshape_to(Y.shape)
     losses = chosen * (label_smoothing - 1)
     if label_smoothing:
         losses = losses - scores.mean(-1) * label_smoothing

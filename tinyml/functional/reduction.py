@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tinyml import mlops
+from tinyml import lazy, mlops
 from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
 from tinyml.dtypes import to_dtype
 from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32
+from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along
 
 if TYPE_CHECKING:
@@ -170,10 +171,15 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return result if keepdim else _without(result, axes)
 
 
+def largest(x: Tensor, axes: Axes) -> Tensor:
+    """The largest element along axes, which stay: a number to compositions, without a gradient."""
+    return x._constant(lazy.reduce_(Op.MAX, x.lazy, resolve_axes(axes, x.ndim, "max")))
+
+
 def exponentials(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
     """(the sum of exp(x - high), high), with `high` such that nothing overflows; axes stay."""
     named = resolve_axes(axes, x.ndim, "logsumexp")
-    high = _reduced(mlops.ReduceMax, x.detach(), named, keepdim=True)
+    high = largest(x, named)
     high = high.isfinite().where(high, 0)
     return (x - high).exp().sum(named, keepdim=True), high
 
