@@ -271,7 +271,7 @@ def _attentions() -> list[Workload]:
 
 
 def for_cards() -> list[Workload]:
-    """Products of matrices that keep a card busy and that no CPU should be asked for."""
+    """Products and attention of halves, and what keeps a card busy that no CPU should be given."""
     sizes = [
         (8192, 8192, 8192),
         (4096, 4096, 4096),
@@ -282,7 +282,12 @@ def for_cards() -> list[Workload]:
     halves = [
         replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=5e-3) for work in products
     ]
-    return [*halves, products[1]]
+    attentions = [
+        replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=1e-2)
+        for work in _attentions()
+        if work.gradients is None
+    ]
+    return [*halves, products[1], *attentions]
 
 
 def kernels() -> list[Workload]:

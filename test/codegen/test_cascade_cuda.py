@@ -84,6 +84,15 @@ def test_threads_in_any_order() -> None:
         assert_right(made, on_emu(program, order))
 
 
+def test_rows_are_walked_twice_or_thrice() -> None:
+    """Weights in bfloat16 are divided last, so that their sum is made beside the values."""
+    for dtype, walks in ((bfloat16, 2), (float16, 3)):
+        q, k, v = given(1, 2, 64, 256, 32, dtype=dtype)
+        made = one_kernel(q.scaled_dot_product_attention(k, v))
+        assert compile(made, BUSY).source.count("for (int r0 = ") == walks
+        assert_right(made, stages.simulated(BUSY, None))
+
+
 def test_masks_heads_that_share_keys_and_one_buffer() -> None:
     q, _, _ = given(1, 4, 33, 33, 8)
     _, k, v = given(1, 2, 33, 33, 8)

@@ -36,6 +36,7 @@ from tinyml.codegen.expr import (
     Stored,
     substitute,
 )
+from tinyml.codegen.keep import divided_last
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, rewritten
 from tinyml.codegen.tiles import reading
@@ -131,7 +132,7 @@ def _exactly(factor: Expr) -> Expr:
 
 def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
     """The fold over `axis` made of matrix products, `depth` steps of it in each."""
-    one = nest.nests[0]
+    one = divided_last(nest.nests[0])
     found = sides_of(one) if len(nest.nests) == 1 else None
     inner = sides_within(one, found) if found is not None else None
     if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
@@ -165,10 +166,13 @@ class _Fragments:
         kinds = dict(nest.kinds)
         for sides in inner:
             one = reading(one, sides.fold, self._share(sides, sides.longest, "e"))
-            one = rewritten(one, self._by_lanes)
             kinds.update({a: Kind.UNROLL for a in self._across(self.axis) if a is not r})
         found = sides_of(one)
         assert found is not None
+        while fold := next((f for f in one.folds if self._walks_columns(f)), None):
+            one = reading(one, fold, self._by_lanes(fold, fold in toposort([found.fold])))
+            found = sides_of(one)
+            assert found is not None
         one = reading(one, found.fold, self._share(found, self.axis, "f"))
         index = {rows: linear(self.outer[0]) * EDGE + linear(high) * 8 + linear(q)}
         index[columns] = _column(self.outer[1], across)
@@ -179,14 +183,18 @@ class _Fragments:
         kinds.update({q: Kind.THREAD, r: Kind.THREAD})
         return replace(nest, nests=(changed,), kinds=tuple(kinds.items()))
 
-    def _by_lanes(self, e: Expr) -> Expr | None:
-        """A fold along the columns of an inner product, by those who hold them."""
-        if not (isinstance(e, Fold) and self.axis in e.axes) or self.found.columns in e.free:
-            return None
+    def _walks_columns(self, fold: Fold) -> bool:
+        """Whether a fold walks columns of an inner product."""
+        return self.axis in fold.axes and self.found.columns not in fold.free
+
+    def _by_lanes(self, fold: Fold, before: bool) -> Expr:
+        """The fold made by those who hold the columns: before the products, or beside them."""
         steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
-        made: Expr = Fold(
-            e.op, substitute(e.body, {self.axis: _column(steps, across)}), (steps, *across)
-        )
+        body = substitute(fold.body, {self.axis: _column(steps, across)})
+        if before:
+            made: Expr = Fold(fold.op, body, (steps, *across))
+        else:
+            made = Fold(fold.op, Fold(fold.op, body, across), (steps,))
         return made
 
     @property

@@ -30,6 +30,7 @@ from tinyml.codegen.tiles import (
     with_tile,
     within_fold,
 )
+from tinyml.dtype import bfloat16
 from tinyml.graph import toposort
 from tinyml.index import Axis, both, inside, linear, row_major
 from tinyml.ops import WORK, Op
@@ -45,7 +46,7 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     kept, kinds = [], dict(nest.kinds)
     number = sum(len(one.tiles) for one in nest.nests)
     for one in nest.nests:
-        one = _divided_last(one)
+        one = divided_last(one)
         same = _next_values(one, walked_before(nest, one, after)) if after in one.axes else ()
         if not same:
             kept.append(one)
@@ -101,8 +102,11 @@ def _reads_tile(e: Expr) -> bool:
     return isinstance(e, Stored)
 
 
-def _divided_last(one: Nest) -> Nest:
-    """Sums of quotients by what the sum does not walk become quotients of sums."""
+def divided_last(one: Nest) -> Nest:
+    """Sums of quotients by what the sum does not walk become quotients of sums.
+
+    Quotients that are rounded to bfloat16, too: what is rounded instead has the same exponents.
+    """
 
     def rule(e: Expr) -> Expr | None:
         if not (isinstance(e, Fold) and e.op is Op.ADD and not e.dtype.is_half):
@@ -121,6 +125,14 @@ def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
     if not (isinstance(body, Alu) and body.dtype is fold.dtype):
         return
     left, right = (*body.operands, body)[:2]
+    if (
+        body.op is Op.CAST
+        and isinstance(left, Alu)
+        and left.op is Op.CAST
+        and left.dtype is bfloat16
+    ):
+        for whole, divisor in _divisors(left.operands[0], fold):
+            yield alu(Op.CAST, body.dtype, alu(Op.CAST, bfloat16, whole)), divisor
     if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and isinstance(left, Alu):
         yield left, right
     elif body.op is Op.MUL:

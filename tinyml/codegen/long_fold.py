@@ -69,7 +69,8 @@ class LongFold:
         self.open_loops, self.open_rests, self.begin = open_loops, open_rests, begin
         self.folds, self.declare = folds, declare
         self.enter, self.body = enter, body
-        self.sums = any(map(is_rounded, folds))
+        alone = not any(isinstance(fold.body, Product) for fold in folds)  # those fill registers
+        self.sums = alone and any(map(is_rounded, folds))
         # where sums fill the registers, those that wait are in memory: they are added to less often
         self.steps = STEPS * 8 if len(folds) >= 8 else STEPS
 
