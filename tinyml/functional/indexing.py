@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyml import mlops
+from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
@@ -209,6 +209,8 @@ def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
 
 def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """The primitive: shapes agree on all other axes, indices are in range."""
+    if lazy.is_number(x._lazy):
+        x = x.contiguous()  # in memory, or no index would be computed, and none found outside
     return x._apply(mlops.Gather(axis), index)
 
 
