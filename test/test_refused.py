@@ -199,6 +199,7 @@ OWN: dict[str, list[Case]] = {
     "cat": [
         (ShapeError, r"\(2, 3\) and \(2, 2\).*every axis but 0", lambda: X.cat(Tensor.zeros(2, 2))),
         (TypeError, "part 1 must be a Tensor", lambda: X.cat("a")),
+        (ShapeError, "axis as dim=", lambda: Tensor.cat([X, X], 0)),
         (DeviceError, "one device", lambda: X.cat(FAR)),
         (ShapeError, "use stack", lambda: Tensor(1.0).cat(Tensor(2.0))),
     ],

@@ -36,6 +36,8 @@ def test_made_from_anything(device: str) -> None:
     assert Tensor([[]]).shape == (1, 0)
     assert Tensor(None).shape == (0,)
     assert Tensor(b"\x01\x02").tolist() == [1, 2]
+    with pytest.raises(AttributeError, match=r"replaced by \.assign"):
+        made[0].data = numbers
     assert Tensor([1, 2.5]).dtype is dtypes.float32
 
 

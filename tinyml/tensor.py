@@ -265,9 +265,14 @@ class Tensor(metaclass=Trains):
 
     numpy = values.to_numpy
 
-    def data(self) -> memoryview:
-        """The values as a buffer."""
-        return self.numpy().data
+    @property
+    def data(self) -> Callable[[], memoryview]:
+        """`data()`: the values as a buffer. Nothing can be put in its place."""
+        return lambda: self.numpy().data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise AttributeError("data: the values of a tensor are replaced by .assign()")
 
     item = values.item
     tolist = values.tolist

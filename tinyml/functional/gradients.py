@@ -52,6 +52,9 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
             "a gradient; give requires_grad=True to a floating tensor before computing with it"
         )
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
+    for leaf in found:
+        check_differentiable(leaf)
+        check_given("backward", leaf)
     with autograd.no_grad():
         for leaf, grad in found.items():
             if leaf.grad is None:  # a tensor of its own, because it may be assigned to
@@ -60,6 +63,13 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
                 leaf.grad.lazy = (leaf.grad + grad).lazy
                 leaf.grad._assigned = mode.count()  # its views are to see it
     return x
+
+
+def check_given(op: str, x: Tensor) -> None:
+    """That what somebody may have set as `.grad` can be the gradient of x."""
+    check_tensors(op, x, grad=x.grad)
+    if x.grad is not None and x.grad.shape != x.shape:
+        raise GradientError(f"{op}: .grad {x.grad.shape} of a tensor must have its shape {x.shape}")
 
 
 def gradient(x: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:

@@ -90,7 +90,7 @@ def _all_of(op: str, x: Any, others: Sequence[Any]) -> list[Tensor]:
         raise ShapeError(f"{op}: at least one tensor is needed")
     for number, part in enumerate(given):
         if not listed and isinstance(part, (list, tuple)):
-            raise ShapeError(f"{op}: takes tensors, or one list of them; not both at once")
+            raise ShapeError(f"{op}: takes tensors or one list of them, and the axis as dim=")
         if not hasattr(part, "_lazy"):
             raise wrong_type(op, f"part {number}", "a Tensor", part)
         if part._lazy.device != given[0]._lazy.device:

@@ -16,7 +16,7 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional.axes import number, wrong_type
-from tinyml.functional.gradients import is_leaf
+from tinyml.functional.gradients import check_given, is_leaf
 from tinyml.tensor import Tensor
 
 
@@ -95,6 +95,7 @@ class Optimizer:
                 f"parameter {i} of {len(self.params)}, with shape {p.shape}, has no gradient: "
                 "call backward() on a loss that depends on it before step()"
             )
+        check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
 
     def _make_state(self) -> list[Tensor]:
