@@ -74,6 +74,10 @@ def test_what_has_no_gradient_says_so() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     with pytest.raises(GradientError, match="one number"):
         (x * 2).backward()
+    one = Tensor([3.0], requires_grad=True)
+    (one * one).backward()  # one number, too
+    assert one.grad is not None
+    assert one.grad.tolist() == [6.0]
     with pytest.raises(GradientError, match="not in the graph"):
         (x * 2).sum().gradient(Tensor([1.0]))
     with pytest.raises(GradientError, match="only floats"):

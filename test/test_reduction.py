@@ -62,6 +62,23 @@ def test_nan_is_kept_and_ties_take_the_first(device: str, compare: Compare) -> N
     )
 
 
+def test_variance_of_fewer_than_the_correction(device: str, compare: Compare) -> None:
+    """It is infinite, and its gradient what torch says: of all axes, and of some."""
+    t = Tensor([[1.0, 2.0, 6.0], [3.0, 3.0, 3.0]])
+    (of_all,) = t.var(correction=9).gradient(t)
+    (of_rows,) = t.var(1, correction=5).sum().gradient(t)
+    (of_roots,) = t[:1].std(1, correction=5).sum().gradient(t)
+    all_wanted = np.array([[1, 1, 1], [np.nan] * 3]) * np.inf
+    compare(
+        {
+            "var": (t.var(1, correction=5), [np.inf, np.nan]),
+            "all axes": (of_all, all_wanted),
+            "rows": (of_rows, [[2, 1, -3], [0, 0, 0]]),
+            "roots": (of_roots, np.zeros((2, 3))),
+        }
+    )
+
+
 def test_dtypes_of_sums(device: str) -> None:
     big = Tensor(np.array([2**31 - 1, 5], np.int32))
     half = Tensor(np.full(4096, 1.001, np.float16))

@@ -268,13 +268,6 @@ def _const(value: Any, sign: str, dtype: DType, device: str, shape: Shape) -> La
     return expand(reshape(scalar, (1,) * len(shape)), shape) if shape else scalar
 
 
-def is_number(x: LazyBuffer) -> bool:
-    """Whether x is a constant, moved at most."""
-    while type(x) is Move:
-        x = x.sources[0]
-    return type(x) is Const
-
-
 def iota(n: int, dtype: DType, device: str) -> LazyBuffer:
     """0, 1, ..., n - 1, of shape (n,)."""
     if not dtype.is_int:

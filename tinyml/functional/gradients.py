@@ -84,12 +84,12 @@ def gradient(x: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> lis
 def _seed(op: str, x: Tensor, gradient: Tensor | None) -> Tensor:
     """Where the walk back starts: the gradient of x, which is 1 for one number."""
     if gradient is None:
-        if x.shape != ():
+        if x.numel() != 1:
             raise GradientError(
                 f"{op} starts from one number, not from shape {x.shape}; reduce it with "
                 ".sum() or .mean(), or pass gradient="
             )
-        return x._full((), 1, x.dtype)
+        return x._full(x.shape, 1, x.dtype)
     if gradient.shape != x.shape and gradient.numel() == x.numel() == 1:
         gradient = gradient.reshape(x.shape)  # one number is one number
     if gradient.shape != x.shape:

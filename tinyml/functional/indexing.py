@@ -209,7 +209,10 @@ def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
 
 def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """The primitive: shapes agree on all other axes, indices are in range."""
-    if lazy.is_number(x._lazy):
+    table = x._lazy
+    while type(table) is lazy.Move:
+        table = table.sources[0]
+    if type(table) is lazy.Const:
         x = x.contiguous()  # in memory, or no index would be computed, and none found outside
     return x._apply(mlops.Gather(axis), index)
 

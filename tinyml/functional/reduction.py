@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, mlops
@@ -126,7 +127,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
         return _centred(x, axes).square().sum(axes, keepdim=True) / divisor
 
     def rule(grad: Tensor, _: Tensor, x: Tensor) -> mlops.Grads:
-        return (grad * 2 * _centred(x, axes) / divisor,)
+        return (_var_rule(grad, x, axis, axes, correction),)
 
     result = with_gradient(total, rule, x)
     return result if keepdim else _without(result, axes)
@@ -136,14 +137,24 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The root of the variance; where it is 0, so is its gradient."""
     axes = _axes(x, axis, "std")
-    divisor = max(0, size_along(x.shape, axes) - correction)
 
     def rule(grad: Tensor, out: Tensor, x: Tensor) -> mlops.Grads:
         flat = out == 0
-        return (flat.where(0, grad / flat.where(1, out)) * _centred(x, axes) / divisor,)
+        of_var = flat.where(0, grad / (flat.where(1, out) * 2))
+        return (_var_rule(of_var, x, axis, axes, correction),)
 
     result = with_gradient(lambda x: var(x, axes, True, correction).sqrt(), rule, x)
     return result if keepdim else _without(result, axes)
+
+
+def _var_rule(
+    grad: Tensor, x: Tensor, axis: Axes, axes: tuple[int, ...], correction: int
+) -> Tensor:
+    """The gradient of the variance; as torch has it where nothing is left to divide by."""
+    centred, rest = _centred(x, axes), size_along(x.shape, axes) - correction
+    if rest <= 0 and (axis is None or x.ndim == 0):
+        return grad * (centred == 0).where(nan, inf)
+    return grad * 2 * centred / rest
 
 
 def std_mean(
