@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyml import lazy, mlops
+from tinyml import mlops
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
@@ -24,7 +24,7 @@ from tinyml.functional.axes import (
     whole,
     wrong_type,
 )
-from tinyml.functional.bounded import classes, wrapped
+from tinyml.functional.bounded import classes, table, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import pad_by
 from tinyml.functional.path import Path
@@ -209,12 +209,7 @@ def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
 
 def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """The primitive: shapes agree on all other axes, indices are in range."""
-    table = x._lazy
-    while type(table) is lazy.Move:
-        table = table.sources[0]
-    if type(table) is lazy.Const:
-        x = x.contiguous()  # in memory, or no index would be computed, and none found outside
-    return x._apply(mlops.Gather(axis), index)
+    return table(x)._apply(mlops.Gather(axis), index)
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
