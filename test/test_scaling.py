@@ -14,6 +14,7 @@ import stages
 from graphs import add, leaf, mul
 
 from tinyml import Tensor, lazy
+from tinyml.codegen.compile import compile
 from tinyml.device import Device
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
@@ -154,6 +155,19 @@ def test_realizing_by_a_plan_that_is_known(shape: str, most: int) -> None:
     assert four_times - twice < BOUND * (twice - once)
     nodes = len(toposort(recorded(80))) - len(toposort(recorded(40)))
     assert (four_times - twice) / nodes < most, "lines of Python for each further node"
+
+
+@pytest.mark.parametrize(
+    ("roots", "most"),
+    [
+        ([graphs.matmul(leaf(48, 64), leaf(64, 48))], 7000),
+        ([graphs.softmax(leaf(16, 104))], 7000),
+    ],
+    ids=["product", "softmax"],
+)
+def test_a_new_kernel_takes_few_calls(roots: list[LazyBuffer], most: int) -> None:
+    k = stages.kernels_of(schedule(roots))[-1]
+    assert calls(lambda: compile(k, stages.C)) < most
 
 
 def test_a_chain_of_a_hundred_thousand_ops() -> None:

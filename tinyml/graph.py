@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Container, Hashable, Iterable
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
-
-
-class _Entry(weakref.ref[Any]):
-    """A node in the table of `Interned`, and the parts by which it is found."""
-
-    __slots__ = ("key",)
-    key: Hashable
-
-
-class Interned(type):
-    """Metaclass: two nodes built from equal parts are one object, so `is` is equality.
-
-    Graphs share subtrees. Comparing them by structure walks a shared subtree once per path
-    to it, which is exponential; comparing them by identity is free.
-    """
-
-    def __call__(cls, *parts: Any) -> Any:
-        key = (cls, *parts)
-        entry = _interned.get(key)
-        node = None if entry is None else entry()
-        if node is None:
-            node = _make(cls, *parts)
-            entry = _interned[key] = _Entry(node, _forget)
-            entry.key = key
-        return node
-
-
-_interned: dict[Hashable, _Entry] = {}
-_make = type.__call__
-
-
-def _forget(entry: _Entry) -> None:
-    if _interned.get(entry.key) is entry:  # else there is an equal node again
-        del _interned[entry.key]
+from weakref import ref
 
 
 class Known:
-    """Nodes that are alive, by keys that hold no other node: for those that every op makes.
+    """Nodes that are alive, by what they are made of: nobody waits for one to die.
 
-    A key names the sources by their ids. They live as long as the node does, and once it is dead
-    its key leads nowhere. So nobody waits for a node to die; the dead are dropped now and then.
+    The dead are dropped now and then. Until then a key holds what it names, so keys of those that
+    every op makes name their sources by ids: they live as long as the node does, and once it is
+    dead its key leads nowhere.
     """
 
     __slots__ = ("listeners", "nodes", "room")
 
     def __init__(self) -> None:
-        self.nodes: dict[Hashable, weakref.ref[Any]] = {}
+        self.nodes: dict[Hashable, ref[Any]] = {}
         self.room = 256
         self.listeners: list[Callable[[Any], None]] = []  # are told of each new node
 
@@ -63,6 +30,44 @@ class Known:
         """Drop the dead. (Of equal nodes that two threads make at once both may live on.)"""
         alive = {key: node for key, node in self.nodes.copy().items() if node() is not None}
         self.nodes, self.room = alive, 2 * len(alive) + 256
+
+
+class _Held(Known):
+    """Nodes whose keys hold others."""
+
+    __slots__ = ()
+
+    def sweep(self) -> None:
+        entries = list(self.nodes.copy().items())
+        while entries:  # from the latest on, so that what only a dead one's key held is dead, too
+            key, reference = entries.pop()
+            if reference() is None and self.nodes.get(key) is reference:
+                self.nodes.pop(key, None)
+        self.room = 2 * len(self.nodes) + 256
+
+
+_held = _Held()
+_nodes = _held.nodes
+_make = type.__call__
+
+
+class Interned(type):
+    """Metaclass: two nodes built from equal parts are one object, so `is` is equality.
+
+    Graphs share subtrees. Comparing them by structure walks a shared subtree once per path
+    to it, which is exponential; comparing them by identity is free.
+    """
+
+    def __call__(cls, *parts: Any) -> Any:
+        key = cls, parts
+        reference = _nodes.get(key)
+        node = None if reference is None else reference()
+        if node is None:
+            node = _make(cls, *parts)
+            _nodes[key] = ref(node)
+            if len(_nodes) > _held.room:
+                _held.sweep()
+        return node
 
 
 class HasSources(Protocol):

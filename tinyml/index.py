@@ -11,6 +11,7 @@ divisors are positive and division rounds towards minus infinity.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -149,9 +150,9 @@ class Linear(metaclass=Interned):
     def __mul__(self, by: int) -> Linear:
         if by == 0:
             return ZERO
-        if by == 1:
+        if by == 1 or self is ZERO:
             return self
-        return Linear(tuple((a, f * by) for a, f in self.terms), self.constant * by)
+        return Linear(tuple([(a, f * by) for a, f in self.terms]), self.constant * by)
 
     __rmul__ = __mul__
 
@@ -240,6 +241,7 @@ def _looked_in(atom: Atom) -> tuple[Looked, ...]:
     return ()
 
 
+@lru_cache(maxsize=4096)  # the same few axes and numbers again and again
 def linear(value: Atom | int) -> Linear:
     """An atom or a number as a Linear. An axis of size 1 is 0."""
     if isinstance(value, int):

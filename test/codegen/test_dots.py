@@ -57,6 +57,11 @@ def test_so_are_the_weights_of_small_convolutions(inner: int, outer: int) -> Non
     stages.assert_right(k, 1e-4)
 
 
+def test_of_equal_windows_axes_the_inner_one_is_written_out() -> None:
+    opts, _ = choose(lower(weights_gradient(4, 3, 8, 8)), stages.C)
+    assert [opt.axis for opt in opts if opt.kind is OptKind.UNROLL] == ["i0", "i3"]
+
+
 def test_sums_wait_while_images_pass_through_the_cache() -> None:
     opts, _ = choose(lower(weights_gradient(8, 4, 8, 64)), stages.C)
     (blocked,) = [opt for opt in opts if opt.kind is OptKind.BLOCK]

@@ -83,7 +83,7 @@ class CRenderer(CLanes):
         looked = any(self.lanes(s) > 1 for s in e.sources)
         shared = lane is None or not any(lane in v.free for v in e.valid)
         if lane is not None and not looked and shared and e.position.stride(lane) == 1:
-            start = self.index(e.position.substitute({lane: linear(0)}))
+            start = self.index(e.position, lane)
             kind = self._memory_vector(e.dtype, lanes)
             text = f"*(const {kind} *)(slot{e.slot} + {wrap(start, 12)})", UNARY
             converted = self._from_memory(text, e.dtype, lanes)
@@ -131,7 +131,7 @@ class CRenderer(CLanes):
             yield from self._put_apart(put, lane)
 
     def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
-        start = self.index(put.position.substitute({lane: linear(0)}))
+        start = self.index(put.position, lane)
         kind = self._memory_vector(put.dtype, lane.size)
         place = f"*({kind} *)(slot{put.slot} + {wrap(start, 12)})"
         text = self.text(put.values[0], lane.size)
@@ -177,11 +177,11 @@ class CRenderer(CLanes):
         lanes = lane.size if lane is not None else 1
         if lane is not None and put.index.stride(lane) != 1:
             raise TypeError(f"{self.k.name}: {put.tile} does not lie along {lane.name}")
-        start = put.index.substitute({lane: linear(0)}) if lane is not None else put.index
-        place: Text = f"{put.tile}[{self.index(start)[0]}]", ATOM
+        start = self.index(put.index, lane)
+        place: Text = f"{put.tile}[{start[0]}]", ATOM
         if lane is not None:
             kind = self.vector(put.dtype, lanes)
-            place = f"*({kind} *)({put.tile} + {wrap(self.index(start), 12)})", UNARY
+            place = f"*({kind} *)({put.tile} + {wrap(start, 12)})", UNARY
         text = self.text(put.value, lanes)
         if put.op is not None:
             text = self.alu(put.op, put.dtype, [place, text], lanes)
@@ -191,10 +191,10 @@ class CRenderer(CLanes):
         lane = next(iter(e.free & self.k.lanes), None)
         if lane is None or lanes == 1:
             return f"{e.name}[{self.index(e.index)[0]}]", ATOM
-        start = self.index(e.index.substitute({lane: linear(0)}))
         kind = self.vector(e.dtype, lanes)
         if e.index.stride(lane) == 1:
-            return f"*(const {kind} *)({e.name} + {wrap(start, 12)})", UNARY
+            start = wrap(self.index(e.index, lane), 12)
+            return f"*(const {kind} *)({e.name} + {start})", UNARY
         steps = [self.index(e.index.substitute({lane: linear(n)}))[0] for n in range(lanes)]
         return f"({kind}){{{', '.join(f'{e.name}[{s}]' for s in steps)}}}", ATOM
 

@@ -5,6 +5,8 @@ A vector of bools is a vector of int32 that are 0 or -1, whatever was compared.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.c_text import (
     HALF,
@@ -54,6 +56,14 @@ def _suffix(dtype: DType) -> str:
     return "f" if dtype is float32 else ""
 
 
+@lru_cache
+def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
+    """A vector type in registers, and its definition."""
+    kept = register(dtype)
+    name, kind = f"{SHORT[kept.name]}x{lanes}", "int" if dtype is bool_ else TYPES[kept.name]
+    return name, vector_type(name, kind, 4 if dtype is bool_ else kept.itemsize, lanes)
+
+
 class CValues(Renderer):
     """Types and ops in C, on scalars and on vectors."""
 
@@ -61,10 +71,8 @@ class CValues(Renderer):
 
     def vector(self, dtype: DType, lanes: int) -> str:
         """The name of a vector type, defined in the prelude."""
-        name = f"{SHORT[register(dtype).name]}x{lanes}"
-        kind = "int" if dtype is bool_ else TYPES[register(dtype).name]
-        size = 4 if dtype is bool_ else register(dtype).itemsize
-        self.prelude[vector_type(name, kind, size, lanes)] = None
+        name, definition = _vector(dtype, lanes)
+        self.prelude[definition] = None
         return name
 
     def _memory_vector(self, dtype: DType, lanes: int) -> str:

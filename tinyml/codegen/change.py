@@ -49,11 +49,9 @@ class OptError(TinymlError, ValueError):
 
 def find(nest: LoopNest, name: str) -> Axis:
     """The axis of that name; OptError if there is none."""
-    for one in nest.nests:
-        for axis in one.axes:
-            if axis.name == name:
-                return axis
-    raise OptError(f"no axis {name} in {nest.name}")
+    if name not in nest.named:
+        raise OptError(f"no axis {name} in {nest.name}")
+    return nest.named[name]
 
 
 def is_row(nest: LoopNest, axis: Axis) -> bool:
@@ -170,9 +168,12 @@ class Change:
         return self.listed[axis][0] if axis in self.listed else axis
 
     def store(self, store: Store) -> Store:
-        guards = [g for a in store.position.free | store.value.free for g in self.guards.get(a, ())]
-        valid = both((v for v in store.valid), guards)
-        assert valid is not None
+        valid = store.valid
+        if self.guards:
+            free = store.position.free | store.value.free
+            guarded = both(valid, [g for a in free for g in self.guards.get(a, ())])
+            assert guarded is not None
+            valid = guarded
         changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
         looked = map_looked(store.position, lambda a: self.expr(a.value).looked(a.size))
         position = looked.substitute(self.index)
@@ -285,7 +286,9 @@ def collapse(nest: LoopNest, outer: Axis, divided: int = 0) -> LoopNest:
         raise OptError(f"cannot collapse {outer.name}: no loop follows it everywhere")
     joined = Axis(outer.name, outer.size * inner.size)
     index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
-    if any(_has_division(i.substitute(index), joined) for i in _undivided(nest, divided)):
+    walking = [one for one in nest.nests if outer in one.axes]
+    asked = (i for one in walking for i in _undivided(one, divided))
+    if any(_divides(i, outer, inner, joined, index) for i in asked):
         raise OptError(f"cannot collapse {outer.name} and {inner.name}: they are read apart")
     change = Change(index, {outer: (joined,), inner: ()}, {})
     return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
@@ -293,33 +296,35 @@ def collapse(nest: LoopNest, outer: Axis, divided: int = 0) -> LoopNest:
 
 def _next(nest: LoopNest, outer: Axis) -> Axis | None:
     """The axis that directly follows `outer` wherever it is walked."""
-    found: set[Axis | None] = set()
-    for one in nest.nests:
-        groups = one.groups
-        for group in groups:
-            if outer in group:
-                at = group.index(outer) + 1
-                found.add(group[at] if at < len(group) else None)
-    for one in nest.nests:
-        groups = one.groups
-        if any(found & set(group) and outer not in group for group in groups):
-            return None
-    return found.pop() if len(found) == 1 else None
+    groups = [group for one in nest.nests for group in one.groups]
+    around = [(*group, None) for group in groups if outer in group]
+    found = {group[group.index(outer) + 1] for group in around}
+    inner = found.pop() if len(found) == 1 else None
+    alone = any(inner in group and outer not in group for group in groups)
+    return None if alone else inner
 
 
-def _undivided(nest: LoopNest, divided: int) -> Iterator[Linear]:
+def _undivided(one: Nest, divided: int) -> Iterator[Linear]:
     """The indices that must not divide an axis."""
-    for one in nest.nests:
-        if divided < STORES:
-            yield from (store.position for walk in one.walks for store in walk.stores)
-        for e in one.exprs:
-            if isinstance(e, Stored) or (divided < LOADS and isinstance(e, Place)):
-                yield e.index
-            elif divided < LOADS and isinstance(e, Load):
-                yield e.position
-            if divided < CONDITIONS and isinstance(e, (Load, Select)):
-                yield from (v.index for v in e.valid)
+    if divided < STORES:
+        yield from (store.position for walk in one.walks for store in walk.stores)
+    for e in one.exprs:
+        if isinstance(e, Stored) or (divided < LOADS and isinstance(e, Place)):
+            yield e.index
+        elif divided < LOADS and isinstance(e, Load):
+            yield e.position
+        if divided < CONDITIONS and isinstance(e, (Load, Select)):
+            yield from (v.index for v in e.valid)
 
 
-def _has_division(index: Linear, axis: Axis) -> bool:
-    return any(isinstance(a, (Quotient, Remainder)) and axis in a.free for a, _ in index.terms)
+def _divides(
+    i: Linear, outer: Axis, inner: Axis, joined: Axis, index: Mapping[Axis, Linear]
+) -> bool:
+    """Whether an index has a division once two axes are joined."""
+    if outer not in i.free and inner not in i.free:
+        return False
+    further, along = i.stride(outer), i.stride(inner)
+    if further is not None and along is not None and outer.size > 1 < inner.size:
+        return further != along * inner.size
+    made = i.substitute(index)
+    return any(isinstance(a, (Quotient, Remainder)) and joined in a.free for a, _ in made.terms)

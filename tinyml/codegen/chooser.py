@@ -140,9 +140,8 @@ class Chooser:
         for one in self.nest.nests:
             groups = one.groups
             for name in dict.fromkeys(a.name for group in groups for a in reversed(group)):
-                while any(a.name == name for o in self.nest.nests for a in o.axes):
-                    if not self.apply(OptKind.COLLAPSE, name, divided):
-                        break
+                while self.apply(OptKind.COLLAPSE, name, divided):
+                    pass
 
     def one(self, number: int) -> Nest:
         return self.nest.nests[number]

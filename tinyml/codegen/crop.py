@@ -30,23 +30,32 @@ def needed(folds: Sequence[Fold]) -> Valid:
         start = identity(fold.op, fold.dtype)
         found = _known(fold.body, {*fold.axes})
         every.append({r.index: r for r, known in found if known.value == start})
+        if not every[-1]:
+            return ()
     return _around(every, every[0])
 
 
 def changing(folds: Sequence[Fold], steps: Iterable[Known]) -> Iterator[tuple[int, int, Expr]]:
     """What changes a fold at a step of what is written out, after the numbers of both."""
+    starts = [const(identity(fold.op, fold.dtype), fold.dtype) for fold in folds]
     for number, at in enumerate(steps):
+        done: dict[Expr, Expr] = {}
         for n, fold in enumerate(folds):
-            value = substitute(fold.body, at)
-            if value is not const(identity(fold.op, fold.dtype), fold.dtype):
+            value = substitute(fold.body, at, done)
+            if value is not starts[n]:
                 yield n, number, value
 
 
 def steady(values: Sequence[Expr], axes: Iterable[Axis]) -> tuple[Valid, tuple[Expr, ...]]:
     """Conditions along the axes without which all values, of which some cost much, are numbers."""
-    if not any(map(_costly, values)):
+    along = {*axes}
+    if not along or not any(map(_costly, values)):
         return (), ()
-    found = [{r.index: (r, n) for r, n in _known(value, {*axes})} for value in values]
+    found = []
+    for value in values:
+        found.append({r.index: (r, n) for r, n in _known(value, along)})
+        if not found[-1]:
+            return (), ()
     common = [index for index in found[0] if all(index in one for one in found)]
     numbers = [tuple(one[index][1] for one in found) for index in common]
     same = [index for index, each in zip(common, numbers, strict=True) if each == numbers[0]]

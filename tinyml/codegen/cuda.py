@@ -297,9 +297,9 @@ class CudaRenderer(Renderer):
 
     # ---- indices ----
 
-    def index(self, i: Linear) -> Text:
+    def index(self, i: Linear, but: Axis | None = None) -> Text:
         self.reach = max(self.reach, _reach(i))
-        return super().index(i)
+        return super().index(i, but)
 
     # ---- values ----
 

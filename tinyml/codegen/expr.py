@@ -107,7 +107,11 @@ class Alu(Expr):
     def __init__(self, op: Op, dtype: DType, operands: tuple[Expr, ...]) -> None:
         self.op, self.dtype, self.operands = op, dtype, operands
         self._of(operands)
-        self.free = operands[0].free.union(*[o.free for o in operands[1:]])
+        free = operands[0].free
+        for other in operands[1:]:
+            if not other.free <= free:  # most often it is: then no new set is made
+                free |= other.free
+        self.free = free
 
 
 class Require(Alu):
@@ -242,14 +246,12 @@ def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
     return tuple([atom.value for atom in lookups(index, valid)])
 
 
+Image: TypeAlias = Mapping[Axis, Linear]  # indices that stand for axes
 Walked: TypeAlias = Callable[[tuple[Axis, ...]], tuple[Axis, ...]]
 
 
 def substitute(
-    root: Expr,
-    known: Mapping[Axis, Linear],
-    done: dict[Expr, Expr] | None = None,
-    walked: Walked | None = None,
+    root: Expr, known: Image, done: dict[Expr, Expr] | None = None, walked: Walked | None = None
 ) -> Expr:
     """`root` with axes replaced.
 
@@ -257,34 +259,30 @@ def substitute(
     `done` is what was made before, of expressions that have parts in common with this one.
     """
     made: dict[Expr, Expr] = {} if done is None else done
-    stack = [root]
+    stack: list[Expr | tuple[Expr]] = [root]
     while stack:
-        e = stack[-1]
-        if e.free.isdisjoint(known) and (walked is None or not e.has_fold):
+        e = stack.pop()
+        if isinstance(e, tuple):  # what it is made of is there
+            made[e[0]] = _substituted(e[0], known, made, walked)
+        elif e in made:
+            continue
+        elif e.free.isdisjoint(known) and (walked is None or not e.has_fold):
             made[e] = e
         elif walked is not None and type(e) is Fold and (own := _own(e, known, walked)):
             below = {a: index for a, index in known.items() if a not in own}
             made[e] = with_sources(e, (substitute(e.body, below, None, walked),))
-        if e in made:
-            stack.pop()
-        elif waiting := [s for s in e.sources if s not in made]:
-            stack += waiting
         else:
-            made[e] = _substituted(e, known, made, walked)
+            stack += ((e,), *e.sources)
     return made[root]
 
 
-def _own(fold: Fold, known: Mapping[Axis, Linear], walked: Walked) -> list[Axis]:
+def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
     """The axes that mean something else outside of the fold, which goes on to walk them."""
     return [a for a in fold.axes if a in known and a in walked((a,))]
 
 
-def _substituted(
-    e: Expr, known: Mapping[Axis, Linear], done: Mapping[Expr, Expr], walked: Walked | None
-) -> Expr:
+def _substituted(e: Expr, known: Image, done: Mapping[Expr, Expr], walked: Walked | None) -> Expr:
     match e:
-        case Fold():
-            return Fold(e.op, done[e.body], e.axes if walked is None else walked(e.axes))
         case Alu() | Product() | Bundle():
             return with_sources(e, tuple([done[s] for s in e.sources]))
         case Load():
@@ -292,6 +290,8 @@ def _substituted(
             if valid is None:
                 return zero(e.dtype)
             return Load(e.slot, e.dtype, e.position.substitute(known), valid)
+        case Fold():
+            return Fold(e.op, done[e.body], e.axes if walked is None else walked(e.axes))
         case Place():
             return Place(e.index.substitute(known), e.dtype)
         case Select():
@@ -318,11 +318,11 @@ def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
     """`e` on other operands, among them the values that its index and conditions look up."""
     if sources == e.sources:
         return e
+    if type(e) is Alu:  # most are
+        return Alu(e.op, e.dtype, sources)
     match e:
         case Require():
             return Require(e.fault, sources)
-        case Alu():
-            return Alu(e.op, e.dtype, sources)
         case Fold():
             return Fold(e.op, sources[0], e.axes)
         case Part():
@@ -360,7 +360,8 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Apply `rule` to every node, operands first. A rule returns None to leave a node be."""
     done: dict[Expr, Expr] = {}
     for e in toposort([root]):
-        again = with_sources(e, tuple([done[s] for s in e.sources])) if e.sources else e
+        sources = tuple([done[s] for s in e.sources])
+        again = e if sources == e.sources else with_sources(e, sources)
         done[e] = rule(again) or again
     return done[root]
 

@@ -34,7 +34,7 @@ from tinyml.codegen.fragments import placed
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
-from tinyml.codegen.scope import Body, Enter, Known, Loops, NamedIn, Scope, stepped, worth_naming
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, stepped, worth_naming
 from tinyml.codegen.tiles import by_stride, names_read
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
@@ -145,10 +145,10 @@ class _Emitter:
             self._put_all(inner, stores, known, unrolled, once)
 
         only, numbers = crop.steady([store.value for store in flat], group)
-        number = dict(zip(flat, numbers, strict=False))
-        plain = [[replace(s, value=number.get(s, s.value)) for s in wide] for wide in stores]
 
         def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            number = dict(zip(flat, numbers, strict=True))
+            plain = [[replace(s, value=number[s]) for s in wide] for wide in stores]
             self._put_all(inner, plain, known, unrolled, once)
 
         with self.ahead.in_loop():
@@ -233,11 +233,11 @@ class _Emitter:
         enter: Enter,
         body: Body,
     ) -> None:
-        inner = Scope(scope.bound | {axis}, scope)
         filled = self._filled(loops.whole(axis))
         ahead = any(tile.stages > 1 for tile in filled)
         if ahead and axis is loops.whole(axis):
             self.filler.begin(scope, axis, known, filled)
+        inner = Scope(scope.bound | {axis}, scope)
         later = self._fill_step(inner, axis, loops, known)
         self._open(inner, loops.without(axis), known, enter, body)
         inner.instrs += later
@@ -271,13 +271,15 @@ class _Emitter:
         """Compute every fold below `values` that this scope knows enough for."""
         ready: dict[Fold, int] = {}
         depth: dict[Expr, int] = {}
-        for e in toposort([v for v in values if v.has_fold], NamedIn(scope)):
-            below = max((depth[s] for s in e.sources if s in depth), default=0)
-            depth[e] = below
-            new = isinstance(e, Fold) and scope.find(e) is None
-            if isinstance(e, Fold) and new and e.free - self.free_lanes <= scope.bound:
+        roots = [v for v in values if v.has_fold]
+        for e in toposort(roots, scope.known, lambda e: tuple(s for s in e.sources if s.has_fold)):
+            if e in scope.known:
+                continue
+            below = max([depth[s] for s in e.sources if s in depth], default=0)
+            if isinstance(e, Fold) and e.free - self.free_lanes <= scope.bound:
                 ready[e] = below
-                depth[e] = below + 1
+                below += 1
+            depth[e] = below
         groups: dict[tuple[int, tuple[Axis, ...]], list[Fold]] = {}
         for fold, level in ready.items():
             groups.setdefault((level, fold.axes), []).append(fold)
@@ -357,7 +359,7 @@ class _Emitter:
         threads = self.block[0] if self.tx & {*fold.axes} else threads
         if threads > 1:
             scope.instrs.append(ir.AcrossThreads(result, fold.op, threads))
-        scope.known[fold] = result
+        scope.name(fold, result)
 
     # ---- tiles ----
 
@@ -402,13 +404,14 @@ class _Emitter:
 
     def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:
         def enter(inner: Scope, known: Known) -> None:
-            self._folds(inner, [substitute(value, known)])
+            self._folds(inner, [substitute(value, known)] if value.has_fold else [])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             steps = self._steps(known, unrolled)
-            self._folds(inner, [substitute(value, step) for step in steps])
-            for step in steps:
-                stored = self.emit(inner, substitute(value, step))
+            values = [substitute(value, step) for step in steps]
+            self._folds(inner, values)
+            for step, made in zip(steps, values, strict=True):
+                stored = self.emit(inner, made)
                 index = tile.index.substitute(step)
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
 
@@ -434,40 +437,35 @@ class _Emitter:
 
     def emit(self, scope: Scope, root: Expr) -> Expr:
         """`root` in terms of names; what is used twice, or outside this loop, gets a name."""
-        order = toposort([root], NamedIn(scope))
-        homes: dict[Expr, Scope] = {}
-        for e in order:  # not outside of where its operands have names
-            own = scope.home(e.free - self.free_lanes)
-            deepest = max(
-                (own, *(homes[s] for s in e.sources if s in homes)), key=lambda s: s.depth
-            )
-            homes[e] = scope.holder(e) or deepest
-        fresh = [e for e in order if scope.find(e) is None]
-        named = worth_naming(fresh, homes, scope)
+        if root in scope.known:
+            return scope.known[root][0]
         made: dict[Expr, Expr] = {}
-        depth: dict[Expr, int] = {}
-        for e in order:
-            found = scope.find(e)
-            if found is not None:
-                made[e], depth[e] = found, 0
+        homes: dict[Expr, Scope] = {}
+        fresh: list[Expr] = []
+        for e in toposort([root], scope.known):
+            if e in scope.known:
+                made[e], homes[e] = scope.known[e]
                 continue
-            made[e] = self._on(e, made)
-            depth[e] = 1 + max((depth[s] for s in e.sources), default=0)
+            fresh.append(e)
+            home = scope.home(e.free - self.free_lanes)
+            for source in e.sources:  # not outside of where its operands have names
+                if homes[source].depth > home.depth:
+                    home = homes[source]
+            homes[e] = home
+        named = worth_naming(fresh, homes, scope)
+        depth: dict[Expr, int] = {}
+        for e in fresh:
+            made[e] = with_sources(e, tuple([made[s] for s in e.sources]))
+            depth[e] = 1 + max([depth.get(s, 0) for s in e.sources], default=0)
             trivial = isinstance(e, (Const, Name, Part)) or (isinstance(e, Place) and not e.sources)
             if not trivial and (e in named or depth[e] > DEEPEST):
                 name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, made[e]))
                 if isinstance(e, Load):
                     homes[e].instrs += self.ahead.fetches(e, homes[e])
-                homes[e].known[e] = made[e] = name
-                depth[e] = 0
+                scope.name(e, name, homes[e])
+                made[e], depth[e] = name, 0
         return made[root]
-
-    def _on(self, e: Expr, made: Mapping[Expr, Expr]) -> Expr:
-        """`e` on what its operands were made into."""
-        if isinstance(e, Fold):
-            raise AssertionError(f"{e} is not known here")
-        return with_sources(e, tuple(made[s] for s in e.sources))
 
     def _place(self, scope: Scope, position: Linear) -> Linear:
         """A position in terms of names."""
@@ -480,7 +478,7 @@ class _Emitter:
             return made
         name = self._name("v", value.dtype, self._lanes(value.free))
         scope.instrs.append(ir.Let(name, made))
-        scope.known[value] = name
+        scope.name(value, name)
         return name
 
     def _name(self, kind: str, dtype: DType, lanes: int) -> Name:

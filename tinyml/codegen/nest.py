@@ -162,8 +162,17 @@ class LoopNest:
     splits: tuple[Split, ...] = ()
     ahead: tuple[Axis, ...] = ()
 
+    @functools.cached_property
+    def _kind_of(self) -> dict[Axis, Kind]:
+        return dict(self.kinds)
+
+    @functools.cached_property
+    def named(self) -> dict[str, Axis]:
+        """Every axis that is walked, by its name."""
+        return {a.name: a for one in reversed(self.nests) for a in reversed(one.axes)}
+
     def kind(self, axis: Axis) -> Kind:
-        return dict(self.kinds).get(axis, Kind.LOOP)
+        return self._kind_of.get(axis, Kind.LOOP)
 
     def parts(self, one: Nest) -> tuple[Axis, ...]:
         """Axes of folds whose steps are shared out among blocks."""

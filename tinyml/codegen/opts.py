@@ -38,7 +38,7 @@ from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row,
 from tinyml.codegen.fragments import fragment, products_of
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest, Tile
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.wide_stores import stream
@@ -172,6 +172,8 @@ def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
 def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
     """Tiles stay what they are: only axes that they walk themselves, or do not know, change."""
     tiles = [tile for one in nest.nests for tile in one.tiles]
+    if not tiles:
+        return
     folded = any(not tile.copies for tile in tiles)
     _require(opt.kind is not OptKind.THREAD or not folded, opt, "sums in tiles are one thread's")
     later = (OptKind.STAGE, OptKind.PIPELINE, OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM)
@@ -213,25 +215,26 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     }[opt.kind]
     masked = opt.kind is OptKind.SPLIT
     made = split(nest, axis, Axis(axis.name + letter, opt.amount), kind, masked)
-    _require(_one_lane(made), opt, "values would have lanes along two axes")
-    _require(_tiles_along(made), opt, "a tile would be filled with jumps")
+    changed = [new for new, old in zip(made.nests, nest.nests, strict=True) if new is not old]
+    _require(_one_lane(made, changed), opt, "values would have lanes along two axes")
+    _require(_tiles_along(made, changed), opt, "a tile would be filled with jumps")
     return made
 
 
-def _one_lane(nest: LoopNest) -> bool:
+def _one_lane(nest: LoopNest, nests: Sequence[Nest]) -> bool:
     """Whether no value depends on two axes of lanes."""
     lanes = {a for a, kind in nest.kinds if kind is Kind.LANE}
-    values = [e.free for one in nest.nests for e in one.exprs]
-    stores = [s for one in nest.nests for walk in one.walks for s in walk.stores]
-    return len(lanes) < 2 or all(
-        len(free & lanes) < 2
-        for free in (*values, *(s.position.free | s.value.free for s in stores))
-    )
+    if len(lanes) < 2:
+        return True
+    values = [e.free for one in nests for e in one.exprs]
+    stores = [s for one in nests for walk in one.walks for s in walk.stores]
+    places = [s.position.free | s.value.free for s in stores]
+    return all(len(free & lanes) < 2 for free in (*values, *places))
 
 
-def _tiles_along(nest: LoopNest) -> bool:
+def _tiles_along(nest: LoopNest, nests: Sequence[Nest]) -> bool:
     """Whether every tile that is filled a vector at a time lies along the vector."""
-    tiles = [tile for one in nest.nests for tile in one.tiles]
+    tiles = [tile for one in nests for tile in one.tiles]
     return all(
         tile.index.stride(a) == 1 for tile in tiles for a in tile.axes if nest.kind(a) is Kind.LANE
     )

@@ -71,6 +71,7 @@ class Renderer:
         self.k = k
         self.prelude: dict[str, None] = {}
         self.faults: dict[Fault, None] = {}
+        self._numbers: dict[Const, Text] = {}
 
     # ---- the frame ----
 
@@ -276,10 +277,12 @@ class Renderer:
 
     def scalar_or_vector(self, e: Expr, lanes: int) -> Text:
         match e:
-            case Const(dtype=dtype):
-                return self.number(e.value, dtype)
-            case Name(name=name):
-                return name, ATOM
+            case Name():
+                return e.name, ATOM
+            case Const():
+                if e not in self._numbers:
+                    self._numbers[e] = self.number(e.value, e.dtype)
+                return self._numbers[e]
             case Load():
                 return self.load(e, lanes)
             case Wide():
@@ -288,7 +291,7 @@ class Renderer:
                 return self.part_of(e)
             case Place():
                 return self.place(e, lanes)
-            case Stored(name=name):
+            case Stored():
                 return self.stored(e, lanes)
             case Select():
                 return self.select(e, lanes)
@@ -341,11 +344,13 @@ class Renderer:
 
     # ---- indices ----
 
-    def index(self, i: Linear) -> Text:
-        """An index as text, largest strides first."""
+    def index(self, i: Linear, but: Axis | None = None) -> Text:
+        """An index as text, largest strides first; where the axis `but` is 0."""
         text: Text | None = None
         for atom, factor in i.terms:
-            inner = self.atom(atom)
+            if atom is but:
+                continue
+            inner = (self.axis(atom.text), ATOM) if type(atom) is Axis else self.atom(atom)
             size = abs(factor)
             term = inner if size == 1 else (f"{wrap(inner, 12)} * {size}", 12)
             if text is None:

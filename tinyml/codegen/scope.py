@@ -21,19 +21,16 @@ class Scope:
         self.bound, self.parent = bound, parent
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.instrs: list[Instr] = []
-        self.known: dict[Expr, Expr] = {}
+        # here or further out: the name of a value, and whose name it is
+        self.known: dict[Expr, tuple[Expr, Scope]] = {} if parent is None else {**parent.known}
 
-    def find(self, e: Expr) -> Expr | None:
-        """The name of a value, if there is one here."""
-        holder = self.holder(e)
-        return None if holder is None else holder.known[e]
-
-    def holder(self, e: Expr) -> Scope | None:
-        """The scope that has a name for a value, from here outwards."""
+    def name(self, e: Expr, name: Expr, home: Scope | None = None) -> None:
+        """A value has a name from now on, in `home` (from here outwards) and all that is in it."""
+        home = home or self
         scope: Scope | None = self
-        while scope is not None and e not in scope.known:
+        while scope is not None and scope.depth >= home.depth:
+            scope.known[e] = name, home
             scope = scope.parent
-        return scope
 
     def home(self, free: frozenset[Axis]) -> Scope:
         """The outermost scope, from here outwards, that binds all of `free`."""
@@ -45,34 +42,25 @@ class Scope:
 
 def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scope) -> set[Expr]:
     """What of `order` is used twice, costs much, or is used deeper than where it is known."""
-    readers: dict[Expr, int] = {}
+    seen: set[Expr] = set()
     named: set[Expr] = set()
     for e in order:
-        looked = set(e.sources) - set(e.operands if isinstance(e, Alu) else ())
-        looked -= {e.value, e.other} if isinstance(e, Select) else set()
         for source in e.sources:
-            readers[source] = readers.get(source, 0) + 1
-            if source in looked and not isinstance(e, Part):
+            if source in seen or homes[source] is not homes[e]:
                 named.add(source)
-            if homes[source] is not homes[e]:
-                named.add(source)
-    for e in order:
-        costly = isinstance(e, Alu) and WORK[e.op] > 4
-        if isinstance(e, (Load, Wide, Fragment)) or costly or readers.get(e, 0) > 1:
-            named.add(e)
+            seen.add(source)
+        if isinstance(e, Alu):
+            if WORK[e.op] > 4:
+                named.add(e)
+        elif isinstance(e, Select):
+            named.update(s for s in e.sources[2:] if s is not e.value and s is not e.other)
+        elif not isinstance(e, Part):
+            named.update(e.sources)
+            if isinstance(e, (Load, Wide, Fragment)):
+                named.add(e)
     if order and homes[order[-1]] is not scope:
         named.add(order[-1])
     return named
-
-
-class NamedIn:
-    """What needs no second look: expressions that a scope has a name for."""
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-
-    def __contains__(self, e: object) -> bool:
-        return isinstance(e, Expr) and self.scope.find(e) is not None
 
 
 class Loops:

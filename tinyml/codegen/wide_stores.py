@@ -22,13 +22,15 @@ from tinyml.index import (
 )
 
 
-def substitute_store(store: Store, known: Known) -> Store | None:
-    """The store with axes replaced; None if it never happens."""
+def substitute_store(
+    store: Store, known: Known, done: dict[Expr, Expr] | None = None
+) -> Store | None:
+    """The store with axes replaced; None if it never happens. See `substitute`."""
     valid = substitute_valid(store.valid, known)
     if valid is None:
         return None
     position = store.position.substitute(known)
-    value = substitute(store.value, known)
+    value = substitute(store.value, known, done)
     return replace(store, position=position, value=value, valid=valid)
 
 
@@ -103,8 +105,9 @@ def at_steps(
     varied: list[list[Store]] = []
     for steps in product(*(range(a.size) for a in others)):
         at = stepped(known, others, steps)
+        done: dict[Expr, Expr] = {}
         for store in stores:
-            one = substitute_store(store, at)
+            one = substitute_store(store, at, done)
             if one is None:
                 continue
             side = [one]

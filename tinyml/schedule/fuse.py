@@ -188,18 +188,16 @@ class Fusion:
         ]
 
     def _may_join(self, above: Group, below: Group) -> bool:
-        devices = {m.device for m in above.members} | {m.device for m in below.members}
-        apart = (lazy.Copy, lazy.Scatter)
-        return (
-            len(devices) == 1
-            and devices != {"NUMPY"}
-            and len(above.members) + len(below.members) <= MOST_MEMBERS
-            and above.nodes + below.nodes <= MOST_NODES
-            and not any(isinstance(m, apart) for m in (*above.members, *below.members))
-            and not (above.contracts and _assigns(below))  # updates share launches instead
-            and not (below.contracts and (above.reduces or below.rows != above.rows))
-            and all(m.size for m in (*above.members, *below.members))
-        )
+        members = [*above.members, *below.members]
+        if len(members) > MOST_MEMBERS or above.nodes + below.nodes > MOST_NODES:
+            return False
+        if above.contracts and _assigns(below):  # updates share launches instead
+            return False
+        if below.contracts and (above.reduces or below.rows != above.rows):
+            return False
+        devices = {m.device for m in members}
+        apart = any(isinstance(m, (lazy.Copy, lazy.Scatter)) or not m.size for m in members)
+        return len(devices) == 1 and devices != {"NUMPY"} and not apart
 
     def _cascade(self, tail: Group) -> None:
         """Join a product with the folds that made its factor, and the product that they fold.

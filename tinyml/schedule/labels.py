@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer, Shape
@@ -105,6 +106,7 @@ def _reshaped(labels: Labels, shape: Shape, below: Shape) -> Labels:
     return tuple(out)
 
 
+@lru_cache(maxsize=4096)
 def factor_groups(shape: Shape, other: Shape) -> list[tuple[list[int], list[int]]]:
     """The shortest runs of axes of two shapes (of equal size > 0) whose products agree."""
     groups: list[tuple[list[int], list[int]]] = []
