@@ -7,11 +7,12 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from tinyml import Tensor, dtypes
+from tinyml import Tensor, dtypes, lazy
 
 
 def test_made_from_anything(device: str) -> None:
@@ -166,3 +167,30 @@ def test_importing_needs_numpy_only() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_ops_record_few_nodes() -> None:
+    shapes = ((4, 3), (2, 3, 6, 6), (4, 3, 3, 3), (4,))
+    x, image, filters, bias = (Tensor(np.ones(shape, np.float32)) for shape in shapes)
+    places = Tensor([0, 2, 1])
+    most: dict[Callable[[], object], int] = {
+        lambda: x[1:]: 1,
+        lambda: x[1]: 2,
+        lambda: x[places]: 10,
+        lambda: x.mean(): 3,
+        lambda: x.softmax(): 8,
+        lambda: x.cat(x, dim=1): 7,
+        lambda: image.conv2d(filters, bias): 16,
+        lambda: image.max_pool2d(): 12,
+        lambda: Tensor.einsum("ij,kj->ik", x, x): 8,
+    }
+    for record, count in most.items():
+        record()  # constants are kept
+        made: list[lazy.LazyBuffer] = []
+        lazy.known.listeners.append(made.append)
+        try:
+            result = record()
+        finally:
+            lazy.known.listeners.remove(made.append)
+        assert len(made) <= count, "\n".join(map(str, made))
+        assert result is not None

@@ -44,9 +44,10 @@ class Choice:
         wide, flat = int64 if prod(self.sizes) > int32.max else int32, None
         for i, (index, size, name) in enumerate(zip(indices, self.sizes, self.names, strict=True)):
             place = lazy.cast(wrapped(index, size, name), wide)
-            step = lazy.const(prod(self.sizes[i + 1 :]), wide, index.device, index.shape)
-            part = place if i + 1 == len(self.sizes) else lazy.map_(Op.MUL, place, step)
-            flat = part if flat is None else lazy.map_(Op.ADD, flat, part)
+            if i + 1 < len(self.sizes):
+                step = lazy.const(prod(self.sizes[i + 1 :]), wide, index.device, index.shape)
+                place = lazy.map_(Op.MUL, place, step)
+            flat = place if flat is None else lazy.map_(Op.ADD, flat, place)
         assert flat is not None
         count = prod(self.shape)
         rows = lazy.reshape(lazy.broadcast(flat, self.shape), (count, *(1 for _ in self.rest)))
