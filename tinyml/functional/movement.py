@@ -61,7 +61,11 @@ def _infer(x: Tensor, sizes: Shape) -> Shape:
 
 def permute(x: Tensor, *order: Any) -> Tensor:
     """Axis i of the result is axis order[i] of x."""
-    axes = _order(all_whole(as_shape(order), "permute", "axis"), x._lazy.shape)
+    return _permuted(x, all_whole(as_shape(order), "permute", "axis"))
+
+
+def _permuted(x: Tensor, order: tuple[int, ...]) -> Tensor:
+    axes = _order(order, x._lazy.shape)
     return x if axes is None else x._shown(mlops.Permute(axes), permuted(axes))
 
 
@@ -76,13 +80,13 @@ def _order(given: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:
 
 def transpose(x: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
     """Two axes exchanged."""
-    if x.ndim == 0 and {dim0, dim1} <= {0, -1}:
+    ndim = len(x._lazy.shape)
+    if ndim == 0 and {dim0, dim1} <= {0, -1}:
         return x
-    ndim = x.ndim
     first, second = resolve_axis(dim0, ndim, "transpose"), resolve_axis(dim1, ndim, "transpose")
     order = list(range(ndim))
     order[first], order[second] = second, first
-    return permute(x, order)
+    return _permuted(x, tuple(order))
 
 
 def expand(x: Tensor, *shape: Any) -> Tensor:
@@ -228,17 +232,21 @@ def _pad_counts(x: Tensor, padding: Padding) -> tuple[tuple[int, int], ...]:
     if not isinstance(padding, (tuple, list)):
         raise wrong_type("pad", "padding", "counts, or (before, after) pairs", padding)
     if not padding or isinstance(padding[0], int):
-        flat = all_whole(tuple(padding), "pad", "a count")
-        if len(flat) % 2 or len(flat) > 2 * ndim:
-            raise ShapeError(
-                f"pad: flat padding of {x.shape} is an even number of values, at most "
-                f"{2 * ndim} (last axis first), got {flat}"
-            )
-        pairs = tuple(zip(flat[-2::-2], flat[::-2], strict=True))
-        return ((0, 0),) * (ndim - len(pairs)) + pairs
+        return _flat_counts(x._lazy.shape, all_whole(tuple(padding), "pad", "a count"))
     if len(padding) != ndim:
         raise ShapeError(f"pad: {x.shape} needs {ndim} (before, after) pairs, got {padding}")
     return tuple((0, 0) if p is None else _pair(p) for p in padding)
+
+
+@lru_cache(maxsize=4096)  # the same few counts of the same few shapes
+def _flat_counts(shape: Shape, flat: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    if len(flat) % 2 or len(flat) > 2 * len(shape):
+        raise ShapeError(
+            f"pad: flat padding of {shape} is an even number of values, at most {2 * len(shape)} "
+            f"(last axis first), got {flat}"
+        )
+    pairs = tuple(zip(flat[-2::-2], flat[::-2], strict=True))
+    return ((0, 0),) * (len(shape) - len(pairs)) + pairs
 
 
 def _pair(given: Any) -> tuple[int, int]:
