@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,61 @@ def test_assigning_to_what_a_gradient_needs_is_an_error() -> None:
     total.backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("realized", [False, True])
+def test_readers_of_what_is_assigned_to_later_have_the_gradient_of_what_they_read(
+    realized: bool,
+) -> None:
+    def found(read: Callable[[Tensor], Tensor], write: Callable[[Tensor], None]) -> list[float]:
+        x = Tensor([1.0, 2.0], requires_grad=True)
+        y = x * 3
+        if realized:
+            y.realize()
+        before = read(y)
+        write(y)
+        return (before.sum() + y.sum()).gradient(x)[0].tolist()
+
+    def add(y: Tensor) -> None:
+        y += 1
+
+    def unrecorded(y: Tensor) -> None:
+        with no_grad():
+            y += 1
+
+    def put(y: Tensor) -> None:
+        y[0] = 5.0
+
+    readers: dict[Callable[[Tensor], Tensor], tuple[list[float], list[float]]] = {
+        Tensor.clone: ([6, 6], [3, 6]),
+        Tensor.relu: ([6, 6], [3, 6]),
+        (lambda y: Tensor.stack(y, y * 2)): ([12, 12], [9, 12]),
+        (lambda y: y * y): ([21, 39], [18, 39]),  # its own values, which were overwritten
+        (lambda y: y[0] * y[0]): ([21, 3], [18, 3]),  # through a view
+        (lambda y: y[0]): ([6, 3], [0, 3]),  # a view shows what is there now
+    }
+    for read, (added, replaced) in readers.items():
+        assert found(read, add) == added
+        assert found(read, put) == replaced
+        assert found(read, unrecorded) == added
+
+
+def test_versions_are_forgotten_with_the_graph() -> None:
+    w, y = Tensor([2.0, 3.0], "NUMPY", requires_grad=True), Tensor([1.0, 1.0], "NUMPY").realize()
+    sizes = []
+    for _ in range(12):
+        y.requires_grad = None
+        y.assign(w * 2)
+        read = y * y
+        y += w
+        w.grad = None
+        (read.sum() + y.sum()).backward()
+        assert w.grad is not None
+        Tensor.realize(w.grad, y)
+        y.assign(y.detach())
+        assert not y._past
+        sizes.append(len(lazy.known))
+    assert sizes[-1] == sizes[2]
 
 
 def test_memory_stays_flat_without_the_garbage_collector() -> None:

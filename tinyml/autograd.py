@@ -205,6 +205,8 @@ def _computed_before(roots: Iterable[Tensor], follow: Callable[[Tensor], bool]) 
         record = tensor._record
         if tensor in done or record is None:
             continue
+        if record.clock < mode.assignments:  # it names what an input was then
+            record.inputs = tuple([t._version_at(record.clock) for t in record.inputs])
         if record is not FREED and not any(map(follow, record.inputs)):
             continue  # a leaf: what it was computed from is of no interest
         if ready:
@@ -302,13 +304,14 @@ def partials(
     return found
 
 
-def keep_versions(result: Tensor, shows: Callable[[Tensor], bool]) -> None:
+def keep_versions(
+    result: Tensor, shows: Callable[[Tensor], bool], kept: dict[Tensor, Tensor]
+) -> None:
     """Before an assignment: let the graph behind `result` name tensors that it does not change.
 
     `shows` says which tensors will have other values. A graph that named them would from now on
-    lead from the new values to themselves.
+    lead from the new values to themselves. `kept` are versions that there are already.
     """
-    kept: dict[Tensor, Tensor] = {}
     for tensor in _computed_before([result], _requires_grad):
         record = tensor._record
         if record is not None and any(map(shows, record.inputs)):

@@ -68,6 +68,8 @@ class Tensor(metaclass=Trains):
     _hooks: dict[_Int, Callable[[Tensor], Tensor | None]] | None = None
     _assigned_alone: _Int = 0  # the value of mode.assignments then; see _assigned
     _moments: tuple[autograd.Moment, ...] = ()  # when captured steps assigned to this
+    # what it was, each with the number of the assignment that ended it; only where gradients go on
+    _past: tuple[tuple[_Int, Tensor], ...] = ()
     _view: views.View | None = None  # how this follows another tensor
     _family: Callable[[], views.Family | None] | None = None  # those that follow this one
     _version: Callable[[], LazyBuffer | None] | None = None  # the last Assign of our own
@@ -369,6 +371,7 @@ class Tensor(metaclass=Trains):
     assign = assignment.assign
     _before_assignment = assignment.before_assignment
     _changed_after = assignment.changed_after
+    _version_at = assignment.version
 
     @property
     def _assigned(self) -> _Int:

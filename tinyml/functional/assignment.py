@@ -82,10 +82,16 @@ def _replace(x: Tensor, other: Tensor) -> None:
         trace.emit(trace.Assigning(x))
     node = other.lazy
     recorded = other.requires_grad and mode.recording
+    old = before_assignment(x) if x.requires_grad and not is_leaf(x) else None
     if recorded:
-        autograd.keep_versions(other, lambda t: t is x or views.root_of(t) is x)
+        kept = {} if old is None else {x: old}
+        autograd.keep_versions(other, lambda t: t is x or views.root_of(t) is x, kept)
     clock = autograd.note_assignment()
-    record = other._record if recorded else _unrecorded(x)
+    if x._record is autograd.FREED:
+        x._past, old = (), None
+    record = other._record if recorded else _unrecorded(x, old)
+    if old is not None:
+        x._past = (*(p for p in x._past if p[1]._record is not autograd.FREED), (clock, old))
     x._assigned, x._moments = clock, ()
     if _owns_memory(x):
         node = lazy.assign(x._lazy, node)
@@ -104,14 +110,12 @@ def _owns_memory(x: Tensor) -> bool:
     return type(node) is lazy.Assign and x._version is not None and x._version() is node
 
 
-def _unrecorded(x: Tensor) -> mlops.Function | None:
+def _unrecorded(x: Tensor, old: Tensor | None) -> mlops.Function | None:
     """The record after an assignment that is none: the gradient goes where it went before."""
-    if mode.recording or not x.requires_grad:
-        return None
-    if x._record is autograd.FREED or is_leaf(x):
+    if mode.recording or old is None:
         return None
     same = mlops.Reshape(x.shape)
-    same.inputs, same.clock = (before_assignment(x),), mode.assignments
+    same.inputs, same.clock = (old,), mode.assignments
     return same
 
 
@@ -124,7 +128,7 @@ def _write_detached(x: Tensor, root: Tensor, other: Tensor) -> None:
             "tensor, which cannot record it; .detach() the value, or .clone() the target first"
         )
     if records:
-        autograd.keep_versions(other, lambda t: t is x)
+        autograd.keep_versions(other, lambda t: t is x, {})
     with autograd.no_grad():
         root.assign(views.written(x, root, other))
     if records:
@@ -147,13 +151,27 @@ def before_assignment(x: Tensor) -> Tensor:
     return old
 
 
+def version(x: Tensor, clock: int) -> Tensor:
+    """x as it was after that many assignments, if gradients went on from it."""
+    view = x._view
+    root = None if view is None else view.root()
+    past = (x if root is None else root)._past
+    if not past:
+        return x
+    old = next((tensor for until, tensor in past if until > clock), None)
+    if old is None or (root is not None and x._record is None):
+        return x
+    with autograd.enable_grad():
+        return old if root is None or view is None else views.read(old, view.moves())
+
+
 def state(x: Tensor) -> tuple[Any, ...]:
     """All that an assignment changes: for `restore`."""
-    at = x._assigned_alone, x._moments, x._version
+    at = x._assigned_alone, x._moments, x._version, x._past
     return x.lazy, x.requires_grad, x._record, *at
 
 
 def restore(x: Tensor, state: tuple[Any, ...]) -> None:
     """Let x be again as `state` said, whatever was assigned since."""
     x.lazy, x.requires_grad, x._record, *at = state
-    x._assigned_alone, x._moments, x._version = at
+    x._assigned_alone, x._moments, x._version, x._past = at
