@@ -178,7 +178,7 @@ def apply(op: Op, dtype: DType, shape: tuple[int, ...]) -> LazyBuffer:
     y = leaf(*shape, dtype=dtype)
     if op is Op.WHERE:
         return lazy.map_(op, leaf(*shape, dtype=bool_), x, y)
-    if op is Op.FMA:
+    if op in (Op.FMA, Op.LOGISTIC):
         return lazy.map_(op, x, y, leaf(*shape, dtype=dtype))
     return lazy.map_(op, x, y)
 
@@ -230,7 +230,7 @@ def _corners(op: Op, dtype: DType, target: DType) -> list[Any]:
     if op is Op.CAST and not target.is_float:
         low = 0.0 if target.kind == "u" else -2.5
         return [0.0, 0.5, 1.5, low, 2.75] if target is not bool_ else [0.0, -0.0, 0.5]
-    if op in (Op.BITCAST, Op.ERF, Op.TANH, Op.EXP, Op.EXP2, Op.MOD):
+    if op in (Op.BITCAST, Op.ERF, Op.TANH, Op.EXP, Op.EXP2, Op.MOD, Op.LOGISTIC, Op.NDTR):
         return [0.0, -0.0, 1.0, -1.0, 8.0, -8.0]
     finite = [0.0, -0.0, 1.0]
     return [*finite, float("inf"), float("nan"), *([] if op in POSITIVE else [float("-inf"), -1.0])]

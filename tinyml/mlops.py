@@ -318,6 +318,19 @@ class Div(Elementwise):
         )
 
 
+class Ndtr(Elementwise):
+    """x times the share of the normal distribution below y."""
+
+    __slots__ = ()
+    op = Op.NDTR
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y = self.inputs
+        density = (y * y * -0.5).exp() * (2 * pi) ** -0.5
+        return grad._apply(Ndtr(), y), grad * x * density if self.wanted[1] else None
+
+
 class Mod(Elementwise):
     """x - y * floor(x / y), of floats."""
 
@@ -426,6 +439,19 @@ class Fma(Elementwise):
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x, y, _ = self.inputs
         return grad * y if self.wanted[0] else None, grad * x if self.wanted[1] else None, grad
+
+
+class Logistic(Elementwise):
+    """x / (1 + (1 + z) * exp(y)), where z, what y lacks, is a number without a gradient."""
+
+    __slots__ = ()
+    op = Op.LOGISTIC
+    reads_inputs = True
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, y, z = self.inputs
+        part = grad._apply(Logistic(), y, z)
+        return part, part * (out - x) if self.wanted[1] else None, None
 
 
 # ---- reductions ----

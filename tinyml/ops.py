@@ -47,6 +47,7 @@ class Op(Enum):
     IDIV = auto()  # integers: floor; x // 0 is 0
     MOD = auto()  # integers and floats: sign of the divisor; x % 0 is 0 for integers
     POW = auto()  # floats
+    NDTR = auto()  # (a, b), floats: a times the normal distribution function at b
     MAX = auto()
     MIN = auto()
     LESS = auto()
@@ -61,6 +62,7 @@ class Op(Enum):
     # three operands
     WHERE = auto()  # (bool, a, b)
     FMA = auto()  # (a, b, c), floats: a * b + c rounded once
+    LOGISTIC = auto()  # (a, b, c), floats: a / (1 + (1 + c) * exp(b)), rounded about twice
 
     def __repr__(self) -> str:
         return self.name
@@ -74,7 +76,7 @@ COMPARE = frozenset({Op.LESS, Op.LESS_EQUAL, Op.EQUAL})
 BITWISE = frozenset({Op.AND, Op.OR, Op.XOR})
 FLOAT_ONLY = frozenset(
     {Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ATAN}
-    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC, Op.FMA}
+    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC, Op.FMA, Op.LOGISTIC, Op.NDTR}
 )
 INT_ONLY = frozenset({Op.IDIV, Op.SHL, Op.SHR})
 SIGN = {  # how people write an op between its operands; the others are written as functions
@@ -135,9 +137,24 @@ def _shift(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], A
     return shifted
 
 
-def _erf(a: Array) -> Array:
-    flat = np.fromiter((math.erf(x) for x in a.reshape(-1).tolist()), np.float64, a.size)
-    return flat.reshape(a.shape)
+def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    def computed(a: Array) -> Array:
+        flat = np.fromiter(map(function, a.reshape(-1).tolist()), np.float64, a.size)
+        return flat.reshape(a.shape)
+
+    return computed
+
+
+_erf, _erfc = _each(math.erf), _each(math.erfc)
+
+
+def _ndtr(a: Array, b: Array) -> Array:
+    """a * erfc(x) / 2 at x = -b / sqrt(2); what x lacks in float64 is made up to first order."""
+    x = b * -np.sqrt(b.dtype.type(0.5))
+    near = x.astype(np.float64)
+    lost = np.where(np.isfinite(b), x - near, 0) * np.exp(-near * near) * (2 / math.pi**0.5)
+    made: Array = a * ((_erfc(near) - lost) / 2)
+    return made
 
 
 def _precise(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -150,11 +167,14 @@ def _precise(function: Callable[..., Array]) -> Callable[..., Array]:
     return computed
 
 
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c, whose product is exact for float32, and for float64 has a dozen bits more."""
-    wide = np.longdouble if a.dtype == np.float64 else np.float64
-    made: Array = (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
-    return made
+def _fused(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Likewise where parts of the result round: of float64, those have a dozen bits more."""
+
+    def computed(*operands: Array) -> Array:
+        wide = np.longdouble if operands[0].dtype == np.float64 else np.float64
+        return function(*(a.astype(wide) for a in operands)).astype(operands[0].dtype)
+
+    return computed
 
 
 # CAST and BITCAST need the result's dtype, REQUIRE its fault: interpret.py says them
@@ -181,6 +201,7 @@ MEANING: dict[Op, Callable[..., Array]] = {
     Op.IDIV: _idiv,
     Op.MOD: _mod,
     Op.POW: _precise(np.power),
+    Op.NDTR: _fused(_ndtr),
     Op.MAX: np.maximum,
     Op.MIN: np.minimum,
     Op.LESS: np.less,
@@ -192,7 +213,8 @@ MEANING: dict[Op, Callable[..., Array]] = {
     Op.SHL: _shift(np.left_shift),
     Op.SHR: _shift(np.right_shift),
     Op.WHERE: np.where,
-    Op.FMA: _fma,
+    Op.FMA: _fused(lambda a, b, c: a * b + c),
+    Op.LOGISTIC: _fused(lambda a, b, c: a / (1 + (1 + c) * np.exp(b))),
 }
 
 
@@ -201,7 +223,9 @@ WORK: dict[Op, int] = {
     **dict.fromkeys(Op, 1),
     **dict.fromkeys((Op.CAST, Op.BITCAST, Op.REQUIRE), 0),
     **dict.fromkeys((Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.COS), 12),
-    **dict.fromkeys((Op.EXPM1, Op.LOG1P, Op.TAN, Op.ATAN, Op.TANH, Op.ERF), 16),
+    **dict.fromkeys(
+        (Op.EXPM1, Op.LOG1P, Op.TAN, Op.ATAN, Op.TANH, Op.ERF, Op.LOGISTIC, Op.NDTR), 16
+    ),
     **dict.fromkeys((Op.POW,), 30),
     **dict.fromkeys((Op.SQRT, Op.DIV, Op.IDIV, Op.MOD), 4),
 }

@@ -26,7 +26,7 @@ static inline f32x4 clamp_f32x4(f32x4 x, float low, float high) {
 #ifndef DONE_scale_f32x4
 #define DONE_scale_f32x4
 static inline f32x4 scale_f32x4(f32x4 p, f32x4 shifted) {
-  const i32x4 n = (i32x4)shifted, half = n >> 1;
+  const i32x4 n = (i32x4)(shifted), half = n >> 1;
   return p * (f32x4)((half << 23) + 0x3f800000) * (f32x4)(((n - half) << 23) + 0x3f800000);
 }
 #endif
@@ -56,7 +56,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_fa06c2b2(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_60915d62(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

@@ -35,7 +35,7 @@ static inline f32x8 clamp_f32x8(f32x8 x, float low, float high) {
 #ifndef DONE_scale_f32x8
 #define DONE_scale_f32x8
 static inline f32x8 scale_f32x8(f32x8 p, f32x8 shifted) {
-  const i32x8 n = (i32x8)shifted, half = n >> 1;
+  const i32x8 n = (i32x8)(shifted), half = n >> 1;
   return p * (f32x8)((half << 23) + 0x3f800000) * (f32x8)(((n - half) << 23) + 0x3f800000);
 }
 #endif
@@ -65,7 +65,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_de7cddec(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_012a082a(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

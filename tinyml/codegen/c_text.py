@@ -351,6 +351,15 @@ FUNCTIONS: dict[Op, dict[str, str]] = {
         "i": _MIN,
         "u": _MIN,
     },
+    # erfc(x) at x = -b / sqrt(2), and its slope times what x lacks
+    Op.NDTR: {
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE part = -0.70710678118654757, x = b * part;
+  TYPE lost = __builtin_fmaSUFFIX(b, part, -x) + b * 4.8336466567264567e-17;
+  lost = lost - lost == 0 ? lost * __builtin_expSUFFIX(-x * x) * 1.1283791670955126 : 0;
+  return a * (__builtin_erfcSUFFIX(x) - lost) * 0.5;
+}"""
+    },
     Op.SHL: {"i": _SHL, "u": _SHL},
     Op.SHR: {"i": _SHR, "u": _SHR},
     Op.IDIV: {

@@ -25,6 +25,7 @@ from tinyml.codegen.c_text import (
 )
 from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
+from tinyml.codegen.vector_math import BODIES
 from tinyml.codegen.vector_math64 import BODIES64
 from tinyml.dtype import DType, bfloat16, bool_, float16, float32, float64, int32, uint32
 from tinyml.faults import Fault
@@ -48,7 +49,10 @@ LIBM = {
     Op.TAN: "tan",
 }  # fmt: skip
 EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW, Op.FMA})  # libm's in lanes too
-POLYNOMIALS = {float32: LIBM.keys() - EXACT, float64: BODIES64.keys()}  # of one element as well
+ON_LANES = {float32: BODIES, float64: BODIES64}
+POLYNOMIALS = {
+    dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
+}  # of one element, too
 
 
 def _suffix(dtype: DType) -> str:
@@ -228,11 +232,11 @@ class CValues(Renderer):
         """The name of a function, defined in the prelude."""
         name = f"{op.name.lower()}_{SHORT[dtype.name]}"
         vector = self.vector(dtype, lanes) if lanes > 1 else ""
-        if (op in LIBM and dtype is float32) or op in POLYNOMIALS.get(dtype, ()):
+        if op in ON_LANES.get(dtype, ()):
             pieces = float_function if dtype is float32 else double_function
             for piece in pieces(op, vector, self._mask_type(dtype, lanes), lanes):
                 self.prelude[piece] = None
-            return f"{LIBM[op]}_{vector}"
+            return f"{op.name.lower()}_{vector}"
         if op in (Op.MAX, Op.MIN) and vector:
             bits = self._mask_type(dtype, lanes)
             self.prelude[extreme(f"{name}_x{lanes}", op, vector, bits, dtype.is_float)] = None

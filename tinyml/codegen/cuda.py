@@ -16,9 +16,11 @@ from tinyml.codegen.cuda_text import (
     FUNCTIONS,
     HEADERS,
     LOOK,
+    ON_LANES,
     PACK,
     REQUIRE,
     TOGETHER,
+    lane_functions,
     product_of,
 )
 from tinyml.codegen.expr import (
@@ -363,8 +365,11 @@ class CudaRenderer(Renderer):
         arguments = ", ".join(o[0] for o in operands)
         if op in LIBM:
             return f"{LIBM[op]}{'f' if dtype is float32 else ''}({arguments})", ATOM
-        self.prelude[FUNCTIONS[op]] = None
         kind = TYPES[dtype.name]
+        if op in ON_LANES:
+            self.prelude.update(dict.fromkeys(lane_functions(op, dtype)))
+            return f"{op.name.lower()}_{kind}({arguments})", ATOM
+        self.prelude[FUNCTIONS[op]] = None
         return f"{op.name.lower()}_of<{kind}>({arguments})", ATOM
 
     def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:

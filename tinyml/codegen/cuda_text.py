@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyml.dtype import DType
+from tinyml.codegen import c_text, vector_math, vector_math64
+from tinyml.dtype import DType, float32
 from tinyml.ops import Op
 
 HEADERS = {
@@ -150,6 +151,44 @@ __device__ __forceinline__ T require(T value, bool holds, long long code, long l
   if (!holds && atomicCAS((u64 *)fault, (u64)0, (u64)code) == 0) fault[1] = (long long)value;
   return value;
 }"""
+
+# what C's functions on lanes call, of one lane
+_PICK = "static inline F32 pick_F32(bool m, F32 a, F32 b) { return m ? a : b; }"
+_FMA = "static inline F32 fma_F32(F32 a, F32 b, F32 c) { return fmaf(a, b, c); }"
+_CLAMP = """static inline F32 clamp_F32(F32 x, F32 low, F32 high) {
+  return x < low ? low : x > high ? high : x;
+}"""
+_OF_FLOATS = {
+    Op.LOGISTIC: (_CLAMP, vector_math.LOGISTIC),
+    Op.NDTR: (_PICK, _CLAMP, _FMA, vector_math.ABS, vector_math.SCALE, vector_math.NDTR),
+}
+_OF_DOUBLES = {
+    Op.LOGISTIC: (_CLAMP.replace("F32", "F64"), vector_math64.LOGISTIC),
+    Op.NDTR: (
+        c_text.function(Op.NDTR, "f", {"TYPE": "F64", "NAME": "ndtr_F64", "SUFFIX": ""}).replace(
+            "__builtin_", ""
+        ),
+    ),
+}
+ON_LANES = _OF_FLOATS.keys()  # ops that are the functions of C's lanes, NAME_float and NAME_double
+
+
+def lane_functions(op: Op, dtype: DType) -> list[str]:
+    """A function of one float32 or float64, after those that it calls."""
+    names = ("32", "float", "int") if dtype is float32 else ("64", "double", "long long")
+    width, real, integer = names
+    changes = {
+        f"(F{width})(": f"bits_as<{real}>(",
+        f"(I{width})(": f"bits_as<{integer}>(",
+        f"F{width}": real,
+        f"I{width}": integer,
+        "static inline": "__device__ __forceinline__",
+    }
+    texts = list((_OF_FLOATS if dtype is float32 else _OF_DOUBLES)[op])
+    for old, new in changes.items():
+        texts = [text.replace(old, new) for text in texts]
+    return texts
+
 
 _HEAD = "template <class T> __device__ __forceinline__ T NAME_of(T a, T b) "
 

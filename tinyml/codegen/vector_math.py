@@ -18,7 +18,7 @@ PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
 # p * 2**n in two steps, so that results may be denormal or overflow to infinity, for the n that
 # was added to 12582912.0: what more is in its bits is shifted out
 SCALE = """static inline F32 scale_F32(F32 p, F32 shifted) {
-  const I32 n = (I32)shifted, half = n >> 1;
+  const I32 n = (I32)(shifted), half = n >> 1;
   return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);
 }
 """
@@ -53,6 +53,11 @@ SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
 }
 """
 
+ABS = """static inline F32 abs_F32(F32 x) {
+  return (F32)((I32)(x) & 0x7fffffff);
+}
+"""
+
 _ONCE = "#ifndef DONE_NAME\n#define DONE_NAME\nBODY#endif\n"
 
 
@@ -62,12 +67,12 @@ def once(name: str, body: str) -> str:
 
 
 _PICK, _SIGNED = once("pick_F32", PICK), once("signed_F32", SIGNED)
-_SCALE = once("scale_F32", SCALE)
+_SCALE, _ABS = once("scale_F32", SCALE), once("abs_F32", ABS)
 _CLAMP = _PICK + once("clamp_F32", clamp("F32", "float", 4, "ps", "__SSE__"))
 
-# t = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
+# t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = """
-  F32 t = clamp_F32(x, -BELOW, 89.0f);
+  F32 t = START;
   const F32 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const F32 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
@@ -79,15 +84,35 @@ _EXP_PARTS = """
   p = p * t + 5.0000001201e-1f;
 """
 
+
+def _exp_parts(start: str) -> str:
+    return _EXP_PARTS.replace("START", start)
+
+
 # s + rest is 1 + t without its rounding
-_EXP = f"""static inline F32 exp_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "104.0f")}
+_EXP = f"""static inline F32 exp_F32(F32 x) {{{_exp_parts("clamp_F32(x, -104.0f, 89.0f)")}
   const F32 s = 1.0f + t, rest = t - (s - 1.0f);
   return scale_F32(p * (t * t) + rest + s, shifted);
 }}
 """
 
+# s + rest is exp(t), where rest * up is below 0, so that little is lost beside 1. Of 2**n, 2**100
+# at most are in `up`; 2**227 and more make `down` 0.
+LOGISTIC = f"""static inline F32 logistic_F32(F32 a, F32 b, F32 c) {{
+  const F32 x = clamp_F32(b, -87.0f, 157.2f);{_exp_parts("x")}
+  const F32 most = clamp_F32(shifted, 0.0f, 12583012.0f);
+  const I32 far = (I32)(shifted) - (I32)(most);
+  const F32 up = (F32)(((I32)(most) << 23) + 0x3f800000), down = (F32)(0x3f800000 - (far << 23));
+  p = p * (t * t) + t;
+  const F32 s = p + 1.00000024f;
+  F32 rest = p - (s - 1.0f);
+  rest = (s + rest) * c + rest;
+  return a * down / (rest * up + 1.0f + s * up);
+}}
+"""
+
 # (exp(t) - 1) * 2**n + 2**n - 1, where 2**n is up * wide: it may be beyond the largest float
-_EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_EXP_PARTS.replace("BELOW", "20.0f")}
+_EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_exp_parts("clamp_F32(x, -20.0f, 89.0f)")}
   const I32 whole = (I32)shifted - 0x4b400000, half = whole >> 1;
   const F32 up = (F32)((half + 127) << 23), wide = (F32)((whole - half + 127) << 23);
   const F32 less = up - (F32)((half - whole + 127) << 23);
@@ -276,6 +301,35 @@ _ERF = """static inline F32 erf_F32(F32 x) {
 """
 
 
+# With size = |b| and y = 4 / (size + 3.3125), exp(size * size / 2) * P(N(0, 1) > size) is y times a
+# polynomial in y (relative error below 1e-8, by Lawson's iteration). What the roundings of y and
+# of size * size change is `more`, to first order; ay - less is a * y.
+NDTR = f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
+  const F32 zero = {{0}}, size = clamp_F32(abs_F32(b), 0.0f, 18.6f);
+  const F32 z = size * size;{_exp_parts("z * -0.5f")}
+  const F32 s = 1.0f + t, rest = t - (s - 1.0f) + p * (t * t);
+  const F32 q = size + 3.3125f, y = pick_F32(b < -18.0f, zero, 4.0f / q);
+  F32 more = fma_F32(q - 3.3125f - size, y, fma_F32(-y, q, zero + 4.0f));
+  more = more * (y * 0.3738f + 0.213f) - fma_F32(size, size, -z) * 0.5f;
+  const F32 u = y - 0.51953125f, v = u * u;
+  F32 odd = v * 5.6275134e-03f - 1.296357e-02f;
+  odd = odd * v + 1.8583817e-02f;
+  odd = odd * v + 1.702676e-01f;
+  F32 even = v * -3.139464e-03f + 5.309275e-03f;
+  even = even * v - 1.9860553e-02f;
+  even = even * v + 9.708532e-02f;
+  even = even * v + 1.954342e-01f;
+  const F32 r = odd * u + even, least = zero + 1.6709387e-01f, high = fma_F32(r, u, least);
+  const F32 low = high * more + fma_F32(r, u, least - high);
+  const F32 made = fma_F32(high, s, high * rest + low * (s + rest));
+  const F32 finite = clamp_F32(a, -3.40282347e38f, 3.40282347e38f), ay = finite * y;
+  const F32 less = fma_F32(finite - a, y, fma_F32(-finite, y, ay));
+  const F32 below = scale_F32(fma_F32(made, ay, -(made * less)), shifted);
+  return pick_F32(b <= 0.0f, below, a - clamp_F32(below, -3.40282347e38f, 3.40282347e38f));
+}}
+"""
+
+
 def _per_lane(name: str, arity: int) -> str:
     letters = "abc"[:arity]
     parameters = ", ".join(f"F32 {x}" for x in letters)
@@ -287,8 +341,11 @@ def _per_lane(name: str, arity: int) -> str:
     )
 
 
+_FMA = once("fma_F32", _per_lane("fma", 3))
+
 BODIES: dict[Op, str] = {
     Op.EXP: _CLAMP + _SCALE + _EXP,
+    Op.LOGISTIC: _CLAMP + LOGISTIC,
     Op.EXP2: _CLAMP + _SCALE + _EXP2,
     Op.EXPM1: _CLAMP + _SIGNED + _EXPM1,
     Op.LOG: _PICK + _LOG,
@@ -303,6 +360,7 @@ BODIES: dict[Op, str] = {
     Op.SQRT: _per_lane("sqrt", 1),
     Op.TRUNC: _per_lane("trunc", 1),
     Op.POW: _per_lane("pow", 2),
-    Op.FMA: _per_lane("fma", 3),
+    Op.FMA: _FMA,
+    Op.NDTR: _CLAMP + _SCALE + _ABS + _FMA + NDTR,
 }
 NEEDS: dict[Op, tuple[Op, ...]] = {Op.TANH: (Op.EXP,), Op.ERF: (Op.EXP,)}

@@ -26,9 +26,9 @@ _PICK = once("pick_F64", PICK.replace("F32", "F64").replace("I32", "I64"))
 _CLAMP = _PICK + once("clamp_F64", clamp("F64", "double", 2, "pd", "__SSE2__"))
 _SCALE = once("scale_F64", SCALE)
 
-# t = x - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t, s + rest is 1 + t
-_EXP = """static inline F64 exp_F64(F64 x) {
-  F64 t = clamp_F64(x, -746.0, 710.0);
+# t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
+_EXP_PARTS = """
+  F64 t = START;
   const F64 shifted = t * 1.4426950408889634 + 6755399441055744.0;  // rounds by losing low bits
   const F64 n = shifted - 6755399441055744.0;
   t = t - n * 0.6931471803691238;
@@ -42,9 +42,32 @@ _EXP = """static inline F64 exp_F64(F64 x) {
   p = p * t + 4.1666666666530155e-02;
   p = p * t + 1.6666666666666413e-01;
   p = p * t + 5.000000000000011e-01;
+"""
+
+
+def _exp_parts(start: str) -> str:
+    return _EXP_PARTS.replace("START", start)
+
+
+# s + rest is 1 + t
+_EXP = f"""static inline F64 exp_F64(F64 x) {{{_exp_parts("clamp_F64(x, -746.0, 710.0)")}
   const F64 s = 1.0 + t, rest = t - (s - 1.0);
   return scale_F64(p * (t * t) + rest + s, shifted);
-}
+}}
+"""
+
+# as in `vector_math`, with 2**1000 and 2**2023
+LOGISTIC = f"""static inline F64 logistic_F64(F64 a, F64 b, F64 c) {{
+  const F64 x = clamp_F64(b, -708.0, 1402.3);{_exp_parts("x")}
+  const F64 most = clamp_F64(shifted, 0.0, 6755399441056744.0);
+  const I64 none = {{0}}, one = none + 0x3ff0000000000000, far = (I64)(shifted) - (I64)(most);
+  const F64 up = (F64)(((I64)(most) << 52) + one), down = (F64)(one - (far << 52));
+  p = p * (t * t) + t;
+  const F64 s = p + 0x1.0000000000004p0;
+  F64 rest = p - (s - 1.0);
+  rest = (s + rest) * c + rest;
+  return a * down / (rest * up + 1.0 + s * up);
+}}
 """
 
 # p * t is 2**t - 1 - t * log(2), for the float64 next to log(2)
@@ -94,6 +117,7 @@ _LOG = """static inline F64 log_F64(F64 x) {
 
 BODIES64: dict[Op, str] = {
     Op.EXP: _CLAMP + _SCALE + _EXP,
+    Op.LOGISTIC: _CLAMP + LOGISTIC,
     Op.EXP2: _CLAMP + _SCALE + _EXP2,
     Op.LOG: _PICK + _LOG,
 }

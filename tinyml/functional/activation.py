@@ -22,6 +22,7 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.compensated import fma
 from tinyml.functional.composed import with_gradient, with_slope
+from tinyml.functional.operands import constant
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.reduction import largest
 from tinyml.functional.unary import expm1, log1p
@@ -62,49 +63,32 @@ def logsigmoid(x: Tensor) -> Tensor:
     return -softplus(-x)
 
 
-def _silu_slope(x: Tensor) -> Tensor:
-    share = sigmoid(x)
-    return share * (1 + x * (1 - share))
-
-
-# Below FAR, exp(-x) comes near the largest float, where silu and mish have digits still: there both
-# sides of a fraction are multiplied by exp(-SHIFT). x + SHIFT is exact there, exp(-SHIFT) is nearly
-# a float32, and 1 is nothing beside exp(-FAR - SHIFT).
-FAR, SHIFT = -85, 45.619140625
-
-
-def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x and exp(-x), both multiplied by exp(-SHIFT) where x is below FAR."""
-    far = x < FAR
-    power = (-far.where(x + SHIFT, x)).exp()
-    return x * far.where(x._full((), math.exp(-SHIFT), x.dtype), 1), power
-
-
-def _silu(x: Tensor) -> Tensor:
-    top, power = _scaled(x)
-    return top / (power + 1)
+def _logistic(x: Tensor, power: Tensor, more: Tensor | float) -> Tensor:
+    """x / (1 + (1 + more) * exp(power))."""
+    more = constant(x, more, x.dtype) if isinstance(more, (int, float)) else more
+    return x._apply(mlops.Logistic(), power, more)
 
 
 @in_float32
 def silu(x: Tensor) -> Tensor:
     """x / (1 + exp(-x)); a float. arXiv 1702.03118"""
-    return with_slope(_silu, _silu_slope, x)
+    return _logistic(x, -x, 0)
 
 
 def _gelu(x: Tensor) -> Tensor:
     """x / (1 + exp(u)). exp makes a rounding of u |u| times as large: all of them are in `low`."""
-    bits, inside = (20, 100) if x.dtype is float32 else (49, 440)
-    head = -round(GELU_SCALE * 2**bits) / 2**bits  # so that a difference with it is exact
-    cube = float(np.asarray(-GELU_CUBE, x.dtype.compute))
-    square = x * x
-    slope = fma(square, cube, head)
-    u = x * slope
-    low = fma(square, -GELU_CUBE - cube - GELU_CUBE_REST, -GELU_SCALE - head)
-    low = fma(fma(x, x, -square), cube, fma(square, cube, head - slope) + low)
-    low = fma(x, low, fma(x, slope, -u))
-    power = u.exp()
-    # outside, where low may be NaN, the result is x, or as good as 0
-    return x / (power + (square < inside).where(fma(power, low, 1), 1))
+    bits, inside = (20, 121) if x.dtype is float32 else (49, 484)
+    head = round(GELU_SCALE * 2**bits) / 2**bits  # so that a difference with it is exact
+    cube = float(np.asarray(GELU_CUBE, x.dtype.compute))
+    opposite = -x
+    below = opposite * x
+    slope = fma(below, -cube, head)
+    u = opposite * slope
+    low = fma(below, cube - GELU_CUBE - GELU_CUBE_REST, GELU_SCALE - head)
+    low = fma(fma(x, x, below), cube, fma(below, -cube, head - slope) + low)
+    low = fma(opposite, low, -fma(x, slope, u))
+    # outside, where low may be NaN, the result is x or 0
+    return _logistic(x, u, (below > -inside).where(low, 0))
 
 
 def _gelu_slope(x: Tensor) -> Tensor:
@@ -120,8 +104,7 @@ def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
         return with_slope(_gelu, _gelu_slope, x)
     if approximate != "none":
         raise ValueError(f'gelu: approximate is "tanh" or "none", got {approximate!r}')
-    half = x * 0.5
-    return fma(half, (x * math.sqrt(0.5)).erf(), half)
+    return x._apply(mlops.Ndtr(), x)
 
 
 @in_float32
@@ -164,9 +147,9 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
 
 
 def _mish(x: Tensor) -> Tensor:
-    """With p = exp(-x), tanh(log(1 + 1 / p)) is 1 / (p + 1/2 + 1/4 / (p + 1/2))."""
-    top, power = _scaled(x)
-    return top / (0.25 / (power + 0.5) + 0.5 + power)
+    """With p = exp(-x), tanh(log(1 + 1 / p)) is 1 / (1 + p * (1 - 1 / (1 + 2 * p)))."""
+    opposite = -x
+    return _logistic(x, opposite, -_logistic(constant(x, 1, x.dtype), opposite, 1))
 
 
 def _mish_slope(x: Tensor) -> Tensor:

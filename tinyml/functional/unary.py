@@ -204,7 +204,7 @@ def asinh(x: Tensor) -> Tensor:
 def _acosh(x: Tensor) -> Tensor:
     huge = x > 1e9
     t = (x < 1).where(math.nan, huge.where(1, x)) - 1
-    return huge.where(x.log() + math.log(2), log1p(t + (t * (t + 2)).sqrt()))
+    return huge.where(x.log() + math.log(2), log1p(t + fma(t, t, t + t).sqrt()))
 
 
 @in_float32
