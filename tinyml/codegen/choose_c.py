@@ -9,6 +9,7 @@ from tinyml.codegen.change import LOADS
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.choose_c_dots import dots
+from tinyml.codegen.choose_c_windows import windowed
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Load
@@ -320,5 +321,6 @@ class CChooser(Chooser):
         if self.lanes == 1:
             return False
         alone = all(f is found.fold for f in self.one(number).folds)
-        first = dots if alone else cascade
-        return first(self, number, found) or contract(self, number, found)
+        if alone and (windowed(self, number, found) or dots(self, number, found)):
+            return True
+        return (not alone and cascade(self, number, found)) or contract(self, number, found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import prod
 
 from tinyml.codegen.bounds import require
@@ -284,27 +284,70 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     outside = walked_before(nest, one, after)
     folded = {a for fold in one.folds for a in fold.axes}
     folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
-    position = next(
-        e.position for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free
-    )
+    position = _position(factor)
     inner = factor.free - outside
     if not inner:
         raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
     if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
         raise OptError(f"cannot stage {factor}: its last step is shorter")
+    value, stands = factor, {a: linear(a) for a in inner}
     if Kind.THREAD in dict(nest.kinds).values():
         order, index = _as_in_memory(inner, folded, position, factor.dtype.itemsize)
     else:
-        order = sorted(
-            inner,
-            key=lambda a: (ORDER[nest.kind(a)], a in folded, -abs(position.factor(a)), a.name),
-        )
+        value, stands = windows(factor, stands, {a for a in inner if nest.kind(a) is Kind.LANE})
+        order = _as_walked(nest, [*stands], folded, _position(value), len(stands) == len(inner))
         index = numbered(order)
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in order}
-    value = substitute(factor, {a: linear(b) for a, b in own.items()})
-    stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, order))
-    place = index.substitute({a: linear(b) for a, b in own.items()})
+    value, place = (e.substitute({a: linear(b) for a, b in own.items()}) for e in (value, index))
+    index = index.substitute(stands)
+    stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, inner))
     return Tile(name, tuple(own.values()), place, value, after), reading(one, factor, stored)
+
+
+def _position(factor: Expr) -> Linear:
+    """Where the load lies that a factor is made of."""
+    loads = (e for e in toposort([factor]) if isinstance(e, Load))
+    return next(e.position for e in loads if e.free == factor.free)
+
+
+def _as_walked(
+    nest: LoopNest, axes: list[Axis], folded: set[Axis], position: Linear, apart: bool
+) -> list[Axis]:
+    """The axes of a tile in the order in which loops walk them; as in memory, if not `apart`."""
+
+    def key(axis: Axis) -> tuple[int, bool, int, str]:
+        kind, stride = nest.kind(axis), abs(position.factor(axis))
+        order = ORDER[kind] if apart else int(kind is Kind.LANE)
+        return order, apart and axis in folded, -stride, axis.name
+
+    return sorted(axes, key=key)
+
+
+def windows(
+    factor: Expr, stands: Mapping[Axis, Linear], apart: set[Axis]
+) -> tuple[Expr, dict[Axis, Linear]]:
+    """Axes that count only as a sum, as those of windows do, walked as one: places are held once.
+
+    The answer is the factor on such axes, and what each of them stands for.
+    """
+    found = dict(stands)
+    while (window := _window(factor, [a for a in found if a not in apart])) is not None:
+        factor, outer, step, inner, wide = window
+        found[wide] = found.pop(outer) * step + found.pop(inner)
+    return factor, found
+
+
+def _window(factor: Expr, axes: Iterable[Axis]) -> tuple[Expr, Axis, int, Axis, Axis] | None:
+    position = _position(factor)
+    for outer, inner in permutations(sorted(axes, key=lambda a: a.name), 2):
+        by, along = position.stride(inner), position.stride(outer)
+        step = (along or 0) // by if by else 0
+        if by and along == step * by and 0 < step < inner.size:
+            wide = Axis(f"{inner.name}w", (outer.size - 1) * step + inner.size)
+            again = substitute(factor, {inner: linear(wide) - linear(outer) * step})
+            if outer not in again.free:
+                return again, outer, step, inner, wide
+    return None
 
 
 def by_stride(tile: Tile) -> list[Axis]:
