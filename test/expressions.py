@@ -241,6 +241,12 @@ def long_product() -> Made:
     return [real(24, 16384) @ real(16384, 24)]
 
 
+@expression(2, "the weights' gradient of many pixels is made image by image, and added up")
+def convolution_weights() -> Made:
+    x, w = real(16, 2, 32, 32), real(16, 2, 3, 3, requires_grad=True)
+    return x.conv2d(w, padding=1).gradient(w, gradient=real(16, 16, 32, 32))
+
+
 @expression(2, "a product of rows that are folded along its own axis stays whole")
 def long_softmax_product() -> Made:
     return [real(257, 16384).softmax() @ real(16384, 3)]

@@ -1,12 +1,13 @@
-"""Products of matrices as kernels, for tests of tensor cores."""
+"""Products as kernels, for tests of how they are tiled."""
 
 from __future__ import annotations
 
 import graphs
+import numpy as np
 import stages
 from graphs import leaf
 
-from tinyml import lazy
+from tinyml import Tensor, lazy
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
@@ -35,3 +36,13 @@ def kernel_of(root: LazyBuffer) -> Kernel:
     """The one kernel that a graph becomes."""
     (k,) = stages.kernels_of(schedule([root]))
     return k
+
+
+def weights_gradient(images: int, inner: int, outer: int, size: int, stride: int = 1) -> Kernel:
+    """The kernel that makes it for 3 x 3 windows, with zeros around an image."""
+    x = Tensor(np.ones((images, inner, size, size), np.float32), device="CPU").realize()
+    w = Tensor(np.ones((outer, inner, 3, 3), np.float32), device="CPU", requires_grad=True)
+    y = x.conv2d(w, stride=stride, padding=1)
+    upstream = Tensor(np.ones(y.shape, np.float32), device="CPU").realize()
+    (gradient,) = y.gradient(w, gradient=upstream)
+    return stages.kernels_of(schedule([gradient.lazy]))[-1]

@@ -20,7 +20,8 @@ from tinyml.codegen.opts import OptKind
 from tinyml.codegen.tiles import windows
 from tinyml.index import Axis, linear
 
-DEPTH = 256  # elements of the fold that are walked at a time, about
+DEPTH = 256  # elements of the fold that are walked at a time, about,
+MOST = 1024  # and at most, where an axis further out need not be walked at each time
 HEIGHT = 6  # rows of a register tile
 SHARE = 3  # of the cache, for the sums that wait
 
@@ -93,6 +94,12 @@ def _apply(
     for name in (*reversed(loops), *(f"{axis.name}u" for axis in rows)):
         chooser.apply(OptKind.ORDER, name)
     chooser.bind_grid(number, but=tuple(loops))
+    if not _grid(chooser, number):
+        chooser.bind_grid(number, but=tuple(loops[:-1]))
+
+
+def _grid(chooser: Chooser, number: int) -> list[Axis]:
+    return [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
 
 
 def _counts(rows: Sequence[Axis]) -> tuple[int, ...]:
@@ -107,15 +114,15 @@ def _divisors(size: int) -> list[int]:
 
 def _stage(chooser: Chooser, number: int, fold: Fold, loads: Sequence[Load]) -> None:
     """What a piece of the fold reads is copied to tiles."""
-    grid = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
+    grid = _grid(chooser, number)
     if not grid:
         return
     after = grid[-1].name
     depth = _size(frozenset(fold.axes))
-    for axis in fold.axes if depth > 2 * DEPTH else ():
+    for axis in fold.axes if depth > MOST else ():
         most = max(DEPTH * axis.size // depth, 1)
         step = max(n for n in _divisors(axis.size) if n <= most)
-        if depth // axis.size <= 2 * DEPTH and is_grouped(axis.size // step, [fold]):
+        if depth // axis.size <= MOST and is_grouped(axis.size // step, [fold]):
             if chooser.apply(OptKind.BLOCK, axis, step):
                 after = axis.name
             break

@@ -298,8 +298,12 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
         order = _as_walked(nest, [*stands], folded, _position(value), len(stands) == len(inner))
         index = numbered(order)
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in order}
-    value, place = (e.substitute({a: linear(b) for a, b in own.items()}) for e in (value, index))
-    index = index.substitute(stands)
+    image = {a: linear(b) for a, b in own.items()}
+    value, place, index = (
+        substitute(value, image),
+        index.substitute(image),
+        index.substitute(stands),
+    )
     stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, inner))
     return Tile(name, tuple(own.values()), place, value, after), reading(one, factor, stored)
 

@@ -19,7 +19,7 @@ from tinyml.ops import REDUCE, Movement, Op
 from tinyml.schedule.units import CARDS, contracts
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
-FEW_PRODUCTS = 65536  # more results of a product do, where one axis is as long as LARGE
+FEW_PRODUCTS = 1 << 17  # the same of products of matrices
 LARGE = 16384  # elements folded into one result
 PIECE = 1024  # elements that one piece folds, about
 
@@ -152,14 +152,13 @@ def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     return [plain[root] for root in roots]
 
 
-def _is_long_product(node: lazy.Reduce) -> bool:
-    """Whether a product of matrices has one long axis, and no factor is folded along it before.
+def _is_product(node: lazy.Reduce) -> bool:
+    """Whether a product of matrices, of which no factor is folded along the same axis before.
 
     Such a factor, as attention's weights are, waits in a cache from one fold to the next. On a card
     blocks have pieces of the fold in one launch.
     """
-    long = any(node.sources[0].shape[a] >= LARGE for a in node.axes)
-    if not (long and contracts(node)) or node.device in CARDS:
+    if not contracts(node) or node.device in CARDS:
         return False
     read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
     return all(contracts(e) for e in read if isinstance(e, lazy.Reduce))
@@ -168,10 +167,13 @@ def _is_long_product(node: lazy.Reduce) -> bool:
 def _split(node: lazy.Reduce) -> LazyBuffer:
     source = node.sources[0]
     folded = prod(source.shape[a] for a in node.axes)
-    axis = max(node.axes, key=lambda a: source.shape[a], default=0)
-    few = FEW_PRODUCTS if folded >= LARGE and _is_long_product(node) else FEW_RESULTS
-    if node.size > few or folded < LARGE or source.size == 0:
+    if node.size > FEW_PRODUCTS or folded < LARGE or source.size == 0:
         return node
+    axis = max(node.axes, key=lambda a: source.shape[a])
+    if node.size > FEW_RESULTS:
+        axis = node.axes[0]  # of a convolution that of images, whose windows do not overlap
+        if source.shape[axis] == 1 or not _is_product(node):
+            return node
     if node.dtype.is_half:  # pieces are not rounded: a half is summed in float32
         wide = lazy.reduce_(node.op, lazy.cast(source, float32), node.axes)
         assert isinstance(wide, lazy.Reduce)
