@@ -299,13 +299,10 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
         index = numbered(order)
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in order}
     image = {a: linear(b) for a, b in own.items()}
-    value, place, index = (
-        substitute(value, image),
-        index.substitute(image),
-        index.substitute(stands),
-    )
-    stored: Expr = Stored(name, factor.dtype, index, after, known_outside(factor, inner))
-    return Tile(name, tuple(own.values()), place, value, after), reading(one, factor, stored)
+    tile = Tile(name, (*own.values(),), index.substitute(image), substitute(value, image), after)
+    outer = known_outside(factor, inner)
+    stored: Expr = Stored(name, factor.dtype, index.substitute(stands), after, outer)
+    return tile, reading(one, factor, stored)
 
 
 def _position(factor: Expr) -> Linear:
