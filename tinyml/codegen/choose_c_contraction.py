@@ -25,7 +25,8 @@ from tinyml.ops import WORK
 # where the fold is made in steps: its steps, panels packed at a time, rows that pass over them
 DEEP = (1024, 4, 384)
 HEAVY = 48  # work on a sum that is better done in a loop of its own
-PACKED = (128, 32, 120)  # where both factors are packed
+PACKED = (128, 32, 516)  # where both factors are packed
+OFTEN = 4  # times that a value is computed again which then is better packed, too
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def _tiling(
         return _Tiling(width, height, _even(whole, most))
     others = prod(a.size for a in chooser.one(number).rows if a not in (sides.lane, sides.kept))
     heavy = _work_after(chooser.one(number), found.fold) > HEAVY
-    if not jumps and not heavy and most >= min(2, whole):
+    again = not sides.plain and whole > OFTEN
+    if not (jumps or heavy or again) and most >= min(2, whole):
         pieces = 4 * chooser.target.cores  # of columns rather than rows: those are packed once
         panels = _even(whole, max(min(most, whole * others // pieces), 1))
         blocks = others * -(-whole // panels)
