@@ -160,6 +160,12 @@ def test_no_division_stays_where_a_stride_says_the_same() -> None:
     assert (B // 2) // 2 is ZERO
 
 
+def test_what_a_step_of_the_divisor_walks_is_left_out() -> None:
+    pixel = B * 5 + C  # 4 x 5
+    assert (A * 20 + pixel) // 40 is A // 2
+    assert (A * 20 + pixel) % 40 is A % 2 * 20 + pixel
+
+
 def test_equal_indices_are_one_object() -> None:
     assert A + B * 2 is B * 2 + A
     assert (A - A) is ZERO

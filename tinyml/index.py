@@ -163,10 +163,9 @@ class Linear(metaclass=Interned):
         whole, rest = self._split(by)
         if rest.low // by == rest.high // by:
             return whole + rest.low // by
-        common = gcd(by, *(f for _, f in rest.terms))
+        common, high, _ = rest._parts(by)
         if common > 1:
-            inner = Linear(tuple((a, f // common) for a, f in rest.terms), rest.constant // common)
-            return whole + inner // (by // common)
+            return whole + high // (by // common)
         if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
             if isinstance(atom, Quotient):
@@ -180,10 +179,9 @@ class Linear(metaclass=Interned):
         _, rest = self._split(by)
         if rest.low // by == rest.high // by:
             return rest - rest.low // by * by
-        common = gcd(by, *(f for _, f in rest.terms), rest.constant)
+        common, high, low = rest._parts(by)
         if common > 1:
-            inner = Linear(tuple((a, f // common) for a, f in rest.terms), rest.constant // common)
-            return inner % (by // common) * common
+            return high % (by // common) * common + low
         if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
             atom = rest.terms[0][0]
             if isinstance(atom, Remainder) and atom.by % by == 0:
@@ -201,6 +199,16 @@ class Linear(metaclass=Interned):
                 rest.append((atom, left))
         quotient, left = divmod(self.constant, by)
         return Linear(tuple(whole), quotient), _sum(tuple(rest), left)
+
+    def _parts(self, by: int) -> tuple[int, Linear, Linear]:
+        """(n, q, r) with self == q * n + r and 0 <= r < n, for the largest n that divides `by`."""
+        for common in sorted({gcd(by, f) for _, f in self.terms}, reverse=True):
+            terms = tuple([(a, f) for a, f in self.terms if f % common])
+            low = Linear(terms, self.constant % common)
+            if low.low >= 0 and low.high < common:
+                apart = tuple([(a, f // common) for a, f in self.terms if f % common == 0])
+                return common, Linear(apart, self.constant // common), low
+        return 1, self, ZERO
 
     def substitute(self, known: Mapping[Axis, Linear]) -> Linear:
         """The same expression with axes replaced."""

@@ -63,3 +63,12 @@ def test_what_no_lane_of_a_vector_takes_is_not_added_to_it() -> None:
     made = linearize(choose(lower(kernel_of(x.cumsum(1).lazy)), stages.C)[1])
     added = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Update)]
     assert len(added) == 8 + 16  # the first half of a row takes eight elements, the second all
+
+
+def test_lanes_lie_where_most_elements_do() -> None:
+    """Batch normalization in parts: few sums for each channel, and all pixels of an image."""
+    x, sums, shape = leaf(3, 8, 5, 32), leaf(4, 8), (3, 8, 5, 32)
+    total = lazy.reshape(graphs.total(sums, 0), (1, 8, 1, 1))
+    k = kernel_of(graphs.add(x, lazy.expand(total, shape)))
+    assert "lanes j1 8" in opts(k)
+    stages.assert_right(k, 1e-4, SMALL)

@@ -59,8 +59,9 @@ def test_what_is_made_of_them_is_copied_ready_made() -> None:
 
 
 def test_nothing_is_copied_with_what_would_then_be_read_across() -> None:
+    """It is read as it lies, beside the tile of what is turned."""
     x = leaf(512, 512)
     for other in (x, leaf(512, 512)):
-        k = kernel_of(graphs.add(lazy.permute(x, (1, 0)), other))
-        assert tiles(k) == 0
-    stages.assert_right(k, 0)
+        k = kernel_of(graphs.add(lazy.map_(Op.NEG, lazy.permute(x, (1, 0))), other))
+        assert tiles(k) == 1
+        stages.assert_right(k, 0)

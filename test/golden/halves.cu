@@ -131,7 +131,7 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_c151935a(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_d908723e(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);
@@ -163,10 +163,10 @@ extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_c15
     if (r0 <= 1) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 1272 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (i0 * 4096 + ty / 4 * 128 + r0 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 64));
     tinyml_cp_async_commit();
     for (int r0s = 0; r0s < 2; ++r0s) {
-      const fragment v2 = load_fragment<false>(tile0 + (r0 % 3 * 1272 + i0t * 640 + (i0q * 4 + i1q) / 8 % 2 * 320 + (i0q * 4 + i1q) % 8 * 40 + r0s * 16 + (i0q * 4 + i1q) / 16 * 8));
-      const fragment v3 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + (i0q * 4 + i1q) / 8 % 2 * 576 + (i0q * 4 + i1q) % 8 * 72 + i1t * 32 + (i0q * 4 + i1q) / 16 * 8));
+      const fragment v2 = load_fragment<false>(tile0 + (r0 % 3 * 1272 + i0t * 640 + i0q / 2 % 2 * 320 + i0q % 2 * 160 + i1q * 40 + r0s * 16 + i0q / 4 * 8));
+      const fragment v3 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + i0q / 2 % 2 * 576 + i0q % 2 * 288 + i1q * 72 + i1t * 32 + i0q / 4 * 8));
       add_product_bfloat16(acc0, v2, v3);
-      const fragment v4 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + (i0q * 4 + i1q) / 8 % 2 * 576 + (i0q * 4 + i1q) % 8 * 72 + i1t * 32 + (i0q * 4 + i1q) / 16 * 8 + 16));
+      const fragment v4 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + i0q / 2 % 2 * 576 + i0q % 2 * 288 + i1q * 72 + i1t * 32 + i0q / 4 * 8 + 16));
       add_product_bfloat16(acc1, v2, v4);
     }
   }

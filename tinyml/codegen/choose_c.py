@@ -12,23 +12,31 @@ from tinyml.codegen.choose_c_dots import dots
 from tinyml.codegen.choose_c_windows import windowed
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.crop import needed
-from tinyml.codegen.expr import Load
+from tinyml.codegen.expr import Expr, Load
 from tinyml.codegen.keep import made_again
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.tiles import ways
+from tinyml.codegen.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
 ROWS = 4  # that are folded at a time
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
-WRITTEN = 8  # vectors of a row whose folds are written out
-CHEAP = 8  # nodes of what is folded then, at every step
+WRITTEN = 12  # vectors of a row whose folds are written out
+TEXT = 512  # nodes at most of a fold that is written out
 TILE = 256  # bytes of a row of a square that is copied
 CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
-RUNS = 16  # of memory that are read in turn
+RUNS = 16
+
+
+def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
+    """Whether all that is loaded for what is made of a load lies side by side along an axis."""
+    found = toposort([e])
+    return load in found and all(
+        other.position.stride(axis) in (0, 1) for other in found if isinstance(other, Load)
+    )
 
 
 class CChooser(Chooser):
@@ -91,21 +99,13 @@ class CChooser(Chooser):
         rows begin so far apart that their lines would push each other out of the cache.
         """
         before, made = self.nest, len(self.opts)
-        jumps = {e.slot: e for e in self._jumping(number, across, last)}
-        side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps.values()))
-        apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps.values()]
+        jumps = self._jumping(number, across, last)
+        side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps))
+        apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps]
         worth = self._bytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
-        alike = all(self._copied_along(number, slot, across) for slot in jumps)
-        if worth and alike and min(across.size, last.size) >= side:
+        if worth and min(across.size, last.size) >= side:
             self._square(number, across, last, side)
-            grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
-            if grid and all(
-                self.apply(OptKind.STAGE, grid[-1], slot=slot)
-                for slot in jumps
-                if ways(self.one(number), slot)
-            ):
-                for tile in self.one(number).tiles:
-                    self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+            if self._copied(number, across, last):
                 self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
                 return
             self.nest = before
@@ -113,10 +113,21 @@ class CChooser(Chooser):
         self._square(number, across, last, SQUARE)
         self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
 
-    def _copied_along(self, number: int, slot: int, axis: Axis) -> bool:
-        """Whether all that is copied with the loads of a slot lies side by side along `axis`."""
-        found = [e for way in ways(self.one(number), slot) for e in toposort([way])]
-        return all(e.position.stride(axis) in (0, 1) for e in found if isinstance(e, Load))
+    def _copied(self, number: int, across: Axis, last: Axis) -> bool:
+        """Whether what jumps along a square could be copied to tiles, in whole vectors."""
+        grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
+        down, along = (self.row(number, f"{axis.name}s") for axis in (across, last))
+        if not grid or down is None or along is None:
+            return False
+        while jumps := self._jumping(number, down, along):
+            slot = jumps[0].slot
+            made = [*ways(self.one(number), slot), *loads_of(self.one(number), slot)]
+            which = next(n for n, e in enumerate(made, 1) if _lies_along(e, jumps[0], down))
+            if not self.apply(OptKind.STAGE, grid[-1], which, slot):
+                return False
+        for tile in self.one(number).tiles:
+            self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+        return True
 
     def _square(self, number: int, across: Axis, last: Axis, side: int) -> None:
         for axis in (across, last):
@@ -158,10 +169,11 @@ class CChooser(Chooser):
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
         folded = {f.axes[-1] for f in one.folds}
-        long = [a for group in one.groups[1:] for a in group[-1:] if a.size >= self.lanes]
-        along_fold = sum(side_by_side(one, a) for a in folded if a in long)
+        inner = dict.fromkeys(a for group in one.groups[1:] for a in group[-1:])
+        long = [a for a in inner if a.size >= self.lanes]
+        along = sum(side_by_side(one, a) for a in long)
         if last_row is not None and last_row.size >= self.lanes > 1:
-            down = side_by_side(one, last_row) > along_fold
+            down = side_by_side(one, last_row) > along
             if down or not long or self._spreads(number, last_row):
                 most = 4 if long or down else 1
                 most = WRITTEN if self._write_out(number, last_row) else most
@@ -265,7 +277,7 @@ class CChooser(Chooser):
         short = row.size <= WRITTEN * self.lanes and all(
             len(fold.axes) == 1
             and fold.axes[0].size <= SHORT
-            and len(toposort([fold.body])) <= CHEAP
+            and fold.axes[0].size * len(toposort([fold.body])) <= TEXT
             for fold in found
         )
         if not short or not any(row in r.free for r in needed(found)):
@@ -293,7 +305,8 @@ class CChooser(Chooser):
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
         width = vectors * self.lanes
-        groups = min(16, row.size // width // (2 * self.target.cores))
+        others = prod(a.size for a in self.one(number).rows if a is not row)
+        groups = min(16, row.size // width * others // (2 * self.target.cores), row.size // width)
         step = self._step_of_columns(number) if groups > 1 else 0
         self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)
@@ -309,7 +322,7 @@ class CChooser(Chooser):
         found = self.one(number).folds
         axis = found[0].axes[0]
         alike = all(fold.axes == (axis,) and not fold.body.has_fold for fold in found)
-        if not alike or axis.size < 256:
+        if not alike or axis.size < 64:
             return 0
         rows = {*self.one(number).rows}
         read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]

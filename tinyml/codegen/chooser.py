@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
@@ -157,10 +158,10 @@ class Chooser:
 
 
 def side_by_side(one: Nest, axis: Axis) -> int:
-    """How many loads go to neighbours along `axis`, less those that jump."""
+    """How many elements are loaded beside their neighbours along `axis`, less those that jump."""
     score = 0
     for load in one.loads:
-        stride = load.position.stride(axis)
         if axis in load.free:
-            score += 1 if stride == 1 else -1
+            elements = prod(a.size for a in load.free)
+            score += elements if load.position.stride(axis) == 1 else -elements
     return score

@@ -132,7 +132,8 @@ def reading(one: Nest, old: Expr, new: Expr) -> Nest:
 def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
     """Loads of `slot` inside `after` read a tile that is filled at each step of `after`.
 
-    Where they read it in several ways, `which` says in which of them, from 1 on.
+    Where they read it in several ways, `which` says in which of them, from 1 on; behind these
+    are the loads alone, without what is made of them.
     """
     if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or within_fold(nest, after):
         raise OptError(f"cannot stage slot{slot}: {after.name} is walked by many at once")
@@ -140,7 +141,7 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
     staged = []
     for one in nest.nests:
         found = ways(one, slot)
-        found = found[which - 1 : which] if which else found
+        found = (found + loads_of(one, slot))[which - 1 : which] if which else found
         if after not in one.axes or not found:
             staged.append(one)
             continue
@@ -248,6 +249,11 @@ def ways(one: Nest, slot: int) -> list[Expr]:
             continue
         largest[e] = None
     return list(largest)
+
+
+def loads_of(one: Nest, slot: int) -> list[Expr]:
+    """The loads of `slot` that are no mere copies to tiles."""
+    return [e for e in toposort(_computed(one)) if isinstance(e, Load) and e.slot == slot]
 
 
 def _computed(one: Nest) -> list[Expr]:

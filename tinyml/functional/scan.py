@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
 
 BLOCK = 64  # the longest window that is folded anew for each element
+LANES = 8  # of a vector, mostly: blocks are whole ones
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class _Running:
     fold: Callable[[Tensor, int], Tensor]
     join: Callable[[Tensor, Tensor], Tensor]
     nothing: Callable[[DType], Scalar]
+    block: int = BLOCK
 
 
 def _log_total(x: Tensor, axis: int) -> Tensor:
@@ -58,45 +60,55 @@ _SUM = _Running(lambda x, axis: sum_(x, axis, dtype=x.dtype), add, lambda dtype:
 _PROD = _Running(lambda x, axis: prod(x, axis, dtype=x.dtype), mul, lambda dtype: 1)
 _MAX = _Running(max_, maximum, lambda dtype: dtype.min)
 _MIN = _Running(min_, minimum, lambda dtype: dtype.max)
-_LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.min)
+_LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.min, BLOCK // 4)  # steps cost much
 
 
-def _block(n: int) -> int:
-    """The size of a block: the same on all levels, about."""
+def _block(n: int, most: int) -> int:
+    """The size of a block: the same on all levels, about; if possible one that divides `n`."""
     levels = 1
-    while BLOCK**levels < n:
+    while most**levels < n:
         levels += 1
-    return 32 if 32**levels >= n else BLOCK
+    size = most // 2 if (most // 2) ** levels >= n else most
+    even = [m for m in range(LANES, most + 1, LANES) if n % m == 0 and 2 * m > size]
+    return min(even, key=lambda m: abs(m - size), default=size)
 
 
-def _within(running: _Running, x: Tensor) -> Tensor:
-    """Along a short last axis: each element with all before it."""
-    n, nothing = x.shape[-1], running.nothing(x.dtype)
+def _within(running: _Running, x: Tensor, axis: int) -> Tensor:
+    """Along a short axis: each element with all before it."""
+    n, nothing = x.shape[axis], running.nothing(x.dtype)
     until = x._arange(n).reshape((n, 1)) >= x._arange(n)
-    spread = x.unsqueeze(-2)._broadcast_to((*x.shape[:-1], n, n))
-    return running.fold(until.where(spread, nothing), -1)
+    until = until.reshape((n, n) + (1,) * (x.ndim - axis - 1))
+    shape = (*x.shape[:axis], n, *x.shape[axis:])
+    return running.fold(until.where(x.unsqueeze(axis)._broadcast_to(shape), nothing), axis + 1)
 
 
-def _run(running: _Running, x: Tensor) -> Tensor:
-    """Along the last axis."""
-    n, front = x.shape[-1], x.shape[:-1]
-    if n <= BLOCK:
-        return _within(running, x)
-    nothing, size = running.nothing(x.dtype), _block(n)
-    whole = ((0, 0),) * len(front)
-    padded = pad_by(x, (*whole, (0, -n % size)), nothing)
-    blocks = padded.reshape((*front, -1, size))
-    totals = _run(running, running.fold(blocks, -1)).contiguous()
-    before = pad_by(totals, (*whole, (1, -1)), nothing).unsqueeze(-1)
-    joined = running.join(before._broadcast_to(blocks.shape), _within(running, blocks))
-    return joined.reshape(padded.shape).shrink([*(None for _ in front), (0, n)])
+def _run(running: _Running, x: Tensor, axis: int) -> Tensor:
+    """Along an axis."""
+    n, front, back = x.shape[axis], x.shape[:axis], x.shape[axis + 1 :]
+    if n <= running.block:
+        return _within(running, x, axis)
+    nothing, size = running.nothing(x.dtype), _block(n, running.block)
+    padded = _pad(x, axis, (0, -n % size), nothing)
+    blocks = padded.reshape((*front, -1, size, *back))
+    totals = _run(running, running.fold(blocks, axis + 1), axis).contiguous()
+    before = _pad(totals, axis, (1, -1), nothing).unsqueeze(axis + 1)
+    inside = _within(running, blocks, axis + 1)
+    joined = running.join(before._broadcast_to(blocks.shape), inside)
+    return joined.reshape(padded.shape).shrink(
+        [*(None for _ in front), (0, n), *(None for _ in back)]
+    )
+
+
+def _pad(x: Tensor, axis: int, counts: tuple[int, int], value: Scalar) -> Tensor:
+    none = ((0, 0),)
+    return pad_by(x, (*none * axis, counts, *none * (x.ndim - axis - 1)), value)
 
 
 def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     axis = resolve_axis(axis, x.ndim, name)
     if not x.ndim or not x.numel() or x.shape[axis] == 1:
         return x._own()
-    return _run(running, x.transpose(axis, -1)).transpose(axis, -1)
+    return _run(running, x, axis)
 
 
 # ---- sums and products ----
