@@ -1,84 +1,139 @@
-"""The same generated C by gcc and by clang: processes of both in turn.
+"""The same generated C by gcc and by clang, run in turn on the same memory.
 
-    python benchmarks/compilers.py                     # --compilers gcc,clang --rounds 5
-    python benchmarks/compilers.py --threads 1 matmul
+    python benchmarks/compilers.py                     # everything; some two minutes
+    python benchmarks/compilers.py --compilers gcc,clang,clang-17 matmul
 
-Each process compiles the workloads with one compiler (or finds them in the disk cache), checks them
-against float64 and prints its fastest call of each. The table has the medians of the processes.
+On one thread, timed by processor seconds, since others may be using the machine too: a compiler's
+time is its fastest run of all rounds. All must compute the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
+import functools
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # a checkout need not be installed
+import numpy as np
 
-WORDS = ["gelu(a*b+c)", "sin-exp", "softmax", "layernorm", "sum axis", "matmul 512", "matmul 1024"]
-WORDS += ["A.T @ B", "matrix times", "conv 3x3", "attention B2 H8 T512"]
-SPAN = 0.3  # seconds of calls of one workload in one process
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
+
+from benchmarks import run, workloads
+from benchmarks.peers import TinymlPeer
+from benchmarks.workloads import Workload
+from tinyml import config, trace
+from tinyml.device import Device
+from tinyml.runtime.cpu import CpuMachine, CpuPlan
+
+SLICE = 0.04  # processor seconds of one compiler's runs in one round, at least
+MANY = 1e10  # operations of a workload that is left out, for it would take a minute
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=WORDS, help="words of names of workloads")
+    parser.add_argument("names", nargs="*", help="words: workloads whose name has one of them")
     parser.add_argument("--compilers", default="gcc,clang", help="%(default)s")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="0: one per core")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    if args.child:
-        return print(json.dumps(fastest_calls(args.names)))
     compilers = args.compilers.split(",")
-    rounds = [[_live(c, args) for c in compilers] for _ in range(args.rounds)]
-    print(table(compilers, rounds))
-    return None
+    print(head(compilers), flush=True)
+    with config.override(threads=1), Device.default("CPU"):
+        for work in everything():
+            if run.matches(work, args.names):
+                print(line(work.name, fastest(work, compilers, args.rounds)), flush=True)
 
 
-def table(compilers: list[str], rounds: list[list[dict[str, float]]]) -> str:
+def everything() -> list[Workload]:
+    """The kernels that are timed beside peers, and some of other dtypes and with integers."""
+    shared = [work for work in workloads.kernels() if work.flops < MANY]
+    return [*shared, *_others()]
+
+
+def _others() -> list[Workload]:
+    runs: dict[str, tuple[workloads.Shape, Callable[..., Any]]] = {
+        "exp of float64": (_MILLION, lambda ops, x: x.double().exp().float()),
+        "log of float64": (_MILLION, lambda ops, x: x.double().abs().log().float()),
+        "int32 arithmetic": (_MILLION, lambda ops, x: _whole((x * 1000).int())),
+        "int64 arithmetic": (_MILLION, lambda ops, x: _whole((x * 1000).long())),
+        "float16 gelu": (_MILLION, lambda ops, x: x.half().gelu().float()),
+        "compare and select": (_MILLION, lambda ops, x: (x < 0.5).where(x, x * x).clip(-1, 2)),
+        "any of bools": (_ROWS, lambda ops, x: (x > 4).any(1)),
+        "argmax": (_ROWS, lambda ops, x: x.argmax(1)),
+        "sort": ((512, 256), lambda ops, x: x.sort(1)[0]),
+        "max pool": ((8, 32, 56, 56), lambda ops, x: ops.max_pool(x)),
+    }
+    found = [Workload(name, "other", (shape,), one) for name, (shape, one) in runs.items()]
+    product = Workload("", "other", ((512, 512),) * 2, lambda ops, a, b: a @ b)
+    return found + [
+        replace(product, name=f"matmul {dtype} 512", dtype=dtype, rtol=rtol)
+        for dtype, rtol in (("bfloat16", 5e-3), ("float16", 1e-3), ("float64", 1e-9))
+    ]
+
+
+def _whole(x: Any) -> Any:
+    return ((x * 7 + 3) ^ (x >> 1)) % 5 + x // 3
+
+
+_MILLION, _ROWS = (1 << 20,), (4096, 1024)
+
+
+def head(compilers: list[str]) -> str:
+    """The first lines of the table."""
+    columns = " | ".join(f"{c} ms | of the best" for c in compilers)
+    return f"| workload | {columns} |\n| --- |" + " ---: | ---: |" * len(compilers)
+
+
+def line(name: str, seconds: list[float]) -> str:
     """Milliseconds by compiler, and the share of the best one's speed that each reaches."""
-    lines = [f"| workload | {' | '.join(f'{c} ms | of the best' for c in compilers)} |"]
-    lines.append("| --- |" + " ---: | ---: |" * len(compilers))
-    for name in rounds[0][0]:
-        medians = [statistics.median(r[n][name] for r in rounds) for n in range(len(compilers))]
-        cells = [f"{1e3 * m:.3g} | {min(medians) / m:.2f}" for m in medians]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    cells = [f"{1e3 * s:.3g} | {min(seconds) / s:.2f}" for s in seconds]
+    return f"| {name} | {' | '.join(cells)} |"
 
 
-def fastest_calls(names: list[str]) -> dict[str, float]:
-    """Seconds of the fastest call of each workload, in this process."""
-    from benchmarks import run
-    from benchmarks.peers import TinymlPeer
+def fastest(work: Workload, compilers: Sequence[str], rounds: int) -> list[float]:
+    """Seconds of the fastest run by each compiler; AssertionError if their results differ."""
+    peer = TinymlPeer()
+    call = peer.prepare(work, work.inputs())
+    for _ in range(2):  # the second call puts the inputs into memory
+        call()
+    with trace.listen(trace.Launched) as launches:
+        results = call()
+    plans = [_plan(_machine(compiler), launches) for compiler in compilers]
+    values = []
+    for plan in plans:
+        plan.run()
+        values.append([peer.numpy(result).copy() for result in results])
+    for other in values[1:]:
+        for a, b in zip(values[0], other, strict=True):
+            np.testing.assert_allclose(a, b, 0, work.rtol * np.abs(a).max(), err_msg=work.name)
+    times = [[_least(plan.run) for plan in plans] for _ in range(rounds)]
+    return [min(column) for column in zip(*times, strict=True)]
 
-    peer, found = TinymlPeer(), {}
-    for work in run.everything(quick=False):
-        if work.group != "step" and run.matches(work, names):
-            inputs = work.inputs()
-            call = run.checked(peer, work, inputs, work.reference(inputs))
-            times, end = [], time.perf_counter() + SPAN
-            while len(times) < 5 or time.perf_counter() < end:
-                start = time.perf_counter()
-                call()
-                times.append(time.perf_counter() - start)
-            found[work.name] = min(times)
-    return found
+
+@functools.cache
+def _machine(compiler: str) -> CpuMachine:
+    with config.override(compiler=compiler):
+        return CpuMachine()
 
 
-def _live(compiler: str, args: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--child", *args.names]
-    environment = {**os.environ, "CC": compiler, "DEVICE": "CPU"}
-    if args.threads:
-        environment["THREADS"] = str(args.threads)
-    found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment))
-    return found
+def _plan(machine: CpuMachine, launches: Sequence[trace.Launched]) -> CpuPlan:
+    """The same launches on the same memory, by programs of that machine."""
+    loaded = machine.load(launch.call.executable.program for launch in launches)
+    memories = [[buffer.memory for buffer in launch.buffers] for launch in launches]
+    return machine.plan(list(zip(loaded, memories, strict=True)))
+
+
+def _least(call: Callable[[], Any]) -> float:
+    """Processor seconds of the fastest of the calls that fill a slice."""
+    times: list[float] = []
+    while not times or sum(times) < SLICE:
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 if __name__ == "__main__":

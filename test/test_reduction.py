@@ -91,3 +91,12 @@ def test_dtypes_of_sums(device: str) -> None:
     assert results[2].item() == pytest.approx(1.001, rel=1e-3)
     assert results[3].item() == 2
     assert flags.max().dtype is dtypes.bool
+
+
+def test_the_largest_of_what_comparisons_say(device: str) -> None:
+    """Integers wrap around: gcc may not turn a > -b into -a < b, which the least number breaks."""
+    x = Tensor(np.linspace(-1, 1, 3 * 64, dtype=np.float32).reshape(3, 64))
+    results = [(x > 4).int().max(1), (x > 4).any(1), (x > 0.9).any(1), (x > -2).all(1)]
+    Tensor.realize(*results)
+    wanted = [[0, 0, 0], [False] * 3, [False, False, True], [True] * 3]
+    assert [r.tolist() for r in results] == wanted

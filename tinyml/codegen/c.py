@@ -11,7 +11,7 @@ from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
-from tinyml.dtype import DType, bool_, int32
+from tinyml.dtype import bool_, int32
 from tinyml.index import Axis, Linear, Looked, linear, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
@@ -79,7 +79,7 @@ class CRenderer(CLanes):
     def load(self, e: Load, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)
         if lanes == 1:
-            return self._guarded_load(e, self._element(e.slot, e.dtype, e.position))
+            return self._guarded_load(e, self._value_of(self._bits_at(e)[0], e.dtype))
         looked = any(self.lanes(s) > 1 for s in e.sources)
         shared = lane is None or not any(lane in v.free for v in e.valid)
         if lane is not None and not looked and shared and e.position.stride(lane) == 1:
@@ -95,15 +95,10 @@ class CRenderer(CLanes):
             return converted
         if lane is not None and not looked and not shared and self.is_near(e, lane):
             return self.masked_load(e, lane)
-        elements = []
-        for n in range(lanes):
-            one = _lane_of(e, lane, n, lanes)
-            elements.append(
-                "0" if one is None
-                else self._guarded_load(one, self._element(one.slot, one.dtype, one.position))[0]
-            )  # fmt: skip
-        listed = ", ".join(f"-({e_})" if e.dtype is bool_ else e_ for e_ in elements)
-        return f"({self.vector(e.dtype, lanes)}){{{listed}}}", ATOM
+        ones = [_lane_of(e, lane, n, lanes) for n in range(lanes)]
+        listed = ", ".join(self._guarded_load(o, self._bits_at(o))[0] if o else "0" for o in ones)
+        text = f"({self._memory_vector(e.dtype, lanes)}){{{listed}}}", ATOM
+        return self._from_memory(text, e.dtype, lanes)
 
     def _guarded_load(self, e: Load, element: Text) -> Text:
         if not e.valid:
@@ -111,8 +106,8 @@ class CRenderer(CLanes):
         condition = wrap(self.condition(e.valid), TERNARY + 1)
         return f"{condition} ? {wrap(element, TERNARY + 1)} : 0", TERNARY
 
-    def _element(self, slot: int, dtype: DType, position: Linear) -> Text:
-        return self._value_of(f"slot{slot}[{self.index(position)[0]}]", dtype)
+    def _bits_at(self, e: Load) -> Text:
+        return f"slot{e.slot}[{self.index(e.position)[0]}]", ATOM
 
     def put(self, put: ir.Put) -> Iterator[str]:
         value = put.values[0]

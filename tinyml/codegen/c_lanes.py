@@ -33,20 +33,19 @@ class CLanes(CValues):
         if not _is_plain(i) or i.low < -(1 << 31) or i.high >= 1 << 31:
             return None
         vector = self.vector(int32, lane.size)
-        apart = Linear(tuple((a, f) for a, f in i.terms if lane not in a.free), i.constant)
-        parts = []
+        apart = Linear(tuple((a, f) for a, f in i.terms if lane not in a.free), 0)
+        step = i.factor(lane)
+        numbers = ", ".join(str(i.constant + step * n) for n in range(lane.size))
+        parts = [f"({vector}){{{numbers}}}"] if step or i.constant else []
         for atom, factor in i.terms:
-            if lane in atom.free:
+            if isinstance(atom, (Quotient, Remainder)) and lane in atom.free:
                 text = self._atom_of_lanes(atom, lane, vector)
                 parts.append(text if factor == 1 else f"{text} * {factor}")
-        if apart.terms or apart.constant:
+        if apart.terms:
             parts.append(f"(int){wrap(self.index(apart), UNARY)}")
         return " + ".join(parts)
 
-    def _atom_of_lanes(self, atom: object, lane: Axis, vector: str) -> str:
-        if isinstance(atom, Axis):
-            return f"({vector}){{{', '.join(map(str, range(lane.size)))}}}"
-        assert isinstance(atom, (Quotient, Remainder))
+    def _atom_of_lanes(self, atom: Quotient | Remainder, lane: Axis, vector: str) -> str:
         name = "quotient" if isinstance(atom, Quotient) else "remainder"
         inner, by = atom.inner, atom.by
         lift = max(0, -(inner.low // by))  # C rounds towards zero: lift the dividend above it
@@ -99,7 +98,8 @@ class CLanes(CValues):
         start = e.position.substitute({lane: linear(0)})
         bits = self.memory_bits(e.dtype, lanes)
         name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
-        text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, lanes, stride)
+        own = self.mask_bits("m", e.dtype.itemsize, lanes)
+        text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, own, lanes, stride)
         self.prelude[text] = None
         held = self.mask(e.valid, lane)[0]
         size = prod(self.k.slots[e.slot][0])

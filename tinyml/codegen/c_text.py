@@ -28,24 +28,47 @@ def lane_function(name: str, call: str, result: str, operands: Sequence[str], la
     )
 
 
-def blend(kind: str, bits: str, mask: str) -> str:
-    """`a` where the mask is -1, `b` where it is 0."""
-    own = "mask" if bits == mask else f"__builtin_convertvector(mask, {bits})"
+# by vector of at most 8 bytes: what makes int32 of it, and the integer of its size
+WIDEN = {
+    "u8x4": ("pmovzxbd128", "char", "int"),
+    "i8x4": ("pmovsxbd128", "char", "int"),
+    "u8x8": ("pmovzxbd256", "char", "long long"),
+    "i8x8": ("pmovsxbd256", "char", "long long"),
+    "u16x4": ("pmovzxwd128", "short", "long long"),
+    "i16x4": ("pmovsxwd128", "short", "long long"),
+}
+
+
+def widen(kind: str, wide: str) -> str:
+    """Small integers as int32, by an instruction that gcc has no other name for."""
+    instruction, element, word = WIDEN[kind]
+    return f"""static inline {wide} wide_{kind}({kind} a) {{
+#if defined(__AVX2__) && !defined(__clang__)
+  typedef {element} parts __attribute__((vector_size(16)));
+  typedef {word} words __attribute__((vector_size(16)));
+  return ({wide})__builtin_ia32_{instruction}((parts)(words){{({word})a}});
+#else
+  return __builtin_convertvector(a, {wide});
+#endif
+}}"""
+
+
+def blend(kind: str, bits: str, mask: str, own: str) -> str:
+    """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
     return (
-        f"static inline {kind} blend_{kind}({mask} mask, {kind} a, {kind} b) {{\n"
-        f"  const {bits} m = {own};\n"
-        f"  return ({kind})((m & ({bits})a) | (~m & ({bits})b));\n}}"
+        f"static inline {kind} blend_{kind}({mask} m, {kind} a, {kind} b) {{\n"
+        f"  const {bits} own = {own};\n"
+        f"  return ({kind})((own & ({bits})a) | (~own & ({bits})b));\n}}"
     )
 
 
 def masked_load(
-    name: str, kind: str, element: str, mask: str, bits: str, lanes: int, stride: int
+    name: str, kind: str, element: str, mask: str, bits: str, own: str, lanes: int, stride: int
 ) -> str:
-    """`lanes` elements from `at` on, 0 where the mask is not set.
+    """`lanes` elements from `at` on, 0 where the mask m is not set; `own` is m in `bits`.
 
     Without a branch where all of them lie in the buffer; else only what is asked for is touched.
     """
-    own = "m" if bits == mask else f"__builtin_convertvector(m, {bits})"
     listed = ", ".join(f"p[at + {i * stride}]" for i in range(lanes))
     taken = f"*(const {kind} *)(p + at)" if stride == 1 else f"({kind}){{{listed}}}"
     return (
@@ -241,7 +264,16 @@ static inline unsigned short bfloat16_bits(float value) {
   if (value != value) return (unsigned short)(u >> 16 | 0x40);
   return (unsigned short)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }""",
-    "float16": """#ifdef __FLT16_MAX__
+    "float16": """#ifdef __F16C__
+static inline float float16_value(unsigned short bits) {
+  typedef short eight __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps((eight){(short)bits})[0];
+}
+static inline unsigned short float16_bits(float value) {
+  typedef float four __attribute__((vector_size(16)));
+  return (unsigned short)__builtin_ia32_vcvtps2ph((four){value}, 0)[0];
+}
+#elif defined(__FLT16_MAX__)
 static inline float float16_value(unsigned short bits) {
   const union { unsigned short u; _Float16 h; } half = {bits};
   return (float)half.h;
@@ -283,19 +315,24 @@ _HALF_LANES = {
     " | ((BITS)(a != a) & 0x7fc00000)) & 0xffff0000)",
     ("float16", "rounded"): "float16_value_xLANES(float16_bits_xLANES(a))",
 }
+# a comparison of these clang would make one of halves, lane by lane
+_OPAQUE = '({ WIDE v = (WIDE)VALUE; __asm__("" : "+x"(v)); v; })'
 _X86 = {  # instructions that compilers do not find by themselves, and where they are
     ("bfloat16", "value", 8): (
         "defined(__AVX2__) && !defined(__clang__)",
         "(WIDE)((BITS)__builtin_ia32_pmovzxwd256((SHORTS)a) << 16)",
     ),
-    ("float16", "value", 8): ("defined(__F16C__)", "(WIDE)__builtin_ia32_vcvtph2ps256((SHORTS)a)"),
+    ("float16", "value", 8): (
+        "defined(__F16C__)",
+        _OPAQUE.replace("VALUE", "__builtin_ia32_vcvtph2ps256((SHORTS)a)"),
+    ),
     ("float16", "bits", 8): (
         "defined(__F16C__)",
         "(HALF)__builtin_ia32_vcvtps2ph256((FLOATS)a, 0)",
     ),
     ("float16", "value", 16): (
         "defined(__AVX512F__)",
-        "(WIDE)__builtin_ia32_vcvtph2ps512_mask((SHORTS)a, (FLOATS){0}, -1, 4)",
+        _OPAQUE.replace("VALUE", "__builtin_ia32_vcvtph2ps512_mask((SHORTS)a, (FLOATS){0}, -1, 4)"),
     ),
     ("float16", "bits", 16): (
         "defined(__AVX512F__)",
@@ -385,3 +422,41 @@ FUNCTIONS: dict[Op, dict[str, str]] = {
 }""",
     },
 }
+
+# on lanes, without branches, so that a compiler sees a divisor that is a number; masks are -1 or 0
+_LANES_SHL = """  const MASK within = (UNSIGNED)b < BITS;
+  return (TYPE)((UNSIGNED)within & (UNSIGNED)a << (UNSIGNED)(b & (BITS - 1)));"""
+_LANES_SHR = """  const MASK within = (UNSIGNED)b < BITS;
+  return a >> ((b & within) | (~within & (BITS - 1)));"""
+# the divisor of what is asked to be divided by 0 or -1 is 1
+_LANES_DIVIDE = """  const TYPE zero = b == 0, minus = b == -1, safe = b - zero + (minus & 2);
+  const TYPE q = a / safe, rest = a - q * safe, down = (rest != 0) & ((rest ^ safe) < 0);
+"""
+
+LANE_BODIES: dict[Op, dict[str, str]] = {
+    Op.SHL: {"i": _LANES_SHL, "u": _LANES_SHL},
+    Op.SHR: {
+        "i": _LANES_SHR,
+        "u": """  const MASK within = b < BITS;
+  return (TYPE)within & a >> (b & (BITS - 1));""",
+    },
+    Op.IDIV: {
+        "u": """  const TYPE zero = (TYPE)(b == 0);
+  return a / (b - zero) & ~zero;""",
+        "i": f"""{_LANES_DIVIDE}  const UNSIGNED sign = (UNSIGNED)minus;
+  return (TYPE)(((UNSIGNED)(q + down) ^ sign) - sign) & ~zero;""",
+    },
+    Op.MOD: {
+        "u": """  const TYPE safe = b - (TYPE)(b == 0);
+  return a - a / safe * safe;""",
+        "i": f"""{_LANES_DIVIDE}  return rest + (down & safe);""",
+    },
+}
+
+
+def lane_body(op: Op, kind: str, names: dict[str, str]) -> str:
+    """A function of two vectors for a kind of integers, with its types and name filled in."""
+    text = f"static inline TYPE NAME(TYPE a, TYPE b) {{\n{LANE_BODIES[op][kind]}\n}}"
+    for mark, name in names.items():
+        text = text.replace(mark, name)
+    return text

@@ -10,24 +10,40 @@ from functools import lru_cache
 from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.c_text import (
     HALF,
+    LANE_BODIES,
     NOTE,
+    WIDEN,
     blend,
     double_function,
     extreme,
     float_function,
     function,
     half_lanes,
+    lane_body,
     lane_function,
     require,
     require_lanes,
     require_range,
     vector_type,
+    widen,
 )
 from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
 from tinyml.codegen.vector_math import BODIES
 from tinyml.codegen.vector_math64 import BODIES64
-from tinyml.dtype import DType, bfloat16, bool_, float16, float32, float64, int32, uint32
+from tinyml.dtype import (
+    DType,
+    bfloat16,
+    bool_,
+    by_name,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
 from tinyml.faults import Fault
 from tinyml.ops import COMPARE, Op
 
@@ -66,6 +82,16 @@ def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
     kept = register(dtype)
     name, kind = f"{SHORT[kept.name]}x{lanes}", "int" if dtype is bool_ else TYPES[kept.name]
     return name, vector_type(name, kind, 4 if dtype is bool_ else kept.itemsize, lanes)
+
+
+def _toward(source: DType, target: DType) -> DType:
+    """The next step of a conversion: to integers of twice or half the size, or to the target."""
+    if source.is_float or (target.is_float and source.itemsize >= 4):
+        return target
+    goal = int32 if target.is_float else target
+    size = min(2 * source.itemsize, max(source.itemsize // 2, goal.itemsize))
+    sign = "u" if source.kind == "u" else ""
+    return goal if size == goal.itemsize else by_name(f"{sign}int{8 * size}")
 
 
 class CValues(Renderer):
@@ -114,15 +140,14 @@ class CValues(Renderer):
 
     def _from_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
         if dtype is bool_:
-            return f"-__builtin_convertvector({text[0]}, {self.vector(bool_, lanes)})", UNARY
+            return f"-{self.converted(text[0], uint8, int32, lanes)}", UNARY
         if dtype.is_half:
             return self._half_lanes(dtype, "value", text, lanes)
         return text
 
     def _to_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
         if dtype is bool_:
-            kind = self._memory_vector(bool_, lanes)
-            return f"__builtin_convertvector(-({text[0]}), {kind})", ATOM
+            return self.converted(f"-({text[0]})", int32, uint8, lanes), ATOM
         if dtype.is_half:
             return self._half_lanes(dtype, "bits", text, lanes)
         return text
@@ -145,7 +170,8 @@ class CValues(Renderer):
             return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
         kind = self.vector(dtype, lanes)
         bits = self._mask_type(dtype, lanes)
-        self.prelude[blend(kind, bits, self.vector(bool_, lanes))] = None
+        own = self.mask_bits("m", register(dtype).itemsize if dtype is not bool_ else 4, lanes)
+        self.prelude[blend(kind, bits, self.vector(bool_, lanes), own)] = None
         return f"blend_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
@@ -184,25 +210,9 @@ class CValues(Renderer):
             return self._compare(op, dtype, operands, lanes)
         if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
             op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
-        if op in SIGN and (op not in (Op.ADD, Op.MUL) or dtype.is_float):
+        if op in SIGN:
             return self._wrapped(*binary(SIGN[op], *operands), dtype, lanes)
-        if op in (Op.ADD, Op.MUL):
-            return self._whole(op, dtype, operands, lanes)
         return self._call(op, dtype, operands, lanes)
-
-    def _whole(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        """Integers wrap around, which C promises for unsigned ones only."""
-        if dtype.kind == "u" or dtype.itemsize < 4:
-            return self._wrapped(*binary(SIGN[op], *operands), dtype, lanes)
-        unsigned = {4: "uint32", 8: "uint64"}[dtype.itemsize]
-        if lanes > 1:
-            kind = f"{SHORT[unsigned]}x{lanes}"
-            self.prelude[vector_type(kind, TYPES[unsigned], dtype.itemsize, lanes)] = None
-            back = self.vector(dtype, lanes)
-        else:
-            kind, back = TYPES[unsigned], TYPES[dtype.name]
-        parts: list[Text] = [(f"({kind}){wrap(o, UNARY)}", UNARY) for o in operands]
-        return f"({back})({binary(SIGN[op], *parts)[0]})", UNARY
 
     def _wrapped(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
         """C computes small integers as int: bring the result back to its own size."""
@@ -215,7 +225,8 @@ class CValues(Renderer):
             operands = operands[::-1]  # true is -1 in a lane, and below false
         text = binary(SIGN[op], *operands)
         if lanes > 1 and dtype is not bool_ and dtype.itemsize != 4:
-            return f"__builtin_convertvector({text[0]}, {self.vector(bool_, lanes)})", ATOM
+            bits = by_name(f"int{dtype.bitsize}")
+            return self.converted(text[0], bits, int32, lanes), ATOM
         return text
 
     def _call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
@@ -241,6 +252,9 @@ class CValues(Renderer):
             bits = self._mask_type(dtype, lanes)
             self.prelude[extreme(f"{name}_x{lanes}", op, vector, bits, dtype.is_float)] = None
             return f"{name}_x{lanes}"
+        if op in LANE_BODIES and vector and dtype.is_int:
+            self.prelude[lane_body(op, dtype.kind, self._lane_names(name, dtype, lanes))] = None
+            return f"{name}_x{lanes}"
         call = f"__builtin_{LIBM[op]}" if op in LIBM else name
         if op not in LIBM:
             kind = "f" if dtype.is_float else dtype.kind
@@ -252,6 +266,16 @@ class CValues(Renderer):
             return call
         self.prelude[lane_function(name, call, vector, [vector] * arity, lanes)] = None
         return f"{name}_x{lanes}"
+
+    def _lane_names(self, name: str, dtype: DType, lanes: int) -> dict[str, str]:
+        unsigned = by_name(f"uint{dtype.bitsize}")
+        return {
+            "UNSIGNED": self.vector(unsigned, lanes),
+            "MASK": self._mask_type(dtype, lanes),
+            "TYPE": self.vector(dtype, lanes),
+            "BITS": str(dtype.bitsize),
+            "NAME": f"{name}_x{lanes}",
+        }
 
     def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
         self.prelude[NOTE] = None
@@ -300,20 +324,34 @@ class CValues(Renderer):
         test = f"{wrap(value, 9)} != ({self.vector(source, lanes)}){{0}}"
         if source is bool_ or register(source).itemsize == 4:
             return test, 8
-        return f"__builtin_convertvector({test}, {self.vector(bool_, lanes)})", ATOM
+        bits = by_name(f"int{source.bitsize}")
+        return self.converted(test, bits, int32, lanes), ATOM
 
     def _cast_lanes(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if source is bool_:
             value, source = (f"-({value[0]})", UNARY), int32
         if register(source) is register(target):
             return value
+        source, target, text = register(source), register(target), value[0]
         if source.is_float and target.is_int and target.itemsize < 8:
-            value = f"__builtin_convertvector({value[0]}, {self._int64(lanes)})", ATOM
-        return f"__builtin_convertvector({value[0]}, {self.vector(target, lanes)})", ATOM
+            text, source = self.converted(text, source, int64, lanes), int64
+        return self.converted(text, source, target, lanes), ATOM
 
-    def _int64(self, lanes: int) -> str:
-        self.prelude[vector_type(f"i64x{lanes}", "long long", 8, lanes)] = None
-        return f"i64x{lanes}"
+    def converted(self, text: str, source: DType, target: DType, lanes: int) -> str:
+        """Lanes in another dtype, by steps that gcc has instructions for."""
+        while source is not target:
+            kind = self._memory_vector(source, lanes)
+            if kind in WIDEN and target.itemsize >= 4:
+                self.prelude[widen(kind, self.vector(int32, lanes))] = None
+                text, source = f"wide_{kind}({text})", int32
+                continue
+            source = _toward(source, target)
+            text = f"__builtin_convertvector({text}, {self._memory_vector(source, lanes)})"
+        return text
+
+    def mask_bits(self, mask: str, size: int, lanes: int) -> str:
+        """A mask, which is of int32, in integers of another size."""
+        return self.converted(mask, int32, by_name(f"int{8 * size}"), lanes)
 
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if source.is_half:

@@ -72,12 +72,12 @@ class Chooser:
 
     @cached_property
     def lanes(self) -> int:
-        """Elements of one vector register, of the widest floats in the kernel, or of 4 bytes.
+        """Elements of one vector register, of the widest values in the kernel, or of 4 bytes.
 
         Values that are wider than a register are put into memory by compilers, 20 times as slow.
         """
         values = [e for one in self.nest.nests for e in one.exprs]
-        widest = max((e.dtype.itemsize for e in values if e.dtype.is_float), default=4)
+        widest = max((e.dtype.itemsize for e in values), default=4)
         return self.target.vector_bytes // max(widest, 4)
 
     def choose(self) -> None:

@@ -7,7 +7,7 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, mlops
-from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
+from tinyml.dtype import DType, bool_, int32, int64, uint8, uint32, uint64
 from tinyml.dtypes import to_dtype
 from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
@@ -71,8 +71,8 @@ def prod(
 def _extreme(
     function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
 ) -> Tensor:
-    if x._lazy.dtype is bool_:
-        return _reduced(function, x.cast(uint8), axes, keepdim).cast(bool_)
+    if x._lazy.dtype is bool_:  # as numbers as wide as masks are, of which 0 is the least
+        return _reduced(function, x.cast(uint32), axes, keepdim).cast(bool_)
     return _reduced(function, x, axes, keepdim)
 
 

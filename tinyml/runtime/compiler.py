@@ -28,8 +28,9 @@ from tinyml.program import Program, translation_unit
 
 # Values stay those of IEEE arithmetic, up to a*b+c in one rounding: no -ffast-math. What is given
 # up is what no kernel looks at: errno after a math function, and the floating-point exceptions.
+# Integers wrap around.
 FLAGS: tuple[str, ...] = (
-    *("-std=gnu11", "-O2", "-march=native", "-ffp-contract=fast"),
+    *("-std=gnu11", "-O2", "-march=native", "-ffp-contract=fast", "-fwrapv"),
     *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-w"),
 )
 _NAMES = ("cc", "gcc", "clang")
