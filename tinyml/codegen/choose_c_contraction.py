@@ -179,6 +179,7 @@ def _apply(
         kept = f"{kept}s"
     if tiling.height > 1:
         chooser.apply(OptKind.UNROLL, kept, tiling.height)
+        chooser.apply(OptKind.ORDER, f"{kept}u")  # a number is done with before the next is loaded
     chooser.apply(OptKind.ORDER, kept)
     chooser.bind_grid(number, but=(kept, *loops))
     _stage(chooser, number, sides, tiling, depth)
