@@ -16,7 +16,8 @@ PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
 """
 
 # p * 2**n in two steps, so that results may be denormal or overflow to infinity, for the n that
-# was added to 12582912.0: what more is in its bits is shifted out
+# was added to 12582912.0: what more is in its bits is shifted out. For -254, where -inf is taken
+# to, both factors are 0: to underflow would take as long as all the rest
 SCALE = """static inline F32 scale_F32(F32 p, F32 shifted) {
   const I32 n = (I32)(shifted), half = n >> 1;
   return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);
@@ -122,7 +123,7 @@ _EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_exp_parts("clamp_F32(x, -20.
 """
 
 _EXP2 = """static inline F32 exp2_F32(F32 x) {
-  F32 t = clamp_F32(x, -151.0f, 129.0f);
+  F32 t = clamp_F32(x, -254.0f, 129.0f);
   const F32 shifted = t + 12582912.0f;
   t = t - (shifted - 12582912.0f);
   F32 p = t * 1.535336188e-4f + 1.339887440e-3f;

@@ -14,7 +14,8 @@ from tinyml.codegen.vector_math import PICK, clamp, once
 from tinyml.ops import Op
 
 # p * 2**n in two steps, so that results may be denormal or overflow to infinity, for the n that
-# was added to 1.5 * 2**52; only shifts to the left, for others of 64 bits are no instructions
+# was added to 1.5 * 2**52 (for -2046, where -inf is taken to, both factors are 0, as in
+# vector_math); only shifts to the left, for others of 64 bits are no instructions
 SCALE = """static inline F64 scale_F64(F64 p, F64 shifted) {
   const I64 n = (I64)shifted << 52, half = ((I64)shifted << 51) & -0x10000000000000;
   const I64 one = (I64){0} + 0x3ff0000000000000;
@@ -50,7 +51,7 @@ def _exp_parts(start: str) -> str:
 
 
 # s + rest is 1 + t
-_EXP = f"""static inline F64 exp_F64(F64 x) {{{_exp_parts("clamp_F64(x, -746.0, 710.0)")}
+_EXP = f"""static inline F64 exp_F64(F64 x) {{{_exp_parts("clamp_F64(x, -1418.2, 710.0)")}
   const F64 s = 1.0 + t, rest = t - (s - 1.0);
   return scale_F64(p * (t * t) + rest + s, shifted);
 }}
@@ -72,7 +73,7 @@ LOGISTIC = f"""static inline F64 logistic_F64(F64 a, F64 b, F64 c) {{
 
 # p * t is 2**t - 1 - t * log(2), for the float64 next to log(2)
 _EXP2 = """static inline F64 exp2_F64(F64 x) {
-  F64 t = clamp_F64(x, -1076.0, 1025.0);
+  F64 t = clamp_F64(x, -2046.0, 1025.0);
   const F64 shifted = t + 6755399441055744.0;
   t = t - (shifted - 6755399441055744.0);
   F64 p = t * 4.43630464870327e-10 + 7.07358592420303e-09;
