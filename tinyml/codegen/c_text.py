@@ -191,6 +191,10 @@ def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> 
         lines = [f"#ifdef {macro}", f"  const {bits} m = ({bits})(a != a);"]
         lines += [f"  b = {instruction}(a, b);  // b if one is NaN", "#else"]
         lines += [f"  const {bits} m = ({bits})({mask});", "#endif"]
+    if vector in _WHOLE_EXTREMES:  # clang finds it by itself
+        instruction = f"__builtin_ia32_p{op.name.lower()}{_WHOLE_EXTREMES[vector]}"
+        found = f"  return ({vector}){instruction}(({bits})a, ({bits})b);"
+        lines = ["#if defined(__AVX2__) && !defined(__clang__)", found, "#endif", *lines]
     return "\n".join(
         [
             f"static inline {vector} {name}({vector} a, {vector} b) {{",
@@ -207,6 +211,7 @@ _EXTREMES = {
     "f64x2": ("__SSE2__", "pd"),
     "f64x4": ("__AVX__", "pd256"),
 }
+_WHOLE_EXTREMES = {"i32x8": "sd256", "u32x8": "ud256"}
 
 
 def function(op: Op, kind: str, names: dict[str, str]) -> str:
