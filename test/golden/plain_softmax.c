@@ -31,7 +31,7 @@ static inline f32x4 scale_f32x4(f32x4 p, f32x4 shifted) {
 }
 #endif
 static inline f32x4 exp_f32x4(f32x4 x) {
-  f32x4 t = clamp_f32x4(x, -104.0f, 89.0f);
+  f32x4 t = clamp_f32x4(x, -176.1f, 89.0f);
   const f32x4 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const f32x4 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
@@ -56,7 +56,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_60915d62(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_ca52813f(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

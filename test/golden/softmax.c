@@ -40,7 +40,7 @@ static inline f32x8 scale_f32x8(f32x8 p, f32x8 shifted) {
 }
 #endif
 static inline f32x8 exp_f32x8(f32x8 x) {
-  f32x8 t = clamp_f32x8(x, -104.0f, 89.0f);
+  f32x8 t = clamp_f32x8(x, -176.1f, 89.0f);
   const f32x8 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const f32x8 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
@@ -65,7 +65,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_012a082a(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_f5956341(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

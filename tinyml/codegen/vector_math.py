@@ -91,7 +91,7 @@ def _exp_parts(start: str) -> str:
 
 
 # s + rest is 1 + t without its rounding
-_EXP = f"""static inline F32 exp_F32(F32 x) {{{_exp_parts("clamp_F32(x, -104.0f, 89.0f)")}
+_EXP = f"""static inline F32 exp_F32(F32 x) {{{_exp_parts("clamp_F32(x, -176.1f, 89.0f)")}
   const F32 s = 1.0f + t, rest = t - (s - 1.0f);
   return scale_F32(p * (t * t) + rest + s, shifted);
 }}
