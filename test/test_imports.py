@@ -41,6 +41,7 @@ FLOORS: list[set[str]] = [
 ]
 LATE = {
     "device": "opens hardware whose libraries may be missing, at the last moment",
+    "codegen.remember": "loads the generator when a kernel is new",
     "prepare": "loads the search when BEAM asks for one",
     "realize": "loads the compiler when there is something to compile",
     "explain": "asks optional compilers what they are",

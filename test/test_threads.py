@@ -315,7 +315,7 @@ def test_an_interrupt_while_compiling_changes_nothing(
         if device == "NUMPY":
             patch.setattr("tinyml.interpret.interpret", interrupted)
         else:
-            patch.setattr("tinyml.prepare.compile", interrupted)
+            patch.setattr("tinyml.prepare.remembered", interrupted)
             patch.setattr("tinyml.prepare._executables", {})
             patch.setattr(realizing, "_routines", {})
         with pytest.raises(KeyboardInterrupt):

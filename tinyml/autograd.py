@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from tinyml.errors import GradientError
 from tinyml.mlops import Function, Grads
+from tinyml.turn import short_lock
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -40,7 +41,7 @@ class _Mode:
     def __init__(self) -> None:
         self.paused: set[int] = set()  # threads that do not record
         self.assignments = 0
-        self._counting = threading.Lock()
+        self._counting = short_lock()
 
     @property
     def recording(self) -> bool:

@@ -79,6 +79,23 @@ def _lines(k: Kernel) -> Iterable[str]:
             yield f"{place} {sign}= {names[output.value]}"
 
 
+def spelled(k: Kernel) -> str:
+    """Text that no other kernel has. `str` is for people, and does not say all."""
+    number: dict[LazyBuffer, int] = {}
+    lines = [repr(k.slots)]
+    for node in nodes(k):
+        sources = [number[source] for source in node.sources]
+        kind = type(node).__name__
+        lines.append(f"{kind} {node.arg!r} {node.shape} {node.dtype} {node.device} {sources}")
+        number[node] = len(number)
+    for part in k.parts:
+        lines.append("part")
+        for o in part:
+            index = None if o.index is None else number[o.index]
+            lines.append(f"{o.slot} {o.shape} {number[o.value]} {o.rows} {index} {o.axis} {o.op}")
+    return "\n".join(lines)
+
+
 def _making(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
     """The sources that make a node's value: not what is only required of it."""
     return node.sources[:1] if isinstance(node, lazy.Require) else node.sources

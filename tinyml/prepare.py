@@ -9,19 +9,25 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tinyml import config, kernel, lazy, trace
-from tinyml.codegen.compile import compile
-from tinyml.codegen.opts import Opt
+from tinyml.codegen.remember import remembered
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, Plan, last_versions
 from tinyml.program import Program
+from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.machine import Executable
 from tinyml.schedule import CopyItem, KernelItem, schedule
+from tinyml.turn import watch_forks
 
+if TYPE_CHECKING:
+    from tinyml.codegen.opts import Opt
+
+watch_forks()  # last of all imports: see there
 _executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 
 
@@ -145,4 +151,5 @@ def _program(item: KernelItem) -> Program:
         from tinyml import search
 
         opts = search.found(k, opened, settings.beam, settings.beam_seconds)
-    return compile(k, opened.target, opts, settings.verify)
+    disk = host_cache(settings.cache_folder)
+    return remembered(k, opened.target, opts, settings.verify, disk)

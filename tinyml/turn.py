@@ -70,8 +70,32 @@ class Turn:
 
 
 turn = Turn()
+_locks: list[threading.RLock] = []
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=turn.__enter__, after_in_parent=turn.__exit__, after_in_child=turn.__exit__
-    )
+
+def short_lock() -> threading.RLock:
+    """A lock for a few steps without a turn, held by nobody while a process forks."""
+    _locks.append(threading.RLock())
+    return _locks[-1]
+
+
+def watch_forks() -> None:
+    """From now on a fork takes its turn.
+
+    Python asks whoever watched last first. Libraries that take locks of their own at a fork, as
+    concurrent.futures does, and are used within turns, must have been imported before.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before_fork, after_in_parent=_forked, after_in_child=_forked)
+
+
+def _before_fork() -> None:
+    turn.__enter__()
+    for lock in _locks:
+        lock.acquire()
+
+
+def _forked() -> None:
+    for lock in _locks:
+        lock.release()
+    turn.__exit__()

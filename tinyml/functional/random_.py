@@ -26,6 +26,7 @@ from tinyml.functional.axes import new_shape, number, whole
 from tinyml.functional.bounded import required
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
+from tinyml.turn import short_lock
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -51,7 +52,7 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self.seed, self.draws = seed, 0
         self._here = _Listeners()
-        self._counting = threading.Lock()
+        self._counting = short_lock()
 
     def next_leaf(self, device: str) -> LazyBuffer:
         """Seed and number of the next draw: a new one, unless old ones are being repeated."""

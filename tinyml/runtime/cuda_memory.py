@@ -8,13 +8,13 @@ may run it on any thread and at exit.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from tinyml import trace
 from tinyml.errors import OutOfMemoryError
 from tinyml.runtime.machine import MemoryStats
 from tinyml.runtime.memory import size_class
+from tinyml.turn import short_lock
 
 _SMALLEST = 512  # bytes; the driver hands out no less
 
@@ -32,7 +32,7 @@ class CudaMemory:
         self._blocks: dict[int, Any] = {}  # the driver's objects by address, in use and kept
         self._free: dict[int, list[int]] = {}  # addresses by size class
         # Re-entrant, since the garbage collector may free a buffer while one is allocated.
-        self._lock = threading.RLock()
+        self._lock = short_lock()
 
     def reuse(self, nbytes: int) -> int | None:
         """The address of a kept block for nbytes, if there is one. Calls no driver function."""

@@ -10,13 +10,13 @@ import ctypes
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from tinyml import trace
 from tinyml.errors import OutOfMemoryError
 from tinyml.runtime.machine import MemoryStats
+from tinyml.turn import short_lock
 
 ALIGNMENT = _LINE = 64  # bytes of a cache line, and of the widest vector
 _HUGE = 2 << 20  # bytes of a huge page
@@ -42,7 +42,7 @@ class HostMemory:
         self._in_use = self._cached = self._peak = 0
         self._blocks: dict[int, list[int]] = {}  # addresses of free blocks by size class
         # Re-entrant, since the garbage collector may free a buffer while one is allocated.
-        self._lock = threading.RLock()
+        self._lock = short_lock()
         self._libc = ctypes.CDLL(None)
         self._libc.free.argtypes = [ctypes.c_void_p]
         self._libc.free.restype = None

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 from dataclasses import dataclass
 
 from tinyml import trace
 from tinyml.errors import OutOfMemoryError
 from tinyml.runtime.machine import MemoryStats
+from tinyml.turn import short_lock
 
 _ALIGNMENT = 16  # bytes: the widest access of a CUDA thread; more would hide stray accesses
 _CANARY = 64  # bytes watched before a buffer
@@ -49,7 +49,7 @@ class GuardedMemory:
         self._free: dict[int, list[int]] = {}  # base addresses by number of pages
         self._in_use = self._cached = self._peak = 0
         # Re-entrant, since the garbage collector may free a buffer while one is allocated.
-        self._lock = threading.RLock()
+        self._lock = short_lock()
         self._libc = _libc()
 
     def allocate(self, nbytes: int) -> int:

@@ -1,0 +1,57 @@
+"""Remember: programs that were generated before come from the disk cache.
+
+A program follows from its kernel, its target, the Opts that were asked for, and the generator
+itself; the key of its entry is made of all four. So a process whose kernels are all known loads
+no generator. Where somebody looks at the values on the way, or wants them verified, they are made.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinyml import kernel, trace
+from tinyml.cache import DiskCache, key
+from tinyml.codegen.target import Target
+from tinyml.kernel import Kernel
+from tinyml.program import Program
+
+if TYPE_CHECKING:
+    from tinyml.codegen.opts import Opt
+
+
+def remembered(
+    k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bool, disk: DiskCache
+) -> Program:
+    """The program that computes `k` on `target`: as it was generated before, or is now."""
+    generator = _generator()
+    if verify or generator is None or disk.folder is None or trace.wanted(trace.KernelLowered):
+        return _generated(k, target, opts, verify)
+    asked = "rules" if opts is None else "\n".join(map(str, opts))
+    place = key("program", generator, kernel.spelled(k), repr(target), asked)
+    content = disk.get(place, ".program")
+    if content is not None:
+        known: Program = pickle.loads(
+            content
+        )  # as much to be trusted as the machine code beside it
+        return known
+    program = _generated(k, target, opts, verify)
+    disk.put(place, ".program", pickle.dumps(program))
+    return program
+
+
+def _generated(k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bool) -> Program:
+    from tinyml.codegen.compile import compile
+
+    return compile(k, target, opts, verify)
+
+
+@cache
+def _generator() -> str | None:
+    """A digest of codegen's files and of all that they may import; None if there are no files."""
+    own = Path(__file__).parent
+    files = sorted((*own.parent.glob("*.py"), *own.glob("*.py")))
+    return key(*(file.read_bytes() for file in files)) if files else None
