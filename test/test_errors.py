@@ -19,7 +19,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (ValueError, "negative", lambda: Tensor.full((-1,), 3)),
     (ValueError, "negative", lambda: Tensor.eye(-2)),
     (ValueError, "not both", lambda: Tensor.zeros((2, 3), 4)),
-    (ValueError, "not both", lambda: Tensor.stack([X, X], X)),
+    (ValueError, "and the axis as dim=", lambda: Tensor.stack([X, X], X)),
     (IndexError, "no axis", lambda: Tensor(1.0).cat(Tensor(2.0))),
     (RuntimeError, "named once", lambda: X.sum((0, -2))),
     (IndexError, "max: axis 0", lambda: Tensor.zeros(0, 3).max()),

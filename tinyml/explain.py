@@ -245,9 +245,11 @@ def _cache() -> str:
     folder = config.current.cache_folder
     if folder is None:
         return "none (TINYML_CACHE is empty)"
-    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    size = sum(path.stat().st_size for path in files)
-    return f"{folder}: {len(files)} files, {size / 1e6:.1f} MB"
+    sizes = []
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):  # another process may remove it meanwhile
+            sizes += [path.stat().st_size] if path.is_file() else []
+    return f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB"
 
 
 def _settings() -> str:

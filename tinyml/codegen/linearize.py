@@ -322,7 +322,8 @@ class _Emitter:
                 target = rest or into[n][number % spread]
                 inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
 
-        long = LongFold(self._open, self._open_rests, self._begin, folds, declare, enter, body)
+        opening = (self._open, self._open_rests, self._begin)
+        long = LongFold(*opening, folds, steps // spread, declare, enter, body)
         # the parts of a loop have one beginning
         begun = [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]
         if begun:

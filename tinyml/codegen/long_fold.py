@@ -62,12 +62,14 @@ class LongFold:
         open_rests: Callable[[Scope, Axis, Loops, Known, Enter, Body], None],
         begin: Callable[[Scope, Axis, Loops, Known], ir.Begin],
         folds: list[Fold],
+        terms: int,
         declare: Callable[[Scope], list[list[Name]]],
         enter: Enter,
         body: Callable[[Scope, Known, list[Axis], list[list[Name]]], None],
     ) -> None:
         self.open_loops, self.open_rests, self.begin = open_loops, open_rests, begin
         self.folds, self.declare = folds, declare
+        self.terms = terms  # that each sum takes up in one step of the loops
         self.enter, self.body = enter, body
         alone = not any(isinstance(fold.body, Product) for fold in folds)  # those fill registers
         self.sums = alone and any(map(is_rounded, folds))
@@ -102,7 +104,7 @@ class LongFold:
 
     def _step(self, loops: Loops) -> int:
         """How many steps of the outermost loop are summed apart; 0 if there is no need."""
-        every = prod(a.size for a in loops.waiting)
+        every = self.terms * prod(a.size for a in loops.waiting)
         if not self.sums or every <= 2 * self.steps:
             return 0
         first = loops.waiting[0].size

@@ -130,6 +130,16 @@ def open_library(path: Path) -> ctypes.CDLL:
         ) from None
 
 
+def _opened(path: Path) -> ctypes.CDLL | None:
+    """A shared object, unless another process has just made room in the cache."""
+    try:
+        return open_library(path)
+    except CompileError:
+        if path.exists():
+            raise
+        return None
+
+
 class Functions:
     """Addresses of compiled programs; each is compiled once per process, and once per cache.
 
@@ -181,9 +191,10 @@ class Functions:
         unit_key = content.decode()
         if unit_key not in self._units:
             path = self.cache.path(unit_key, ".so")
-            if path is None:
+            opened = None if path is None else _opened(path)
+            if opened is None:
                 return False
-            self._units[unit_key] = open_library(path)
+            self._units[unit_key] = opened
         self._remember(program_key, program, unit_key)
         seconds = time.perf_counter() - start
         trace.emit(trace.Compiled(self.device, (program.name,), seconds, True, "", ""))
