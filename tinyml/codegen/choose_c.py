@@ -115,7 +115,7 @@ class CChooser(Chooser):
 
     def _copied(self, number: int, across: Axis, last: Axis) -> bool:
         """Whether what jumps along a square could be copied to tiles, in whole vectors."""
-        grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
+        grid = self.nest.grid(self.one(number))
         down, along = (self.row(number, f"{axis.name}s") for axis in (across, last))
         if not grid or down is None or along is None:
             return False

@@ -16,7 +16,7 @@ from tinyml.codegen.change import CONDITIONS, STORES
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.expr import Alu, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Kind, Nest
+from tinyml.codegen.nest import Nest
 from tinyml.codegen.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
@@ -188,7 +188,7 @@ def _apply(
 
 def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: _Tiling, depth: Axis) -> None:
     """Copy what is read again to tiles, before a piece of work or each step of the fold."""
-    grid = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
+    grid = chooser.nest.grid(chooser.one(number))
     if not grid or sides.packed is None or sides.kept.size < 2 * tiling.height:
         return
     after = grid[-1].name

@@ -15,7 +15,6 @@ from math import prod
 from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.expr import Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.codegen.tiles import windows
 from tinyml.index import Axis, linear
@@ -94,12 +93,8 @@ def _apply(
     for name in (*reversed(loops), *(f"{axis.name}u" for axis in rows)):
         chooser.apply(OptKind.ORDER, name)
     chooser.bind_grid(number, but=tuple(loops))
-    if not _grid(chooser, number):
+    if not chooser.nest.grid(chooser.one(number)):
         chooser.bind_grid(number, but=tuple(loops[:-1]))
-
-
-def _grid(chooser: Chooser, number: int) -> list[Axis]:
-    return [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.GRID]
 
 
 def _counts(rows: Sequence[Axis]) -> tuple[int, ...]:
@@ -114,7 +109,7 @@ def _divisors(size: int) -> list[int]:
 
 def _stage(chooser: Chooser, number: int, fold: Fold, loads: Sequence[Load]) -> None:
     """What a piece of the fold reads is copied to tiles."""
-    grid = _grid(chooser, number)
+    grid = chooser.nest.grid(chooser.one(number))
     if not grid:
         return
     after = grid[-1].name

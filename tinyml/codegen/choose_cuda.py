@@ -104,7 +104,7 @@ class CudaChooser(Chooser):
         if 1 < step < depth.size:
             self.apply(OptKind.SPLIT, depth, step)
         elif depth.size <= step:  # all of it fits at once
-            grid = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.GRID]
+            grid = self.nest.grid(self.one(number))
             after = grid[-1].name if grid else ""
         for load in (found.kept_load, found.streamed_load):
             if load is not None and after:

@@ -75,7 +75,7 @@ def _accumulated(
     nest: LoopNest, one: Nest, steps: Sequence[Axis], within: Axis, number: int
 ) -> tuple[Nest, list[tuple[Axis, Axis]]]:
     """All folds over an axis in steps made into tiles, whose axes stand for axes of `one`."""
-    grid = [a for a in one.rows if nest.kind(a) is Kind.GRID]
+    grid = nest.grid(one)
     rows = [a for a in one.rows if a not in grid]
     whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in rows)
     whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)

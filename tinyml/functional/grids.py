@@ -9,7 +9,7 @@ from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, resolve_axis, whole
 from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
 from tinyml.functional.views import follow
-from tinyml.shape import broadcast_shape
+from tinyml.shape import broadcast_shape, inverse_order
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -81,7 +81,7 @@ class _Diagonal:
         around = tuple((0, 0) for _ in value.shape[:-1])
         by_row = pad_by(value, (*around, (down, rows - down - n)))
         written = here.where(by_row.unsqueeze(-1), matrices)
-        return permute(written, sorted(range(old.ndim), key=order.__getitem__))
+        return permute(written, inverse_order(order))
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
