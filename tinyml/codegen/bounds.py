@@ -10,7 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Place, Require, Select, const, select
+from tinyml.codegen.expr import (
+    Alu,
+    Const,
+    Expr,
+    Fold,
+    Place,
+    Require,
+    Select,
+    alu,
+    const,
+    select,
+    zero,
+)
 from tinyml.dtype import DType, bool_
 from tinyml.faults import Fault
 from tinyml.graph import toposort
@@ -28,6 +40,15 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
         return value
     made: Expr = Require(fault, (value, demanded))
     return made
+
+
+def looked_up(value: Expr, index: Expr) -> Expr:
+    """What is found at an index: one that is outside is a fault, though all values be the same."""
+    demands = {e for e in toposort([index]) if isinstance(e, Require)}
+    if demands.issubset(toposort([value])):
+        return value
+    inside = alu(Op.LESS_EQUAL, bool_, zero(index.dtype), index)
+    return alu(Op.WHERE, value.dtype, inside, value, zero(value.dtype))
 
 
 def range_asked(value: Expr, holds: Expr) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from tinyml import kernel, lazy
-from tinyml.codegen.bounds import require
+from tinyml.codegen.bounds import looked_up, require
 from tinyml.codegen.expr import Expr, Fold, Load, Place, alu, const, select, zero
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
 from tinyml.codegen.places import mapped
@@ -142,9 +142,10 @@ class _Lowering:
                 return (yield from self._fold(node, index, valid))
             case lazy.Gather():
                 data, looked = node.sources
-                at = linear((yield looked, index, valid).looked(data.shape[node.axis]))
+                asked = yield looked, index, valid
+                at = linear(asked.looked(data.shape[node.axis]))
                 place_ = tuple(at if a == node.axis else i for a, i in enumerate(index))
-                return (yield data, place_, valid)
+                return looked_up((yield data, place_, valid), asked)
             case lazy.Move():
                 return (yield from self._moved(node, index, valid))
         raise TypeError(f"cannot lower {node!r}")

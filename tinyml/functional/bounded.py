@@ -63,11 +63,3 @@ def classes(op: str, index: Tensor, n: int) -> Tensor:
         raise IndexError(f"{op}: there are no classes to choose from")
     text = f"{op}: class {{}} is out of bounds for {n} classes"
     return index._of(within(index.lazy, 0, n, text))
-
-
-def table(x: Tensor) -> Tensor:
-    """x to look up elements in. One constant is put in memory: else no index would be computed."""
-    node = x._lazy
-    while type(node) is lazy.Move:
-        node = node.sources[0]
-    return x.contiguous() if type(node) is lazy.Const else x

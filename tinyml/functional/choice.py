@@ -2,7 +2,7 @@
 
     choice ::= Choice(shape of what is chosen from, indexed axes, shape of the indices, ...)
 
-The indexed axes are flattened into the rows of a table, and so are the indices; then it is one
+The indexed axes are flattened into the rows of a and so are the indices; then it is one
 gather. What depends on shapes alone is worked out once for each index that programs write.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tinyml import lazy, mlops
 from tinyml.dtype import int32, int64
 from tinyml.errors import AxisError
-from tinyml.functional.bounded import table, wrapped
+from tinyml.functional.bounded import wrapped
 from tinyml.functional.path import Path
 from tinyml.functional.subscript import Part, box_of, items_from, placed_on
 from tinyml.lazy import LazyBuffer, Shape
@@ -79,7 +79,7 @@ class Choose(mlops.Function):
 
 def choose(x: Tensor, how: Choice, indices: Sequence[Tensor]) -> Tensor:
     """The elements of x that a choice with these indices takes; IndexError if one is outside."""
-    return table(x)._apply(Choose(how), x._of(how.rows([index.lazy for index in indices])))
+    return x._apply(Choose(how), x._of(how.rows([index.lazy for index in indices])))
 
 
 @lru_cache(maxsize=4096)  # programs index the same few shapes in the same few ways

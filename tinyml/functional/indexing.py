@@ -24,7 +24,7 @@ from tinyml.functional.axes import (
     whole,
     wrong_type,
 )
-from tinyml.functional.bounded import classes, table, wrapped
+from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import pad_by
 from tinyml.functional.path import Path
@@ -209,7 +209,7 @@ def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
 
 def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """The primitive: shapes agree on all other axes, indices are in range."""
-    return table(x)._apply(mlops.Gather(axis), index)
+    return x._apply(mlops.Gather(axis), index)
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
