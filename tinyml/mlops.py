@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log, pi
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tinyml import lazy, windows
 from tinyml.dtype import DType, float32
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 Grads: TypeAlias = "tuple[Tensor | None, ...]"
+_Slope: TypeAlias = Callable[[Any, Any, Any], Any]  # of tensors, which have no types here yet
 
 
 class Function:
@@ -104,135 +105,32 @@ def _folded(grad: Tensor, shape: Shape) -> Tensor:
     return (grad.sum(grown, keepdim=True) if grown else grad).reshape(shape)
 
 
-class Neg(Elementwise):
-    __slots__ = ()
-    op = Op.NEG
+def _unary(op: Op, slope: _Slope, reads_inputs: bool = False) -> type[Elementwise]:
+    """The class of an op on one number x, whose gradient is `slope(grad, x, out)`."""
 
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (-grad,)
+    def backward(self: Elementwise, grad: Tensor, out: Tensor) -> Grads:
+        return (slope(grad, self.inputs[0], out),)
 
-
-class Exp(Elementwise):
-    __slots__ = ()
-    op = Op.EXP
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad * out,)
+    said = {"op": op, "reads_inputs": reads_inputs, "backward": backward}
+    return type(op.name.capitalize(), (Elementwise,), {"__slots__": (), **said})
 
 
-class Exp2(Elementwise):
-    __slots__ = ()
-    op = Op.EXP2
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad * (out * log(2.0)),)
-
-
-class Expm1(Elementwise):
-    __slots__ = ()
-    op = Op.EXPM1
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad * (out + 1),)
-
-
-class Log(Elementwise):
-    __slots__ = ()
-    op = Op.LOG
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad / self.inputs[0],)
-
-
-class Log2(Elementwise):
-    __slots__ = ()
-    op = Op.LOG2
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad / (self.inputs[0] * log(2.0)),)
-
-
-class Log1p(Elementwise):
-    __slots__ = ()
-    op = Op.LOG1P
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad / (self.inputs[0] + 1),)
-
-
-class Sin(Elementwise):
-    __slots__ = ()
-    op = Op.SIN
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad * self.inputs[0].cos(),)
-
-
-class Cos(Elementwise):
-    __slots__ = ()
-    op = Op.COS
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (-(grad * self.inputs[0].sin()),)
-
-
-class Tan(Elementwise):
-    __slots__ = ()
-    op = Op.TAN
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad * (out * out + 1),)
-
-
-class Atan(Elementwise):
-    __slots__ = ()
-    op = Op.ATAN
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x = self.inputs[0]
-        return (grad / (x * x + 1),)
-
-
-class Tanh(Elementwise):
-    __slots__ = ()
-    op = Op.TANH
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad * (1 - out * out),)
-
-
-class Erf(Elementwise):
-    __slots__ = ()
-    op = Op.ERF
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x = self.inputs[0]
-        return (grad * ((-(x * x)).exp() * (2 / pi**0.5)),)
-
-
-class Sqrt(Elementwise):
-    __slots__ = ()
-    op = Op.SQRT
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad / (out * 2),)
-
-
-class Trunc(Elementwise):
-    """Also what floor, ceil and round are made of: steps, whose gradient is zero."""
-
-    __slots__ = ()
-    op = Op.TRUNC
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (grad.zeros_like(),)
+Neg = _unary(Op.NEG, lambda grad, x, out: -grad)
+Exp = _unary(Op.EXP, lambda grad, x, out: grad * out)
+Exp2 = _unary(Op.EXP2, lambda grad, x, out: grad * (out * log(2.0)))
+Expm1 = _unary(Op.EXPM1, lambda grad, x, out: grad * (out + 1))
+Log = _unary(Op.LOG, lambda grad, x, out: grad / x, reads_inputs=True)
+Log2 = _unary(Op.LOG2, lambda grad, x, out: grad / (x * log(2.0)), reads_inputs=True)
+Log1p = _unary(Op.LOG1P, lambda grad, x, out: grad / (x + 1), reads_inputs=True)
+Sin = _unary(Op.SIN, lambda grad, x, out: grad * x.cos(), reads_inputs=True)
+Cos = _unary(Op.COS, lambda grad, x, out: -(grad * x.sin()), reads_inputs=True)
+Tan = _unary(Op.TAN, lambda grad, x, out: grad * (out * out + 1))
+Atan = _unary(Op.ATAN, lambda grad, x, out: grad / (x * x + 1), reads_inputs=True)
+Tanh = _unary(Op.TANH, lambda grad, x, out: grad * (1 - out * out))
+Erf = _unary(Op.ERF, lambda grad, x, out: grad * ((-(x * x)).exp() * (2 / pi**0.5)), True)
+Sqrt = _unary(Op.SQRT, lambda grad, x, out: grad / (out * 2))
+# also what floor, ceil and round are made of: steps, whose gradient is zero
+Trunc = _unary(Op.TRUNC, lambda grad, x, out: grad.zeros_like())
 
 
 class Sign(Function):
@@ -386,16 +284,13 @@ class _Extreme(Elementwise):
     __slots__ = ()
     reads_inputs = True
 
-    def loses(self, x: Tensor, y: Tensor) -> Tensor:
-        """Where x is not the result because y is."""
-        raise NotImplementedError
-
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x, y = self.inputs
         share = (x == y).where(grad * 0.5, grad)
+        low, high = (x, y) if self.op is Op.MAX else (y, x)  # where this holds, x is not the result
         return (
-            self.loses(x, y).where(0, share) if self.wanted[0] else None,
-            self.loses(y, x).where(0, share) if self.wanted[1] else None,
+            (low < high).where(0, share) if self.wanted[0] else None,
+            (high < low).where(0, share) if self.wanted[1] else None,
         )
 
 
@@ -403,16 +298,10 @@ class Max(_Extreme):
     __slots__ = ()
     op = Op.MAX
 
-    def loses(self, x: Tensor, y: Tensor) -> Tensor:
-        return x < y
-
 
 class Min(_Extreme):
     __slots__ = ()
     op = Op.MIN
-
-    def loses(self, x: Tensor, y: Tensor) -> Tensor:
-        return x > y
 
 
 class Where(Elementwise):
@@ -430,15 +319,10 @@ class Where(Elementwise):
 
 
 class Fma(Elementwise):
-    """x * y + z in one rounding."""
+    """x * y + z in one rounding: for compositions whose gradient is written down."""
 
     __slots__ = ()
     op = Op.FMA
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y, _ = self.inputs
-        return grad * y if self.wanted[0] else None, grad * x if self.wanted[1] else None, grad
 
 
 class Logistic(Elementwise):
@@ -710,109 +594,62 @@ class Gather(Function):
         return lazy.gather(x, index, self.axis)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, index = self.inputs
+        x, index, *known = self.inputs
         base = x._full(x.shape, 0, grad.dtype)
-        return base._apply(ScatterAdd(self.axis), index, grad), None
+        return base._apply(Scatter(self.axis, Op.ADD), index, grad), None, *[None for _ in known]
 
 
-class Found(Function):
+class Found(Gather):
     """Gather whose result, the third input, is known already."""
 
-    __slots__ = ("axis",)
-    reads_inputs = True
+    __slots__ = ()
 
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-
-    def forward(self, x: LazyBuffer, index: LazyBuffer, values: LazyBuffer) -> LazyBuffer:
-        return values
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, index, _ = self.inputs
-        base = x._full(x.shape, 0, grad.dtype)
-        return base._apply(ScatterAdd(self.axis), index, grad), None, None
-
-
-class ScatterAdd(Function):
-    """base, with base[.. index[.. i ..] ..] += source[.. i ..] for every i."""
-
-    __slots__ = ("axis",)
-    reads_inputs = True
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-
-    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
-        return lazy.scatter(base, index, source, self.axis, Op.ADD)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return grad, None, grad._apply(Gather(self.axis), self.inputs[1])
-
-
-class ScatterExtreme(Function):
-    """base, with base[.. index[.. i ..] ..] = max or min of itself and source[.. i ..].
-
-    Whoever equals the result shares its gradient.
-    """
-
-    __slots__ = ("axis", "op")
-    reads_inputs = True
-
-    def __init__(self, axis: int, op: Op) -> None:
-        self.axis, self.op = axis, op
-
-    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
-        return lazy.scatter(base, index, source, self.axis, self.op)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        base, index, source = self.inputs
-        base_won = (base == out).cast(grad.dtype)
-        won = (source == out._apply(Gather(self.axis), index)).cast(grad.dtype)
-        share = grad / base_won._apply(ScatterAdd(self.axis), index, won).maximum(1)
-        return base_won * share, None, won * share._apply(Gather(self.axis), index)
-
-
-class ScatterProd(Function):
-    """base, with base[.. index[.. i ..] ..] *= source[.. i ..] for every i.
-
-    The gradient of a source is the product of the others at its place: those that are not zero,
-    and their only zero, which is added up so that it has a gradient in turn.
-    """
-
-    __slots__ = ("axis",)
-    reads_inputs = True
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-
-    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
-        return lazy.scatter(base, index, source, self.axis, Op.MUL)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        base, index, source = self.inputs
-        ones = base.ones_like()
-        of_base = grad * ones._apply(ScatterProd(self.axis), index, source)
-        return of_base, None, self._of_others() * grad._apply(Gather(self.axis), index)
-
-    def _of_others(self) -> Tensor:
-        base, index, source = self.inputs
-        kinds = (ScatterAdd, ScatterProd, ScatterAdd)  # their count, other factors, the zeros
-        parts = zip(_zeros_apart(base), _zeros_apart(source), kinds, strict=True)
-        totals = [x._apply(kind(self.axis), index, y) for x, y, kind in parts]
-        zeros, product, only = (t._apply(Gather(self.axis), index) for t in totals)
-        return _product_of_others(source, product, zeros, only)
+    def forward(self, x: LazyBuffer, index: LazyBuffer, *known: LazyBuffer) -> LazyBuffer:
+        return known[0]
 
 
 class Scatter(Function):
-    """base, with base[.. index[.. i ..] ..] *= source[.. i ..], or another op: no gradient."""
+    """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i.
+
+    Of extremes, whoever equals the result shares its gradient. The gradient of a factor is the
+    product of the others at its place: those that are not zero, and their only zero, which is
+    added up so that it has a gradient in turn.
+    """
 
     __slots__ = ("axis", "op")
+    reads_inputs = True
 
     def __init__(self, axis: int, op: Op) -> None:
         self.axis, self.op = axis, op
 
     def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
         return lazy.scatter(base, index, source, self.axis, self.op)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        if self.op is Op.ADD:
+            return grad, None, self._there(grad)
+        return self._of_factors(grad) if self.op is Op.MUL else self._of_extremes(grad, out)
+
+    def _there(self, x: Tensor) -> Tensor:
+        """x at the places that the index names."""
+        return x._apply(Gather(self.axis), self.inputs[1])
+
+    def _of_extremes(self, grad: Tensor, out: Tensor) -> Grads:
+        base, index, source = self.inputs
+        base_won = (base == out).cast(grad.dtype)
+        won = (source == self._there(out)).cast(grad.dtype)
+        share = grad / base_won._apply(Scatter(self.axis, Op.ADD), index, won).maximum(1)
+        return base_won * share, None, won * self._there(share)
+
+    def _of_factors(self, grad: Tensor) -> Grads:
+        base, index, source = self.inputs
+        of_base = grad * base.ones_like()._apply(Scatter(self.axis, Op.MUL), index, source)
+        kinds = (Op.ADD, Op.MUL, Op.ADD)  # the zeros' count, other factors, the zeros
+        parts = zip(_zeros_apart(base), _zeros_apart(source), kinds, strict=True)
+        totals = [x._apply(Scatter(self.axis, op), index, y) for x, y, op in parts]
+        zeros, product, only = map(self._there, totals)
+        others = _product_of_others(source, product, zeros, only)
+        return of_base, None, others * self._there(grad)
 
 
 # ---- what only values can show to be wrong ----

@@ -73,7 +73,7 @@ class Choose(mlops.Function):
         how, (_, rows) = self.how, self.inputs
         chosen = grad.permute(inverse_order(how.places)).reshape(rows.shape)
         table = grad._full((prod(how.sizes), *how.rest), 0, grad.dtype)
-        table = table._apply(mlops.ScatterAdd(0), rows, chosen)
+        table = table._apply(mlops.Scatter(0, Op.ADD), rows, chosen)
         return table.reshape((*how.sizes, *how.rest)).permute(inverse_order(how.order)), None
 
 

@@ -251,6 +251,7 @@ def _check_room(op: str, x: Tensor, dim: int, index: Tensor) -> None:
 
 
 _NOTHING: dict[str, Any] = {"sum": 0, "mean": 0, "prod": 1}
+_COMBINED = {"prod": Op.MUL, "amax": Op.MAX, "amin": Op.MIN}  # all else is added up
 
 
 def scatter(
@@ -331,18 +332,14 @@ def scatter_reduce(
     nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]
     source, places = _filled(x, dim, source, index, nothing)
     ones, _ = _filled(x, dim, x._full(index.shape, 1, x.dtype), index, 0)
-    count = x.zeros_like()._apply(mlops.ScatterAdd(dim), places, ones)
+    count = x.zeros_like()._apply(mlops.Scatter(dim, Op.ADD), places, ones)
     base = x if include_self else (count > 0).where(nothing, x)
-    if reduce in ("sum", "mean"):
-        total = base._apply(mlops.ScatterAdd(dim), places, source)
-        if reduce == "mean":
-            number = (count + 1 if include_self else count).maximum(1)
-            total = total.div(number, rounding_mode=None if x.dtype.is_float else "floor")
+    op = _COMBINED.get(reduce, Op.ADD)
+    total = base._apply(mlops.Scatter(dim, op), places, source)
+    if reduce != "mean":
         return total
-    if reduce == "prod":
-        return base._apply(mlops.ScatterProd(dim), places, source)
-    op = Op.MAX if reduce == "amax" else Op.MIN
-    return base._apply(mlops.ScatterExtreme(dim, op), places, source)
+    number = (count + 1 if include_self else count).maximum(1)
+    return total.div(number, rounding_mode=None if x.dtype.is_float else "floor")
 
 
 # ---- repeats, masks and classes ----

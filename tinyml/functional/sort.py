@@ -20,7 +20,8 @@ from tinyml.errors import ShapeError
 from tinyml.functional.axes import resolve_axis, whole
 from tinyml.functional.movement import pad_by
 from tinyml.functional.scan import cumsum
-from tinyml.mlops import ScatterAdd
+from tinyml.mlops import Scatter
+from tinyml.ops import Op
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -53,7 +54,7 @@ def _inverse(places: Tensor) -> Tensor:
     """Along the last axis: which element has each place."""
     base = places._full(places.shape, 0, int32)
     mine = places._arange(places.shape[-1])._broadcast_to(places.shape)
-    return base._apply(ScatterAdd(places.ndim - 1), places, mine)
+    return base._apply(Scatter(places.ndim - 1, Op.ADD), places, mine)
 
 
 # ---- sorting ----
