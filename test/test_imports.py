@@ -21,7 +21,7 @@ FLOORS: list[set[str]] = [
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},
     {"plan", "search"},
-    {"launch", "prepare"},
+    {"launch", "prepare", "recall"},
     {"realize"},
     {
         "mlops",
@@ -43,7 +43,7 @@ LATE = {
     "device": "opens hardware whose libraries may be missing, at the last moment",
     "codegen.remember": "loads the generator when a kernel is new",
     "prepare": "loads the search when BEAM asks for one",
-    "realize": "loads the compiler when there is something to compile",
+    "realize": "loads what makes plans when there is one to make",
     "explain": "asks optional compilers what they are",
 }
 MAY_PRINT = {"debug", "explain", "__main__"}

@@ -22,12 +22,10 @@ from tinyml.program import Program
 from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.machine import Executable
 from tinyml.schedule import CopyItem, KernelItem, schedule
-from tinyml.turn import watch_forks
 
 if TYPE_CHECKING:
     from tinyml.codegen.opts import Opt
 
-watch_forks()  # last of all imports: see there
 _executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 
 

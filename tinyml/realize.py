@@ -211,13 +211,14 @@ def _announced(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> l
 
 
 def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Data]:
-    if {node.device for node in order} == {"NUMPY"}:
+    devices = {node.device for node in order}
+    if devices == {"NUMPY"}:
         return _run_reference(unreal, leaves)
     buffers = buffers_of(leaves)
     key = _structure(unreal, order, buffers)
     routine = _routines.get(key)
     if routine is None:
-        routine = Routine(_prepare(unreal, leaves))
+        routine = Routine(_planned(key, devices, unreal, leaves))
         if len(_routines) >= _MOST_ROUTINES:
             del _routines[next(iter(_routines))]
         _routines[key] = routine
@@ -229,11 +230,21 @@ def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Da
     return results
 
 
-def _prepare(unreal: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
-    """A new plan. The compiler is loaded when there is something to compile."""
-    from tinyml.prepare import prepare
+def _planned(
+    structure: tuple[Any, ...],
+    devices: Iterable[str],
+    unreal: Sequence[LazyBuffer],
+    leaves: Sequence[Data],
+) -> Plan:
+    """A new plan. What makes it is loaded when there is something to compile."""
+    from tinyml.recall import recalled
 
-    return prepare(unreal, leaves)
+    def make() -> Plan:
+        from tinyml.prepare import prepare
+
+        return prepare(unreal, leaves)
+
+    return recalled(structure, devices, make)
 
 
 def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:

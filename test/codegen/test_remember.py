@@ -72,7 +72,7 @@ def test_whatever_makes_another_program_makes_another_entry(
             made = remembered(one, target, opts, False, disk)
             assert made == compile(one, target, opts)
     assert len(generated) == len(asked)
-    monkeypatch.setattr(remember, "_generator", lambda: "a later version")
+    monkeypatch.setattr(remember, "generator", lambda: "a later version")
     remembered(k, stages.C, None, False, disk)
     assert len(generated) == len(asked) + 1
 

@@ -27,11 +27,11 @@ def remembered(
     k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bool, disk: DiskCache
 ) -> Program:
     """The program that computes `k` on `target`: as it was generated before, or is now."""
-    generator = _generator()
-    if verify or generator is None or disk.folder is None or trace.wanted(trace.KernelLowered):
+    made_by = generator()
+    if verify or made_by is None or disk.folder is None or trace.wanted(trace.KernelLowered):
         return _generated(k, target, opts, verify)
     asked = "rules" if opts is None else "\n".join(map(str, opts))
-    place = key("program", generator, kernel.spelled(k), repr(target), asked)
+    place = key("program", made_by, kernel.spelled(k), repr(target), asked)
     content = disk.get(place, ".program")
     if content is not None:
         known: Program = pickle.loads(
@@ -50,8 +50,8 @@ def _generated(k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bo
 
 
 @cache
-def _generator() -> str | None:
-    """A digest of codegen's files and of all that they may import; None if there are no files."""
-    own = Path(__file__).parent
-    files = sorted((*own.parent.glob("*.py"), *own.glob("*.py")))
+def generator() -> str | None:
+    """A digest of all files that schedules and programs may depend on; None if there are none."""
+    root = Path(__file__).parents[1]
+    files = sorted(f for room in (".", "schedule", "codegen") for f in root.glob(f"{room}/*.py"))
     return key(*(file.read_bytes() for file in files)) if files else None
