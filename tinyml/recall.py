@@ -19,7 +19,7 @@ from tinyml.codegen.remember import generator
 from tinyml.device import open_device
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.plan import Call, KernelCall, Plan
+from tinyml.plan import Call, CopyCall, KernelCall, Plan
 from tinyml.program import Program
 from tinyml.runtime.cpu import host_cache
 from tinyml.turn import watch_forks
@@ -66,29 +66,28 @@ def _spelled(plan: Plan) -> bytes:
     # each node after its sources, so that no depth of a graph is one of the pickler
     nodes = toposort(root for k in kernels for output in k.outputs for root in output.roots)
     content = BytesIO()
-    bare = replace(plan, calls=tuple(map(_bare, plan.calls)))
-    _Pickler(content).dump((nodes, bare, [_program(call) for call in plan.calls]))
+    bare, programs = zip(*map(_parts, plan.calls), strict=True) if plan.calls else ((), ())
+    _Pickler(content).dump((nodes, replace(plan, calls=bare), programs))
     return content.getvalue()
 
 
+def _parts(call: Call) -> tuple[Call, Program | None]:
+    """A call as it was before its program was loaded, and the program."""
+    if isinstance(call, CopyCall) or call.executable is None:
+        return call, None
+    return replace(call, executable=None), call.executable.program
+
+
 def _loaded(content: bytes) -> Plan:
+    plan: Plan
     _, plan, programs = pickle.loads(content)  # as much to be trusted as the machine code beside
-    calls: list[Call] = list(plan.calls)
-    wanted: dict[str, list[int]] = {}
+    calls = list(plan.calls)
+    wanted: dict[str, dict[int, KernelCall]] = {}
     for number, call in enumerate(calls):
-        if programs[number] is not None:
-            wanted.setdefault(call.device, []).append(number)
-    for device, numbers in wanted.items():
-        executables = open_device(device).machine.load([programs[n] for n in numbers])
-        for number, executable in zip(numbers, executables, strict=True):
-            calls[number] = replace(calls[number], executable=executable)
+        if isinstance(call, KernelCall) and programs[number] is not None:
+            wanted.setdefault(call.device, {})[number] = call
+    for device, own in wanted.items():
+        executables = open_device(device).machine.load([programs[number] for number in own])
+        for (number, call), executable in zip(own.items(), executables, strict=True):
+            calls[number] = replace(call, executable=executable)
     return replace(plan, calls=tuple(calls))
-
-
-def _bare(call: Call) -> Call:
-    return replace(call, executable=None) if isinstance(call, KernelCall) else call
-
-
-def _program(call: Call) -> Program | None:
-    compiled = isinstance(call, KernelCall) and call.executable is not None
-    return call.executable.program if compiled else None
