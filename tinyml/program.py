@@ -7,7 +7,8 @@ machine may run any split of them on any number of threads.
 
 CUDA programs (language "cuda") have the signature
     extern "C" __global__ void NAME(T0 *slot0, const T1 *slot1, ...[, long long *fault])
-with one pointer per slot, and are launched with `grid` blocks along x and `block` threads.
+with one pointer per slot, and are launched with `grid` blocks along x and `block` threads. Those
+that copy boxes take a pointer more for each Box: to what the card calls a tensor map.
 
 Programs that can find fault with a value take two words more, which are 0: the code of the first
 Fault, and the value.
@@ -35,6 +36,21 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Box:
+    """Boxes of a slot's elements, which a card copies by itself, with zeros around the array.
+
+    The array begins `offset` bytes into the slot; neighbours along x lie side by side.
+    """
+
+    slot: int
+    itemsize: int
+    offset: int
+    sizes: tuple[int, int, int]  # of the array: elements along x, y, z
+    strides: tuple[int, int]  # bytes between neighbours along y and z, multiples of 16
+    box: tuple[int, int]  # elements along x (128 bytes) and y
+
+
+@dataclass(frozen=True)
 class Program:
     """Source text, launch size and cost. Equal programs compile to equal binaries."""
 
@@ -48,6 +64,7 @@ class Program:
     shared: int = 0  # bytes of dynamic shared memory
     cost: Cost = Cost()
     faults: tuple[Fault, ...] = ()  # that it may note
+    boxes: tuple[Box, ...] = ()
 
     def __str__(self) -> str:
         launch = f"grid {self.grid}, block {'x'.join(map(str, self.block))}"

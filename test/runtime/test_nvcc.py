@@ -6,10 +6,11 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from cards import compiled, instructions
 
 from tinyml import trace
 from tinyml.cache import DiskCache
-from tinyml.codegen.cuda_text import FRAGMENTS
+from tinyml.codegen.cuda_text import FRAGMENTS, HOPPER
 from tinyml.errors import CompileError, DeviceError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
@@ -96,6 +97,46 @@ def test_every_fragment_helper_is_valid_ptx(toolchain, arch):
     p = program("helpers", ALL_HELPERS, prelude=prelude)
     cubin, _ = toolchain.compile(p.text, arch)
     assert cubin.startswith(b"\x7fELF")
+
+
+HOPPER_HELPERS = """extern __shared__ __align__(1024) unsigned char tile[];
+__shared__ unsigned long long full, empty;
+if (threadIdx.x == 0) {
+  tinyml_mbarrier_init(&full, 1);
+  tinyml_mbarrier_init(&empty, 128);
+}
+__syncthreads();
+if (threadIdx.x == 0) {
+  tinyml_mbarrier_expect(&full, 8192);
+  tinyml_copy_box(tile, (const tinyml_tensor_map *)in, 0, 1, 2, &full);
+}
+tinyml_mbarrier_wait(&full, 0);
+tinyml_fence_async();
+float d[COLUMNS / 2] = {};
+tinyml_wgmma_hold(d);
+tinyml_wgmma_begin();
+for (int k = 0; k < 4; ++k)
+  tinyml_wgmma_m64nCOLUMNSk16_KIND<0, 1>(d, tinyml_matrix(tile + 32 * k, 0, 1024),
+                                         tinyml_matrix(tile + 8192 + 2048 * k, 8192, 1024));
+tinyml_wgmma_commit();
+tinyml_wgmma_wait<0>();
+tinyml_wgmma_hold(d);
+tinyml_mbarrier_arrive(&empty);
+for (int i = 0; i < COLUMNS / 2; ++i) out[threadIdx.x * (COLUMNS / 2) + i] = d[i];"""
+
+
+@pytest.mark.parametrize(("columns", "kind"), [(64, "f16"), (128, "bf16"), (256, "bf16")])
+def test_hopper_s_helpers_are_its_instructions(columns, kind, tmp_path):
+    body = HOPPER_HELPERS.replace("COLUMNS", str(columns)).replace("KIND", kind)
+    p = program("hopper", body, prelude=(HOPPER,))
+    resources, cubin = compiled(p, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert not resources.stack
+    found = instructions(cubin)
+    name = {"f16": "", "bf16": ".BF16"}[kind]
+    assert found[f"HGMMA.64x{columns}x16.F32{name}"] == 4
+    assert found["UTMALDG.3D"] == 1
+    assert found["SYNCS.PHASECHK.TRANS64.TRYWAIT"] > 0  # a thread sleeps where it waits
 
 
 def test_wrong_source_is_an_error_with_the_compiler_s_words(toolchain):

@@ -22,6 +22,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
 }"""
 
 FRAGMENTS = Path(__file__).with_name("cuda_fragments.cuh").read_text()
+HOPPER = Path(__file__).with_name("cuda_hopper.cuh").read_text()
 
 FRAGMENT = """struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
 template <bool crosswise>

@@ -3,8 +3,8 @@
 // The same source text that nvcc compiles for a card becomes a shared object that runs on the CPU,
 // thread by thread (emu_scheduler.h). What is here is what tinyml generates and a little more.
 //
-// Inline PTX cannot be emulated. It is allowed only in the helpers of codegen/cuda_fragments.cuh,
-// whose twins are in emu_fragments.h:
+// Inline PTX cannot be emulated. It is allowed only in the helpers of codegen/cuda_fragments.cuh and
+// codegen/cuda_hopper.cuh, whose twins are in emu_fragments.h:
 //
 //     tinyml_mma_m16n8k16_f16(float *d, const unsigned *a, const unsigned *b)
 //     tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a, const unsigned *b)
@@ -17,6 +17,9 @@
 //     tinyml_cp_async_commit()
 //     tinyml_cp_async_wait<N>()                 until at most N groups are under way
 //     tinyml_named_barrier(int number, int threads)
+//
+// and in emu_hopper.h: tinyml_mbarrier_*, tinyml_copy_box, tinyml_fence_async, tinyml_matrix and
+// tinyml_wgmma_*.
 //
 // A kernel K is made launchable by EMU_KERNEL(K, launcher) after its definition.
 #pragma once
@@ -204,6 +207,7 @@ inline unsigned short atomicCAS(unsigned short *place, unsigned short expected,
 }
 
 #include "emu_fragments.h"
+#include "emu_hopper.h"
 
 // ------------------------------------------------------------------ launching
 

@@ -53,11 +53,26 @@ struct Copy {
 struct CopyQueue {
   std::vector<Copy> pending;
   int open_group;
+  bool unfenced;  // something has arrived since the thread's last fence
+};
+
+struct ProductQueue {
+  std::vector<std::vector<Multiplication>> groups;  // the last one is still open
+  bool begun;
+};
+
+struct BoxOnItsWay {
+  BoxCopy copy;
+  void (*bring)(const BoxCopy &);
 };
 
 Thread threads[MAX_THREADS];
 Thread *order[MAX_THREADS];  // the order in which threads get their turn
 CopyQueue copies[MAX_THREADS];
+ProductQueue products[MAX_THREADS];
+std::vector<BoxOnItsWay> boxes;
+int without_fence;           // threads that copied what products must not read yet
+bool boxes_at_once;
 Collective collectives[MAX_THREADS / WARP][COLLECTIVES];
 Barrier barriers[BARRIERS];
 alignas(1024) unsigned char dynamic_memory[SHARED_LIMIT];
@@ -179,8 +194,28 @@ bool release_full_barriers() {
   return progress;
 }
 
+bool release_who_waited() {
+  bool progress = false;
+  for (int i = 0; i < thread_count; i++) {
+    Thread &thread = threads[i];
+    if (thread.state != State::UNTIL || !thread.holds(thread.what, thread.value)) continue;
+    thread.state = State::READY;
+    progress = true;
+  }
+  return progress;
+}
+
+bool bring_one_box() {
+  if (boxes.empty()) return false;
+  BoxOnItsWay first = boxes.front();
+  boxes.erase(boxes.begin());
+  first.bring(first.copy);
+  return true;
+}
+
 [[noreturn]] void report_deadlock() {
   const Thread *waiting = first_in(State::IN_COLLECTIVE);
+  if (!waiting) waiting = first_in(State::UNTIL);
   if (!waiting) waiting = first_in(State::AT_BARRIER);
   const Thread *gone = first_in(State::DONE);
   fail("dead-lock: in block (%u,%u,%u) thread %s waits in %s at line %d for threads that never"
@@ -200,6 +235,9 @@ void reset_thread(int number) {
   thread.state = State::READY;
   copies[number].pending.clear();
   copies[number].open_group = 0;
+  copies[number].unfenced = false;
+  products[number].groups.assign(1, {});
+  products[number].begun = false;
 }
 
 void run_block() {
@@ -208,13 +246,19 @@ void run_block() {
     for (Collective &slot : collectives[warp]) slot.arrived = slot.leaving = 0;
   }
   for (int i = 0; i < thread_count; i++) reset_thread(i);
-  started = 0;
+  started = without_fence = 0;
+  boxes.clear();
   running = thread_count;
   start_threads();
   while (running) {
     bool progress = resume_ready_threads();
     progress |= release_full_barriers();
-    if (running && !progress) report_deadlock();
+    progress |= release_who_waited();
+    if (running && !progress && !bring_one_box()) report_deadlock();
+  }
+  if (!boxes.empty()) {
+    fail("block (%u,%u,%u) is done before a bulk copy has arrived", block_index.x, block_index.y,
+         block_index.z);
   }
 }
 
@@ -245,6 +289,7 @@ void run_grid(const Launch &launch, unsigned char *static_shared, size_t static_
   uint64_t plane = uint64_t(grid_size.x) * grid_size.y;
   uint64_t blocks = plane * grid_size.z;
   set_thread_order(launch.order, 0);
+  boxes_at_once = launch.order == 1;
   for (uint64_t n = 0; n < blocks; n++) {
     uint64_t block = nth_block(n, blocks, launch.order);
     block_index = dim3(block % grid_size.x, block % plane / grid_size.x, block / plane);
@@ -447,6 +492,63 @@ void finish_copies(int groups_left) {
     done++;
   }
   queue.pending.erase(queue.pending.begin(), queue.pending.begin() + done);
+  without_fence += done && !queue.unfenced;
+  queue.unfenced |= done > 0;
+}
+
+void fence_async() {
+  without_fence -= copies[current->number].unfenced;
+  copies[current->number].unfenced = false;
+}
+
+void wait_until(Site site, bool (*holds)(const void *, int), const void *what, int value) {
+  if (holds(what, value)) return;
+  current->state = State::UNTIL;
+  current->site = site;
+  current->holds = holds;
+  current->what = what;
+  current->value = value;
+  back_to_scheduler();
+}
+
+void copy_box_later(const BoxCopy &copy, void (*bring)(const BoxCopy &)) {
+  if (boxes_at_once) {
+    bring(copy);
+  } else {
+    boxes.push_back({copy, bring});
+  }
+}
+
+void begin_products() {
+  products[current->number].begun = true;
+}
+
+void multiply_later(const Multiplication &made, int line) {
+  ProductQueue &queue = products[current->number];
+  if (!queue.begun) fail("wgmma at line %d: nothing has begun its products", line);
+  if (without_fence) fail("wgmma at line %d reads copies that no fence is behind", line);
+  queue.groups.back().push_back(made);
+}
+
+void close_product_group() {
+  products[current->number].groups.push_back({});
+}
+
+void finish_products(int groups_left) {
+  ProductQueue &queue = products[current->number];
+  while (int(queue.groups.size()) > groups_left + 1) {
+    for (const Multiplication &made : queue.groups.front()) made.now(made);
+    queue.groups.erase(queue.groups.begin());
+  }
+  queue.begun = false;
+}
+
+void check_finished(const float *sums, int line) {
+  for (const auto &group : products[current->number].groups) {
+    for (const Multiplication &made : group) {
+      if (made.sums == sums) fail("sums are used at line %d before wgmma has made them", line);
+    }
+  }
 }
 
 }  // namespace emu

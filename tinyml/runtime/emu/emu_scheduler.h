@@ -26,7 +26,7 @@ struct Site {
   int line;
 };
 
-enum class State { READY, AT_BARRIER, IN_COLLECTIVE, DONE };
+enum class State { READY, AT_BARRIER, IN_COLLECTIVE, UNTIL, DONE };
 
 struct Thread {
   dim3 index;
@@ -36,6 +36,24 @@ struct Thread {
   Site site;          // where it waits
   int barrier;        // the number of the barrier it waits at
   void *stack_top;    // where to resume
+  bool (*holds)(const void *what, int value);  // what it waits for, if it waits UNTIL that
+  const void *what;
+  int value;
+};
+
+// A box of global memory on its way to shared memory, whose bytes count at a barrier.
+struct BoxCopy {
+  unsigned char *shared;
+  const void *map;
+  int at[3];
+  unsigned long long *barrier;
+};
+
+// A thread's share of a product of matrices in shared memory, which it adds to its sums.
+struct Multiplication {
+  float *sums;
+  unsigned long long a, b;
+  void (*now)(const Multiplication &made);
 };
 
 // What the lanes of one warp collective brought along: one row of bytes per lane.
@@ -77,5 +95,21 @@ const Contributions &exchange(unsigned mask, const void *bytes, size_t nbytes, S
 void copy_later(void *shared, const void *global, bool valid);
 void close_copy_group();
 void finish_copies(int groups_left);
+
+// Wait until holds(what, value), which other threads or copies bring about.
+void wait_until(Site site, bool (*holds)(const void *, int), const void *what, int value);
+
+// Bulk copies happen when nobody can go on without them; with threads last to first, at once.
+void copy_box_later(const BoxCopy &copy, void (*bring)(const BoxCopy &));
+
+// wgmma: products that are made when they are waited for, not before.
+void begin_products();
+void multiply_later(const Multiplication &made, int line);
+void close_product_group();
+void finish_products(int groups_left);
+void check_finished(const float *sums, int line);
+
+// What this thread has copied may be read by products from now on.
+void fence_async();
 
 }  // namespace emu

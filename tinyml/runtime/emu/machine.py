@@ -15,7 +15,7 @@ from tinyml import config
 from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, KernelError
 from tinyml.faults import raise_noted
-from tinyml.program import Language, Program
+from tinyml.program import Box, Language, Program
 from tinyml.runtime import compiler
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.emu import compile as emu_compile
@@ -44,6 +44,29 @@ class _Launch(ctypes.Structure):
     )
 
 
+class _BoxMap(ctypes.Structure):
+    """emu::BoxMap of emu_hopper.h."""
+
+    _fields_ = (
+        ("mark", ctypes.c_ulonglong),
+        ("address", ctypes.c_ulonglong),
+        ("sizes", ctypes.c_ulonglong * 3),
+        ("strides", ctypes.c_ulonglong * 2),
+        ("box", ctypes.c_ulonglong * 2),
+        ("itemsize", ctypes.c_ulonglong),
+    )
+
+
+_MAP_BYTES, _MAP_ALIGNMENT, _MAP_MARK = 128, 64, 0xB0C5
+
+
+def box_map(box: Box, address: int) -> bytes:
+    """What the emulator takes for a tensor map of the slot at `address`."""
+    start = address + box.offset
+    made = _BoxMap(_MAP_MARK, start, box.sizes, box.strides, box.box, box.itemsize)
+    return bytes(made).ljust(_MAP_BYTES, b"\0")
+
+
 # One launch at a time in a process: faults are caught by signal handlers, which it has once.
 _turn = threading.RLock()
 
@@ -51,7 +74,7 @@ _turn = threading.RLock()
 class EmuExecutable:
     """A compiled CUDA program at the address of its launcher."""
 
-    __slots__ = ("_arguments", "_fault", "_launch", "_launcher", "_memory", "program")
+    __slots__ = ("_arguments", "_fault", "_launch", "_launcher", "_maps", "_memory", "program")
 
     def __init__(
         self, program: Program, address: int, memory: GuardedMemory, order: ThreadOrder
@@ -60,8 +83,13 @@ class EmuExecutable:
         self._memory = memory
         self._launcher = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(_Launch))(address)
         self._fault = (ctypes.c_longlong * 2)()
-        self._arguments = (ctypes.c_void_p * (program.slots + 1))()
+        self._arguments = (ctypes.c_void_p * (program.slots + 1 + len(program.boxes)))()
         self._arguments[program.slots] = ctypes.addressof(self._fault)  # some programs take it
+        self._maps = ctypes.create_string_buffer(_MAP_BYTES * len(program.boxes) + _MAP_ALIGNMENT)
+        first = -(-ctypes.addressof(self._maps) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        for number in range(len(program.boxes)):
+            at = program.slots + bool(program.faults) + number
+            self._arguments[at] = first + number * _MAP_BYTES
         self._launch = _Launch(
             grid=(program.grid, 1, 1),
             block=program.block,
@@ -78,6 +106,7 @@ class EmuExecutable:
         self._check_count(memories)
         with _turn:
             self._arguments[: len(memories)] = list(memories)
+            self._encode(memories)
             self._launch.fault = None
             message = self._launcher(ctypes.byref(self._launch))
             fault = self._launch.fault
@@ -87,6 +116,11 @@ class EmuExecutable:
         self._check_canaries(memories)
         if self._fault[0]:
             raise_noted(self._fault, self.program.faults)
+
+    def _encode(self, memories: Sequence[int]) -> None:
+        for number, box in enumerate(self.program.boxes):
+            place = self._arguments[self.program.slots + bool(self.program.faults) + number]
+            ctypes.memmove(place, box_map(box, memories[box.slot]), _MAP_BYTES)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
         """Run the program and return the seconds it took (of the emulator: no card's)."""

@@ -1,0 +1,145 @@
+// Inline PTX that only Hopper has: products of warpgroups, bulk copies of boxes, barriers in shared
+// memory. emu_hopper.h has the twin of each; a change of a name or an argument here is one there.
+// Meanings: PTX ISA, "Asynchronous warpgroup level matrix instructions", "mbarrier" and
+// "cp.async.bulk.tensor". Needs sm_90a, and no header.
+#ifndef __CUDA_EMU__
+
+// ---- barriers in shared memory: a phase ends when all have arrived, and all bytes ----
+
+__device__ __forceinline__ unsigned tinyml_shared_place(const void *shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+// By one thread, before all others see the barrier; `arrivals` end a phase.
+__device__ __forceinline__ void tinyml_mbarrier_init(unsigned long long *barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\tfence.mbarrier_init.release.cluster;"
+               :
+               : "r"(tinyml_shared_place(barrier)), "r"(arrivals)
+               : "memory");
+}
+
+__device__ __forceinline__ void tinyml_mbarrier_arrive(unsigned long long *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+               :
+               : "r"(tinyml_shared_place(barrier))
+               : "memory");
+}
+
+// Arrives, and the phase waits for so many bytes that copies bring.
+__device__ __forceinline__ void tinyml_mbarrier_expect(unsigned long long *barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(tinyml_shared_place(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Until the phase of this parity is over: 0 for the first, third, ... phase.
+__device__ __forceinline__ void tinyml_mbarrier_wait(unsigned long long *barrier, int parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "\t@!done bra again;\n\t}"
+      :
+      : "r"(tinyml_shared_place(barrier)), "r"(parity)
+      : "memory");
+}
+
+// ---- bulk copies of boxes ----
+
+struct __align__(64) tinyml_tensor_map {  // what cuTensorMapEncodeTiled writes
+  unsigned long long opaque[16];
+};
+
+// The box that begins at (x, y, z), zeros where it is outside, in rows of 128 bytes whose pieces of
+// 16 bytes are exchanged. By one thread; its bytes arrive at the barrier.
+__device__ __forceinline__ void tinyml_copy_box(void *shared, const tinyml_tensor_map *map, int x,
+                                                int y, int z, unsigned long long *barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];"
+      :
+      : "r"(tinyml_shared_place(shared)), "l"(map), "r"(tinyml_shared_place(barrier)), "r"(x),
+        "r"(y), "r"(z)
+      : "memory");
+}
+
+// What this thread has put into shared memory is seen by products and by bulk copies to come.
+__device__ __forceinline__ void tinyml_fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- products of the four warps of a warpgroup ----
+
+// 16-bit values in rows of 128 bytes, 16-byte pieces exchanged as tinyml_copy_box does. Eight rows
+// begin `stride` bytes after the eight before them; where the values of a row are those of several
+// lines of the matrix ("crosswise"), the next 64 lines begin `leading` bytes later.
+__device__ __forceinline__ unsigned long long tinyml_matrix(const void *shared, int leading,
+                                                            int stride) {
+  return (unsigned long long)(tinyml_shared_place(shared) >> 4 & 0x3fff) |
+         (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
+         1ull << 62;
+}
+
+// Before the first product of a group, and after registers of its sums were written.
+__device__ __forceinline__ void tinyml_wgmma_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void tinyml_wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int groups_left>
+__device__ __forceinline__ void tinyml_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups_left) : "memory");
+}
+
+// Sums are where the program says: nothing that reads or writes them moves past this.
+template <int count>
+__device__ __forceinline__ void tinyml_wgmma_hold(float (&sums)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// d (64 x N) += a (64 x 16) @ b (16 x N), sums in float32, done when they are waited for. Thread t
+// has of each 16 x 8 sums of its warp those that a lane has of mma.m16n8k16.
+#define TINYML_REGISTERS_0 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TINYML_REGISTERS_1 \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TINYML_REGISTERS_2 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TINYML_REGISTERS_3 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TINYML_SUMS_4(d) "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])
+#define TINYML_SUMS_16(d) \
+  TINYML_SUMS_4(d), TINYML_SUMS_4(d + 4), TINYML_SUMS_4(d + 8), TINYML_SUMS_4(d + 12)
+#define TINYML_SUMS_32(d) TINYML_SUMS_16(d), TINYML_SUMS_16(d + 16)
+#define TINYML_SUMS_64(d) TINYML_SUMS_32(d), TINYML_SUMS_32(d + 32)
+#define TINYML_SUMS_128(d) TINYML_SUMS_64(d), TINYML_SUMS_64(d + 64)
+#define TINYML_WGMMA(N, NAME, TYPE, COUNT, REGISTERS, OPERANDS)                                  \
+  template <int a_crosswise, int b_crosswise>                                                    \
+  __device__ __forceinline__ void tinyml_wgmma_m64n##N##k16_##NAME(                              \
+      float (&d)[COUNT], unsigned long long a, unsigned long long b) {                           \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.eq.u32 add, 0, 0;\n\t"                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " "             \
+                 "{" REGISTERS "}, " OPERANDS ";\n\t}"                                           \
+                 : TINYML_SUMS_##COUNT(d)                                                        \
+                 : "l"(a), "l"(b), "n"(a_crosswise), "n"(b_crosswise));                          \
+  }
+#define TINYML_WGMMAS(NAME, TYPE)                                                                \
+  TINYML_WGMMA(64, NAME, TYPE, 32, TINYML_REGISTERS_0, "%32, %33, add, 1, 1, %34, %35")          \
+  TINYML_WGMMA(128, NAME, TYPE, 64, TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1,                  \
+               "%64, %65, add, 1, 1, %66, %67")                                                  \
+  TINYML_WGMMA(256, NAME, TYPE, 128,                                                             \
+               TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2                \
+               ", " TINYML_REGISTERS_3,                                                          \
+               "%128, %129, add, 1, 1, %130, %131")
+TINYML_WGMMAS(f16, "f16")
+TINYML_WGMMAS(bf16, "bf16")
+
+#endif

@@ -1,0 +1,184 @@
+// The twins of codegen/cuda_hopper.cuh: barriers in shared memory, bulk copies of boxes, products of
+// warpgroups, no PTX. A change of a name or an argument here is a change there.
+#pragma once
+
+struct alignas(64) tinyml_tensor_map {
+  unsigned long long opaque[16];
+};
+
+namespace emu {
+
+// ------------------------------------------------------------------ barriers in shared memory
+// In the 64 bits that a card's barrier takes, too. Poison is no barrier: nobody has begun it.
+
+struct Phase {
+  short arrivals, missing;
+  int bytes : 31;
+  unsigned parity : 1;
+};
+
+inline Phase &phase_of(unsigned long long *barrier, const char *what, int line) {
+  static_assert(sizeof(Phase) == sizeof *barrier, "a barrier has 64 bits");
+  Phase &phase = reinterpret_cast<Phase &>(*barrier);
+  if (phase.arrivals <= 0) fail("%s at line %d: nobody has begun this barrier", what, line);
+  return phase;
+}
+
+inline void end_phase_if_due(Phase &phase) {
+  if (phase.missing || phase.bytes) return;
+  phase.missing = phase.arrivals;
+  phase.parity ^= 1;
+}
+
+inline void arrive(unsigned long long *barrier, int bytes, const char *what, int line) {
+  Phase &phase = phase_of(barrier, what, line);
+  phase.bytes += bytes;
+  if (!phase.missing--) fail("%s at line %d: more arrivals than the barrier takes", what, line);
+  end_phase_if_due(phase);
+}
+
+inline bool phase_is_over(const void *barrier, int parity) {
+  return int(static_cast<const Phase *>(barrier)->parity) != parity;
+}
+
+// ------------------------------------------------------------------ bulk copies
+// What machine.py writes where cuTensorMapEncodeTiled would: sizes in elements, strides in bytes.
+
+struct BoxMap {
+  unsigned long long mark, address, sizes[3], strides[2], box[2], itemsize;
+};
+
+constexpr unsigned long long BOX_MAP = 0xb0c5;
+
+// Pieces of 16 bytes are exchanged within eight rows of 128 bytes, by the row's number.
+inline size_t swizzled(size_t place) { return place ^ (place >> 7 & 7) << 4; }
+
+inline void bring_box(const BoxCopy &copy) {
+  const BoxMap &map = *static_cast<const BoxMap *>(copy.map);
+  size_t lines = map.box[1], width = map.box[0], place = copy.shared - dynamic_shared;
+  for (size_t line = 0; line < lines; line++) {
+    for (size_t n = 0; n < width; n++, place += map.itemsize) {
+      long at[3] = {copy.at[0] + long(n), copy.at[1] + long(line), copy.at[2]};
+      bool inside = true;
+      for (int i = 0; i < 3; i++) inside &= at[i] >= 0 && at[i] < long(map.sizes[i]);
+      size_t offset = at[0] * map.itemsize + at[1] * map.strides[0] + at[2] * map.strides[1];
+      unsigned char *target = dynamic_shared + swizzled(place);
+      if (inside) {
+        memcpy(target, reinterpret_cast<const char *>(map.address + offset), map.itemsize);
+      } else {
+        memset(target, 0, map.itemsize);
+      }
+    }
+  }
+  Phase &phase = reinterpret_cast<Phase &>(*copy.barrier);
+  phase.bytes -= int(lines * width * map.itemsize);
+  end_phase_if_due(phase);
+}
+
+// ------------------------------------------------------------------ products of warpgroups
+
+// Element (line, k) of a matrix that a descriptor tells of.
+template <class T>
+float matrix_element(unsigned long long matrix, bool crosswise, int line, int k) {
+  size_t start = (matrix & 0x3fff) << 4;
+  size_t leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
+  size_t offset = crosswise ? line / 64 * leading + k / 8 * stride + k % 8 * 128 + line % 64 * 2
+                            : line / 8 * stride + line % 8 * 128 + k * 2;
+  return float(*reinterpret_cast<const T *>(dynamic_shared + swizzled(start + offset)));
+}
+
+template <class T, int columns, bool a_crosswise, bool b_crosswise>
+void multiply_now(const Multiplication &made) {
+  int warp = current->number / WARP % 4, first = warp * 16 + current->lane / 4;
+  float a[2][16];
+  for (int k = 0; k < 16; k++) {
+    for (int h = 0; h < 2; h++) {
+      a[h][k] = matrix_element<T>(made.a, a_crosswise, first + 8 * h, k);
+    }
+  }
+  for (int i = 0; i < columns / 2; i++) {
+    int column = i / 4 * 8 + current->lane % 4 * 2 + i % 2;
+    float sum = 0;
+    for (int k = 0; k < 16; k++) {
+      sum += a[i / 2 % 2][k] * matrix_element<T>(made.b, b_crosswise, column, k);
+    }
+    made.sums[i] += sum;
+  }
+}
+
+inline void check_matrix(unsigned long long matrix, int line) {
+  if (matrix >> 62 != 1) fail("wgmma at line %d: rows must be those of a swizzle of 128", line);
+}
+
+}  // namespace emu
+
+inline void tinyml_mbarrier_init(unsigned long long *barrier, int arrivals) {
+  emu::Phase phase = {short(arrivals), short(arrivals), 0, 0};
+  memcpy(barrier, &phase, sizeof phase);
+}
+
+inline void tinyml_mbarrier_arrive(unsigned long long *barrier, int line = __builtin_LINE()) {
+  emu::arrive(barrier, 0, "mbarrier.arrive", line);
+}
+
+inline void tinyml_mbarrier_expect(unsigned long long *barrier, int bytes,
+                                   int line = __builtin_LINE()) {
+  emu::arrive(barrier, bytes, "mbarrier.arrive.expect_tx", line);
+}
+
+inline void tinyml_mbarrier_wait(unsigned long long *barrier, int parity,
+                                 int line = __builtin_LINE()) {
+  emu::phase_of(barrier, "mbarrier.try_wait", line);
+  emu::wait_until({"mbarrier.try_wait", line}, emu::phase_is_over, barrier, parity);
+}
+
+inline void tinyml_copy_box(void *shared, const tinyml_tensor_map *map, int x, int y, int z,
+                            unsigned long long *barrier, int line = __builtin_LINE()) {
+  emu::phase_of(barrier, "cp.async.bulk.tensor", line);
+  const emu::BoxMap &known = *reinterpret_cast<const emu::BoxMap *>(map);
+  if (reinterpret_cast<uintptr_t>(map) % 64 || known.mark != emu::BOX_MAP) {
+    emu::fail("cp.async.bulk.tensor at line %d: this is no tensor map", line);
+  }
+  if (reinterpret_cast<uintptr_t>(shared) % 1024 || known.box[0] * known.itemsize != 128) {
+    emu::fail("cp.async.bulk.tensor at line %d: rows of 128 bytes go to multiples of 1024", line);
+  }
+  emu::BoxCopy copy = {static_cast<unsigned char *>(shared), map, {x, y, z}, barrier};
+  emu::copy_box_later(copy, emu::bring_box);
+}
+
+inline void tinyml_fence_async() { emu::fence_async(); }
+
+inline unsigned long long tinyml_matrix(const void *shared, int leading, int stride) {
+  size_t place = static_cast<const unsigned char *>(shared) - emu::dynamic_shared;
+  return (place >> 4 & 0x3fff) | (unsigned long long)(leading >> 4) << 16 |
+         (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
+}
+
+inline void tinyml_wgmma_begin() { emu::begin_products(); }
+inline void tinyml_wgmma_commit() { emu::close_product_group(); }
+
+template <int groups_left>
+inline void tinyml_wgmma_wait() {
+  emu::finish_products(groups_left);
+}
+
+template <int count>
+inline void tinyml_wgmma_hold(float (&sums)[count], int line = __builtin_LINE()) {
+  emu::check_finished(sums, line);
+}
+
+#define EMU_WGMMA(N, NAME, T)                                                                \
+  template <int a_crosswise, int b_crosswise>                                                \
+  inline void tinyml_wgmma_m64n##N##k16_##NAME(float (&d)[N / 2], unsigned long long a,      \
+                                               unsigned long long b,                         \
+                                               int line = __builtin_LINE()) {                \
+    emu::check_matrix(a & b, line);                                                          \
+    emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>}, line); \
+  }
+EMU_WGMMA(64, f16, __half)
+EMU_WGMMA(128, f16, __half)
+EMU_WGMMA(256, f16, __half)
+EMU_WGMMA(64, bf16, __nv_bfloat16)
+EMU_WGMMA(128, bf16, __nv_bfloat16)
+EMU_WGMMA(256, bf16, __nv_bfloat16)
+#undef EMU_WGMMA
