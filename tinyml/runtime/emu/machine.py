@@ -74,7 +74,16 @@ _turn = threading.RLock()
 class EmuExecutable:
     """A compiled CUDA program at the address of its launcher."""
 
-    __slots__ = ("_arguments", "_fault", "_launch", "_launcher", "_maps", "_memory", "program")
+    __slots__ = (
+        "_arguments",
+        "_fault",
+        "_launch",
+        "_launcher",
+        "_maps",
+        "_memory",
+        "_room",
+        "program",
+    )
 
     def __init__(
         self, program: Program, address: int, memory: GuardedMemory, order: ThreadOrder
@@ -85,11 +94,11 @@ class EmuExecutable:
         self._fault = (ctypes.c_longlong * 2)()
         self._arguments = (ctypes.c_void_p * (program.slots + 1 + len(program.boxes)))()
         self._arguments[program.slots] = ctypes.addressof(self._fault)  # some programs take it
-        self._maps = ctypes.create_string_buffer(_MAP_BYTES * len(program.boxes) + _MAP_ALIGNMENT)
-        first = -(-ctypes.addressof(self._maps) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
-        for number in range(len(program.boxes)):
-            at = program.slots + bool(program.faults) + number
-            self._arguments[at] = first + number * _MAP_BYTES
+        self._room = ctypes.create_string_buffer(_MAP_BYTES * len(program.boxes) + _MAP_ALIGNMENT)
+        first = -(-ctypes.addressof(self._room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        self._maps = [first + number * _MAP_BYTES for number in range(len(program.boxes))]
+        behind = program.slots + bool(program.faults)
+        self._arguments[behind : behind + len(self._maps)] = self._maps
         self._launch = _Launch(
             grid=(program.grid, 1, 1),
             block=program.block,
@@ -118,8 +127,7 @@ class EmuExecutable:
             raise_noted(self._fault, self.program.faults)
 
     def _encode(self, memories: Sequence[int]) -> None:
-        for number, box in enumerate(self.program.boxes):
-            place = self._arguments[self.program.slots + bool(self.program.faults) + number]
+        for box, place in zip(self.program.boxes, self._maps, strict=True):
             ctypes.memmove(place, box_map(box, memories[box.slot]), _MAP_BYTES)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
