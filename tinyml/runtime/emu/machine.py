@@ -98,7 +98,7 @@ class EmuExecutable:
         first = -(-ctypes.addressof(self._room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
         self._maps = [first + number * _MAP_BYTES for number in range(len(program.boxes))]
         behind = program.slots + bool(program.faults)
-        self._arguments[behind : behind + len(self._maps)] = self._maps
+        self._arguments[behind : behind + len(self._maps)] = [*self._maps]
         self._launch = _Launch(
             grid=(program.grid, 1, 1),
             block=program.block,
