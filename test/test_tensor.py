@@ -145,6 +145,22 @@ def test_between_devices(device: str) -> None:
     assert x.grad.tolist() == [3, 3]
 
 
+def test_an_axis_has_the_names_that_others_give_it() -> None:
+    """torch says dim and keepdim, numpy axis and keepdims."""
+    x = Tensor([[1.0, 3.0], [2.0, 0.0]])
+    says: list[Callable[..., Tensor]] = [x.sum, x.var, x.logsumexp, x.max, x.softmax, x.argmax]
+    says += [x.cumsum, lambda **k: x.cat(x, **k), lambda **k: Tensor.stack(x, x, **k)]
+    says += [lambda **k: x.roll(1, **k), lambda **k: x.sort(**k)[1], x.unsqueeze]
+    for say in says:
+        for axis in (0, 1):
+            assert say(axis=axis).tolist() == say(dim=axis).tolist() == say(dims=axis).tolist()
+    assert x.mean(dim=1, keepdims=True).shape == x.mean(axis=1, keepdim=True).shape == (2, 1)
+    assert x.topk(1, axis=0, sorted=True)[0].tolist() == [[2.0, 3.0]]
+    for wrong in ({"dim": 0, "axis": 0}, {"dimension": 0}):
+        with pytest.raises(TypeError, match="dim"):
+            x.sum(**wrong)  # type: ignore[arg-type]
+
+
 def test_training_is_a_setting_for_a_while() -> None:
     assert not Tensor.training
     with Tensor.train():

@@ -44,7 +44,7 @@ from tinyml.functional import (
     values,
     views,
 )
-from tinyml.functional.axes import resolve_axis, wrong_type
+from tinyml.functional.axes import resolve_axis, spelled_either_way, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.training import Training, Trains
 
@@ -56,6 +56,7 @@ _Float: TypeAlias = float
 _new = object.__new__
 
 
+@spelled_either_way
 class Tensor(metaclass=Trains):
     """An array on a device, computed when somebody looks at it."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
 from tinyml.lazy import Shape
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 Axes = int | Sequence[int] | None
+_C = TypeVar("_C", bound=type)
 
 
 def wrong_type(op: str, name: str, wanted: str, value: Any) -> ArgumentError:
@@ -122,3 +124,33 @@ def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tupl
     if min(values, default=least) < least:
         raise ShapeError(f"{op}: {name} must be at least {least}, got {values}")
     return values
+
+
+# ---- names of arguments that others know by another one ----
+
+_SPELLINGS = (("axis", "dim", "dims"), ("keepdim", "keepdims"), ("sorted_", "sorted"))
+
+
+def spelled_either_way(cls: _C) -> _C:
+    """Each method that takes an axis takes it as a dim, too, and so on: as torch and numpy do."""
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method):
+            code = inspect.unwrap(method).__code__
+            own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            groups = [(o, group) for group in _SPELLINGS for o in own if o in group]
+            others = {other: o for o, group in groups for other in group if other != o}
+            if others:
+                setattr(cls, name, _spelled(method, others))
+    return cls
+
+
+def _spelled(method: Callable[..., Any], others: dict[str, str]) -> Callable[..., Any]:
+    @wraps(method)
+    def spelled(*args: Any, **named: Any) -> Any:
+        for name in named:
+            if name in others and others[name] not in named:
+                named = {others.get(n, n): value for n, value in named.items()}
+                break
+        return method(*args, **named)
+
+    return spelled
