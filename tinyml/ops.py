@@ -229,3 +229,5 @@ WORK: dict[Op, int] = {
     **dict.fromkeys((Op.POW,), 30),
     **dict.fromkeys((Op.SQRT, Op.DIV, Op.IDIV, Op.MOD), 4),
 }
+# what no processor has an instruction for: a dozen of them, of which each waits for the last
+FUNCTIONS = frozenset(op for op, work in WORK.items() if work >= WORK[Op.EXP])

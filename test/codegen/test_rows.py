@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import graphs
@@ -72,3 +73,17 @@ def test_lanes_lie_where_most_elements_do() -> None:
     k = kernel_of(graphs.add(x, lazy.expand(total, shape)))
     assert "lanes j1 8" in opts(k)
     stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_functions_that_wait_for_functions_are_computed_for_four_vectors_in_turn() -> None:
+    k = kernel_of(lazy.map_(Op.EXP, lazy.map_(Op.SIN, leaf(3, 109))))
+    made, nest = choose(lower(k), SMALL)
+    assert "unroll i0 4" in map(str, made)
+    called = re.findall(r"(sin|exp)\(", str(linearize(nest)))
+    assert called[:8] == ["sin"] * 4 + ["exp"] * 4
+    stages.assert_right(k, 1e-6, SMALL)
+
+
+def test_a_function_alone_is_computed_for_one_vector_at_a_time() -> None:
+    k = kernel_of(lazy.map_(Op.SIN, leaf(3, 109)))
+    assert not any("unroll" in opt for opt in opts(k))

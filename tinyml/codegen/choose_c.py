@@ -12,7 +12,7 @@ from tinyml.codegen.choose_c_dots import dots
 from tinyml.codegen.choose_c_windows import windowed
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.crop import needed
-from tinyml.codegen.expr import Expr, Load
+from tinyml.codegen.expr import Alu, Expr, Load
 from tinyml.codegen.keep import made_again
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind
@@ -20,7 +20,9 @@ from tinyml.codegen.opts import OptKind
 from tinyml.codegen.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
+from tinyml.ops import FUNCTIONS
 
+VECTORS = 4  # that go through a chain of functions at a time
 ROWS = 4  # that are folded at a time
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
@@ -73,10 +75,24 @@ class CChooser(Chooser):
             self.apply(OptKind.SPLIT, last.name, piece)
             self.apply(OptKind.GRID, last.name)
             self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+            self._abreast(number, f"{last.name}s")
         elif last.size >= self.lanes and self.lanes > 1:
             self.apply(OptKind.LANES, last, self.lanes)
+            self._abreast(number, last.name)
         self._share(number)
         self._stream(number)
+
+    def _abreast(self, number: int, row: str) -> None:
+        """Where functions wait for functions, several vectors go through them at a time.
+
+        A processor looks some 200 instructions ahead: not as far as the next step's beginning.
+        """
+        waits: dict[Expr, int] = {}
+        for e in self.one(number).exprs:
+            own = isinstance(e, Alu) and e.op in FUNCTIONS
+            waits[e] = own + max([waits[s] for s in e.sources], default=0)
+        if max(waits.values(), default=0) > 1:
+            self.apply(OptKind.UNROLL, row, VECTORS)
 
     def _read_across(self, number: int, last: Axis) -> Axis | None:
         """Another row axis along which some load lies side by side, and jumps along the last."""

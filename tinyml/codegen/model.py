@@ -37,7 +37,7 @@ from tinyml.codegen.expr import (
 from tinyml.codegen.linear import LinearKernel
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear
-from tinyml.ops import WORK, Op
+from tinyml.ops import FUNCTIONS, WORK, Op
 
 LINE = 64  # bytes that memory delivers at once
 _WAIT = 8  # instructions that could start while a multiply-add waits for the one before
@@ -234,7 +234,7 @@ class _Builder:
 
 def _work(op: Op) -> float:
     """Instructions' time that an op takes."""
-    return WORK[op] * (_FUNCTION if WORK[op] >= WORK[Op.EXP] else 1)
+    return WORK[op] * (_FUNCTION if op in FUNCTIONS else 1)
 
 
 def _instructions(loop: Loop, waits: bool) -> float:
