@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product, zip_longest
+from itertools import groupby, product
 from math import prod
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import (
-    Alu,
     Const,
     Expr,
     Fold,
@@ -35,14 +34,14 @@ from tinyml.codegen.fragments import placed
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, stepped, worth_naming
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, in_turn, stepped, worth_naming
 from tinyml.codegen.tiles import by_stride, names_read
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, Linear, linear, map_looked, numbered
 from tinyml.interpret import identity
-from tinyml.ops import FUNCTIONS, Op
+from tinyml.ops import Op
 
 DEEPEST = 8  # ops written into one another before a value gets a name
 SEPARATE = 8  # accumulators at most that one fold is spread over
@@ -172,23 +171,13 @@ class _Emitter:
         ]
         values = [store.value for wide in varied for store in wide]
         self._folds(scope, values)
-        self._functions(scope, values)
+        for e in in_turn(values, scope):
+            self.emit(scope, e)
         made = {  # all values before any store: a store may overwrite what another one read
             store: self.emit(scope, store.value) for wide in varied for store in wide
         }
         for wide in sorted(varied, key=lambda wide: wide[0].slot):  # a line of each at a time
             self._put(scope, wide, made, once)
-
-    def _functions(self, scope: Scope, values: Sequence[Expr]) -> None:
-        """Functions of several steps are called in turn, so that none waits for the last one."""
-        called = [
-            [e for e in toposort([v], scope.known) if isinstance(e, Alu) and e.op in FUNCTIONS]
-            for v in values
-        ]
-        for group in zip_longest(*called) if len(values) > 1 else ():
-            for e in group:
-                if e is not None:
-                    self.emit(scope, e)
 
     def _put(
         self, scope: Scope, stores: list[Store], made: Mapping[Store, Expr], once: bool

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TypeAlias
 
 from tinyml.codegen.expr import Alu, Expr, Fragment, Load, Part, Select, Wide
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Split
+from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid, linear
-from tinyml.ops import WORK
+from tinyml.ops import FUNCTIONS, WORK
 
 Known: TypeAlias = Mapping[Axis, Linear]
 
@@ -61,6 +63,19 @@ def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scop
     if order and homes[order[-1]] is not scope:
         named.add(order[-1])
     return named
+
+
+def in_turn(values: Sequence[Expr], scope: Scope) -> list[Expr]:
+    """The functions that several values call: the first of each, then the second of each ..
+
+    In this order none waits for what was called right before it.
+    """
+    called = [
+        [e for e in toposort([v], scope.known) if isinstance(e, Alu) and e.op in FUNCTIONS]
+        for v in values
+    ]
+    groups = zip_longest(*called) if len(values) > 1 else ()
+    return [e for group in groups for e in group if e is not None]
 
 
 class Loops:
