@@ -119,6 +119,12 @@ def shrunk_shape(shape: Shape, spans: Spans) -> Shape:
 
 
 @_kept
+def row_major_strides(shape: Shape) -> Shape:
+    """How many elements lie between neighbours along each axis."""
+    return tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+
+@_kept
 def turned_axes(shape: Shape, axes: Shape) -> Shape:
     """Those of the axes, in order, that have more than one element to walk backwards."""
     return tuple(sorted([a for a in set(axes) if shape[a] > 1]))

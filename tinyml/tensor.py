@@ -147,9 +147,9 @@ class Tensor(metaclass=Trains):
                 out.requires_grad = True
         return out
 
-    def _shown(self, function: mlops.Function, move: views.Move) -> Tensor:
-        """`function` of this tensor as a view of it; `move` says the same, and the way back."""
-        return views.follow(self._apply(function), self, move)
+    def _shown(self, kind: Callable[[Any], mlops.Rearrangement], arg: Any) -> Tensor:
+        """`kind(arg)` of this tensor as a view of it."""
+        return views.follow(self._apply(kind(arg)), self, views.rearranged(kind, arg))
 
     def _own(self) -> Tensor:
         """The same values as another tensor, which is no view."""
@@ -388,17 +388,17 @@ class Tensor(metaclass=Trains):
     __add__ = elementwise.asking(elementwise.add, "__radd__")
     __radd__ = elementwise.add
     __sub__ = elementwise.asking(elementwise.sub, "__rsub__")
-    __rsub__ = elementwise.rsub
+    __rsub__ = elementwise.reflected(elementwise.sub)
     __mul__ = elementwise.asking(elementwise.mul, "__rmul__")
     __rmul__ = elementwise.mul
     __truediv__ = elementwise.asking(elementwise.div, "__rtruediv__")
-    __rtruediv__ = elementwise.rdiv
+    __rtruediv__ = elementwise.reflected(elementwise.div)
     __floordiv__ = elementwise.asking(elementwise.floordiv, "__rfloordiv__")
-    __rfloordiv__ = elementwise.rfloordiv
+    __rfloordiv__ = elementwise.reflected(elementwise.floordiv)
     __mod__ = elementwise.asking(elementwise.mod, "__rmod__")
-    __rmod__ = elementwise.rmod
+    __rmod__ = elementwise.reflected(elementwise.mod)
     __pow__ = elementwise.asking(elementwise.pow_, "__rpow__")
-    __rpow__ = elementwise.rpow
+    __rpow__ = elementwise.reflected(elementwise.pow_)
     __and__ = elementwise.asking(elementwise.bitwise_and, "__rand__")
     __rand__ = elementwise.bitwise_and
     __or__ = elementwise.asking(elementwise.bitwise_or, "__ror__")
@@ -406,9 +406,9 @@ class Tensor(metaclass=Trains):
     __xor__ = elementwise.asking(elementwise.bitwise_xor, "__rxor__")
     __rxor__ = elementwise.bitwise_xor
     __lshift__ = elementwise.asking(elementwise.lshift, "__rlshift__")
-    __rlshift__ = elementwise.rlshift
+    __rlshift__ = elementwise.reflected(elementwise.lshift)
     __rshift__ = elementwise.asking(elementwise.rshift, "__rrshift__")
-    __rrshift__ = elementwise.rrshift
+    __rrshift__ = elementwise.reflected(elementwise.rshift)
     __neg__ = unary.neg
     __invert__ = elementwise.bitwise_not
     __abs__ = unary.abs_
@@ -723,5 +723,5 @@ class _Passing(Tensor):
         nodes = [other.lazy for other in others] if others else ()
         return self._constant(function.forward(self._lazy, *nodes))
 
-    def _shown(self, function: mlops.Function, move: views.Move) -> Tensor:
-        return self._apply(function)
+    def _shown(self, kind: Callable[[Any], mlops.Rearrangement], arg: Any) -> Tensor:
+        return self._apply(kind(arg))

@@ -83,7 +83,7 @@ def conv2d(
     """
     check_tensors("conv2d", x, weight=weight, bias=bias)
     count, kernel = weight.ndim - 2, weight.shape[2:]
-    _check_channels(x, weight, whole(groups, "conv2d", "groups"), count)
+    _check_channels("conv2d", x, weight, whole(groups, "conv2d", "groups"), count)
     _check_bias("conv2d", bias, weight.shape[0])
     if x.ndim == count + 1:
         return conv2d(x[None], weight, bias, groups, stride, dilation, padding).squeeze(0)
@@ -125,19 +125,22 @@ def _check_bias(op: str, bias: Tensor | None, channels: int) -> None:
         raise ShapeError(f"{op}: bias must have shape ({channels},), got {bias.shape}")
 
 
-def _check_channels(x: Tensor, weight: Tensor, groups: int, count: int) -> None:
+def _check_channels(
+    op: str, x: Tensor, weight: Tensor, groups: int, count: int, transposed: bool = False
+) -> None:
     fits = (
         count > 0
         and groups > 0
         and x.ndim in (count + 1, count + 2)
-        and x.shape[-count - 1] == weight.shape[1] * groups
+        and x.shape[-count - 1] == (weight.shape[0] if transposed else weight.shape[1] * groups)
         and weight.shape[0] % groups == 0
     )
     if not fits:
+        layout = "channels, out / groups" if transposed else "out, channels / groups"
         raise ShapeError(
-            f"conv2d: input {x.shape} and weight {weight.shape} do not go together with groups="
+            f"{op}: input {x.shape} and weight {weight.shape} do not go together with groups="
             f"{groups}: input (n, channels, *space) or (channels, *space), weight "
-            "(out, channels / groups, *kernel)"
+            f"({layout}, *kernel)"
         )
 
 
@@ -168,7 +171,7 @@ def conv_transpose2d(
     """
     check_tensors("conv_transpose2d", x, weight=weight, bias=bias)
     count, groups = weight.ndim - 2, whole(groups, "conv_transpose2d", "groups")
-    _check_transposed(x, weight, groups, count)
+    _check_channels("conv_transpose2d", x, weight, groups, count, transposed=True)
     _check_bias("conv_transpose2d", bias, weight.shape[1] * groups)
     if x.ndim == count + 1:
         options = (groups, stride, dilation, padding, output_padding)
@@ -182,29 +185,16 @@ def conv_transpose2d(
     filters = weight.unflatten(0, (groups, -1)).transpose(1, 2)
     filters = filters.reshape((-1, weight.shape[0] // groups, *kernel))
     filters = filters.flip(tuple(range(2, filters.ndim)))
+    sizes = zip(x.shape[2:], strides, strict=True)
+    apart = Path((*x.shape[:2], *(max(0, (n - 1) * s + 1) for n, s in sizes)))
     for i, step in enumerate(strides):
-        x = _spread_out(x, 2 + i, step)
+        apart = apart.every(2 + i, step)
+    x = apart.back(x)  # zeros between the elements
     grown = tuple(
         ((k - 1) * d - before, (k - 1) * d - after + more)
         for k, d, (before, after), more in zip(kernel, dilations, pairs, extra, strict=True)
     )
     return conv2d(_pad_spatial(x, grown), filters, bias, groups, 1, dilations, 0)
-
-
-def _check_transposed(x: Tensor, weight: Tensor, groups: int, count: int) -> None:
-    fits = (
-        count > 0
-        and groups > 0
-        and x.ndim in (count + 1, count + 2)
-        and x.shape[-count - 1] == weight.shape[0]
-        and weight.shape[0] % groups == 0
-    )
-    if not fits:
-        raise ShapeError(
-            f"conv_transpose2d: input {x.shape} and weight {weight.shape} do not go together "
-            f"with groups={groups}: input (n, channels, *space) or (channels, *space), weight "
-            "(channels, out / groups, *kernel)"
-        )
 
 
 def _check_made(
@@ -227,20 +217,6 @@ def _check_made(
             f"conv_transpose2d: output_padding {tuple(extra)} must be smaller than the stride "
             f"{tuple(strides)} or the dilation {tuple(dilations)}"
         )
-
-
-def _spread_out(x: Tensor, axis: int, step: int) -> Tensor:
-    """step - 1 zeros between the elements of one axis."""
-    if step == 1:
-        return x
-    n = x.shape[axis]
-    shape = (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])
-    wide = pad_by(
-        x.reshape(shape), tuple((0, step - 1 if a == axis + 1 else 0) for a in range(x.ndim + 1))
-    )
-    joined = wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
-    most = max(0, n * step - (step - 1))
-    return joined.shrink([(0, most) if a == axis else None for a in range(x.ndim)])
 
 
 # ---- pooling ----

@@ -16,6 +16,7 @@ from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, uint8
 from tinyml.errors import DTypeError
 from tinyml.runtime.machine import Buffer
+from tinyml.shape import row_major_strides
 
 if TYPE_CHECKING:
     from tinyml.lazy import Shape
@@ -90,4 +91,4 @@ def _read(x: Any) -> tuple[Shape, DType, tuple[int, ...], int, bool]:
 
 
 def _row_major(shape: Shape, itemsize: int) -> tuple[int, ...]:
-    return tuple(int(np.prod(shape[i + 1 :])) * itemsize for i in range(len(shape)))
+    return tuple(stride * itemsize for stride in row_major_strides(shape))

@@ -29,11 +29,6 @@ _LESS, _LESS_EQUAL, _EQUAL = Op.LESS, Op.LESS_EQUAL, Op.EQUAL  # looking these u
 # ---- two operands ----
 
 
-def _binary(op: str, function: Callable[[], mlops.Function], x: Tensor, y: Any) -> Tensor:
-    x, y = alike(op, x, y)
-    return x._apply(function(), y)
-
-
 def _compare(op: Op, x: Tensor, y: Any, name: str, swap: bool = False) -> Tensor:
     x, y = ordered(name, x, y, swap)
     return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
@@ -74,7 +69,7 @@ def div(
         return (x / y).trunc() if rounding_mode == "trunc" else _floor_quotient(x, y)
     if x.dtype is bool_:
         x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
-    floored = _bits(Op.IDIV, x, y)
+    floored = _bits(Op.IDIV, "idiv", x, y)
     if rounding_mode == "floor":
         return floored
     inexact = (floored * y != x) & ((x < 0) != (y < 0))
@@ -86,9 +81,9 @@ def idiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     return div(x, y, "trunc", reverse)
 
 
-def floordiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
+def floordiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x // y, rounded down."""
-    return div(x, y, "floor")
+    return div(x, y, "floor", reverse)
 
 
 def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
@@ -115,7 +110,7 @@ def divmod_(x: Tensor, y: Tensor | Scalar) -> tuple[Tensor, Tensor]:
 
 def rdivmod(x: Tensor, y: Tensor | Scalar) -> tuple[Tensor, Tensor]:
     """(y // x, y % x)."""
-    return rfloordiv(x, y), rmod(x, y)
+    return floordiv(x, y, reverse=True), mod(x, y, reverse=True)
 
 
 def pow_(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
@@ -168,39 +163,13 @@ def _int_power(x: Tensor, y: Tensor) -> Tensor:
     return (y < 0).where(negative, result)
 
 
-def rsub(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y - x."""
-    return sub(x, y, reverse=True)
+def reflected(function: Callable[..., Tensor]) -> Operator:
+    """The operator y op x, for the function of x op y."""
 
+    def operator(x: Tensor, y: Tensor | Scalar) -> Tensor:
+        return function(x, y, reverse=True)
 
-def rdiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y / x, a float."""
-    return div(x, y, reverse=True)
-
-
-def rfloordiv(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y // x, rounded down."""
-    return div(x, y, "floor", reverse=True)
-
-
-def rmod(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y % x, with the sign of x."""
-    return mod(x, y, reverse=True)
-
-
-def rpow(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y ** x."""
-    return pow_(x, y, reverse=True)
-
-
-def rlshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y << x."""
-    return lshift(x, y, reverse=True)
-
-
-def rrshift(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """y >> x."""
-    return rshift(x, y, reverse=True)
+    return operator
 
 
 def in_place(function: Callable[..., Tensor]) -> Operator:
@@ -231,12 +200,14 @@ def asking(function: Callable[..., Tensor], reflected: str) -> Operator:
 
 def maximum(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The greater of x and y, elementwise; NaN if one is. A tie shares the gradient."""
-    return _binary("maximum", mlops.Max, x, y)
+    x, y = alike("maximum", x, y)
+    return x._apply(mlops.Max(), y)
 
 
 def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The lesser of x and y, elementwise; NaN if one is. A tie shares the gradient."""
-    return _binary("minimum", mlops.Min, x, y)
+    x, y = alike("minimum", x, y)
+    return x._apply(mlops.Min(), y)
 
 
 def lt(x: Tensor, y: Tensor | Scalar) -> Tensor:
@@ -273,36 +244,26 @@ def ne(x: Tensor, y: object) -> Tensor:
 # ---- bits ----
 
 
-_BIT_NAMES = {
-    Op.AND: "bitwise_and",
-    Op.OR: "bitwise_or",
-    Op.XOR: "bitwise_xor",
-    Op.SHL: "lshift",
-    Op.SHR: "rshift",
-    Op.IDIV: "idiv",
-}
-
-
-def _bits(op: Op, x: Tensor, y: Any, reverse: bool = False) -> Tensor:
-    x, y = ordered(_BIT_NAMES[op], x, y, reverse)
+def _bits(op: Op, name: str, x: Tensor, y: Any, reverse: bool = False) -> Tensor:
+    x, y = ordered(name, x, y, reverse)
     if x.dtype.is_float:
-        raise DTypeError(f"{_BIT_NAMES[op]} works on integers, got {x.dtype}; cast first")
+        raise DTypeError(f"{name} works on integers, got {x.dtype}; cast first")
     return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
 
 
 def bitwise_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x & y of integers or bools; DTypeError for floats."""
-    return _bits(Op.AND, x, y)
+    return _bits(Op.AND, "bitwise_and", x, y)
 
 
 def bitwise_or(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x | y of integers or bools; DTypeError for floats."""
-    return _bits(Op.OR, x, y)
+    return _bits(Op.OR, "bitwise_or", x, y)
 
 
 def bitwise_xor(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """x ^ y of integers or bools; DTypeError for floats."""
-    return _bits(Op.XOR, x, y)
+    return _bits(Op.XOR, "bitwise_xor", x, y)
 
 
 def bitwise_not(x: Tensor) -> Tensor:
@@ -314,12 +275,12 @@ def bitwise_not(x: Tensor) -> Tensor:
 
 def lshift(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x << y of integers, or y << x if `reverse`; DTypeError for floats."""
-    return _bits(Op.SHL, x, y, reverse)
+    return _bits(Op.SHL, "lshift", x, y, reverse)
 
 
 def rshift(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x >> y of integers, which keeps the sign, or y >> x if `reverse`; not for floats."""
-    return _bits(Op.SHR, x, y, reverse)
+    return _bits(Op.SHR, "rshift", x, y, reverse)
 
 
 def logical_not(x: Tensor) -> Tensor:

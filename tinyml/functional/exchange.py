@@ -27,6 +27,7 @@ from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, to_compute
 from tinyml.errors import DTypeError, GradientError
 from tinyml.functional import cuda_arrays
+from tinyml.shape import row_major_strides
 
 if TYPE_CHECKING:
     from tinyml.lazy import Shape
@@ -337,7 +338,7 @@ def _described(tensor: _DLTensor) -> tuple[DType, Shape, tuple[int, ...], int]:
             f"complex); there are: {', '.join(d.name for d in ALL)}"
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    plain = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    plain = row_major_strides(shape)
     strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else plain
     address = (tensor.data or 0) + tensor.byte_offset
     if all(n == 1 or s == p for n, s, p in zip(shape, strides, plain, strict=True)):
@@ -348,8 +349,7 @@ def _described(tensor: _DLTensor) -> tuple[DType, Shape, tuple[int, ...], int]:
 def _shared(tensor: _DLTensor, capsule: Any, place: str) -> lazy.Data | None:
     """A leaf on the capsule's own memory, which lives as long as the capsule does."""
     dtype, shape, strides, address = _described(tensor)
-    plain = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
-    if strides != plain or 0 in shape:
+    if strides != row_major_strides(shape) or 0 in shape:
         return None
     return realizing.adopt(address, shape, dtype, place, capsule)
 

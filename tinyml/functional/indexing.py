@@ -39,7 +39,7 @@ from tinyml.functional.subscript import (
     parse,
     placed_on,
 )
-from tinyml.functional.views import follow, shows
+from tinyml.functional.views import follow, placed, shows
 from tinyml.ops import Op
 from tinyml.shape import broadcast_shape
 
@@ -167,32 +167,10 @@ def _shape_of_value(source: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _set_box(x: Tensor, parts: Sequence[Part], source: Tensor) -> Tensor:
     """Where the slices reach, `source`; elsewhere x."""
-    shape = tuple(p.length for p in parts if p.kind != "int")
-    if not prod(shape):
+    box = box_of(x.shape, parts)
+    if not prod(box.shape):
         return x
-    axes = [p for p in parts if p.kind != "new"]
-    source = _shape_of_value(source, shape).reshape(tuple(p.length for p in axes))
-    placed = _unsliced(source, axes, x.shape)
-    if placed.shape == x.shape and source.numel() == x.numel():
-        return placed
-    inside = _unsliced(x._full(source.shape, True, bool_), axes, x.shape)
-    return inside.where(placed, x)
-
-
-def _unsliced(source: Tensor, axes: Sequence[Part], shape: tuple[int, ...]) -> Tensor:
-    """The elements of a slice back at their places, zero elsewhere."""
-    backwards = tuple(i for i, p in enumerate(axes) if p.step < 0)
-    source = source.flip(backwards) if backwards else source
-    for i, p in enumerate(axes):
-        gap = abs(p.step) - 1
-        if gap:
-            split = source.reshape((*source.shape[: i + 1], 1, *source.shape[i + 1 :]))
-            split = pad_by(split, tuple((0, gap * (a == i + 1)) for a in range(split.ndim)))
-            n = source.shape[i] * (gap + 1)
-            source = split.reshape((*source.shape[:i], n, *source.shape[i + 1 :]))
-            source = source.shrink([(0, n - gap) if a == i else None for a in range(source.ndim)])
-    spans = zip(axes, source.shape, shape, strict=True)
-    return pad_by(source, tuple((p.start, n - p.start - m) for p, m, n in spans))
+    return placed(mlops.Path(box.steps), x, _shape_of_value(source, box.shape))
 
 
 def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:

@@ -6,11 +6,12 @@ import string
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tinyml.dtype import DType, float32, int64, promote, uint64
+from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, wrong_type
 from tinyml.functional.contraction import Alignment, Contraction, contract
+from tinyml.functional.precision import sum_dtype
 from tinyml.lazy import Shape
 from tinyml.shape import broadcast_shape
 
@@ -151,9 +152,8 @@ def _parse(formula: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
 
 
 def _summing(dtype: DType, letters: str, every: str) -> DType:
-    """As `sum` has it, int64 for integers added up along a letter that nothing else has."""
-    kept = dtype.is_float or dtype is uint64 or all(every.count(c) > 1 for c in letters)
-    return dtype if kept else int64
+    """That of a sum, if something is added up along a letter that nothing else has."""
+    return dtype if all(every.count(c) > 1 for c in letters) else sum_dtype(dtype)
 
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:

@@ -19,7 +19,6 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.joining import cat
 from tinyml.functional.path import Path
-from tinyml.functional.views import expanded, permuted, reshaped, shrunk
 from tinyml.lazy import Shape
 from tinyml.shape import shrunk_shape, squeezed_shape
 
@@ -41,7 +40,7 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
 
 
 def _shaped(x: Tensor, sizes: Shape) -> Tensor:
-    return x if sizes == x._lazy.shape else x._shown(mlops.Reshape(sizes), reshaped(sizes))
+    return x if sizes == x._lazy.shape else x._shown(mlops.Reshape, sizes)
 
 
 def _kept(x: Tensor, axis: int, sizes: tuple[Any, ...]) -> int:
@@ -66,7 +65,7 @@ def permute(x: Tensor, *order: Any) -> Tensor:
 
 def _permuted(x: Tensor, order: tuple[int, ...]) -> Tensor:
     axes = _order(order, x._lazy.shape)
-    return x if axes is None else x._shown(mlops.Permute(axes), permuted(axes))
+    return x if axes is None else x._shown(mlops.Permute, axes)
 
 
 @lru_cache(maxsize=4096)  # the same few orders of the same few shapes
@@ -100,7 +99,7 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
     if -1 in sizes:
         padded = (1,) * (len(sizes) - len(own)) + own
         sizes = tuple([o if n == -1 else n for o, n in zip(padded, sizes, strict=True)])
-    return x if sizes == own else x._shown(mlops.Expand(sizes), expanded(sizes))
+    return x if sizes == own else x._shown(mlops.Expand, sizes)
 
 
 def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
@@ -161,7 +160,7 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     if len(spans) != len(shape):
         raise ShapeError(f"shrink: {shape} needs one (start, stop) per axis, got {spans}")
     kept = tuple([(0, n) if s is None else _span(s) for s, n in zip(spans, shape, strict=True)])
-    return x if shrunk_shape(shape, kept) == shape else x._shown(mlops.Shrink(kept), shrunk(kept))
+    return x if shrunk_shape(shape, kept) == shape else x._shown(mlops.Shrink, kept)
 
 
 def _span(given: Sequence[int]) -> tuple[int, int]:
@@ -268,7 +267,7 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tenso
             f"pad: circular padding {(before, after)} of axis {axis} of {x.shape} goes around more "
             f"than once: {max(left, 0)} elements are left to repeat"
         )
-    middle = _part(x, axis, max(0, -before), n - max(0, -after))
+    middle = part(x, axis, max(0, -before), n - max(0, -after))
     first, last = _margins(x, middle, axis, (front, back), mode)
     pieces = [*([first] if front else []), middle, *([last] if back else [])]
     return cat(pieces[0], *pieces[1:], dim=axis) if len(pieces) > 1 else middle
@@ -281,16 +280,23 @@ def _margins(
     n, m = x.shape[axis], middle.shape[axis]
     front, back = counts
     if mode == "reflect":
-        before, after = _part(x, axis, 1, front + 1), _part(x, axis, n - 1 - back, n - 1)
+        before, after = part(x, axis, 1, front + 1), part(x, axis, n - 1 - back, n - 1)
         return before.flip(axis), after.flip(axis)
     if mode == "replicate":
-        before, after = _part(x, axis, 0, 1), _part(x, axis, n - 1, n)
+        before, after = part(x, axis, 0, 1), part(x, axis, n - 1, n)
         return _spread(before, axis, front), _spread(after, axis, back)
-    return _part(middle, axis, m - front, m), _part(middle, axis, 0, back)
+    return part(middle, axis, m - front, m), part(middle, axis, 0, back)
 
 
-def _part(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+def part(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Elements start <= i < stop of one axis."""
     return shrink(x, [(start, stop) if a == axis else None for a in range(x.ndim)])
+
+
+def pad_axis(x: Tensor, axis: int, before: int, after: int, value: Scalar = 0) -> Tensor:
+    """`value` added before and after one axis."""
+    counts = tuple((before, after) if a == axis else (0, 0) for a in range(x.ndim))
+    return pad_by(x, counts, value)
 
 
 def _spread(x: Tensor, axis: int, count: int) -> Tensor:
@@ -333,10 +339,7 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
             f"split: sizes {list(sizes)} do not add up to {n}, axis {dim} of {x.shape}"
         )
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(
-        shrink(x, [(s, s + k) if a == dim else None for a in range(x.ndim)])
-        for s, k in zip(starts, sizes, strict=True)
-    )
+    return tuple(part(x, dim, s, s + k) for s, k in zip(starts, sizes, strict=True))
 
 
 def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:

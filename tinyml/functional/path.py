@@ -32,6 +32,10 @@ class Path:
         """What the path makes of a tensor of the shape at its beginning."""
         return x._apply(mlops.Path(self.steps)) if self.steps else x
 
+    def back(self, x: Tensor) -> Tensor:
+        """The way back from the end: zeros at all other places, and sums of what was repeated."""
+        return mlops.Path(self.steps).back(x, ())
+
     def _to(self, movement: Rearrangement, shape: Shape) -> Path:
         return Path(shape, (*self.steps, (movement, self.shape)))
 

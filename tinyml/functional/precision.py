@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from tinyml.dtype import DType, float32
+from tinyml.dtype import DType, float32, int64, uint64
 from tinyml.dtypes import dtypes
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ def _rounded(result: Any, dtype: DType) -> Any:
     if isinstance(result, tuple):
         return tuple(_rounded(part, dtype) for part in result)
     return result.cast(dtype)
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The dtype of a sum: int64 for integers and bool, but uint64 for what might not fit."""
+    return dtype if dtype.is_float or dtype is uint64 else int64
 
 
 def to_float(x: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, mlops
-from tinyml.dtype import DType, bool_, int32, int64, uint8, uint32, uint64
+from tinyml.dtype import DType, bool_, int32, uint8, uint32
 from tinyml.dtypes import to_dtype
 from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.precision import in_float32
+from tinyml.functional.precision import in_float32, sum_dtype
 from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along
 
@@ -40,11 +40,9 @@ def _without(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _summing(x: Tensor, dtype: DType | str | None) -> Tensor:
-    """x in the dtype its sum has: int64 for integers and bool."""
-    if dtype is not None:
-        return x.cast(to_dtype(dtype))
     own = x._lazy.dtype
-    return x if own.is_float or own is uint64 else x.cast(int64)
+    target = sum_dtype(own) if dtype is None else to_dtype(dtype)
+    return x if target is own else x.cast(target)
 
 
 def sum_(

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml import mlops
-from tinyml.dtype import DType, bool_, int32, int64, uint8, uint64
-from tinyml.dtypes import to_dtype
+from tinyml.dtype import DType, bool_, int32, uint8
 from tinyml.functional.axes import resolve_axis
 from tinyml.functional.elementwise import add, maximum, minimum, mul
-from tinyml.functional.movement import pad_by
-from tinyml.functional.precision import in_float32
+from tinyml.functional.movement import pad_axis, part
+from tinyml.functional.precision import in_float32, sum_dtype
 from tinyml.functional.reduction import exponentials, max_, min_, prod, sum_
 
 if TYPE_CHECKING:
@@ -88,20 +87,13 @@ def _run(running: _Running, x: Tensor, axis: int) -> Tensor:
     if n <= running.block:
         return _within(running, x, axis)
     nothing, size = running.nothing(x.dtype), _block(n, running.block)
-    padded = _pad(x, axis, (0, -n % size), nothing)
+    padded = pad_axis(x, axis, 0, -n % size, nothing)
     blocks = padded.reshape((*front, -1, size, *back))
     totals = _run(running, running.fold(blocks, axis + 1), axis).contiguous()
-    before = _pad(totals, axis, (1, -1), nothing).unsqueeze(axis + 1)
+    before = pad_axis(totals, axis, 1, -1, nothing).unsqueeze(axis + 1)
     inside = _within(running, blocks, axis + 1)
     joined = running.join(before._broadcast_to(blocks.shape), inside)
-    return joined.reshape(padded.shape).shrink(
-        [*(None for _ in front), (0, n), *(None for _ in back)]
-    )
-
-
-def _pad(x: Tensor, axis: int, counts: tuple[int, int], value: Scalar) -> Tensor:
-    none = ((0, 0),)
-    return pad_by(x, (*none * axis, counts, *none * (x.ndim - axis - 1)), value)
+    return part(joined.reshape(padded.shape), axis, 0, n)
 
 
 def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
@@ -112,11 +104,6 @@ def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
 
 
 # ---- sums and products ----
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Integers as int64, as their sums are."""
-    return x if x.dtype.is_float or x.dtype is uint64 else x.cast(int64)
 
 
 def cumsum(x: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor:
@@ -134,7 +121,7 @@ def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
 
 
 def _sums(running: _Running, x: Tensor, axis: int, dtype: DType | str | None, name: str) -> Tensor:
-    x = _wide(x) if dtype is None else x.cast(to_dtype(dtype))
+    x = x.cast(sum_dtype(x.dtype) if dtype is None else dtype)
     if x.dtype.is_half:
         return _along(running, x.float(), axis, name).cast(x.dtype)
     return _along(running, x, axis, name)

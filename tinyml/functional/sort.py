@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tinyml.dtype import DType, bool_, int32, uint8, uint16, uint32, uint64
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import resolve_axis, whole
-from tinyml.functional.movement import pad_by
+from tinyml.functional.movement import pad_axis, part
 from tinyml.functional.scan import cumsum
 from tinyml.mlops import Scatter
 from tinyml.ops import Op
@@ -77,16 +77,14 @@ def _by_counting(key: Tensor) -> Tensor:
 
 
 def _by_digits(key: Tensor) -> Tensor:
-    n, front = key.shape[-1], key.shape[:-1]
-    bits = 8 * key.dtype.itemsize
-    whole = ((0, 0),) * len(front)
-    key = pad_by(key, (*whole, (0, -n % BLOCK)), key.dtype.max).contiguous()
+    n, bits = key.shape[-1], 8 * key.dtype.itemsize
+    key = pad_axis(key, key.ndim - 1, 0, -n % BLOCK, key.dtype.max).contiguous()
     order = key._arange(key.shape[-1])._broadcast_to(key.shape).contiguous()
     for _ in range(bits // DIGIT):
         moved, axis = _inverse(_places(key)), key.ndim - 1
         key = (key._gather(axis, moved) >> DIGIT).contiguous()
         order = order._gather(axis, moved).contiguous()
-    return order.shrink([*(None for _ in front), (0, n)])
+    return part(order, order.ndim - 1, 0, n)
 
 
 def _places(key: Tensor) -> Tensor:
@@ -137,8 +135,7 @@ def topk(
         raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
     if n <= COUNTED or k * FEW > n or not k * prod(x.shape):
         values, order = sort(x, dim, largest)
-        spans = [(0, k) if a == dim else None for a in range(x.ndim)]
-        return values.shrink(spans), order.shrink(spans)
+        return part(values, dim, 0, k), part(order, dim, 0, k)
     key = _keys(x.detach(), largest).transpose(dim, -1).contiguous()
     chosen = _first(key, k).contiguous()
     order = argsort(key._gather(key.ndim - 1, chosen))
@@ -156,7 +153,7 @@ def _first(key: Tensor, k: int) -> Tensor:
     fewer, same = below[..., -1:], equal[..., -1:]
     place = (key == last).where(fewer + equal, fewer + same + above)
     order = _inverse((key < last).where(below, place) - 1)
-    return order.shrink([*(None for _ in key.shape[:-1]), (0, k)])
+    return part(order, key.ndim - 1, 0, k)
 
 
 def _smallest(key: Tensor, k: int) -> Tensor:

@@ -35,10 +35,6 @@ class Part:
     step: int = 1
     index: Any = None  # the Tensor of a "tensor"; the bool that a "new" stands for, if it does
 
-    @property
-    def length(self) -> int:
-        return max(0, -(-(self.stop - self.start) // abs(self.step)))
-
 
 def parse(x: Tensor, index: Any) -> list[Part]:
     return placed_on(x.shape, [g for item in items_of(index) for g in _expanded(x, item)])

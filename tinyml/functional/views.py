@@ -10,17 +10,17 @@ two of them: one view that nobody else could write to is a tensor like any other
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from tinyml import lazy
 from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
-from tinyml.lazy import Shape
-from tinyml.shape import inverse_order
+from tinyml.mlops import Expand, Rearrangement
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -40,55 +40,30 @@ class Move(Protocol):
 
 
 @dataclass(frozen=True)
-class Reshaped:
-    shape: Shape
+class Rearranged:
+    """What one rearrangement shows: `kind(arg)`."""
+
+    kind: Callable[[Any], Rearrangement]
+    arg: Any
 
     def read(self, x: Tensor) -> Tensor:
-        return x.reshape(self.shape)
+        return x._shown(self.kind, self.arg)
 
     def write(self, old: Tensor, value: Tensor) -> Tensor:
-        return value.reshape(old.shape)
-
-
-@dataclass(frozen=True)
-class Permuted:
-    order: tuple[int, ...]
-
-    def read(self, x: Tensor) -> Tensor:
-        return x.permute(self.order)
-
-    def write(self, old: Tensor, value: Tensor) -> Tensor:
-        return value.permute(inverse_order(self.order))
-
-
-@dataclass(frozen=True)
-class Expanded:
-    shape: Shape
-
-    def read(self, x: Tensor) -> Tensor:
-        return x.expand(self.shape)
-
-    def write(self, old: Tensor, value: Tensor) -> Tensor:
-        if value.numel() != old.numel():
+        if self.kind is Expand and value.numel() != old.numel():
             raise ShapeError(
-                f"assign: {old.shape} was expanded to {self.shape}, so several elements of the "
+                f"assign: {old.shape} was expanded to {self.arg}, so several elements of the "
                 "target are one; assign to a .clone() of it"
             )
-        return value.reshape(old.shape)
+        return placed(self.kind(self.arg), old, value)
 
 
-@dataclass(frozen=True)
-class Shrunk:
-    spans: tuple[tuple[int, int], ...]
-
-    def read(self, x: Tensor) -> Tensor:
-        return x.shrink(self.spans)
-
-    def write(self, old: Tensor, value: Tensor) -> Tensor:
-        sizes = zip(self.spans, old.shape, strict=True)
-        counts = tuple((start, n - stop) for (start, stop), n in sizes)
-        inside = value._full(value.shape, True, bool_)._pad_by(counts)
-        return inside.where(value._pad_by(counts), old)
+def placed(shown: Rearrangement, old: Tensor, value: Tensor) -> Tensor:
+    """`old`, with `value` where a rearrangement, of which no element is several, shows it."""
+    new = shown.back(value, old.shape)
+    if value.numel() == old.numel():
+        return new
+    return shown.back(value._full(value.shape, True, bool_), old.shape).where(new, old)
 
 
 @dataclass(frozen=True)
@@ -113,11 +88,7 @@ class Detached:
         return value
 
 
-# the same move is made again and again, and the classes need no more than one of each
-reshaped = lru_cache(maxsize=4096)(Reshaped)
-permuted = lru_cache(maxsize=4096)(Permuted)
-expanded = lru_cache(maxsize=4096)(Expanded)
-shrunk = lru_cache(maxsize=4096)(Shrunk)
+rearranged = lru_cache(maxsize=4096)(Rearranged)  # the same few are made again and again
 
 
 class Family:
