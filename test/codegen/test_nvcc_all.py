@@ -15,7 +15,7 @@ from tinyml.dtype import ALL
 from tinyml.errors import DeviceError
 from tinyml.program import Program, translation_unit
 from tinyml.runtime import nvcc
-from tinyml.runtime.compiler import divide
+from tinyml.runtime.units import divide
 from tinyml.schedule import schedule
 
 ARCHITECTURE = "sm_90a"

@@ -143,7 +143,7 @@ out[i] = row[39936 + 63 - threadIdx.x % 64];"""
 def public_interface() -> None:
     """Without PyCUDA's undocumented method, launches go through the documented one."""
     m = machine()
-    function = m.driver.module_from_buffer(m._images.images([ADD_ONE])[0].data)
+    function = m.driver.module_from_buffer(m._images.units([ADD_ONE])[0][1].data)
     function = function.get_function("add_one")
 
     class Documented:

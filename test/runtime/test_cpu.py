@@ -24,6 +24,7 @@ from tinyml.runtime.cpu import CpuMachine, thread_count, vector_bytes
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import HostMemory, size_class
 from tinyml.runtime.numpy_machine import NumpyMachine
+from tinyml.runtime.units import divide
 
 PRELUDE = "typedef float f32;\nstatic inline f32 twice(f32 x) { return x + x; }"
 
@@ -109,13 +110,13 @@ def test_a_program_that_cannot_be_made_leaves_the_machine_usable(cpu):
 def test_units_have_equal_shares_and_no_name_twice():
     sizes = [9000, 100, 5000, 4000, 200]
     programs = [program(i, padding=size) for i, size in enumerate(sizes)]
-    units = compilers.divide(programs, 2)
+    units = divide(programs, 2)
     assert {p for unit in units for p in unit} == set(programs)
     totals = [sum(len(p.source) for p in unit) for unit in units]
     assert len(units) == 2
     assert max(totals) < 1.2 * min(totals)
-    assert len(compilers.divide([program(1), program(1, padding=5)], 2)) == 2
-    assert len(compilers.divide([program(i) for i in range(5)], 8)) == 1
+    assert len(divide([program(1), program(1, padding=5)], 2)) == 2
+    assert len(divide([program(i) for i in range(5)], 8)) == 1
 
 
 def test_equal_programs_are_loaded_once(cpu, compiled):

@@ -204,8 +204,8 @@ def test_programs_are_built_together_and_found_again(tmp_path):
     first, second = CountingToolchain(), CountingToolchain()
     programs = [program("one"), program("two")]
     with trace.listen(trace.Compiled) as events:
-        one, two = images(tmp_path, first).images(programs)
-        (again,) = images(tmp_path, second).images(programs[1:])
+        (_, one), (_, two) = images(tmp_path, first).units(programs)
+        ((_, again),) = images(tmp_path, second).units(programs[1:])
     assert one is two
     assert again == two
     assert len(first.compiled) == 1
@@ -218,9 +218,7 @@ def test_programs_are_built_together_and_found_again(tmp_path):
 
 def test_the_program_to_blame_is_named(tmp_path):
     with pytest.raises(CompileError, match="CUDA: program bad: undeclared"):
-        images(tmp_path, CountingToolchain()).images(
-            [program("good"), program("bad", "undeclared")]
-        )
+        images(tmp_path, CountingToolchain()).units([program("good"), program("bad", "undeclared")])
 
 
 def test_a_named_nvcc_is_preferred_to_nvrtc():

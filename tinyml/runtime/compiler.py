@@ -2,7 +2,7 @@
 
 find      name?                 -> Compiler       the first one on PATH that works
 build     Compiler, text        -> Built          a shared object on disk, from the cache if there
-functions Compiler, Program*    -> address*       through a few units that are built in parallel
+functions Compiler, Program*    -> address*       through a few units (units.py)
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyml import trace
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
 from tinyml.program import Program, translation_unit
+from tinyml.runtime.units import Unit, Units
 
 # Values stay those of IEEE arithmetic, up to a*b+c in one rounding: no -ffast-math. What is given
 # up is what no kernel looks at: errno after a math function, and the floating-point exceptions.
@@ -35,7 +34,6 @@ FLAGS: tuple[str, ...] = (
     *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-w"),
 )
 _NAMES = ("cc", "gcc", "clang")
-_UNIT = 4096  # bytes of source from which a further compiler process pays for its start
 _PROBE = "#include <math.h>\n#include <pthread.h>\nint tinyml_probe(void) { return 0; }\n"
 _VERSION = "1"  # of what this module keeps in the disk cache
 
@@ -141,13 +139,8 @@ def _opened(path: Path) -> ctypes.CDLL | None:
         return None
 
 
-class Functions:
-    """Addresses of compiled programs; each is compiled once per process, and once per cache.
-
-    Programs that are new are compiled together in a few units, since a compiler's start costs
-    more than a kernel. The cache holds each unit by its text, and for each program the key of
-    the unit that it went into: so a program is found again in whatever company it is asked for.
-    """
+class Functions(Units[ctypes.CDLL]):
+    """Programs as functions of shared objects that this process has loaded."""
 
     def __init__(
         self,
@@ -157,144 +150,36 @@ class Functions:
         processes: int,
         render: Render = translation_unit,
     ) -> None:
-        self.device, self.compiler, self.cache = device, compiler, cache
-        self.processes, self.render = processes, render
-        self._units: dict[str, ctypes.CDLL] = {}  # by key of the text
-        self._addresses: dict[str, int] = {}  # by key of the program's text
+        super().__init__(device, cache, processes)
+        self.compiler, self.render = compiler, render
 
     def addresses(self, programs: Iterable[Program]) -> list[tuple[Program, int]]:
-        """Each program with the address of its function; CompileError if one does not compile.
+        """Each program with the address of its function; CompileError if one does not compile."""
+        return [(program, _address(program, unit)) for program, unit in self.units(programs)]
 
-        Compilers start while `programs` still makes the next ones.
-        """
-        keys: list[tuple[Program, str]] = []
-        with ThreadPoolExecutor(self.processes) as pool:
-            units = _Units(self, pool)
-            for program in programs:
-                keys.append((program, self.compiler.key_of(self.render((program,)))))
-                self._want(*keys[-1], units)
-            units.start(self.processes)
-        for unit in units.started:
-            self._load(unit)
-        return [(program, self._addresses[program_key]) for program, program_key in keys]
+    def key_of(self, text: str) -> str:
+        """The cache key of a text."""
+        return self.compiler.key_of(text)
 
-    def _want(self, program: Program, program_key: str, units: _Units) -> None:
-        known = program_key in self._addresses or program in units.keys
-        if not known and not self._recall(program_key, program):
-            units.add(program, program_key)
+    def recall(self, unit_key: str) -> Unit[ctypes.CDLL] | None:
+        """A unit of the disk cache; None if there is none any more."""
+        path = self.cache.path(unit_key, ".so")
+        opened = None if path is None else _opened(path)
+        return None if opened is None else Unit(opened, 0.0, True)
 
-    def _recall(self, program_key: str, program: Program) -> bool:
-        """Find a program in the disk cache."""
-        start = time.perf_counter()
-        content = self.cache.get(program_key, ".unit")
-        if content is None:
-            return False
-        unit_key = content.decode()
-        if unit_key not in self._units:
-            path = self.cache.path(unit_key, ".so")
-            opened = None if path is None else _opened(path)
-            if opened is None:
-                return False
-            self._units[unit_key] = opened
-        self._remember(program_key, program, unit_key)
-        seconds = time.perf_counter() - start
-        trace.emit(trace.Compiled(self.device, (program.name,), seconds, True, "", ""))
-        return True
-
-    def _load(self, unit: _Unit) -> None:
-        try:
-            built = unit.built.result()
-        except CompileError as error:
-            raise self._blame(tuple(unit.programs), error) from None
-        names = tuple(program.name for program in unit.programs)
-        event = (built.seconds, built.cached, built.command, built.output)
-        trace.emit(trace.Compiled(self.device, names, *event))
-        unit_key = self.compiler.key_of(unit.text)
-        if unit_key not in self._units:
-            self._units[unit_key] = open_library(built.path)
-        for program, program_key in unit.programs.items():
-            self._remember(program_key, program, unit_key)
-            self.cache.put(program_key, ".unit", unit_key.encode())
-
-    def _remember(self, program_key: str, program: Program, unit_key: str) -> None:
-        try:
-            function = getattr(self._units[unit_key], program.name)
-        except AttributeError:
-            raise CompileError(f"program {program.name} does not define {program.name}") from None
-        self._addresses[program_key] = ctypes.cast(function, ctypes.c_void_p).value or 0
-
-    def _blame(self, unit: tuple[Program, ...], error: CompileError) -> CompileError:
-        """The error of the one program that is to blame for a unit's failure."""
-        for program in unit:
-            try:
-                build(self.compiler, self.cache, self.render((program,)))
-            except CompileError as alone:
-                return CompileError(f"{self.device}: program {program.name}: {alone}")
-        names = ", ".join(program.name for program in unit)
-        return CompileError(f"{self.device}: {names} compile alone, but not together: {error}")
+    def make(self, text: str, keep: bool) -> Unit[ctypes.CDLL]:
+        """Compile a text; CompileError with a file that holds it, if that is to be kept."""
+        built = build(self.compiler, self.cache, text, keep)
+        library = open_library(built.path)
+        return Unit(library, built.seconds, built.cached, built.command, built.output)
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """Programs that are compiled together, with their keys."""
-
-    programs: dict[Program, str]
-    text: str
-    built: Future[Built]
-
-
-class _Units:
-    """Programs on their way to the compiler.
-
-    As soon as there is a process to spare, and enough text to be worth its start, the programs
-    that wait become a unit. The more processes are at work, the larger units become.
-    """
-
-    def __init__(self, functions: Functions, pool: ThreadPoolExecutor) -> None:
-        self._functions, self._pool = functions, pool
-        self._waiting: list[Program] = []
-        self.keys: dict[Program, str] = {}
-        self.started: list[_Unit] = []
-
-    def add(self, program: Program, program_key: str) -> None:
-        """Compile a program, now or soon."""
-        self.keys[program] = program_key
-        self._waiting.append(program)
-        running = sum(not unit.built.done() for unit in self.started)
-        enough = sum(len(waiting.source) for waiting in self._waiting) >= _UNIT
-        if enough and running < self._functions.processes:
-            self.start(1)
-
-    def start(self, processes: int) -> None:
-        """Compile all that wait, in as many processes."""
-        own = self._functions
-        for unit in divide(self._waiting, processes) if self._waiting else ():
-            text = own.render(unit)
-            built = self._pool.submit(build, own.compiler, own.cache, text, False)
-            self.started.append(_Unit({p: self.keys[p] for p in unit}, text, built))
-        self._waiting = []
-
-
-def divide(programs: Iterable[Program], processes: int) -> list[tuple[Program, ...]]:
-    """Programs in units of about equal size: as many as pay, and at most `processes`.
-
-    Two programs of one name cannot share a unit; for those there are more units.
-    """
-    by_size = sorted(programs, key=lambda program: (-len(program.source), program.name))
-    total = sum(len(program.source) for program in by_size)
-    count = max(1, min(processes, len(by_size), total // _UNIT))
-    units: list[list[Program]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    for program in by_size:
-        free = [i for i, unit in enumerate(units) if program.name not in {p.name for p in unit}]
-        if not free:
-            free = [len(units)]
-            units.append([])
-            sizes.append(0)
-        lightest = min(free, key=sizes.__getitem__)
-        units[lightest].append(program)
-        sizes[lightest] += len(program.source)
-    return [tuple(sorted(unit, key=lambda program: program.name)) for unit in units]
+def _address(program: Program, unit: ctypes.CDLL) -> int:
+    try:
+        function = getattr(unit, program.name)
+    except AttributeError:
+        raise CompileError(f"program {program.name} does not define {program.name}") from None
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _ask(command: tuple[str, ...]) -> Compiler:

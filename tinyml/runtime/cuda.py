@@ -179,9 +179,9 @@ class CudaMachine:
             if program.language is not Language.CUDA:
                 raise CompileError(f"CUDA runs CUDA C; {program.name} is {program.language.name}")
         new = [p for p in dict.fromkeys(programs) if p not in self._loaded]
-        images = self._images.images(new)
+        images = self._images.units(new)
         with self._current(), self._errors("load a kernel"):
-            for program, image in zip(new, images, strict=True):
+            for program, image in images:
                 module = self._modules.get(image.key)
                 if module is None:
                     module = self.driver.module_from_buffer(image.data)

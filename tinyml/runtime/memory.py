@@ -1,4 +1,4 @@
-"""Host memory for buffers: what was freed is kept and given out again.
+"""Memory for buffers: what was freed is kept and given out again.
 
 A step that repeats then gets the blocks of the step before, whose pages the system has already
 handed over; a fresh page costs about as much as computing on it.
@@ -32,80 +32,108 @@ def size_class(nbytes: int, _line: int = _LINE) -> int:
     return -(-lines // step) * step * _line
 
 
-class HostMemory:
-    """Blocks by size class, never more than `limit` bytes of them, in use and kept together."""
+class Blocks:
+    """Blocks by size class: those that are freed are kept, and given out again.
 
-    def __init__(self, device: str, limit: int | None = None, keep: int | None = None) -> None:
-        self.device = device
-        self.limit = physical_memory() if limit is None else limit
-        self.keep = self.limit // 2 if keep is None else keep  # most bytes kept for reuse
+    At most `limit` bytes (None: any number) are in use and kept together, and at most `keep` bytes
+    are kept. Subclasses say where blocks come from, and who takes them back.
+    """
+
+    def __init__(
+        self, device: str, limit: int | None, keep: float = float("inf"), smallest: int = 0
+    ) -> None:
+        self.device, self.limit, self.keep, self._smallest = device, limit, keep, smallest
         self._in_use = self._cached = self._peak = 0
-        self._blocks: dict[int, list[int]] = {}  # addresses of free blocks by size class
+        self._kept: dict[int, list[int]] = {}  # addresses of free blocks by size class
         # Re-entrant, since the garbage collector may free a buffer while one is allocated.
         self._lock = short_lock()
+
+    def reuse(self, nbytes: int) -> int | None:
+        """The address of a kept block for nbytes, if there is one: nobody else is asked."""
+        size = size_class(max(nbytes, self._smallest))
+        with self._lock:
+            kept = self._kept.get(size)
+            if not kept:
+                return None
+            self._cached -= size
+            return self._given(kept.pop(), nbytes, size)
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of a block for nbytes; OutOfMemoryError if there is none."""
+        address = self.reuse(nbytes)
+        if address is not None:
+            return address
+        size = size_class(max(nbytes, self._smallest))
+        with self._lock:
+            found = self._fresh(size)
+            if found is None and self._cached:
+                self.empty()
+                found = self._fresh(size)
+            if found is None:
+                raise OutOfMemoryError(self._full(nbytes))
+            return self._given(found, nbytes, size)
+
+    def free(
+        self, address: int, nbytes: int, _size: Callable[[int], int] = size_class
+    ) -> None:  # what it calls is bound here: at exit it may outlive the names of this module
+        """Keep a block for reuse, or give it back if enough is kept."""
+        size = _size(max(nbytes, self._smallest))
+        with self._lock:
+            self._in_use -= size
+            if self._cached + size > self.keep:
+                self._give_back(address)
+            else:
+                self._cached += size
+                self._kept.setdefault(size, []).append(address)
+
+    def empty(self) -> None:
+        """Give back every kept block."""
+        with self._lock:
+            kept, self._kept, self._cached = self._kept, {}, 0
+            for address in (address for addresses in kept.values() for address in addresses):
+                self._give_back(address)
+
+    def stats(self) -> MemoryStats:
+        """Bytes in use and kept."""
+        return MemoryStats(self._in_use, self._cached, self._peak)
+
+    def _given(self, address: int, nbytes: int, size: int) -> int:
+        self._in_use += size
+        self._peak = max(self._peak, self._in_use)
+        if trace.wanted(trace.Allocated):
+            trace.emit(trace.Allocated(self.device, nbytes, self._in_use))
+        return address
+
+    def _fresh(self, size: int) -> int | None:
+        """A new block, if there is room for it."""
+        room = self.limit is None or self._in_use + self._cached + size <= self.limit
+        return self._ask(size) if room else None
+
+    def _ask(self, size: int) -> int | None:
+        """The address of a new block, if it is to be had."""
+        raise NotImplementedError
+
+    def _give_back(self, address: int) -> None:
+        raise NotImplementedError
+
+    def _full(self, nbytes: int) -> str:
+        """What there is to say when there is no memory."""
+        raise NotImplementedError
+
+
+class HostMemory(Blocks):
+    """Memory of the system. Beyond the limit Linux would promise more, and kill later."""
+
+    def __init__(self, device: str, limit: int | None = None, keep: int | None = None) -> None:
+        most = physical_memory() if limit is None else limit
+        super().__init__(device, most, most // 2 if keep is None else keep)
         self._libc = ctypes.CDLL(None)
         self._libc.free.argtypes = [ctypes.c_void_p]
         self._libc.free.restype = None
         self._libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._libc.posix_memalign.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
 
-    def allocate(self, nbytes: int) -> int:
-        """The address of a block of nbytes; OutOfMemoryError if there is none."""
-        size = size_class(nbytes)
-        with self._lock:
-            blocks = self._blocks.get(size)
-            if blocks:
-                address = blocks.pop()
-                self._cached -= size
-            else:
-                address = self._fresh(nbytes, size)
-            self._in_use += size
-            self._peak = max(self._peak, self._in_use)
-        if trace.wanted(trace.Allocated):
-            trace.emit(trace.Allocated(self.device, nbytes, self._in_use))
-        return address
-
-    def free(
-        self, address: int, nbytes: int, _size: Callable[[int], int] = size_class
-    ) -> None:  # what it calls is bound here: at exit it may outlive the names of this module
-        """Keep a block for reuse, or return it to the system if enough is kept."""
-        size = _size(nbytes)
-        with self._lock:
-            self._in_use -= size
-            if self._cached + size > self.keep:
-                self._libc.free(address)
-            else:
-                self._cached += size
-                self._blocks.setdefault(size, []).append(address)
-
-    def empty(self) -> None:
-        """Return every kept block to the system."""
-        with self._lock:
-            blocks, self._blocks, self._cached = self._blocks, {}, 0
-            for addresses in blocks.values():
-                for address in addresses:
-                    self._libc.free(address)
-
-    def stats(self) -> MemoryStats:
-        """Bytes in use and kept."""
-        return MemoryStats(self._in_use, self._cached, self._peak)
-
-    def _fresh(self, nbytes: int, size: int) -> int:
-        address = self._ask(size)
-        if address is None and self._cached:
-            self.empty()
-            address = self._ask(size)
-        if address is None:
-            raise OutOfMemoryError(
-                f"{self.device} has no memory for {nbytes:,} bytes: {self._in_use:,} of at most "
-                f"{self.limit:,} bytes are in use, and none are kept for reuse"
-            )
-        return address
-
     def _ask(self, size: int) -> int | None:
-        """A block from the system. Beyond the limit None: Linux would promise, and kill later."""
-        if self._in_use + self._cached + size > self.limit:
-            return None
         pointer = ctypes.c_void_p()
         alignment = _HUGE if size >= _HUGE else _LINE
         if self._libc.posix_memalign(ctypes.byref(pointer), alignment, size) != 0:
@@ -113,6 +141,15 @@ class HostMemory:
         if size >= _HUGE and sys.platform == "linux":
             self._libc.madvise(pointer, size, _ADVISE_HUGE_PAGES)  # a wish: it may be refused
         return pointer.value
+
+    def _give_back(self, address: int) -> None:
+        self._libc.free(address)
+
+    def _full(self, nbytes: int) -> str:
+        return (
+            f"{self.device} has no memory for {nbytes:,} bytes: {self._in_use:,} of at most "
+            f"{self.limit:,} bytes are in use, and none are kept for reuse"
+        )
 
 
 def physical_memory() -> int:

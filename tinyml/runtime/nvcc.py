@@ -2,7 +2,7 @@
 
 find            -> Toolchain            NVRTC where its library is found, else nvcc
 compile_cubin   text, architecture -> bytes           without a cache; needs no card
-Cubins          Program* -> Image*      through a few units that are built in parallel
+Images          Program* -> Image*      through a few units (units.py)
 
 NVRTC reads no system headers: source uses CUDA's own types (`unsigned`, `long long`) rather than
 <stdint.h>, and bit patterns rather than the macros INFINITY and NAN.
@@ -21,16 +21,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tinyml import trace
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
 from tinyml.program import Program, translation_unit
-from tinyml.runtime.compiler import divide
+from tinyml.runtime.units import Unit, Units
 
 _VERSION = "1"  # of what this module keeps in the disk cache
 _FOLDERS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
@@ -39,11 +37,10 @@ _STANDARD = "-std=c++17"
 
 @dataclass(frozen=True)
 class Image:
-    """A binary that a driver can load, and how it came to be."""
+    """A binary that a driver can load."""
 
     key: str  # equal keys are equal images
     data: bytes
-    output: str = ""  # what the compiler said
 
 
 @dataclass(frozen=True)
@@ -287,82 +284,29 @@ class CudaBuilder:
         return self._toolchain.compile(text, self._architecture)
 
 
-class Images:
-    """The image that each program is in; each is built once per process, and once per cache.
-
-    New programs are built together in a few units. The cache holds each unit's image and output
-    by its text, and for each program the key of its unit, as compiler.Functions does on CPU.
-    """
+class Images(Units[Image]):
+    """Programs in images for a card. What the compiler said of each is in the cache, too."""
 
     def __init__(self, device: str, builder: Builder, cache: DiskCache, processes: int) -> None:
-        self.device, self.builder, self.cache = device, builder, cache
-        self.processes = processes
-        self._images: dict[str, Image] = {}  # by key of the unit's text
-        self._unit_of: dict[str, str] = {}  # unit's key by key of the program's text
+        super().__init__(device, cache, processes)
+        self.builder, self.render = builder, builder.render
 
-    def images(self, programs: Sequence[Program]) -> list[Image]:
-        """The image of each program; CompileError if one does not compile."""
-        keys = [self._key((program,)) for program in programs]
-        missing = dict(zip(keys, programs, strict=True))
-        for found in [k for k in missing if k in self._unit_of or self._recall(k, missing[k])]:
-            del missing[found]
-        if missing:
-            self._build(missing)
-        return [self._images[self._unit_of[k]] for k in keys]
+    def key_of(self, text: str) -> str:
+        """The cache key of a text."""
+        return key(self.builder.fingerprint, text)
 
-    def _key(self, unit: tuple[Program, ...]) -> str:
-        return key(self.builder.fingerprint, self.builder.render(unit))
+    def recall(self, unit_key: str) -> Unit[Image] | None:
+        """A unit of the disk cache; None if there is none any more."""
+        data, output = self.cache.get(unit_key, ".cubin"), self.cache.get(unit_key, ".log")
+        if data is None:
+            return None
+        return Unit(Image(unit_key, data), 0.0, True, "", (output or b"").decode())
 
-    def _recall(self, program_key: str, program: Program) -> bool:
-        """Find a program in the disk cache."""
-        start = time.perf_counter()
-        content = self.cache.get(program_key, ".unit")
-        if content is None:
-            return False
-        unit_key = content.decode()
-        if unit_key not in self._images:
-            data, output = self.cache.get(unit_key, ".cubin"), self.cache.get(unit_key, ".log")
-            if data is None:
-                return False
-            self._images[unit_key] = Image(unit_key, data, (output or b"").decode())
-        self._unit_of[program_key] = unit_key
-        seconds, image = time.perf_counter() - start, self._images[unit_key]
-        names = (program.name,)
-        trace.emit(trace.Compiled(self.device, names, seconds, True, "", image.output))
-        return True
-
-    def _build(self, missing: dict[str, Program]) -> None:
-        keys = {program: program_key for program_key, program in missing.items()}
-        units = divide(missing.values(), self.processes)
-        with ThreadPoolExecutor(len(units)) as pool:
-            waits = [pool.submit(self._build_unit, unit) for unit in units]
-        for unit, wait in zip(units, waits, strict=True):
-            try:
-                image, seconds = wait.result()
-            except CompileError as error:
-                raise self._blame(unit, error) from None
-            names, command = tuple(program.name for program in unit), self.builder.command
-            event = trace.Compiled(self.device, names, seconds, False, command, image.output)
-            trace.emit(event)
-            self._images[image.key] = image
-            for program in unit:
-                self._unit_of[keys[program]] = image.key
-                self.cache.put(keys[program], ".unit", image.key.encode())
-
-    def _build_unit(self, unit: tuple[Program, ...]) -> tuple[Image, float]:
-        start = time.perf_counter()
-        data, output = self.builder.build(self.builder.render(unit))
-        image = Image(self._key(unit), data, output)
-        self.cache.put(image.key, ".cubin", data)
-        self.cache.put(image.key, ".log", output.encode())
-        return image, time.perf_counter() - start
-
-    def _blame(self, unit: tuple[Program, ...], error: CompileError) -> CompileError:
-        """The error of the one program that is to blame for a unit's failure."""
-        for program in unit:
-            try:
-                self.builder.build(self.builder.render((program,)))
-            except CompileError as alone:
-                return CompileError(f"{self.device}: program {program.name}: {alone}")
-        names = ", ".join(program.name for program in unit)
-        return CompileError(f"{self.device}: {names} compile alone, but not together: {error}")
+    def make(self, text: str, keep: bool) -> Unit[Image]:
+        """Compile a text; CompileError if it is wrong."""
+        start, unit_key = time.perf_counter(), self.key_of(text)
+        data, output = self.builder.build(text)
+        self.cache.put(unit_key, ".cubin", data)
+        self.cache.put(unit_key, ".log", output.encode())
+        seconds = time.perf_counter() - start
+        return Unit(Image(unit_key, data), seconds, False, self.builder.command, output)
