@@ -223,7 +223,7 @@ def decode(size: GPTSize) -> Workload:
     kept = (size.batch, size.heads, size.context, d // size.heads)
     last = [(size.batch, 1, d), *(kept,) * (2 * size.layers)]
 
-    def initial(random: np.random.Generator) -> Arrays:
+    def initial(random: np.random.Generator, _: tuple[Shape, ...]) -> Arrays:
         arrays = [_initial(name, shape, random) for name, shape in shapes.items()]
         return arrays + [random.standard_normal(shape, dtype=np.float32) for shape in last]
 

@@ -32,7 +32,8 @@ class Workload:
     quick: bool = True  # part of --quick
     rtol: float = 2e-4  # of the largest value of each result
     dtype: str = "float32"  # of the inputs
-    initial: Callable[[np.random.Generator], Arrays] | None = None  # other inputs than normal ones
+    # other inputs than normal ones, of the shapes
+    initial: Callable[[np.random.Generator, tuple[Shape, ...]], Arrays] | None = None
 
     def inputs(self, seed: int = 0) -> Arrays:
         """Standard normal float32 values; with gradients, the upstream gradient comes last.
@@ -41,7 +42,7 @@ class Workload:
         """
         random = np.random.default_rng(seed)
         if self.initial is not None:
-            return self.initial(random)
+            return self.initial(random, self.shapes)
         draw = random.standard_normal
         arrays = [draw(shape, dtype=np.float32) for shape in self.shapes]
         if self.dtype == "bfloat16":
@@ -53,7 +54,7 @@ class Workload:
 
     def reference(self, arrays: Arrays) -> Arrays:
         """What must come out, by numpy in float64."""
-        wide = [array.astype(np.float64) for array in arrays]
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
         if self.gradients is None:
             return [np.asarray(self.run(NumpyOps(), *wide))]
         *inputs, upstream = wide
@@ -120,12 +121,19 @@ def _conv_gradients(stride: int) -> Gradients:
     return gradients
 
 
-def _attention_gradient(g: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+def _attention_gradient(g: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """Head by head: the scores of all of them would be gigabytes."""
+    heads = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, k, v)), strict=True)
+    made = zip(*(_head_gradient(*head) for head in heads), strict=True)
+    return tuple(np.stack(part).reshape(x.shape) for part, x in zip(made, (q, k, v), strict=True))
+
+
+def _head_gradient(g: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     scale = q.shape[-1] ** -0.5
-    weights = NumpyOps().softmax(q @ np.swapaxes(k, -1, -2) * scale)
-    (scores,) = (g @ np.swapaxes(v, -1, -2),)
+    weights = NumpyOps().softmax(q @ k.T * scale)
+    scores = g @ v.T
     scores = weights * (scores - (scores * weights).sum(-1, keepdims=True)) * scale
-    return scores @ k, np.swapaxes(scores, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ g
+    return scores @ k, scores.T @ q, weights.T @ g
 
 
 # ---- the list ----
@@ -165,8 +173,22 @@ def _rows() -> list[Workload]:
         Workload("running sum 8192x1024", "row", (rows,), lambda ops, x: x.cumsum(1)),
         Workload("transposed copy 4096", "row", (square,), lambda ops, x: ops.transposed(x)),
         Workload("softmax 512x32000", "row", ((512, 32000),), lambda ops, x: ops.softmax(x)),
+        Workload(
+            "cross-entropy 4096x32000",
+            "row",
+            ((4096, 32000), (4096,)),
+            lambda ops, x, labels: ops.cross_entropy(x, labels),
+            quick=False,
+            initial=_labelled,
+        ),
     ]
     return found
+
+
+def _labelled(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
+    """Scores of classes, and the class of each row."""
+    scores = random.standard_normal(shapes[0], dtype=np.float32)
+    return [scores, random.integers(0, shapes[0][1], shapes[1], dtype=np.int32)]
 
 
 def _summing(axis: int | None) -> Callable[..., Any]:
@@ -236,7 +258,6 @@ def _conv(stride: int, ops: Ops, x: Any, w: Any) -> Any:
 
 def _attentions() -> list[Workload]:
     shape, scores = (2, 8, 512, 64), 2 * 8 * 512 * 512
-    long, long_scores = (2, 8, 4096, 64), 2 * 8 * 4096 * 4096
 
     def plain(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, False)
@@ -251,14 +272,6 @@ def _attentions() -> list[Workload]:
         # half of the scores are masked away, and need not be computed
         Workload(f"{name}, causal", "attention", (shape,) * 3, causal, forward // 2, quick=False),
         Workload(
-            "attention B2 H8 T4096 D64, causal",
-            "attention",
-            (long,) * 3,
-            causal,
-            2 * long_scores * 64,
-            quick=False,
-        ),
-        Workload(
             f"{name}, backward too",
             "attention",
             (shape,) * 3,
@@ -267,6 +280,18 @@ def _attentions() -> list[Workload]:
             _attention_gradient,
             quick=False,
         ),
+        *_long_attentions(plain, causal),
+    ]
+
+
+def _long_attentions(plain: Callable[..., Any], causal: Callable[..., Any]) -> list[Workload]:
+    shapes, work = ((2, 8, 4096, 64),) * 3, 4 * 2 * 8 * 4096**2 * 64
+    name, kind = "attention B2 H8 T4096 D64", "attention"
+    back = _attention_gradient
+    return [
+        Workload(name, kind, shapes, plain, work, quick=False),
+        Workload(f"{name}, causal", kind, shapes, causal, work // 2, quick=False),
+        Workload(f"{name}, backward too", kind, shapes, plain, 3 * work, back, quick=False),
     ]
 
 
