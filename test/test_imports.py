@@ -44,6 +44,7 @@ LATE = {
     "codegen.remember": "loads the generator when a kernel is new",
     "prepare": "loads the search when BEAM asks for one",
     "realize": "loads what makes plans when there is one to make",
+    "jit.saved": "writes and reads programs when a step is pickled",
     "explain": "asks optional compilers what they are",
 }
 MAY_PRINT = {"debug", "explain", "__main__"}

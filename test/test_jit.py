@@ -275,7 +275,7 @@ def test_what_was_pending_before_is_data(device: str) -> None:
     x.assign(full(100)).realize()
     assert step(full(1)).tolist() == [7] * 4
     assert step.captured is not None
-    assert len(step.captured._parts.launches) == 1
+    assert len(step.captured.parts.launches) == 1
 
 
 # ---- random numbers ----
@@ -578,7 +578,7 @@ def test_every_launch_is_announced_to_who_listens(device: str) -> None:
     assert step.captured is not None
     with trace.listen(trace.Launched) as launches:
         assert step(full(2)).item() == 10
-    assert len(launches) == len(step.captured._parts.launches)
+    assert len(launches) == len(step.captured.parts.launches)
     if device != "NUMPY":
         with trace.listen(trace.KernelRan) as ran:
             step(full(2))

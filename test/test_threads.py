@@ -230,7 +230,7 @@ def test_a_capture_is_not_of_what_other_threads_record(device: str) -> None:
     assert theirs.tolist() == [3.0, 4.0]  # of two calls; the others were replays
     assert [m.tolist() for m in made] == [[20.0, 30.0], [5.0, 5.0], [30.0, 40.0], [6.0, 7.0]]
     assert step.captured is not None
-    assert len(step.captured._parts.states) == 1
+    assert len(step.captured.parts.states) == 1
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -8,7 +8,7 @@ whose graphs are all known neither schedules nor generates, and does not load wh
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -18,8 +18,8 @@ from tinyml.cache import key
 from tinyml.codegen.remember import generator
 from tinyml.device import open_device
 from tinyml.graph import toposort
-from tinyml.lazy import LazyBuffer
-from tinyml.plan import Call, CopyCall, KernelCall, Plan
+from tinyml.lazy import Data, LazyBuffer
+from tinyml.plan import Call, KernelCall, Plan, ReferenceCall
 from tinyml.program import Program
 from tinyml.runtime.cpu import host_cache
 from tinyml.turn import watch_forks
@@ -34,10 +34,12 @@ def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[
         return make()
     disk = host_cache(config.current.cache_folder)
     content = disk.get(entry, ".plan")
+    plan: Plan
     if content is not None:
-        return _loaded(content)
+        plan, calls = pickle.loads(content)
+        return replace(plan, calls=loaded(calls))
     plan = make()
-    disk.put(entry, ".plan", _spelled(plan))
+    disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), spelled(plan.calls))))
     return plan
 
 
@@ -57,37 +59,47 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, LazyBuffer):
             return NotImplemented
+        if isinstance(value, Data):
+            return lazy.data, (value.shape, value.dtype, value.device)
         said = (value.shape, value.dtype, value.device, value.sources, value.arg)
         return lazy.node, (type(value), *said)
 
 
-def _spelled(plan: Plan) -> bytes:
-    kernels = [call.kernel for call in plan.calls if isinstance(call, KernelCall)]
+def spelled(calls: Sequence[Call | ReferenceCall]) -> bytes:
+    """Calls with their programs, for another process."""
     # each node after its sources, so that no depth of a graph is one of the pickler
-    nodes = toposort(root for k in kernels for output in k.outputs for root in output.roots)
+    nodes = toposort(root for call in calls for root in _roots(call))
     content = BytesIO()
-    bare, programs = zip(*map(_parts, plan.calls), strict=True) if plan.calls else ((), ())
-    _Pickler(content).dump((nodes, replace(plan, calls=bare), programs))
+    _Pickler(content).dump((nodes, list(map(_parts, calls))))
     return content.getvalue()
 
 
-def _parts(call: Call) -> tuple[Call, Program | None]:
+def _roots(call: Call | ReferenceCall) -> tuple[LazyBuffer, ...]:
+    match call:
+        case KernelCall():
+            return tuple(root for output in call.kernel.outputs for root in output.roots)
+        case ReferenceCall():
+            return call.nodes
+    return ()
+
+
+def _parts(call: Call | ReferenceCall) -> tuple[Call | ReferenceCall, Program | None]:
     """A call as it was before its program was loaded, and the program."""
-    if isinstance(call, CopyCall) or call.executable is None:
+    if not isinstance(call, KernelCall) or call.executable is None:
         return call, None
     return replace(call, executable=None), call.executable.program
 
 
-def _loaded(content: bytes) -> Plan:
-    plan: Plan
-    _, plan, programs = pickle.loads(content)  # as much to be trusted as the machine code beside
-    calls = list(plan.calls)
-    wanted: dict[str, dict[int, KernelCall]] = {}
-    for number, call in enumerate(calls):
-        if isinstance(call, KernelCall) and programs[number] is not None:
-            wanted.setdefault(call.device, {})[number] = call
+def loaded(content: bytes) -> tuple[Any, ...]:
+    """The inverse of `spelled`."""
+    _, parts = pickle.loads(content)  # as much to be trusted as the machine code beside
+    calls: list[Any] = [call for call, _ in parts]
+    wanted: dict[str, list[int]] = {}
+    for number, (call, program) in enumerate(parts):
+        if program is not None:
+            wanted.setdefault(call.device, []).append(number)
     for device, own in wanted.items():
-        executables = open_device(device).machine.load([programs[number] for number in own])
-        for (number, call), executable in zip(own.items(), executables, strict=True):
-            calls[number] = replace(call, executable=executable)
-    return replace(plan, calls=tuple(calls))
+        executables = open_device(device).machine.load([parts[number][1] for number in own])
+        for number, executable in zip(own, executables, strict=True):
+            calls[number] = replace(calls[number], executable=executable)
+    return tuple(calls)

@@ -11,6 +11,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tinyml import config
@@ -18,6 +19,7 @@ from tinyml.errors import JitError
 from tinyml.functional.axes import wrong_type
 from tinyml.jit.capture import capture
 from tinyml.jit.record import Outline, capturing, record
+from tinyml.jit.saved import findable
 from tinyml.jit.step import RESET, Step
 from tinyml.jit.structure import difference, flatten, rebuild
 from tinyml.lazy import Data
@@ -40,6 +42,9 @@ class TinyJit(Generic[_P, _R]):
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
     they assign to what reads the step's tensors, a later call captures.
+
+    A pickle of one that has captured replays where it is read, without its function; in one pickle
+    with a model it uses that model's tensors. A copy captures for itself.
     """
 
     def __init__(self, function: Callable[_P, _R]) -> None:
@@ -49,6 +54,18 @@ class TinyJit(Generic[_P, _R]):
         self._methods: dict[int, tuple[weakref.ref[Any], TinyJit[_P, _R]]] = {}
         self.reset()
         functools.update_wrapper(self, function)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What was captured goes along in a pickle; the function if it can be found again."""
+        function = findable(self._function) if self._step is not None else self._function
+        return {**vars(self), "_function": function, "__wrapped__": function, "_methods": {}}
+
+    def __copy__(self) -> TinyJit[_P, _R]:
+        return TinyJit(self._function)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TinyJit[_P, _R]:
+        """A copy of a model captures for itself."""
+        return TinyJit(deepcopy(self._function, memo))
 
     def reset(self) -> None:
         """Forget what was captured: the next call runs plainly, the one after it captures."""

@@ -29,6 +29,7 @@ from tinyml.jit.step import (
     Parts,
     Result,
     Shown,
+    Somebodys,
     State,
     Step,
     share_memory,
@@ -93,7 +94,7 @@ def capture(
             "anything that is computed in it"
         )
     own = [
-        (i, weakref.ref(t))
+        (i, Somebodys(t))
         for i, t in enumerate(inputs)
         if t.grad is not None and t.grad is not grads[i]
     ]
@@ -258,7 +259,7 @@ class _Analysis:
         self.read_first, self.written = _access(self.launches)
         self.read_first |= shown - self.written
 
-    def step(self, own_arguments: list[tuple[int, weakref.ref[Tensor]]]) -> Step:
+    def step(self, own_arguments: list[tuple[int, Somebodys]]) -> Step:
         """The step, with memory of its own for what nobody else holds."""
         used = self.read_first | self.written
         arguments = [n if n in used else None for n in self.arguments]
@@ -327,7 +328,7 @@ class _Analysis:
             if not holders and number in self.read_first and id(buffer) in self.before.held:
                 self._replaced(number)
             if holders and buffer is not None and number not in constants - self.written:
-                references = [weakref.ref(t) for t in holders]
+                references = [Somebodys(t) for t in holders]
                 read = number in self.read_first
                 states[number] = State(number, buffer, references, read, number in self.written)
         return states
@@ -359,7 +360,7 @@ class _Analysis:
         if number is None or number not in self._computed_numbers():
             assert isinstance(node, Data)
             return Constant(memory[node].read().reshape(node.shape), node.dtype, node.device)
-        followers = tuple(weakref.ref(t) for t in self.holders.get(number, []))
+        followers = tuple(Somebodys(t) for t in self.holders.get(number, []))
         return Fresh(number, node.shape, node.dtype, node.device, followers)
 
 

@@ -9,7 +9,7 @@ interim    memory of the step; what never lives together shares it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,16 @@ from tinyml.tensor import Tensor
 from tinyml.turn import turn
 
 # ---- what a step is made of ----
+
+
+class Somebodys(weakref.ref[Tensor]):
+    """A tensor that somebody else holds. A pickle takes it along."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        tensor = self()
+        return Somebodys, (Tensor() if tensor is None else tensor,)  # one that is dead at once
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class Fresh:
     shape: Shape
     dtype: DType
     device: str
-    followers: tuple[weakref.ref[Tensor], ...]
+    followers: tuple[Somebodys, ...]
 
 
 @dataclass(frozen=True)
@@ -94,9 +104,12 @@ class State:
 
     number: int
     buffer: Buffer
-    holders: list[weakref.ref[Tensor]]
+    holders: list[Somebodys]
     read: bool  # by the step, before it is written, or by the caller as a result
     written: bool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "buffer": None}  # what lies there goes with its holders
 
     def alive(self) -> list[Tensor]:
         """The tensors that hold it."""
@@ -110,7 +123,7 @@ class Parts:
     launches: list[Launch]
     buffers: list[NewBuffer]  # by number
     arguments: list[int | None]  # per tensor argument: its buffer, None if it is not used
-    own_arguments: list[tuple[int, weakref.ref[Tensor]]]  # whose gradients the step writes
+    own_arguments: list[tuple[int, Somebodys]]  # whose gradients the step writes
     counters: list[Buffer | None] = field(default_factory=list)  # per draw
     states: list[State] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -119,7 +132,7 @@ class Parts:
 # ---- memory of the step ----
 
 
-class _Span(Buffer):
+class Span(Buffer):
     """The beginning of another buffer's memory."""
 
     __slots__ = ("_owner",)
@@ -152,7 +165,7 @@ def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> d
             free = [(Buffer(open_device(new.device).machine, new.size, new.dtype), [])]
             blocks += free
         free[0][1].append((first, last))
-        found[number] = _Span(free[0][0], new)
+        found[number] = Span(free[0][0], new)
     return found
 
 
@@ -205,9 +218,11 @@ class _Runner:
 class Step:
     """Launches that can be run again, with other arguments."""
 
-    def __init__(self, parts: Parts, table: list[Buffer | None]) -> None:
+    def __init__(
+        self, parts: Parts, table: list[Buffer | None], held: Iterable[Tensor] = ()
+    ) -> None:
         """`table` has a buffer of the right size for each number that is used."""
-        self._parts = parts
+        self.parts, self.table, self._held = parts, table, tuple(held)
         self._runner = _Runner(parts.launches, table)
         numbered = [(n, i) for i, n in enumerate(parts.arguments) if n is not None]
         self._first = dict(reversed(numbered))  # the first argument that has a buffer
@@ -224,7 +239,7 @@ class Step:
     @property
     def nbytes_interim(self) -> int:
         """Bytes that the step keeps for itself between replays."""
-        spans = [b for b in self._runner._table if isinstance(b, _Span)]
+        spans = [b for b in self.table if isinstance(b, Span)]
         return sum(owner.nbytes for owner in {id(s._owner): s._owner for s in spans}.values())
 
     def replay(self, inputs: list[Tensor]) -> list[Tensor]:
@@ -236,7 +251,7 @@ class Step:
             if [None if t is None else t.lazy for t in holders] != self._nodes:
                 self._find_states()
         self._keep_values(inputs, buffers)
-        runner, parts = self._runner, self._parts
+        runner, parts = self._runner, self.parts
         for number, buffer in zip(parts.arguments, buffers, strict=True):
             if number is not None:
                 runner.bind(number, buffer)
@@ -256,7 +271,7 @@ class Step:
     # -- arguments --
 
     def _check_arguments(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
-        for i, reference in self._parts.own_arguments:
+        for i, reference in self.parts.own_arguments:
             if inputs[i] is not reference():
                 raise JitError(
                     f"tensor argument {i} received a gradient when the function was captured, "
@@ -299,11 +314,11 @@ class Step:
 
     def _find_states(self) -> None:
         """Some tensor outside was assigned to, replaced or forgotten: find its memory."""
-        for state in self._parts.states:
+        for state in self.parts.states:
             holders = state.alive()
             if not holders:
                 if state.read:
-                    new = self._parts.buffers[state.number]
+                    new = self.parts.buffers[state.number]
                     raise JitError(
                         f"a tensor that the function reads ({new.dtype}, {new.size} elements, on "
                         f"{new.device}) was replaced by another object after the capture. assign() "
@@ -316,9 +331,9 @@ class Step:
                 continue
             buffer = found.popitem()[1]
             spec = NewBuffer(buffer.size, buffer.dtype, buffer.machine.name)
-            if found or spec != self._parts.buffers[state.number]:
+            if found or spec != self.parts.buffers[state.number]:
                 raise JitError(
-                    f"a tensor that the function uses had {self._parts.buffers[state.number]} "
+                    f"a tensor that the function uses had {self.parts.buffers[state.number]} "
                     f"when captured, and has {spec} now. {RESET}"
                 )
             state.buffer = buffer
@@ -327,7 +342,7 @@ class Step:
 
     def _states_known(self) -> None:
         """Remember who holds what, so that a replay sees quickly that it is still so."""
-        held = [t for state in self._parts.states for t in state.alive()]
+        held = [t for state in self.parts.states for t in state.alive()]
         self._references = [weakref.ref(t, self._bell.ring) for t in held]
         self._nodes: list[LazyBuffer | None] = [t.lazy for t in held]
         assigned = [t for state in self._written_states for t in state.alive()]
@@ -366,7 +381,7 @@ class Step:
     # -- results --
 
     def _allocate(self, number: int) -> Buffer:
-        new = self._parts.buffers[number]
+        new = self.parts.buffers[number]
         buffer = Buffer(open_device(new.device).machine, new.size, new.dtype)
         self._runner.bind(number, buffer)
         return buffer
@@ -374,7 +389,7 @@ class Step:
     def _results(self, inputs: list[Tensor], made: dict[int, Buffer]) -> list[Tensor]:
         leaves: dict[int, lazy.Data] = {}
         results = []
-        for result in self._parts.results:
+        for result in self.parts.results:
             match result:
                 case Given(argument=i):
                     results.append(inputs[i])
@@ -389,7 +404,7 @@ class Step:
                     results.append(Tensor._of(realizing.upload(values, dtype, device)))
                 case Fresh():
                     results.append(self._fresh_result(result, leaves, made))
-        for number in self._parts.arguments:
+        for number in self.parts.arguments:
             if number is not None:
                 self._runner.release(number)
         return results

@@ -1,0 +1,92 @@
+"""A captured step in a pickle: what it runs, and the memory that it runs on.
+
+The programs go along, so that nothing is captured, scheduled or generated where it is read again.
+The tensors that the step uses are pickled as tensors are: in one pickle with a model, they are
+the model's. States that nobody else holds are held by the step. Interim memory is not kept.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import numpy.typing as npt
+
+from tinyml.device import open_device
+from tinyml.errors import JitError
+from tinyml.jit.step import Parts, Span, State, Step, share_memory
+from tinyml.plan import NewBuffer
+from tinyml.realize import memory
+from tinyml.runtime.machine import Buffer
+
+
+def _parts_of(step: Step) -> tuple[Any, ...]:
+    from tinyml.recall import spelled
+
+    parts = step.parts
+    states = {state.number for state in parts.states}
+    own = {n: b for n, b in enumerate(step.table) if b is not None and n not in states}
+    interim = {n for n, buffer in own.items() if isinstance(buffer, Span)}
+    values = {n: buffer.read() for n, buffer in own.items() if n not in interim}
+    number = {id(buffer): n for n, buffer in own.items()}
+    calls = spelled([launch.call for launch in parts.launches])
+    counters: list[Any] = [number.get(id(counter)) for counter in parts.counters]
+    launches = [replace(launch, call=None) for launch in parts.launches]
+    bare = replace(parts, launches=launches, counters=counters)
+    return _from_parts, (bare, calls, values, interim)
+
+
+def _from_parts(
+    parts: Parts, calls: bytes, values: dict[int, npt.NDArray[Any]], interim: set[int]
+) -> Step:
+    from tinyml.recall import loaded
+
+    launches = zip(parts.launches, loaded(calls), strict=True)
+    parts.launches = [replace(launch, call=call) for launch, call in launches]
+    used = {n for launch in parts.launches for n in launch.buffers}
+    spans = share_memory(parts.launches, {n: parts.buffers[n] for n in interim})
+    table: list[Buffer | None] = [spans.get(n) for n in range(len(parts.buffers))]
+    for n in used - interim:
+        table[n] = _new(parts.buffers[n])
+    for n, array in values.items():
+        table[n] = _new(parts.buffers[n]).write(array)
+    for state in parts.states:
+        table[state.number] = state.buffer = _held(state, parts.buffers[state.number])
+    counters: list[Any] = parts.counters  # numbers of buffers, until now
+    parts.counters = [None if n is None else table[n] for n in counters]
+    return Step(parts, table, [tensor for state in parts.states for tensor in state.alive()])
+
+
+def _new(like: NewBuffer) -> Buffer:
+    return Buffer(open_device(like.device).machine, like.size, like.dtype)
+
+
+def _held(state: State, like: NewBuffer) -> Buffer:
+    """The memory that all holders of a state have in common, as they did."""
+    holders = state.alive()
+    for other in holders[1:]:
+        other.lazy = holders[0].lazy
+    return memory[holders[0].lazy] if holders else _new(like)  # type: ignore[index]
+
+
+copyreg.pickle(Step, _parts_of)
+
+
+def findable(function: Any) -> Any:
+    """The function, if a pickle can say where it is: what replaces it raises JitError."""
+    if not isinstance(function, FunctionType):
+        return function
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return function if found is function else _left_behind
+
+
+def _left_behind(*_: Any, **__: Any) -> Any:
+    raise JitError(
+        "this TinyJit was pickled after its capture, and its function, which has no name to be "
+        "found by, stayed behind: it can only replay. Make a TinyJit of the function"
+    )
