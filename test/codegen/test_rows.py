@@ -16,6 +16,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
+from tinyml.dtype import DType, bool_, int8, int16
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -87,3 +88,16 @@ def test_functions_that_wait_for_functions_are_computed_for_four_vectors_in_turn
 def test_a_function_alone_is_computed_for_one_vector_at_a_time() -> None:
     k = kernel_of(lazy.map_(Op.SIN, leaf(3, 109)))
     assert not any("unroll" in opt for opt in opts(k))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "lanes"),
+    [(int8, 67, 32), (int16, 67, 16), (int8, 19, 16), (bool_, 67, 8)],
+    ids=str,
+)
+def test_small_integers_fill_a_vector(dtype: DType, n: int, lanes: int) -> None:
+    """If rows are as long. Masks are int32, whatever they are about."""
+    x = leaf(n, dtype=dtype)
+    k = kernel_of(lazy.map_(Op.MAX, x, lazy.map_(Op.MUL, x, x)))
+    assert f"lanes i0 {lanes}" in opts(k)
+    stages.assert_right(k, 0, SMALL)

@@ -15,6 +15,19 @@ def vector_type(name: str, element: str, size: int, lanes: int) -> str:
     return f"typedef {element} {name} __attribute__(({attributes}));"
 
 
+def whole(floats: str, integers: str, lanes: int) -> str:
+    """int32 of float32, as of int64 that wrap around; 0 of what is no number.
+
+    Few processors have an instruction for int64. To add a large number and take it away rounds.
+    """
+    return f"""static inline {integers} whole_x{lanes}({floats} a) {{
+  const {floats} large = 0x1.8p23f - ({floats}){{0}};
+  const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f;
+  const {integers} near = ({integers})(part * part <= 0x1p62f);
+  return __builtin_convertvector(({floats})(near & ({integers})part), {integers});
+}}"""
+
+
 def lane_function(name: str, call: str, result: str, operands: Sequence[str], lanes: int) -> str:
     """`call` on each lane."""
     letters = "abc"[: len(operands)]
@@ -211,7 +224,12 @@ _EXTREMES = {
     "f64x2": ("__SSE2__", "pd"),
     "f64x4": ("__AVX__", "pd256"),
 }
-_WHOLE_EXTREMES = {"i32x8": "sd256", "u32x8": "ud256"}
+_WHOLE_EXTREMES = {
+    "i16x16": "sw256",
+    "u16x16": "uw256",
+    "i32x8": "sd256",
+    "u32x8": "ud256",
+}
 
 
 def function(op: Op, kind: str, names: dict[str, str]) -> str:

@@ -25,6 +25,7 @@ from tinyml.codegen.c_text import (
     require_lanes,
     require_range,
     vector_type,
+    whole,
     widen,
 )
 from tinyml.codegen.expr import Expr, Name
@@ -333,7 +334,10 @@ class CValues(Renderer):
         if register(source) is register(target):
             return value
         source, target, text = register(source), register(target), value[0]
-        if source.is_float and target.is_int and target.itemsize < 8:
+        if source is float32 and target.is_int and target.itemsize < 8:
+            self.prelude[whole(self.vector(source, lanes), self.vector(int32, lanes), lanes)] = None
+            text, source = f"whole_x{lanes}({text})", int32
+        elif source.is_float and target.is_int and target.itemsize < 8:
             text, source = self.converted(text, source, int64, lanes), int64
         return self.converted(text, source, target, lanes), ATOM
 

@@ -58,6 +58,13 @@ def contraction_of(one: Nest) -> Contraction | None:
     return None
 
 
+def _bytes_of_lane(e: Expr) -> int:
+    """In a register: masks are int32, and halves float32 while they are computed with."""
+    masked = isinstance(e, Select) or (isinstance(e, Load) and e.valid != ())
+    wide = masked or not e.dtype.is_int
+    return max(e.dtype.itemsize, 4 * wide)
+
+
 def _main_load(factor: Expr) -> Load | None:
     found = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
     return next(found, None)
@@ -72,13 +79,15 @@ class Chooser:
 
     @cached_property
     def lanes(self) -> int:
-        """Elements of one vector register, of the widest values in the kernel, or of 4 bytes.
+        """Elements of one vector register, of the widest values in the kernel.
 
-        Values that are wider than a register are put into memory by compilers, 20 times as slow.
+        Values that are wider than a register are put into memory by compilers, 20 times as slow;
+        and so are those of half a register by gcc, where they are small integers.
         """
         values = [e for one in self.nest.nests for e in one.exprs]
-        widest = max((e.dtype.itemsize for e in values), default=4)
-        return self.target.vector_bytes // max(widest, 4)
+        lanes = self.target.vector_bytes // max(map(_bytes_of_lane, values), default=4)
+        longest = max((a.size for one in self.nest.nests for a in one.axes), default=1)
+        return min(lanes, max(self.target.vector_bytes // 4, 1 << longest.bit_length() - 1))
 
     def choose(self) -> None:
         self.phases()
