@@ -25,6 +25,7 @@ from tinyml.functional.composed import with_gradient, with_slope
 from tinyml.functional.operands import constant
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.reduction import largest
+from tinyml.functional.steps import composition
 from tinyml.functional.unary import expm1, log1p
 
 if TYPE_CHECKING:
@@ -51,12 +52,14 @@ def _sigmoid(x: Tensor) -> Tensor:
     return larger - larger * (small / (small + 1))
 
 
+@composition
 @in_float32
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), by the exponential of the negative one of x and -x."""
     return with_gradient(_sigmoid, lambda grad, out, _: (grad * (out * (1 - out)),), x)
 
 
+@composition
 @in_float32
 def logsigmoid(x: Tensor) -> Tensor:
     """log(sigmoid(x)) without overflow; a float."""
@@ -69,6 +72,7 @@ def _logistic(x: Tensor, power: Tensor, more: Tensor | float) -> Tensor:
     return x._apply(mlops.Logistic(), power, more)
 
 
+@composition
 @in_float32
 def silu(x: Tensor) -> Tensor:
     """x / (1 + exp(-x)); a float. arXiv 1702.03118"""
@@ -97,6 +101,7 @@ def _gelu_slope(x: Tensor) -> Tensor:
     return share * (1 + x * (1 - share) * (square * (3 * GELU_CUBE) + GELU_SCALE))
 
 
+@composition
 @in_float32
 def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     """x * P(N(0, 1) < x); by tanh, or exactly by erf with approximate="none"."""
@@ -107,12 +112,14 @@ def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     return x._apply(mlops.Ndtr(), x)
 
 
+@composition
 @in_float32
 def quick_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 * x), near `gelu`; a float. arXiv 1606.08415"""
     return x * sigmoid(x * 1.702)
 
 
+@composition
 @in_float32
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha * (exp(x) - 1) below; a float. arXiv 1511.07289"""
@@ -120,6 +127,7 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return (x > 0).where(x, expm1((x > 0).where(0, x)) * alpha)
 
 
+@composition
 @in_float32
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha * (exp(x / alpha) - 1) below; a float. arXiv 1704.07483"""
@@ -127,6 +135,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return (x > 0).where(x, expm1((x > 0).where(0, x / alpha)) * alpha)
 
 
+@composition
 @in_float32
 def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
     """gamma * elu(x, alpha), which keeps mean 0 and variance 1. arXiv 1706.02515"""
@@ -139,6 +148,7 @@ def _softplus(x: Tensor) -> Tensor:
     return x.maximum(0) + log1p((-x.abs()).exp())
 
 
+@composition
 @in_float32
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta without overflow."""
@@ -157,18 +167,21 @@ def _mish_slope(x: Tensor) -> Tensor:
     return share + x * sigmoid(x) * (1 - share * share)
 
 
+@composition
 @in_float32
 def mish(x: Tensor) -> Tensor:
     """x * tanh(softplus(x)); a float. arXiv 1908.08681"""
     return with_slope(_mish, _mish_slope, x)
 
 
+@composition
 @in_float32
 def softsign(x: Tensor) -> Tensor:
     """x / (1 + |x|); a float in [-1, 1]."""
     return x / (x.abs() + 1)
 
 
+@composition
 def leaky_relu(x: Tensor, neg_slope: float = 0.01) -> Tensor:
     """x above 0, neg_slope * x below; a float."""
     x = to_float(x)
@@ -176,6 +189,7 @@ def leaky_relu(x: Tensor, neg_slope: float = 0.01) -> Tensor:
     return (x > 0).where(x, x * neg_slope)
 
 
+@composition
 def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     """Clipped, in the dtype of x; the gradient at a bound is 0, as torch has it.
 
@@ -192,6 +206,7 @@ def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     return inside.where(x, x.detach().clip(low, high))
 
 
+@composition
 @in_float32
 def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
     """alpha * x + beta, not below 0 and not above 1; a float."""
@@ -200,6 +215,7 @@ def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
     return hardtanh(x * alpha + beta, 0, 1)
 
 
+@composition
 @in_float32
 def hardswish(x: Tensor) -> Tensor:
     """x * relu6(x + 3) / 6; a float. arXiv 1905.02244"""
@@ -214,6 +230,7 @@ def _not_above_zero(x: Tensor, axis: int) -> Tensor:
     return x - largest(x, axis) if x.numel() else x
 
 
+@composition
 @in_float32
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis."""
@@ -222,6 +239,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return power / power.sum(axis, keepdim=True)
 
 
+@composition
 @in_float32
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)), without the detour."""
@@ -230,6 +248,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     return shifted - shifted.exp().sum(axis, keepdim=True).log()
 
 
+@composition
 @in_float32
 def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean 0 and variance 1 along axes."""
@@ -239,6 +258,7 @@ def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     return centred * ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
 
 
+@composition
 @in_float32
 def rmsnorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean square 1 along axes."""
@@ -247,6 +267,7 @@ def rmsnorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     return x * ((x * x).mean(axes, keepdim=True) + eps).rsqrt()
 
 
+@composition
 def batchnorm(
     x: Tensor,
     weight: Tensor | None,

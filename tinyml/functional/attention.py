@@ -8,11 +8,13 @@ from tinyml.dtype import bool_, float32
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.reduction import largest
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
+@composition
 def scaled_dot_product_attention(
     x: Tensor,
     key: Tensor,

@@ -19,6 +19,7 @@ from tinyml.dtype import int32, int64
 from tinyml.errors import AxisError
 from tinyml.functional.bounded import wrapped
 from tinyml.functional.path import Path
+from tinyml.functional.steps import composition
 from tinyml.functional.subscript import Part, box_of, items_from, placed_on
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
@@ -77,6 +78,7 @@ class Choose(mlops.Function):
         return table.reshape((*how.sizes, *how.rest)).permute(inverse_order(how.order)), None
 
 
+@composition
 def choose(x: Tensor, how: Choice, indices: Sequence[Tensor]) -> Tensor:
     """The elements of x that a choice with these indices takes; IndexError if one is outside."""
     return x._apply(Choose(how), x._of(how.rows([index.lazy for index in indices])))

@@ -21,6 +21,7 @@ from tinyml.functional.composed import with_gradient
 from tinyml.functional.contraction import Alignment, Contraction, contract
 from tinyml.functional.movement import pad_by
 from tinyml.functional.path import Path
+from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def _pad_spatial(x: Tensor, pairs: Pairs, value: float | int | bool = 0) -> Tens
     return pad_by(x, ((0, 0),) * (x.ndim - len(pairs)) + pairs, value)
 
 
+@composition
 def conv2d(
     x: Tensor,
     weight: Tensor,
@@ -155,6 +157,7 @@ def _check_windows(
             )
 
 
+@composition
 def conv_transpose2d(
     x: Tensor,
     weight: Tensor,
@@ -329,6 +332,7 @@ def max_pool2d(
 ) -> tuple[Tensor, Tensor]: ...
 
 
+@composition
 def max_pool2d(
     x: Tensor,
     kernel_size: Sizes = (2, 2),
@@ -351,6 +355,7 @@ def max_pool2d(
     return best, equal.where(places, size).min(pool.axes).cast(dtypes.default_int)
 
 
+@composition
 def avg_pool2d(
     x: Tensor,
     kernel_size: Sizes = (2, 2),
@@ -386,6 +391,7 @@ def _share(total: Tensor, count: Tensor | int, dtype: DType) -> Tensor:
     return total * (1 / count) if isinstance(count, int) else total / count
 
 
+@composition
 def max_unpool2d(
     x: Tensor,
     indices: Tensor,

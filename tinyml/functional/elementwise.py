@@ -15,6 +15,7 @@ from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.operands import alike, constant, operands, ordered, weak_dtype
 from tinyml.functional.precision import in_float32, to_float
+from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import broadcast_shape
 
@@ -151,6 +152,7 @@ def _power(x: Tensor, exponent: Scalar) -> Tensor:
     return result
 
 
+@composition
 def _int_power(x: Tensor, y: Tensor) -> Tensor:
     """By squaring: one step for each bit that an exponent may usefully have."""
     y = y.cast(x.dtype)
@@ -326,6 +328,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
     return where(mask, x._coerce(value, "masked_fill").cast(x.dtype), x)
 
 
+@composition
 def clip(
     x: Tensor, min_: Tensor | Scalar | None = None, max_: Tensor | Scalar | None = None
 ) -> Tensor:
@@ -349,6 +352,7 @@ def clip(
     return result
 
 
+@composition
 def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """x + (end - x) * weight."""
     if not isinstance(weight, type(x)):
@@ -361,6 +365,7 @@ def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     return x + (end - x) * weight
 
 
+@composition
 def copysign(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The magnitude of x with the sign of y; -0.0 has one."""
     x, y = operands("copysign", x, y)
@@ -373,6 +378,7 @@ def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
     return ((x - high).exp() + (y - high).exp()).log() + high
 
 
+@composition
 @in_float32
 def logaddexp(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
@@ -384,6 +390,7 @@ def logaddexp(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return with_gradient(_logaddexp, rule, x, y)
 
 
+@composition
 def isclose(
     x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:

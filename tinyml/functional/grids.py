@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, resolve_axis, whole
 from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
+from tinyml.functional.steps import composition
 from tinyml.functional.views import follow
 from tinyml.shape import broadcast_shape, inverse_order
 
@@ -22,16 +23,19 @@ def _lower(op: str, x: Tensor, k: int) -> Tensor:
     return rows + k >= x._arange(x.shape[-1])
 
 
+@composition
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero above the k-th diagonal of the last two axes."""
     return _lower("tril", x, whole(diagonal, "tril", "diagonal")).where(x, False)  # zero always
 
 
+@composition
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero below the k-th diagonal of the last two axes."""
     return _lower("triu", x, whole(diagonal, "triu", "diagonal") - 1).where(False, x)
 
 
+@composition
 def diag(x: Tensor) -> Tensor:
     """A vector as the diagonal of a matrix."""
     if x.ndim != 1:

@@ -28,6 +28,7 @@ from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import pad_by
 from tinyml.functional.path import Path
+from tinyml.functional.steps import composition
 from tinyml.functional.subscript import (
     Part,
     box_of,
@@ -190,6 +191,7 @@ def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
     return x._apply(mlops.Gather(axis), index)
 
 
+@composition
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """out[i][j] = x[index[i][j]][j] for dim 0, and so on; a number is a row of one."""
     check_tensors("gather", x, index=index)
@@ -232,6 +234,7 @@ _NOTHING: dict[str, Any] = {"sum": 0, "mean": 0, "prod": 1}
 _COMBINED = {"prod": Op.MUL, "amax": Op.MAX, "amin": Op.MIN}  # all else is added up
 
 
+@composition
 def scatter(
     x: Tensor, dim: int, index: Tensor, src: Tensor | Scalar, reduce: str | None = None
 ) -> Tensor:
@@ -295,6 +298,7 @@ def _filled(
     return pad_by(source, counts, value), pad_by(index, counts)
 
 
+@composition
 def scatter_reduce(
     x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
 ) -> Tensor:

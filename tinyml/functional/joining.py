@@ -9,6 +9,7 @@ from tinyml import lazy, mlops
 from tinyml.dtype import int32, promote
 from tinyml.errors import AxisError, ShapeError
 from tinyml.functional.axes import apart, resolve_axis, wrong_type
+from tinyml.functional.steps import composition
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.shape import Spans
@@ -52,6 +53,7 @@ class _Join(mlops.Function):
         return tuple(parts)
 
 
+@composition
 def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     """Tensors one after the other along `dim`; one of shape (0,) goes with any, as in torch."""
     parts = _all_of("cat", x, others)
@@ -71,6 +73,7 @@ def cat(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     return parts[0]._apply(_Join(dim), *parts[1:]) if len(parts) > 1 else parts[0]._own()
 
 
+@composition
 def stack(x: Tensor, *others: Any, dim: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     parts = _all_of("stack", x, others)

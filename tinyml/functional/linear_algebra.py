@@ -12,6 +12,7 @@ from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, wrong_type
 from tinyml.functional.contraction import Alignment, Contraction, contract
 from tinyml.functional.precision import sum_dtype
+from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
 from tinyml.shape import broadcast_shape
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
+@composition
 def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
     """The last axis of x with the second last (or only) axis of w."""
     return _product("matmul", x, x._coerce(w, "matmul"), dtype)
@@ -54,6 +56,7 @@ def _rows_and_columns(op: str, x: Shape, w: Shape) -> Contraction:
     )
 
 
+@composition
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DType | str | None = None
 ) -> Tensor:
@@ -67,6 +70,7 @@ def linear(
     return product if bias is None else product + bias
 
 
+@composition
 def einsum(formula: str, *tensors: Any, dtype: DType | str | None = None) -> Tensor:
     """Einstein's summation, e.g. einsum("ij,jk->ik", a, b)."""
     given: list[Tensor] = (

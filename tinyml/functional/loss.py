@@ -13,6 +13,7 @@ from tinyml.functional.axes import check_tensors
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.operands import operands
 from tinyml.functional.precision import in_float32
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -54,6 +55,7 @@ def _at(scores: Tensor, classes: Tensor) -> Tensor:
     return scores._gather(axis, index)._reshape_to(shape)
 
 
+@composition
 @in_float32
 def nll_loss(
     x: Tensor,
@@ -78,6 +80,7 @@ def nll_loss(
     return losses.sum() / scale.sum() if reduction == "mean" else _reduced(losses, reduction)
 
 
+@composition
 @in_float32
 def cross_entropy(
     x: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0
@@ -103,6 +106,7 @@ def cross_entropy(
     return _reduced(-(scores * wanted).sum(axis), reduction)
 
 
+@composition
 @in_float32
 def sparse_categorical_crossentropy(
     x: Tensor,
@@ -146,6 +150,7 @@ def _surprise_rule(grad: Tensor, _: Tensor, x: Tensor, target: Tensor) -> mlops.
     )
 
 
+@composition
 @in_float32
 def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor:
     """The surprise at Y (0 to 1) of probabilities x; at most 100, with a finite gradient."""
@@ -154,6 +159,7 @@ def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor
     return _reduced(with_gradient(_surprise, _surprise_rule, x, target), reduction)
 
 
+@composition
 @in_float32
 def binary_crossentropy_logits(
     x: Tensor, Y: Tensor, reduction: str = "mean", pos_weight: Tensor | None = None

@@ -19,6 +19,7 @@ from tinyml.functional.axes import (
 )
 from tinyml.functional.joining import cat
 from tinyml.functional.path import Path
+from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
 from tinyml.shape import shrunk_shape, squeezed_shape
 
@@ -216,8 +217,12 @@ def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0
             f"pad: there is no mode {mode!r}; there are: constant, reflect, replicate, circular"
         )
     counts = _pad_counts(x, padding)
-    if mode == "constant":
-        return pad_by(x, counts, value)
+    return pad_by(x, counts, value) if mode == "constant" else _continued(x, counts, mode)
+
+
+@composition
+def _continued(x: Tensor, counts: tuple[tuple[int, int], ...], mode: str) -> Tensor:
+    """Padding made of elements of x."""
     for axis, (before, after) in enumerate(counts):
         if before or after:
             x = _pad_axis(x, axis, before, after, mode)
@@ -303,6 +308,7 @@ def _spread(x: Tensor, axis: int, count: int) -> Tensor:
     return broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
+@composition
 def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` along `dim`, `step` apart, as a new last axis.
 
@@ -354,6 +360,7 @@ def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:
 # ---- repeating ----
 
 
+@composition
 def repeat(x: Tensor, *counts: Any) -> Tensor:
     """x this many times along each axis."""
     times = tuple(whole(n, "repeat", "a count") for n in as_shape(counts))
@@ -368,6 +375,7 @@ def repeat(x: Tensor, *counts: Any) -> Tensor:
     return reshape(x, tuple(t * n for t, n in pairs))._own()
 
 
+@composition
 def roll(x: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
     """Elements moved along `dims`, coming in again at the other end."""
     if dims is None:

@@ -13,6 +13,7 @@ from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32, sum_dtype
+from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along
 
@@ -92,12 +93,14 @@ def min_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return _extreme(mlops.ReduceMin, x, _axes_to_choose(x, axis, "min"), keepdim)
 
 
+@composition
 def any_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """Whether an element is not zero; no axes named are none, and of uint8 it is uint8."""
     found = _extreme(mlops.ReduceMax, x.cast(bool_), resolve_axes(axis, x.ndim, "any"), keepdim)
     return found.cast(uint8) if x.dtype is uint8 else found
 
 
+@composition
 def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """Whether no element is zero; no axes named are none, and of uint8 it is uint8."""
     found = _extreme(mlops.ReduceMin, x.cast(bool_), resolve_axes(axis, x.ndim, "all"), keepdim)
@@ -114,6 +117,7 @@ def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return x - x.mean(axes, keepdim=True) if axes else x - x
 
 
+@composition
 @in_float32
 def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The mean square distance from the mean, divided by count - correction."""
@@ -131,6 +135,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
     return result if keepdim else _without(result, axes)
 
 
+@composition
 @in_float32
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The root of the variance; where it is 0, so is its gradient."""
@@ -155,6 +160,7 @@ def _var_rule(
     return grad * 2 * centred / rest
 
 
+@composition
 def std_mean(
     x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
 ) -> tuple[Tensor, Tensor]:
@@ -162,6 +168,7 @@ def std_mean(
     return std(x, axis, keepdim, correction), mean(x, axis, keepdim)
 
 
+@composition
 def var_mean(
     x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
 ) -> tuple[Tensor, Tensor]:
@@ -169,6 +176,7 @@ def var_mean(
     return var(x, axis, keepdim, correction), mean(x, axis, keepdim)
 
 
+@composition
 @in_float32
 def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
@@ -193,11 +201,13 @@ def exponentials(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
     return (x - high).exp().sum(named, keepdim=True), high
 
 
+@composition
 def argmax(x: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the largest element is; the first one if there are several, or the first NaN."""
     return _position(x, axis, keepdim, max_, "argmax")
 
 
+@composition
 def argmin(x: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the smallest element is; the first one if there are several, or the first NaN."""
     return _position(x, axis, keepdim, min_, "argmin")

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from tinyml.dtype import float32, float64, int32, uint8
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import whole, wrong_type
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
+@composition
 def interpolate(
     x: Tensor, size: Sequence[int], mode: str = "linear", align_corners: bool = False
 ) -> Tensor:

@@ -20,6 +20,7 @@ from tinyml.functional.elementwise import add, maximum, minimum, mul
 from tinyml.functional.movement import pad_axis, part
 from tinyml.functional.precision import in_float32, sum_dtype
 from tinyml.functional.reduction import exponentials, max_, min_, prod, sum_
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -106,11 +107,13 @@ def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
 # ---- sums and products ----
 
 
+@composition
 def cumsum(x: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor:
     """The sum of each element and all before it; without dtype int64 for integers and bool."""
     return _sums(_SUM, x, axis, dtype, "cumsum")
 
 
+@composition
 def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
     """The product of each element and all before it; without dtype int64 for integers.
 
@@ -127,6 +130,7 @@ def _sums(running: _Running, x: Tensor, axis: int, dtype: DType | str | None, na
     return _along(running, x, axis, name)
 
 
+@composition
 @in_float32
 def logcumsumexp(x: Tensor, axis: int = 0) -> Tensor:
     """log(cumsum(exp(x))) without overflow."""
@@ -136,6 +140,7 @@ def logcumsumexp(x: Tensor, axis: int = 0) -> Tensor:
 # ---- extremes ----
 
 
+@composition
 def cummax(x: Tensor, axis: int = 0) -> Tensor:
     """The largest of each element and all before it; NaN from the first NaN on.
 
@@ -144,6 +149,7 @@ def cummax(x: Tensor, axis: int = 0) -> Tensor:
     return _extreme(_MAX, x, axis, "cummax")
 
 
+@composition
 def cummin(x: Tensor, axis: int = 0) -> Tensor:
     """The smallest of each element and all before it; like cummax."""
     return _extreme(_MIN, x, axis, "cummin")

@@ -20,6 +20,7 @@ from tinyml.errors import ShapeError
 from tinyml.functional.axes import resolve_axis, whole
 from tinyml.functional.movement import pad_axis, part
 from tinyml.functional.scan import cumsum
+from tinyml.functional.steps import composition
 from tinyml.mlops import Scatter
 from tinyml.ops import Op
 
@@ -104,6 +105,7 @@ def _sums_before(counts: Tensor) -> Tensor:
     return cumsum(counts, -1, int32) - counts
 
 
+@composition
 def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     """The indices (int32) that put x in order; equal elements keep theirs."""
     dim = resolve_axis(dim, x.ndim, "sort")
@@ -116,6 +118,7 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     return sorting(key).transpose(dim, -1)
 
 
+@composition
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     """(values in order, where they were), stable; NaN counts as the largest."""
     dim, order = resolve_axis(dim, x.ndim, "sort"), argsort(x, dim, descending)
@@ -125,6 +128,7 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Te
 # ---- selection ----
 
 
+@composition
 def topk(
     x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
 ) -> tuple[Tensor, Tensor]:

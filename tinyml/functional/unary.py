@@ -12,6 +12,7 @@ from tinyml.functional.compensated import fma, sorted_total
 from tinyml.functional.composed import with_slope
 from tinyml.functional.operands import constant
 from tinyml.functional.precision import in_float32, to_float
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -107,6 +108,7 @@ def square(x: Tensor) -> Tensor:
     return x**2 if x.dtype is bool_ else x * x
 
 
+@composition
 def abs_(x: Tensor) -> Tensor:
     """|x|, in the dtype of x; the gradient at 0 is 0."""
     return x._own() if x.dtype.kind in "bu" else (x * sign(x) if x.dtype.is_int else _abs_float(x))
@@ -117,6 +119,7 @@ def _abs_float(x: Tensor) -> Tensor:
     return x.maximum(0 - x)
 
 
+@composition
 def sign(x: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN, as torch has it."""
     if x.dtype.kind in "bu":
@@ -148,12 +151,14 @@ def _asin(x: Tensor) -> Tensor:
     return atan(t) * 2 - (fma(t, below.high, -x) + t * below.low)
 
 
+@composition
 @in_float32
 def asin(x: Tensor) -> Tensor:
     """The arc sine, a float in [-pi / 2, pi / 2]: NaN outside of [-1, 1]."""
     return with_slope(_asin, _asin_slope, x)
 
 
+@composition
 @in_float32
 def acos(x: Tensor) -> Tensor:
     """The arc cosine, a float in [0, pi]: NaN outside of [-1, 1]."""
@@ -175,12 +180,14 @@ def _sinh(x: Tensor) -> Tensor:
     return (x * x < 1).where(near, _half_exp(x) - _half_exp(-x))
 
 
+@composition
 @in_float32
 def sinh(x: Tensor) -> Tensor:
     """The hyperbolic sine, a float, precise near 0."""
     return with_slope(_sinh, cosh, x)
 
 
+@composition
 @in_float32
 def cosh(x: Tensor) -> Tensor:
     """The hyperbolic cosine, a float of at least 1."""
@@ -195,6 +202,7 @@ def _asinh(x: Tensor) -> Tensor:
     return huge.where(size.log() + math.log(2), near).copysign(x)
 
 
+@composition
 @in_float32
 def asinh(x: Tensor) -> Tensor:
     """The inverse of sinh, a float, precise near 0 and where x * x overflows."""
@@ -207,6 +215,7 @@ def _acosh(x: Tensor) -> Tensor:
     return huge.where(x.log() + math.log(2), log1p(t + fma(t, t, t + t).sqrt()))
 
 
+@composition
 @in_float32
 def acosh(x: Tensor) -> Tensor:
     """NaN below 1, where the formula of the gradient has numbers, as torch has it."""
@@ -218,6 +227,7 @@ def _atanh(x: Tensor) -> Tensor:
     return (log1p((size + size) / (1 - size)) * 0.5).copysign(x)
 
 
+@composition
 @in_float32
 def atanh(x: Tensor) -> Tensor:
     """The inverse of tanh, a float: NaN outside of [-1, 1]."""
@@ -229,6 +239,7 @@ def trunc(x: Tensor) -> Tensor:
     return x._apply(mlops.Trunc()) if x.dtype.is_float else x
 
 
+@composition
 def floor(x: Tensor) -> Tensor:
     """The greatest whole number that is not above x, in the dtype of x."""
     if not x.dtype.is_float:
@@ -237,6 +248,7 @@ def floor(x: Tensor) -> Tensor:
     return cut - (x < cut).cast(x.dtype)
 
 
+@composition
 def ceil(x: Tensor) -> Tensor:
     """The least whole number that is not below x, in the dtype of x."""
     if not x.dtype.is_float:
@@ -245,6 +257,7 @@ def ceil(x: Tensor) -> Tensor:
     return cut + (x > cut).cast(x.dtype)
 
 
+@composition
 def round_(x: Tensor) -> Tensor:
     """To the nearest whole number; halves go to the even one."""
     if not x.dtype.is_float:
@@ -267,6 +280,7 @@ def isnan(x: Tensor) -> Tensor:
     return x != x
 
 
+@composition
 def isinf(x: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
     """Where x is inf or -inf, or the one of them that is asked for; bools."""
     if not x.dtype.is_float:
@@ -277,6 +291,7 @@ def isinf(x: Tensor, detect_positive: bool = True, detect_negative: bool = True)
     return found | (x == -math.inf) if detect_negative else found
 
 
+@composition
 def isfinite(x: Tensor) -> Tensor:
     """Where x is neither infinite nor NaN; bools."""
     if not x.dtype.is_float:

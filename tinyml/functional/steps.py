@@ -1,0 +1,301 @@
+"""Steps: what a composition records, so that only its first call has to work it out.
+
+    steps ::= constants, (node on earlier ones)*, (record on earlier tensors)*, results
+
+What a composition records depends on the shapes, dtypes and devices of its tensors and on its
+other arguments, never on values. So the first call for a kind of arguments is made with stand-ins
+for the tensors; every call then makes the same nodes and records, without promotion, shapes and
+checks. What looks at the nodes of operands (lazy.py, windows.py, bounded.py) sees the same in a
+stand-in: see `_look`.
+
+A call is made as it is written where it takes anything but tensors and plain values, and where it
+gives a view of an operand.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from tinyml import lazy, mlops
+from tinyml.autograd import enable_grad, mode
+from tinyml.dtype import DType
+from tinyml.dtypes import default_float, default_int
+from tinyml.functional.views import root_of
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement, Op
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_Pick = Callable[[Sequence[Any]], Any]
+# which class, shape, dtype, device and arg; on which nodes
+_Node = tuple[type[LazyBuffer], lazy.Shape, DType, str, Any, "int | _Pick"]
+# of which node; what makes a record, if there is one, of which tensors; if they require a gradient
+_Record = tuple[int, Callable[[], mlops.Function] | None, "int | _Pick", bool | None]
+_MOST = 1024  # kinds of arguments of one composition that are remembered
+_PLAIN = frozenset({int, bool, str, DType, type(None)})
+_STORED = frozenset({lazy.Data, lazy.Contiguous, lazy.Assign})
+_Move, _RESHAPE, _EXPAND = lazy.Move, Movement.RESHAPE, Movement.EXPAND
+
+
+class Unclear(Exception):
+    """What a call records is not known from the kind of its arguments."""
+
+
+# ---- the arguments of a call ----
+
+
+class _Call:
+    """The tensors among the arguments of a call, and the kind of all arguments."""
+
+    __slots__ = ("kind", "nodes", "of", "tensors")
+
+    def __init__(self) -> None:
+        self.of: type | None = None  # the class of the tensors
+        self.kind: list[Any] = [default_float.now, default_int.now]
+        self.tensors: list[Tensor] = []
+        self.nodes: list[LazyBuffer] = []  # theirs, and what those are reshapes of
+
+    def has(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Take the arguments; whether there are tensors among them, and else plain values only."""
+        try:
+            self._add(args)
+            for name, value in kwargs.items():
+                self.kind.append(name)
+                self._add((value,))
+        except Unclear:
+            return False
+        return self.of is not None
+
+    def _add(self, values: Iterable[Any]) -> None:
+        kind = self.kind
+        for value in values:
+            own = type(value)
+            if own is self.of:
+                self.tensors.append(value)
+                kind += (own, value.requires_grad)
+                self._add_node(value.lazy)
+            elif own in _PLAIN:
+                kind += (own, value)
+            elif own is float:
+                kind += (own, value or str(value))  # 0.0 is not -0.0
+            elif own is tuple or own is list:
+                kind += (own, len(value))
+                self._add(value)
+            elif self.of is None and hasattr(value, "_lazy"):
+                self.of = own
+                self._add((value,))
+            elif hasattr(own, "__dataclass_params__") and own.__dataclass_params__.frozen:
+                kind += (own, value)
+            else:
+                raise Unclear
+
+    def _add_node(self, node: LazyBuffer) -> None:
+        self.nodes.append(node)
+        while type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
+            self.kind += (node.arg, node.shape)
+            node = node.sources[0]
+            self.nodes.append(node)
+        self.kind += (node.shape, node.dtype, node.device, _look(node))
+
+
+def _look(node: LazyBuffer) -> object:
+    """What else decides what is made of a node that is no reshape and does not repeat another.
+
+    Whether it is in memory; a constant, by itself; whether skews look into it.
+    """
+    own, below = type(node), node
+    if own in _STORED:
+        return "stored"
+    while type(below) is _Move:
+        below = below.sources[0]
+    if type(below) is lazy.Const:
+        return node
+    return "map" if own is lazy.Map and node.arg is not Op.MUL else "open"
+
+
+def _stand_in(node: LazyBuffer, number: int, nodes: list[LazyBuffer]) -> LazyBuffer:
+    """What looks like a node; it is added to `nodes`, and what it is a reshape of after it."""
+    place = len(nodes)
+    nodes.append(node)
+    if type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
+        found = node.with_sources((_stand_in(node.sources[0], number, nodes),))
+    elif (look := _look(node)) == "stored":
+        found = lazy.data(node.shape, node.dtype, node.device)
+    elif look is node:
+        found = node
+    else:
+        found = lazy.node(lazy.Slot, node.shape, node.dtype, node.device, (), number)
+    nodes[place] = found
+    return found
+
+
+# ---- what a call records ----
+
+
+class Steps:
+    """The nodes and records that a composition makes for one kind of arguments."""
+
+    __slots__ = ("_constants", "_nodes", "_records", "_results", "_several", "_tensors")
+
+    def __init__(self, call: _Call, function: Callable[[list[Tensor]], Any]) -> None:
+        given: list[LazyBuffer] = []
+        nodes = [_stand_in(t.lazy, i, given) for i, t in enumerate(call.tensors)]
+        pairs = zip(nodes, call.tensors, strict=True)
+        operands = [t._of(node)._requiring(t.requires_grad) for node, t in pairs]
+        with enable_grad():
+            made = function(operands)
+        self._several = type(made) is tuple
+        results = made if self._several else (made,)
+        if not all(isinstance(t, type(operands[0])) for t in results):
+            raise Unclear
+        roots = [root for t in results if (root := root_of(t)) is not None]
+        if not set(roots).isdisjoint(operands):
+            raise Unclear
+        tensors = _computed(results, operands)
+        numbers = self._note_nodes(given, [t._lazy for t in tensors])
+        moved = any(kind is _Move and arg[0] is Movement.SKEW for kind, *_, arg, _ in self._nodes)
+        if moved and "open" in call.kind:
+            raise Unclear
+        self._note_records(operands, tensors, results, numbers)
+
+    def _note_nodes(self, given: list[LazyBuffer], made: list[LazyBuffer]) -> dict[LazyBuffer, int]:
+        """How to make nodes of those that are given; the number that each has then."""
+        moving, order = set(given), toposort(made, set(given))
+        for node in order:
+            if not moving.isdisjoint(node.sources):
+                moving.add(node)
+        self._constants = [node for node in order if node not in moving]
+        numbers = {node: i for i, node in enumerate([*self._constants, *given])}
+        first = len(self._constants) + len(given)
+        self._nodes: list[_Node] = []
+        for node in order:
+            if node not in numbers:
+                pick = _picking([numbers[source] for source in node.sources])
+                numbers[node] = first + len(self._nodes)
+                self._nodes.append(
+                    (type(node), node.shape, node.dtype, node.device, node.arg, pick)
+                )
+        return numbers
+
+    def _note_records(
+        self,
+        operands: list[Tensor],
+        tensors: list[Tensor],
+        results: Sequence[Tensor],
+        numbers: dict[LazyBuffer, int],
+    ) -> None:
+        fixed = [t for t in tensors if numbers[t._lazy] < len(self._constants)]
+        self._tensors = [t for t in fixed if t._record is None and t not in set(results)]
+        places = {t: i for i, t in enumerate([*self._tensors, *operands])}
+        self._records: list[_Record] = []
+        for tensor in [t for t in tensors if t not in places]:
+            record, make, pick = tensor._record, None, _picking([0])
+            if record is not None:
+                make, pick = _maker(record), _picking([places[t] for t in record.inputs])
+            places[tensor] = len(places)
+            self._records.append((numbers[tensor._lazy], make, pick, tensor.requires_grad))
+        self._results = [places[result] for result in results]
+
+    def __call__(self, call: _Call) -> Any:
+        """The results for the tensors of a call."""
+        values = [*self._constants, *call.nodes]
+        for kind, shape, dtype, device, arg, pick in self._nodes:
+            sources = (values[pick],) if isinstance(pick, int) else pick(values)
+            values.append(lazy.node(kind, shape, dtype, device, sources, arg))
+        of, found = call.tensors[0]._of, [*self._tensors, *call.tensors]
+        if not mode.paused or mode.recording:
+            for number, make, pick, requires_grad in self._records:
+                tensor = of(values[number])
+                if make is not None:
+                    record = tensor._record = make()
+                    record.inputs = (found[pick],) if isinstance(pick, int) else pick(found)
+                    record.clock = mode.assignments
+                    if requires_grad:
+                        tensor.requires_grad = True
+                found.append(tensor)
+            results = [found[place] for place in self._results]
+        else:
+            count = len(found)
+            results = [
+                found[i] if i < count else of(values[self._records[i - count][0]])
+                for i in self._results
+            ]
+        return tuple(results) if self._several else results[0]
+
+
+def _picking(numbers: Sequence[int]) -> int | _Pick:
+    """What takes the elements with these numbers out of a sequence: the number itself, of one."""
+    return numbers[0] if len(numbers) == 1 else itemgetter(*numbers)
+
+
+def _computed(results: Iterable[Tensor], operands: Iterable[Tensor]) -> list[Tensor]:
+    """Results and what they were computed from, down to the operands, inputs first."""
+    done, stack = dict.fromkeys(operands), [(t, False) for t in results]
+    count = len(done)
+    while stack:
+        tensor, ready = stack.pop()
+        if tensor in done:
+            continue
+        inputs = () if tensor._record is None else tensor._record.inputs
+        if ready or not inputs:
+            done[tensor] = None
+        else:
+            stack.append((tensor, True))
+            stack.extend((t, False) for t in inputs)
+    return list(done)[count:]
+
+
+def _maker(record: mlops.Function) -> Callable[[], mlops.Function]:
+    """What makes such a record again."""
+    kind = type(record)
+    parameters = [getattr(record, name) for name in inspect.signature(kind).parameters]
+    return functools.partial(kind, *parameters) if parameters else kind
+
+
+def composition(function: _F) -> _F:
+    """A function of tensors, made of others, that records its steps again when it is called."""
+    known: dict[tuple[Any, ...], Steps | None] = {}
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        call = _Call()
+        if not call.has(args, kwargs):
+            return function(*args, **kwargs)
+        kind = tuple(call.kind)
+        steps = known.get(kind)
+        if steps is None and kind not in known:
+            if len(known) >= _MOST:
+                known.clear()
+            known[kind] = steps = _steps(call, functools.partial(_with, function, args, kwargs))
+        return function(*args, **kwargs) if steps is None else steps(call)
+
+    return cast(_F, called)
+
+
+def _steps(call: _Call, function: Callable[[list[Tensor]], Any]) -> Steps | None:
+    try:
+        return Steps(call, function)
+    except Unclear:
+        return None
+
+
+def _with(
+    function: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+) -> Any:
+    """What the function gives for other tensors in the place of those among the arguments."""
+    rest = iter(tensors)
+
+    def given(value: Any) -> Any:
+        if type(value) is tuple or type(value) is list:
+            return type(value)(map(given, value))
+        return next(rest) if hasattr(value, "_lazy") else value
+
+    positional = [given(value) for value in args]
+    return function(*positional, **{name: given(value) for name, value in kwargs.items()})
