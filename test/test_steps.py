@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tinyml import Tensor, dtypes, no_grad
+from tinyml import Tensor, TinyJit, dtypes, no_grad
 from tinyml.errors import GradientError, ShapeError
 from tinyml.functional import (
     activation,
@@ -108,6 +108,15 @@ def test_a_mistake_is_told_each_time_at_the_line_that_made_it() -> None:
             Tensor(ROWS).dot(Tensor(ROWS))
         assert caught.value.__context__ is None
         assert any("Tensor(ROWS).dot" in (f.line or "") for f in traceback.extract_tb(caught.tb))
+
+
+def test_what_is_left_of_a_call_that_failed_is_nothing_to_compute() -> None:
+    x = Tensor(ROWS).realize()
+    with pytest.raises(ShapeError) as caught:  # it keeps the frames of the call, and stand-ins
+        linear_algebra.linear(x, x.T.contiguous().realize(), Tensor([1.0, 2.0, 3.0]))
+    step = TinyJit(lambda x: (x + 1).realize())
+    assert [step(x).tolist() for _ in range(3)] == [(x + 1).tolist()] * 3
+    assert caught.tb is not None
 
 
 def test_what_gives_a_view_of_an_operand_gives_one() -> None:

@@ -126,12 +126,11 @@ def _stand_in(node: LazyBuffer, number: int, nodes: list[LazyBuffer]) -> LazyBuf
     nodes.append(node)
     if type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
         found = node.with_sources((_stand_in(node.sources[0], number, nodes),))
-    elif (look := _look(node)) == "stored":
-        found = lazy.data(node.shape, node.dtype, node.device)
-    elif look is node:
+    elif (look := _look(node)) is node:
         found = node
     else:
         found = lazy.node(lazy.Slot, node.shape, node.dtype, node.device, (), number)
+        found = lazy.contiguous(found) if look == "stored" else found
     nodes[place] = found
     return found
 
