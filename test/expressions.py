@@ -339,6 +339,13 @@ def padded_convolution_backward() -> Made:
     return x.conv2d(w, padding=1).sum().gradient(x, w)
 
 
+@expression(1, "between the pixels that a transposed convolution moved apart nothing is computed")
+def strided_transposed_convolution_backward() -> Made:
+    x, w = real(2, 3, 5, 5, requires_grad=True), real(3, 4, 4, 4)
+    made = x.conv_transpose2d(w, stride=2, padding=1)
+    return made.gradient(x, gradient=real(*made.shape))
+
+
 @expression(1, "rows are read where the index says")
 def embedding() -> Made:
     layer = nn.Embedding(50, 16)

@@ -160,6 +160,15 @@ def test_no_division_stays_where_a_stride_says_the_same() -> None:
     assert (B // 2) // 2 is ZERO
 
 
+def test_nor_where_axes_are_flipped() -> None:
+    flipped = A * 20 + (3 - B) * 5 + (4 - C)
+    assert flipped // 20 is A
+    assert flipped % 20 == 19 - B * 5 - C
+    assert (flipped % 20) // 5 == 3 - B
+    assert flipped // 5 == A * 4 + 3 - B
+    assert flipped % 5 == 4 - C
+
+
 def test_what_a_step_of_the_divisor_walks_is_left_out() -> None:
     pixel = B * 5 + C  # 4 x 5
     assert (A * 20 + pixel) // 40 is A // 2

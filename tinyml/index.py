@@ -189,10 +189,22 @@ class Linear(metaclass=Interned):
         return linear(Remainder(rest, by))
 
     def _split(self, by: int) -> tuple[Linear, Linear]:
-        """(q, r) with self == q * by + r, and only what `by` does not divide in r."""
+        """(q, r) with self == q * by + r, and only what `by` does not divide in r.
+
+        A flipped axis keeps its sign where r is not below 0: r is small then, as the axis is.
+        """
+        if any(factor < 0 for _, factor in self.terms):
+            whole, rest = self._divided(by, signed=True)
+            if rest.low >= 0:
+                return whole, rest
+        return self._divided(by)
+
+    def _divided(self, by: int, signed: bool = False) -> tuple[Linear, Linear]:
         whole, rest = [], []
         for atom, factor in self.terms:
             quotient, left = divmod(factor, by)
+            if signed and factor < 0 < left:
+                quotient, left = quotient + 1, left - by
             if quotient:
                 whole.append((atom, quotient))
             if left:

@@ -15,7 +15,7 @@ from tinyml.dtype import float32, to_text
 from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import REDUCE, Movement, Op
+from tinyml.ops import Movement, Op
 from tinyml.schedule.units import CARDS, contracts
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
@@ -40,11 +40,10 @@ def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     for node in order:
         again = node.with_sources(tuple(changed[s] for s in node.sources))
         changed[node] = again
-        sums = isinstance(node, lazy.Reduce) and node.op is Op.ADD
-        if sums and _moves_a_fold(node.sources[0], shared, _ONE_TO_ONE, {Op.ADD}):
-            changed[node] = _joined(again)
-        shrinks = isinstance(node, lazy.Move) and node.movement is Movement.SHRINK
-        if shrinks and _moves_a_fold(node.sources[0], shared, _REARRANGE, {*REDUCE}):
+        if isinstance(node, lazy.Reduce) and node.op is Op.ADD:
+            if _moved_sum(node.sources[0], shared, _ONE_TO_ONE) is not None:
+                changed[node] = _joined(again)
+        elif _is_part(node, shared):
             changed[node] = _cropped(again)
     return [changed[root] for root in roots]
 
@@ -53,16 +52,39 @@ _ONE_TO_ONE = frozenset(Movement) - {Movement.EXPAND}
 _REARRANGE = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.SHRINK, Movement.FLIP})
 
 
-def _moves_a_fold(
-    node: LazyBuffer, shared: set[LazyBuffer], kinds: frozenset[Movement], ops: set[Op]
-) -> bool:
-    """Whether `node` is a fold that nobody else reads, moved in some of these ways."""
+def _is_part(node: LazyBuffer, shared: set[LazyBuffer]) -> bool:
+    """Whether a node is cut out of a fold that nobody else reads.
+
+    A sum may be padded, too, if less than it is left, as where every other element is taken.
+    """
+    if not (isinstance(node, lazy.Move) and node.movement is Movement.SHRINK):
+        return False
+    fold = _moved_fold(node.sources[0], shared, _REARRANGE)
+    if fold is not None:
+        return True
+    fold = _moved_sum(node.sources[0], shared, _REARRANGE | {Movement.PAD})
+    return fold is not None and node.size < fold.size
+
+
+def _moved_sum(
+    node: LazyBuffer, shared: set[LazyBuffer], kinds: frozenset[Movement]
+) -> lazy.Reduce | None:
+    """The sum that nobody else reads, and that `node` moves in some of these ways."""
+    fold = _moved_fold(node, shared, kinds)
+    return fold if fold is not None and fold.op is Op.ADD else None
+
+
+def _moved_fold(
+    node: LazyBuffer, shared: set[LazyBuffer], kinds: frozenset[Movement]
+) -> lazy.Reduce | None:
+    """Likewise any fold. Where it is padded, that is with zeros."""
     while isinstance(node, lazy.Move) and node.movement in kinds and node not in shared:
         if node.movement is Movement.PAD and node.arg[1][1] != to_text(0, node.dtype):
-            return False
+            return None
         node = node.sources[0]
-    fold = isinstance(node, lazy.Reduce) and node.op in ops and node.size > 0
-    return fold and node not in shared
+    if isinstance(node, lazy.Reduce) and node.size > 0 and node not in shared:
+        return node
+    return None
 
 
 def _joined(node: LazyBuffer) -> LazyBuffer:
