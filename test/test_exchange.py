@@ -68,6 +68,28 @@ def test_dlpack_shares_memory_on_the_host() -> None:
     assert back.data_ptr() == theirs.data_ptr()
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_blob_is_the_memory_itself(device: str, offset: int) -> None:
+    """Of a size that is stored past the caches, and of any address that numbers may have."""
+    values = np.zeros((3 << 20) + offset, np.float32)[offset:]
+    there = values.ctypes.data, values.shape, dtypes.float32
+    if device == "EMU":  # whose memory has guards around it
+        copied = Tensor.from_blob(*there)
+        values[0] = 3
+        assert copied[:2].tolist() == [0, 0]
+        return
+    blob = Tensor.from_blob(*there)
+    later = blob + 1
+    values[0] = 3
+    assert later[:2].tolist() == [4, 1]
+    blob.assign(blob + 2).realize()
+    assert (values[0], values[1:].min(), values[1:].max()) == (5, 2, 2)
+    raw = np.zeros(9, np.uint8)[1:]
+    across = Tensor.from_blob(raw.ctypes.data, (2,), dtypes.float32)
+    raw[:] = 1
+    assert across.tolist() == [0, 0]
+
+
 def test_shared_memory_lives_as_long_as_somebody_looks_at_it() -> None:
     before = Device.memory_stats("CPU").in_use
     mine = Tensor.full((1000,), 3.0, device="CPU").contiguous().realize()

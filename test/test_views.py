@@ -83,6 +83,11 @@ def test_a_view_of_bits(device: str) -> None:
     x = Tensor([1.0, 2.0, 3.0]).realize()
     x[:2].bitcast(dtypes.uint32).assign(Tensor([0x40800000, 0x40400000], dtype=dtypes.uint32))
     assert x.tolist() == [4, 3, 3]
+    halves, wide = x.bitcast("uint16"), x[1:].bitcast("int64")
+    halves[1] = 0x4000  # the high half of the first
+    assert x.tolist() == [2, 3, 3]
+    wide.assign(wide * 0)
+    assert (x.tolist(), halves.tolist()) == ([2, 0, 0], [0, 0x4000, 0, 0, 0, 0])
 
 
 def test_repeated_elements_cannot_be_assigned_to() -> None:

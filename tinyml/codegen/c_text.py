@@ -104,17 +104,24 @@ def masked_store(name: str, kind: str, element: str, mask: str, lanes: int) -> s
 
 
 def streaming_store(kind: str, element: str, size: int) -> str:
-    """A vector of `size` bytes, aligned as such, stored past the caches where that is possible."""
+    """A vector of `size` bytes, stored past the caches where that is possible.
+
+    Memory of somebody else may not be aligned as that asks for.
+    """
     macro, builtin = _STREAMING.get(size, ("NEVER", ""))
     return f"""static inline void stream_{kind}({element} *p, {kind} a) {{
   typedef float bits __attribute__((vector_size({size}), may_alias));
-#if defined({macro}) && defined(__clang__)
-  __builtin_nontemporal_store((bits)a, (bits *)p);
-#elif defined({macro})
-  {builtin}((float *)p, (bits)a);
+#if defined({macro})
+  if ((unsigned long)p % {size} == 0) {{
+#if defined(__clang__)
+    __builtin_nontemporal_store((bits)a, (bits *)p);
 #else
-  *({kind} *)p = a;
+    {builtin}((float *)p, (bits)a);
 #endif
+    return;
+  }}
+#endif
+  *({kind} *)p = a;
 }}"""
 
 

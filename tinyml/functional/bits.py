@@ -25,16 +25,20 @@ def bitcast(x: Tensor, dtype: DType | str) -> Tensor:
     if target is not x.dtype and bool_ in (x.dtype, target):
         raise DTypeError(f"bitcast: {x.dtype} to {target}: a bool is no pattern of bits; cast it")
     own, new = x.dtype.itemsize, target.itemsize
-    if own == new:
-        return follow(x._of(lazy.bitcast(x.lazy, target)), x, Bitcasted(target))
-    if not x.ndim or x.shape[-1] * own % new:
+    if own != new and (not x.ndim or x.shape[-1] * own % new):
         raise ShapeError(
             f"bitcast: the last axis of {x.shape} {x.dtype} does not make whole {target}: it must "
             f"be there, with a multiple of {new} bytes"
         )
-    bits = bitcast(x, by_name(f"uint{8 * own}"))
-    split = _split(bits, new) if own > new else _joined(bits, new)
-    return bitcast(split, target)
+    bits = x
+    if own != new:
+        numbers = _same_size(x, by_name(f"uint{8 * own}"))
+        bits = _split(numbers, new) if own > new else _joined(numbers, new)
+    return follow(_same_size(bits, target), x, Bitcasted(target))
+
+
+def _same_size(x: Tensor, dtype: DType) -> Tensor:
+    return x._of(lazy.bitcast(x.lazy, dtype))
 
 
 def _split(bits: Tensor, size: int) -> Tensor:

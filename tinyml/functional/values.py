@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tinyml import lazy
 from tinyml import realize as realizing
-from tinyml.device import Device
+from tinyml.device import Device, open_device
 from tinyml.dtype import (
     DType,
     bool_,
@@ -245,11 +245,22 @@ def deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
 def from_blob(
     kind: type[Tensor], address: int, shape: Any, dtype: DType | str, device: str | None = None
 ) -> Tensor:
-    """A tensor with a copy of the values at an address in this process."""
-    target, sizes = to_dtype(dtype), new_shape((shape,), "from_blob")
+    """A tensor on the memory at an address in this process, which must live as long as it does.
+
+    What is written there is seen here, and the other way round. A copy on devices that do not
+    compute in the host's memory, and of numbers that lie across their own boundaries.
+    """
+    target, sizes, place = (
+        to_dtype(dtype),
+        new_shape((shape,), "from_blob"),
+        Device.canonical(device),
+    )
     if whole(address, "from_blob", "the address") <= 0:
         raise ValueError(f"from_blob: there is no memory at address {address}")
-    count = math.prod(sizes)
-    raw: Any = (ctypes.c_char * (count * target.itemsize)).from_address(address)
+    if open_device(place).machine.dlpack_device == (1, 0) and 0 not in sizes:  # the host's memory
+        shared = realizing.adopt(address, sizes, target, place, "the caller")
+        if shared is not None:
+            return kind._of(shared)
+    raw: Any = (ctypes.c_char * (math.prod(sizes) * target.itemsize)).from_address(address)
     values = np.frombuffer(raw, target.storage).reshape(sizes).copy()
-    return kind._of(realizing.upload(values, target, Device.canonical(device)))
+    return kind._of(realizing.upload(values, target, place))

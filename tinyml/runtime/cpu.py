@@ -20,7 +20,7 @@ from tinyml.program import Program
 from tinyml.runtime import compiler, pool
 from tinyml.runtime.cpu_ceilings import Probe, processor, programs
 from tinyml.runtime.machine import Executable, MemoryStats
-from tinyml.runtime.memory import ALIGNMENT, HostMemory
+from tinyml.runtime.memory import HostMemory
 
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
 _BYTES_PER_THREAD = 16 << 10
@@ -191,9 +191,9 @@ class CpuMachine:
         """A handle is an address."""
         return memory
 
-    def adopt(self, address: int, nbytes: int) -> int | None:
-        """Memory of somebody else, if it is aligned as programs expect it."""
-        return None if address % ALIGNMENT else address
+    def adopt(self, address: int, nbytes: int) -> int:
+        """Memory of somebody else, as it lies."""
+        return address
 
     def allocate(self, nbytes: int) -> int:
         """The address of nbytes of memory; OutOfMemoryError if there is none."""
