@@ -366,7 +366,8 @@ OWN: dict[str, list[Case]] = {
         (TypeError, '"add" or "multiply"', lambda: X.scatter(0, J, X, reduce="max")),
         (TypeError, "src must be", lambda: X.scatter(0, J, "a")),
         (DTypeError, "int32 does not go into float32", lambda: X.scatter(0, J, J)),
-        (IndexError, "axis 2", lambda: X.scatter(2, J, X)),
+        (IndexError, "scatter: axis 2", lambda: X.scatter(2, J, X)),
+        (IndexError, "scatter: axis 2", lambda: X.scatter(2, J, X, reduce="add")),
     ],
     "scatter_reduce": [
         (RuntimeError, "'max'.*amax", lambda: X.scatter_reduce(0, J, X, "max")),

@@ -252,7 +252,7 @@ def scatter(
         number: Any = src
         source = x._full(index.shape, number, x.dtype)
     if reduce is not None:
-        return scatter_reduce(x, dim, index, source, "sum" if reduce == "add" else "prod")
+        return _combined("scatter", x, dim, index, source, "sum" if reduce == "add" else "prod")
     if not (x.ndim and index.ndim and source.ndim):
         return scatter(_row(x), dim, _row(index), _row(source)).reshape(x.shape)
     dim, index, source = _aligned("scatter", x, dim, index, source)
@@ -306,18 +306,30 @@ def scatter_reduce(
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"scatter_reduce: there is no {reduce!r}; sum, prod, mean, amax, amin")
     check_tensors("scatter_reduce", x, index=index, src=src)
+    return _combined("scatter_reduce", x, dim, index, src, reduce, include_self)
+
+
+def _combined(
+    op: str,
+    x: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    include_self: bool = True,
+) -> Tensor:
     if not (x.ndim and index.ndim and src.ndim):
-        rows = scatter_reduce(_row(x), dim, _row(index), _row(src), reduce, include_self)
+        rows = _combined(op, _row(x), dim, _row(index), _row(src), reduce, include_self)
         return rows.reshape(x.shape)
-    dim, index, source = _aligned("scatter_reduce", x, dim, index, src)
+    dim, index, source = _aligned(op, x, dim, index, src)
     extremes = {"amax": x.dtype.min, "amin": x.dtype.max}
     nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]
     source, places = _filled(x, dim, source, index, nothing)
     ones, _ = _filled(x, dim, x._full(index.shape, 1, x.dtype), index, 0)
     count = x.zeros_like()._apply(mlops.Scatter(dim, Op.ADD), places, ones)
     base = x if include_self else (count > 0).where(nothing, x)
-    op = _COMBINED.get(reduce, Op.ADD)
-    total = base._apply(mlops.Scatter(dim, op), places, source)
+    join = _COMBINED.get(reduce, Op.ADD)
+    total = base._apply(mlops.Scatter(dim, join), places, source)
     if reduce != "mean":
         return total
     number = (count + 1 if include_self else count).maximum(1)
