@@ -106,6 +106,10 @@ def test_gather_and_scatter(device: str, compare: Compare, rng: np.random.Genera
                 t.scatter_reduce(0, i, s, "sum", include_self=False),
                 _summed(x, index, source),
             ),
+            "any": (
+                (t > 0).scatter_reduce(0, i, s > 0, "sum", include_self=False),
+                _summed(x, index, np.maximum(source, 0)) > 0,
+            ),
             "one_hot": (Tensor([1, 0]).one_hot(3), np.eye(3)[[1, 0]]),
             "selected": (t.masked_select(t > 0), x[x > 0]),
         }

@@ -372,6 +372,7 @@ OWN: dict[str, list[Case]] = {
     "scatter_reduce": [
         (RuntimeError, "'max'.*amax", lambda: X.scatter_reduce(0, J, X, "max")),
         (TypeError, "src must be a Tensor", lambda: X.scatter_reduce(0, J, 1, "sum")),
+        (DTypeError, "bools", lambda: (X > 0).scatter_reduce(0, J, X > 0, "mean")),
     ],
     "masked_select": [
         (TypeError, "mask must be a Tensor", lambda: X.masked_select([True])),

@@ -148,7 +148,7 @@ def test_between_devices(device: str) -> None:
 def test_an_axis_has_the_names_that_others_give_it() -> None:
     """torch says dim and keepdim, numpy axis and keepdims."""
     x = Tensor([[1.0, 3.0], [2.0, 0.0]])
-    says: list[Callable[..., Tensor]] = [x.sum, x.var, x.logsumexp, x.max, x.softmax, x.argmax]
+    says: list[Callable[..., Tensor]] = [x.sum, x.var, x.logsumexp, x.all, x.softmax, x.argmax]
     says += [x.cumsum, lambda **k: x.cat(x, **k), lambda **k: Tensor.stack(x, x, **k)]
     says += [lambda **k: x.roll(1, **k), lambda **k: x.sort(**k)[1], x.unsqueeze]
     for say in says:
@@ -156,6 +156,9 @@ def test_an_axis_has_the_names_that_others_give_it() -> None:
             assert say(axis=axis).tolist() == say(dim=axis).tolist() == say(dims=axis).tolist()
     assert x.mean(dim=1, keepdims=True).shape == x.mean(axis=1, keepdim=True).shape == (2, 1)
     assert x.topk(1, axis=0, sorted=True)[0].tolist() == [[2.0, 3.0]]
+    for pair_in_torch in (x.max, x.min, x.cummax, x.cummin):
+        with pytest.raises(TypeError, match="axis= gives the values alone"):
+            pair_in_torch(dim=0)  # type: ignore[call-arg]
     for wrong in ({"dim": 0, "axis": 0}, {"dimension": 0}):
         with pytest.raises(TypeError, match="dim"):
             x.sum(**wrong)  # type: ignore[arg-type]

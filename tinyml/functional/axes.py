@@ -129,6 +129,7 @@ def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tupl
 # ---- names of arguments that others know by another one ----
 
 _SPELLINGS = (("axis", "dim", "dims"), ("keepdim", "keepdims"), ("sorted_", "sorted"))
+_PAIRS_IN_TORCH = ("max", "min", "cummax", "cummin")  # for whom dim= means values and indices
 
 
 def spelled_either_way(cls: _C) -> _C:
@@ -140,17 +141,23 @@ def spelled_either_way(cls: _C) -> _C:
             groups = [(o, group) for group in _SPELLINGS for o in own if o in group]
             others = {other: o for o, group in groups for other in group if other != o}
             if others:
-                setattr(cls, name, _spelled(method, others))
+                setattr(cls, name, _spelled(method, others, name))
     return cls
 
 
-def _spelled(method: Callable[..., Any], others: dict[str, str]) -> Callable[..., Any]:
+def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Callable[..., Any]:
     @wraps(method)
     def spelled(*args: Any, **named: Any) -> Any:
         for name in named:
             if name in others and others[name] not in named:
-                named = {others.get(n, n): value for n, value in named.items()}
+                named = {_own_name(op, n, others): value for n, value in named.items()}
                 break
         return method(*args, **named)
 
     return spelled
+
+
+def _own_name(op: str, name: str, others: dict[str, str]) -> str:
+    if name == "dim" and op in _PAIRS_IN_TORCH:
+        raise TypeError(f"{op}: with dim= torch gives indices, too; axis= gives the values alone")
+    return others.get(name, name)

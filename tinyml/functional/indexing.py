@@ -306,6 +306,8 @@ def scatter_reduce(
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"scatter_reduce: there is no {reduce!r}; sum, prod, mean, amax, amin")
     check_tensors("scatter_reduce", x, index=index, src=src)
+    if reduce == "mean" and x.dtype is bool_:
+        raise DTypeError('scatter_reduce: bools have no "mean"; cast them')
     return _combined("scatter_reduce", x, dim, index, src, reduce, include_self)
 
 
@@ -327,7 +329,7 @@ def _combined(
     source, places = _filled(x, dim, source, index, nothing)
     ones, _ = _filled(x, dim, x._full(index.shape, 1, x.dtype), index, 0)
     count = x.zeros_like()._apply(mlops.Scatter(dim, Op.ADD), places, ones)
-    base = x if include_self else (count > 0).where(nothing, x)
+    base = x if include_self else (count > 0).where(x._full((), nothing, x.dtype), x)
     join = _COMBINED.get(reduce, Op.ADD)
     total = base._apply(mlops.Scatter(dim, join), places, source)
     if reduce != "mean":
