@@ -145,8 +145,8 @@ def test_between_devices(device: str) -> None:
     assert x.grad.tolist() == [3, 3]
 
 
-def test_an_axis_has_the_names_that_others_give_it() -> None:
-    """torch says dim and keepdim, numpy axis and keepdims."""
+def test_arguments_have_the_names_that_others_give_them() -> None:
+    """torch says dim and keepdim, numpy axis and keepdims, tinygrad k and min."""
     x = Tensor([[1.0, 3.0], [2.0, 0.0]])
     says: list[Callable[..., Tensor]] = [x.sum, x.var, x.logsumexp, x.all, x.softmax, x.argmax]
     says += [x.cumsum, lambda **k: x.cat(x, **k), lambda **k: Tensor.stack(x, x, **k)]
@@ -156,6 +156,10 @@ def test_an_axis_has_the_names_that_others_give_it() -> None:
             assert say(axis=axis).tolist() == say(dim=axis).tolist() == say(dims=axis).tolist()
     assert x.mean(dim=1, keepdims=True).shape == x.mean(axis=1, keepdim=True).shape == (2, 1)
     assert x.topk(1, axis=0, sorted=True)[0].tolist() == [[2.0, 3.0]]
+    assert x.triu(k=1).tolist() == x.triu(diagonal=1).tolist() == [[0.0, 3.0], [0.0, 0.0]]
+    for bounded in (x.clip(min=1, max=2), x.clip(1, 2), x.hardtanh(min=1, max=2)):
+        assert bounded.tolist() == [[1.0, 2.0], [2.0, 1.0]]
+    assert (-x).leaky_relu(negative_slope=0.5).tolist() == [[-0.5, -1.5], [-1.0, 0.0]]
     for pair_in_torch in (x.max, x.min, x.cummax, x.cummin):
         with pytest.raises(TypeError, match="axis= gives the values alone"):
             pair_in_torch(dim=0)  # type: ignore[call-arg]

@@ -128,18 +128,29 @@ def per_axis(value: Any, count: int, op: str, name: str, least: int = 1) -> tupl
 
 # ---- names of arguments that others know by another one ----
 
-_SPELLINGS = (("axis", "dim", "dims"), ("keepdim", "keepdims"), ("sorted_", "sorted"))
+_SPELLINGS = {
+    "axis": ("dim", "dims"),
+    "dim": ("axis", "dims", "dimension"),
+    "dims": ("axis", "dim"),
+    "keepdim": ("keepdims",),
+    "sorted_": ("sorted",),
+    "diagonal": ("k",),
+    "min_": ("min",),
+    "max_": ("max",),
+    "min_val": ("min",),
+    "max_val": ("max",),
+    "neg_slope": ("negative_slope",),
+}
 _PAIRS_IN_TORCH = ("max", "min", "cummax", "cummin")  # for whom dim= means values and indices
 
 
 def spelled_either_way(cls: _C) -> _C:
-    """Each method that takes an axis takes it as a dim, too, and so on: as torch and numpy do."""
+    """Each method that takes an axis takes it as a dim, too, and so on: as others spell it."""
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method):
             code = inspect.unwrap(method).__code__
             own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            groups = [(o, group) for group in _SPELLINGS for o in own if o in group]
-            others = {other: o for o, group in groups for other in group if other != o}
+            others = {other: o for o in own for other in _SPELLINGS.get(o, ())}
             if others:
                 setattr(cls, name, _spelled(method, others, name))
     return cls
