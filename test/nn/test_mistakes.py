@@ -194,7 +194,7 @@ def test_refused(
 def test_every_layer_and_optimizer_has_mistakes() -> None:
     made = {n for m in (nn, optim) for n, t in vars(m).items() if isinstance(t, type)}
     made &= {*nn.__all__, *(t.__name__ for t in optim.Optimizer.__subclasses__())}
-    aliases = {"BatchNorm2d"}
+    aliases = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d"}
     assert made - aliases <= set(everything()), made - set(everything())
 
 

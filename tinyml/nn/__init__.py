@@ -7,7 +7,9 @@ model is any object; `state.get_parameters` finds the parameters by walking its 
 from tinyml.nn import optim, state
 from tinyml.nn.layers import (
     BatchNorm,
+    BatchNorm1d,
     BatchNorm2d,
+    BatchNorm3d,
     Conv1d,
     Conv2d,
     ConvTranspose1d,
@@ -25,7 +27,9 @@ from tinyml.nn.layers import (
 
 __all__ = [
     "BatchNorm",
+    "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "Conv1d",
     "Conv2d",
     "ConvTranspose1d",

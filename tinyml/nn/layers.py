@@ -245,7 +245,7 @@ class BatchNorm:
         running.assign(average.cast(running.dtype))
 
 
-BatchNorm2d = BatchNorm
+BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm  # any number of axes
 
 
 def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
