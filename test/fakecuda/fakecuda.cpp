@@ -359,6 +359,25 @@ API CUresult cuMemcpyDtoH(void *target, CUdeviceptr source, size_t nbytes) {
   return copy_now(target, reinterpret_cast<void *>(source), nbytes);
 }
 
+// What the emulator takes for a tensor map; a card refuses what this refuses.
+API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                    void *address, const cuuint64_t *sizes,
+                                    const cuuint64_t *strides, const cuuint32_t *box,
+                                    const cuuint32_t *steps, CUtensorMapInterleave,
+                                    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                                    CUtensorMapFloatOOBfill) {
+  bool right = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 && rank == 3 && box[0] == 64 && box[2] == 1;
+  right = right && swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[1] >= 1 && box[1] <= 256;
+  for (int i = 0; i < 3; i++) right = right && steps[i] == 1 && sizes[i] >= 1;
+  for (int i = 0; i < 2; i++) right = right && strides[i] % 16 == 0 && strides[i];
+  if (!right || (uintptr_t)address % 16 || (uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
+  emu::BoxMap made = {emu::BOX_MAP, (uintptr_t)address, {sizes[0], sizes[1], sizes[2]},
+                      {strides[0], strides[1]}, {box[0], box[1]}, 2};
+  memset(map, 0, sizeof *map);
+  memcpy(map, &made, sizeof made);
+  return CUDA_SUCCESS;
+}
+
 API CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void *source, size_t nbytes,
                                CUstream stream) {
   Task task = copy_task(reinterpret_cast<void *>(target), source, nbytes);

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from tinyml import Tensor, device, dtype, trace
 from tinyml.cache import DiskCache, key
+from tinyml.codegen.cuda_text import HOPPER
 from tinyml.codegen.target import Target
 from tinyml.errors import (
     CompileError,
@@ -28,7 +29,7 @@ from tinyml.errors import (
     OutOfMemoryError,
 )
 from tinyml.faults import Fault
-from tinyml.program import Language, Program
+from tinyml.program import Box, Language, Program
 from tinyml.runtime import cuda
 from tinyml.runtime.compiler import build
 from tinyml.runtime.cuda import CudaMachine
@@ -418,6 +419,42 @@ def fault_in_a_graph() -> None:
     plan.run()
     raised(KernelError, m.synchronize, "illegal memory access", "last wait: wild")
     raised(KernelError, plan.run, "wild")
+
+
+COPY_BOX = """extern "C" __global__ void
+copy_box(float *out, const float *in, const tinyml_tensor_map *box0) {
+extern __shared__ __align__(1024) unsigned char tile[];
+__shared__ unsigned long long here;
+int t = threadIdx.x;
+if (t == 0) tinyml_mbarrier_init(&here, 1);
+__syncthreads();
+if (t == 0) {
+  tinyml_fence_map(box0);
+  tinyml_mbarrier_expect(&here, 2048);
+  tinyml_copy_box(tile, box0, 0, 8, 0, &here);
+}
+tinyml_mbarrier_wait(&here, 0);
+for (int i = t; i < 512; i += 128)  // floats, two pieces of two bytes each
+  out[i] = *(float *)(tile + (i * 4 ^ (i / 32 & 7) << 4));
+}"""
+
+
+def boxes() -> None:
+    """A card is told of an array before it copies boxes of it, also where it replays a graph."""
+    m = machine()
+    box = Box(1, 2, 0, (64, 32, 1), (128, 4096), (64, 16))
+    more = {"slots": 2, "block": (128, 1, 1), "shared": 2048, "boxes": (box,)}
+    (copy,) = m.load([Program("copy_box", Language.CUDA, (HOPPER,), COPY_BOX, **more)])
+    x, y, other = buffer(m, X), empty(m, 512), buffer(m, 3 * X)
+    plan = m.plan([(copy, [y.memory, x.memory])] * 3)
+    for run in range(4):
+        plan.rebind(2, 1, (other if run % 2 else x).memory)
+        plan.run()
+        same(y.read(), (3 * X if run % 2 else X)[256:768])
+        assert plan.replays_graph == (run > 0)
+    odd = replace(box, strides=(100, 4096))
+    (wrong,) = m.load([replace(copy.program, boxes=(odd,))])
+    raised(KernelError, lambda: wrong.launch([y.memory, x.memory]), "no tensor map for Box(slot=1")
 
 
 # ---------------------------------------------------------------- arrays of others

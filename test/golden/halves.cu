@@ -131,7 +131,7 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_d908723e(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_a62e9fb5(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);
@@ -142,8 +142,8 @@ extern "C" __global__ void __launch_bounds__(128) sum_mul_add_max_64x96_r128_d90
   const int i1t = ty / 32 % 2;
   const int i0q = ty / 4 % 8;
   const int i1q = ty % 4;
-  pack<float, 8> acc0 = {{0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
-  pack<float, 8> acc1 = {{0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
+  pack<float, 8> acc0 = {};
+  pack<float, 8> acc1 = {};
   for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
     tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
   }

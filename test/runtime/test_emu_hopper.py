@@ -98,7 +98,7 @@ for (int k = 0; k < 4; ++k) {{
 }}
 tinyml_wgmma_commit();
 tinyml_wgmma_wait<0>();
-tinyml_wgmma_hold(d);
+tinyml_wgmma_made(d);
 int row = t / 32 * 16 + t % 32 / 4;
 for (int i = 0; i < {sums}; ++i)
   out[(row + i / 2 % 2 * 8) * {columns} + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];"""

@@ -120,7 +120,7 @@ for (int k = 0; k < 4; ++k)
                                          tinyml_matrix(tile + 8192 + 2048 * k, 8192, 1024));
 tinyml_wgmma_commit();
 tinyml_wgmma_wait<0>();
-tinyml_wgmma_hold(d);
+tinyml_wgmma_made(d);
 tinyml_mbarrier_arrive(&empty);
 for (int i = 0; i < COLUMNS / 2; ++i) out[threadIdx.x * (COLUMNS / 2) + i] = d[i];"""
 

@@ -12,7 +12,6 @@ from tinyml.codegen.expr import (
     Fold,
     Load,
     Place,
-    Product,
     Require,
     Select,
     Stored,
@@ -23,6 +22,7 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.linear import TX
+from tinyml.codegen.matrices import Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk
 from tinyml.errors import TinymlError
 from tinyml.index import (
@@ -215,7 +215,7 @@ def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
         return alu(Op.CAST, body.dtype, _masked(body.operands[0], guards, axes))
     if isinstance(body, Product):
         a, b = (_masked(factor, guards, axes) for factor in (body.a, body.b))
-        made: Expr = Product(a, b, body.bound, body.lane)
+        made: Expr = Product(a, b, body.bound, body.lane, body.lanes)
         return made
     if isinstance(body, Alu) and body.op is Op.MUL and all(axes <= o.free for o in body.operands):
         return alu(Op.MUL, body.dtype, *(_masked(o, guards, axes) for o in body.operands))

@@ -52,7 +52,8 @@ def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> 
     head = [linearized.name, *str(k).splitlines()]
     renderer = CRenderer if target.language is Language.C else CudaRenderer
     draft = renderer(linearized).render("NAME", head, spent)
-    key = hashlib.sha256("\n".join((*draft.prelude, draft.source)).encode()).hexdigest()[:8]
+    whole = "\n".join((*draft.prelude, draft.source, *map(str, draft.boxes)))
+    key = hashlib.sha256(whole.encode()).hexdigest()[:8]
     name = f"{linearized.name}_{key}"
     return replace(draft, name=name, source=draft.source.replace("NAME(", f"{name}(", 1))
 

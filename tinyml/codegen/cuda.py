@@ -19,24 +19,17 @@ from tinyml.codegen.cuda_text import (
     ON_LANES,
     PACK,
     REQUIRE,
+    SWIZZLED,
     TOGETHER,
     lane_functions,
     product_of,
 )
-from tinyml.codegen.expr import (
-    Bundle,
-    Expr,
-    Fragment,
-    Load,
-    Name,
-    Part,
-    Place,
-    Product,
-    Stored,
-    Wide,
-)
+from tinyml.codegen.cuda_warpgroups import WarpgroupRenderer
+from tinyml.codegen.expr import Expr, Load, Name, Part, Place, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
+from tinyml.codegen.matrices import Bundle, Fragment, Product
+from tinyml.codegen.panels import BYTES, PIECE
+from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Text, binary, register, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, linear
@@ -58,7 +51,7 @@ LIBM = {
 LARGE = 2**31 - 1
 
 
-class CudaRenderer(Renderer):
+class CudaRenderer(WarpgroupRenderer):
     """LinearKernel to CUDA C."""
 
     language = Language.CUDA
@@ -72,6 +65,7 @@ class CudaRenderer(Renderer):
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
         self.prelude[PACK] = None
+        self.panels = {local.name for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
                 self.prelude[HEADERS[dtype.name]] = None
@@ -86,8 +80,8 @@ class CudaRenderer(Renderer):
             parameters.append(f"{const}{TYPES[dtype.name]} *__restrict__ slot{slot}")
         if self.faults:
             parameters.append("long long *fault")
-        threads = prod(self.k.block)
-        bounds = f"__launch_bounds__({threads})"
+        parameters += [f"const tinyml_tensor_map *box{n}" for n in range(len(self.boxes()))]
+        bounds = f"__launch_bounds__({prod(self.launched())})"
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
 
     def body(self) -> Iterator[str]:
@@ -100,8 +94,9 @@ class CudaRenderer(Renderer):
     def _body(self) -> Iterator[str]:
         offset = 0
         if self.k.locals:
-            yield "  extern __shared__ __align__(16) unsigned char tinyml_shared[];"
-        for local in self.k.locals:
+            alignment = max(map(_alignment, self.k.locals))
+            yield f"  extern __shared__ __align__({alignment}) unsigned char tinyml_shared[];"
+        for local in sorted(self.k.locals, key=_alignment, reverse=True):
             kind = TYPES[local.dtype.name]
             place = f"tinyml_shared + {offset}" if offset else "tinyml_shared"
             yield f"  {kind} *const {local.name} = ({kind} *)({place});"
@@ -240,14 +235,24 @@ class CudaRenderer(Renderer):
         return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
 
     def put_tile(self, put: ir.PutTile) -> Iterator[str]:
-        place = f"{put.tile}[{self._position(put.index)}]"
+        place = self._in_tile(put.tile, put.index)
         text = self.text(put.value)
         if put.op is not None:
             text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
         yield self.guarded(put.valid, f"{place} = {self._bits_of(text, put.dtype)[0]};")
 
     def stored(self, e: Stored, lanes: int) -> Text:
-        return self._value_of(f"{e.name}[{self._position(e.index)}]", e.dtype)
+        return self._value_of(self._in_tile(e.name, e.index), e.dtype)
+
+    def _in_tile(self, tile: str, index: Linear) -> str:
+        return f"{tile}[{self._place_in(tile, index)[0]}]"
+
+    def _place_in(self, tile: str, index: Linear) -> Text:
+        place = self.index(index)
+        if tile not in self.panels:
+            return place
+        self.prelude[SWIZZLED] = None
+        return f"swizzled({place[0]})", ATOM
 
     # ---- matrix products ----
 
@@ -256,16 +261,15 @@ class CudaRenderer(Renderer):
             case ir.Let(name, Fragment() | Bundle() as held):
                 self.prelude[FRAGMENTS] = self.prelude[FRAGMENT] = None
                 yield f"const fragment {name.name} = {self._held(held)};"
-            case ir.Declare(name, value) if name.lanes > 1:
-                start = ", ".join([self.value(value)] * name.lanes)
-                yield f"{self.type_of(name)} {name.name} = {{{{{start}}}}};"
-            case ir.Update(name, Op.ADD, Product(a=a, b=b)):
+            case ir.Declare(name) if name.lanes > 1:  # sums
+                yield f"{self.type_of(name)} {name.name} = {{}};"
+            case ir.Update(name, Op.ADD, Product(a=a, b=b) as e) if not e.of_warpgroup:
                 self.prelude[product_of(a.dtype)] = None
                 operands = ", ".join([name.name, self.value(a), self.value(b)])
                 yield f"add_product_{a.dtype.name}({operands});"
             case ir.Copy(tile=tile, slot=slot, valid=valid, when=when):
                 self.prelude[FRAGMENTS] = None
-                places = f"{tile} + {wrap(self.index(instr.index), 12)}"
+                places = f"{tile} + {wrap(self._place_in(tile, instr.index), 12)}"
                 places += f", slot{slot} + {wrap(self.index(instr.position), 12)}"
                 condition = f", {self.condition(valid)[0]}" if valid else ""
                 ending = "_or_zero" if valid else ""
@@ -407,5 +411,10 @@ def _unsigned(dtype: DType) -> str:
     return "unsigned long long" if dtype.itemsize == 8 else "unsigned"
 
 
+def _alignment(local: ir.Local) -> int:
+    return PIECE * BYTES if local.panels else 16
+
+
 def _aligned(local: ir.Local) -> int:
-    return -(-local.size * local.dtype.itemsize // 16) * 16
+    alignment = _alignment(local)
+    return -(-local.size * local.dtype.itemsize // alignment) * alignment

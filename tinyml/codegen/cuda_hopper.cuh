@@ -63,6 +63,11 @@ __device__ __forceinline__ void tinyml_copy_box(void *shared, const tinyml_tenso
       : "memory");
 }
 
+// Before the first copy by a map that the host has written to global memory.
+__device__ __forceinline__ void tinyml_fence_map(const tinyml_tensor_map *map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}
+
 // What this thread has put into shared memory is seen by products and by bulk copies to come.
 __device__ __forceinline__ void tinyml_fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -99,6 +104,12 @@ template <int count>
 __device__ __forceinline__ void tinyml_wgmma_hold(float (&sums)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// The same where all products have been waited for.
+template <int count>
+__device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
+  tinyml_wgmma_hold(sums);
 }
 
 // d (64 x N) += a (64 x 16) @ b (16 x N), sums in float32, done when they are waited for. Thread t

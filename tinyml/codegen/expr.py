@@ -11,9 +11,7 @@
                                                  a number where a condition does not hold
            | Wide(slot, position, valid, lanes)  elements side by side, in one access
            | Part(wide, lane)                    one of them, or of what is side by side else
-           | Product(a, b, bound, lane)          a lane's share of a product of matrices, summed
-           | Fragment(name, index, crosswise)    a lane's share of a matrix in a tile
-           | Bundle(expr*)                       values side by side
+           | held                                what lanes hold of matrices: matrices.py
            | Name(name, lanes)                   a local variable (after linearize)
 
 Equal expressions are one object. `free` are the axes an expression depends on.
@@ -25,7 +23,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from tinyml.dtype import DType, bool_, float32, from_text
+from tinyml.dtype import DType, bool_, from_text
 from tinyml.faults import Fault
 from tinyml.graph import Interned, toposort
 from tinyml.index import (
@@ -173,44 +171,19 @@ class Part(Expr):
         self._of((wide,))
 
 
-class Product(Expr):
-    """The lane's share of the 16 x 16 sums of products that the 32 lanes of a warp make together.
+class Held(Expr):
+    """What lanes hold of matrices, or of a product of such: see matrices.py."""
 
-    `a` and `b` are elements along the bound axes: rows, columns, and what is summed over. Once it
-    is placed (see fragments.py) nothing is bound, and they are what the lane holds of both.
-    """
+    __slots__ = ("lanes",)
+    lanes: int
 
-    __slots__ = ("a", "b", "bound", "lane")
-    lanes = 8
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        """The same of other operands, with axes replaced."""
+        raise NotImplementedError
 
-    def __init__(self, a: Expr, b: Expr, bound: tuple[Axis, ...], lane: tuple[Axis, Axis]) -> None:
-        self.a, self.b, self.bound, self.lane, self.dtype = a, b, bound, lane, float32
-        self.free = a.free.union(b.free).difference(bound).union(lane)
-        self._of((a, b))
-
-
-class Fragment(Expr):
-    """16 bytes of a lane out of the four 8 x 8 matrices whose rows the lanes' indices are.
-
-    Along the rows, or `crosswise`: mirrored at the diagonal.
-    """
-
-    __slots__ = ("after", "crosswise", "index", "lanes", "name")
-
-    def __init__(self, name: str, dtype: DType, index: Linear, after: Axis, crosswise: bool):
-        self.name, self.dtype, self.index, self.after = name, dtype, index, after
-        self.crosswise, self.lanes = crosswise, 16 // dtype.itemsize
-        self.free = index.free | {after}
-        self._of(())
-
-
-class Bundle(Expr):
-    __slots__ = ("lanes", "values")
-
-    def __init__(self, values: tuple[Expr, ...]) -> None:
-        self.values, self.dtype, self.lanes = values, values[0].dtype, len(values)
-        self.free = frozenset[Axis]().union(*[v.free for v in values])
-        self._of(values)
+    def written(self, sources: list[str]) -> str:
+        """Its text, given that of its operands."""
+        raise NotImplementedError
 
 
 class Name(Expr):
@@ -228,7 +201,7 @@ def _free(position: Linear, valid: Valid) -> frozenset[Axis]:
 
 def lanes_of(e: Expr) -> int:
     """How many values a value is; 0 if that is for its axes to say."""
-    return e.lanes if isinstance(e, (Wide, Name, Fragment, Bundle, Product)) else 0
+    return e.lanes if isinstance(e, (Wide, Name, Held)) else 0
 
 
 def lookups(index: Linear | None, valid: Valid) -> tuple[Looked, ...]:
@@ -283,7 +256,7 @@ def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
 
 def _substituted(e: Expr, known: Image, done: Mapping[Expr, Expr], walked: Walked | None) -> Expr:
     match e:
-        case Alu() | Product() | Bundle():
+        case Alu():
             return with_sources(e, tuple([done[s] for s in e.sources]))
         case Load():
             valid = substitute_valid(e.valid, known)
@@ -300,9 +273,8 @@ def _substituted(e: Expr, known: Image, done: Mapping[Expr, Expr], walked: Walke
         case Stored():
             outside = tuple((moved(r, known), n) for r, n in e.outside)
             return Stored(e.name, e.dtype, e.index.substitute(known), e.after, outside)
-        case Fragment():
-            index = e.index.substitute(known)
-            return Fragment(e.name, e.dtype, index, e.after, e.crosswise)
+        case Held():
+            return e.again(tuple([done[s] for s in e.sources]), known)
         case Wide():
             valid = substitute_valid(e.valid, known)
             if valid is None:
@@ -327,10 +299,8 @@ def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
             return Fold(e.op, sources[0], e.axes)
         case Part():
             return Part(sources[0], e.lane)
-        case Product():
-            return Product(sources[0], sources[1], e.bound, e.lane)
-        case Bundle():
-            return Bundle(sources)
+        case Held():
+            return e.again(sources, {})
         case Select():
             _, valid = _relooked(ZERO, e.valid, sources[2:])
             return Select(valid, sources[0], sources[1])
@@ -465,12 +435,8 @@ def _text(e: Expr, known: Mapping[Expr, str]) -> str:
             return f"{known[e.wide]}.{e.lane}"
         case Name():
             return e.name
-        case Product():
-            return f"({known[e.a]} @ {known[e.b]})"
-        case Fragment():
-            return f"{e.name}[{e.index}]{' crosswise' * e.crosswise}x{e.lanes}"
-        case Bundle():
-            return f"[{', '.join(known[v] for v in e.values)}]"
+        case Held():
+            return e.written([known[s] for s in e.sources])
         case Select():
             return f"({known[e.value]}{_conditions(e.valid)} else {known[e.other]})"
         case Fold():

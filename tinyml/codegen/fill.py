@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
+from tinyml.codegen.boxes import boxed
+from tinyml.codegen.change import OptError
 from tinyml.codegen.expr import Expr, Load, substitute
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.scope import Known, Scope
 from tinyml.codegen.tiles import by_stride, guarded
 from tinyml.codegen.wide_stores import wide_loads
+from tinyml.dtype import uint64
 from tinyml.graph import toposort
 from tinyml.index import (
+    ZERO,
     Axis,
     Linear,
     Valid,
@@ -59,11 +63,19 @@ class Filler:
             else:
                 self._by_value(scope, tile, value, index, order, when, later)
 
-    def begin(self, scope: Scope, axis: Axis, known: Known, tiles: list[Tile]) -> None:
-        """Before a loop over `axis`: what tiles that are filled ahead hold at its first steps.
+    def begin(self, scope: Scope, begin: ir.Begin, known: Known, tiles: list[Tile]) -> None:
+        """Before a loop: what tiles that are filled ahead hold at its first steps.
 
         Where an earlier loop has filled them, all have to be done with what it read.
         """
+        axis = tiles[0].after
+        if tiles[0].bulk:
+            if axis in self.begun or scope.parent is not None:  # phases are counted from 0
+                raise OptError(f"cannot copy boxes ahead of {axis.name}: the loop is in another")
+            self.begun.add(axis)
+            copies = _boxes(tiles, {**known, axis: linear(axis)})
+            scope.instrs.insert(0, ir.Produce(begin, tiles[0].stages, copies))
+            return
         if axis in self.begun or scope.parent is not None:
             scope.instrs += [ir.Await(0), ir.Barrier()]
         self.begun.add(axis)
@@ -78,7 +90,11 @@ class Filler:
         answer is the end of the step.
         """
         axis, ahead = tiles[0].after, tiles[0].stages - 1
-        inner.instrs += [ir.Await(ahead - 1), ir.Barrier()]
+        if tiles[0].bulk:
+            step, stages = known[axis], tiles[0].stages
+            inner.instrs.append(ir.AwaitBoxes(axis, step, stages, _boxes(tiles, known)))
+            return [ir.Release(axis, step - 1, stages)]  # whose products are made
+        inner.instrs += [ir.Await(ahead - 1), *fences(tiles), ir.Barrier()]
         further = known[axis] + ahead
         there = both([inside(further, 0, axis.size - 1)]) or ()
         later: list[Instr] = []
@@ -154,6 +170,30 @@ class Filler:
         step = Axis(f"c_{tile.name}", -(-count // self.threads))
         at = linear(step) * self.threads + self.number
         return step, at, both([inside(at, 0, count - 1)], when) or ()
+
+
+def held(tiles: Sequence[Tile]) -> Iterator[ir.Local]:
+    """Where tiles are."""
+    for tile in tiles:
+        yield ir.Local(tile.name, tile.value.dtype, tile.size, tile.panels)
+    for axis, stages in dict.fromkeys((t.after, t.stages) for t in tiles if t.bulk):
+        yield from (ir.Local(f"{name}_{axis.name}", uint64, stages) for name in (ir.FULL, ir.EMPTY))
+
+
+def _boxes(tiles: Iterable[Tile], known: Known) -> tuple[ir.BoxCopy, ...]:
+    copies = []
+    for tile in tiles:
+        found = boxed(tile)
+        assert found is not None
+        x, y, z = (i.substitute(known) for i in found.at)
+        index = tile.index.substitute({**known, **dict.fromkeys(tile.axes, ZERO)})
+        copies.append(ir.BoxCopy(tile.name, index, found.box, (x, y, z), found.panels))
+    return tuple(copies)
+
+
+def fences(tiles: Iterable[Tile]) -> list[Instr]:
+    """What comes before the barrier behind which tiles are read."""
+    return [ir.Fence()] if any(tile.panels for tile in tiles) else []
 
 
 def _add(scope: Scope, step: Axis, inner: Scope) -> None:

@@ -14,6 +14,12 @@ A factor may itself be made of sums of products with the same rows, as softmax(q
 of v. A lane holds of those sums what it has to hold of the factor: they never leave registers. What
 is folded along their columns (a largest, a sum) is folded by each lane, then across four of them.
 
+A warpgroup multiplies 64 x 16 by 16 x n elements at once, out of panels (panels.py). Of the sums
+each of its four warps has 16 rows, whose lanes hold of each 8 columns what they hold above: h and p
+below 2, g below n / 8, four warps more.
+
+    WARPGROUP       i0 -> i0, i0w, i0h, i0q    i1 -> i1, i1h, i1q, i1p    r0 -> r0
+
 k is 16 for halves; 8 for floats, of which tensor cores take the upper 19 bits. Numbers of lanes
 and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
 """
@@ -25,20 +31,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tinyml.codegen.change import Change, OptError
-from tinyml.codegen.expr import (
-    Alu,
-    Bundle,
-    Expr,
-    Fold,
-    Fragment,
-    Part,
-    Product,
-    Stored,
-    substitute,
-)
+from tinyml.codegen.expr import Alu, Expr, Fold, Part, Stored, substitute
 from tinyml.codegen.keep import divided_last
 from tinyml.codegen.linear import TX
+from tinyml.codegen.matrices import Bundle, Fragment, Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, rewritten
+from tinyml.codegen.panels import matrix
 from tinyml.codegen.tiles import reading
 from tinyml.dtype import float32
 from tinyml.graph import toposort
@@ -47,6 +45,8 @@ from tinyml.ops import Op
 
 EDGE = 16  # rows and columns of the sums of a warp
 WARP = 32
+WARPS = 4  # of a warpgroup
+COLUMNS = (64, 128, 256)  # of what a warpgroup multiplies at once
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,20 @@ def _exactly(factor: Expr) -> Expr:
 
 
 def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
-    """The fold over `axis` made of matrix products, `depth` steps of it in each."""
+    """The fold over `axis` made of matrix products by warps, `depth` steps of it in each."""
+    return _multiplied(nest, axis, (EDGE, EDGE, depth))
+
+
+def warpgroup(nest: LoopNest, axis: Axis, columns: int) -> LoopNest:
+    """The fold over `axis` made of matrix products by warpgroups, so many columns in each."""
+    if columns not in COLUMNS:
+        raise OptError(f"cannot multiply {columns} columns at once: there are {COLUMNS}")
+    return _multiplied(nest, axis, (WARPS * EDGE, columns, EDGE))
+
+
+def _multiplied(nest: LoopNest, axis: Axis, shape: tuple[int, int, int]) -> LoopNest:
+    """The fold over `axis` made of products of so many rows, columns and steps."""
+    depth = shape[2]
     one = divided_last(nest.nests[0])
     found = sides_of(one) if len(nest.nests) == 1 else None
     inner = sides_within(one, found) if found is not None else None
@@ -143,26 +156,31 @@ def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
         raise OptError(f"cannot multiply {found.a.dtype} by {found.b.dtype} {depth} at a time")
     if not {axis} <= found.a.free & found.b.free:
         raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
-    whole = (found.rows, EDGE), (found.columns, EDGE), (axis, depth)
+    if inner and shape[0] > EDGE:
+        raise OptError(f"cannot make matrix products over {axis.name}: warps keep what they make")
+    whole = zip((found.rows, found.columns, axis), shape, strict=True)
     for changed, step in (*whole, *((sides.longest, depth) for sides in inner)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
             raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
-    return _Fragments(found, axis, depth).nest(nest, one, inner)
+    return _Fragments(found, axis, shape).nest(nest, one, inner)
 
 
 class _Fragments:
-    """The axes that FRAGMENT makes."""
+    """The axes that FRAGMENT and WARPGROUP make."""
 
-    def __init__(self, found: Sides, axis: Axis, depth: int) -> None:
+    def __init__(self, found: Sides, axis: Axis, shape: tuple[int, int, int]) -> None:
         rows, columns = found.rows, found.columns
-        self.found, self.axis, self.depth = found, axis, depth
+        self.found, self.axis, self.shape = found, axis, shape
         self.high, self.q = Axis(f"{rows.name}h", 2), Axis(f"{rows.name}q", 8)
-        self.r = Axis(f"{columns.name}q", 4)
-        self.outer = Axis(rows.name, rows.size // EDGE), Axis(columns.name, columns.size // EDGE)
+        self.r, self.warp = Axis(f"{columns.name}q", 4), Axis(f"{rows.name}w", shape[0] // EDGE)
+        self.outer = (
+            Axis(rows.name, rows.size // shape[0]),
+            Axis(columns.name, columns.size // shape[1]),
+        )
 
     def nest(self, nest: LoopNest, one: Nest, inner: list[Sides]) -> LoopNest:
         rows, columns, (high, q, r) = self.found.rows, self.found.columns, self._lane
-        (g, _, p) = across = self._across(columns)
+        (g, _, p) = across = self._across(columns, self.shape[1])
         kinds = dict(nest.kinds)
         for sides in inner:
             one = reading(one, sides.fold, self._share(sides, sides.longest, "e"))
@@ -174,11 +192,14 @@ class _Fragments:
             found = sides_of(one)
             assert found is not None
         one = reading(one, found.fold, self._share(found, self.axis, "f"))
-        index = {rows: linear(self.outer[0]) * EDGE + linear(high) * 8 + linear(q)}
+        row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
+        index = {rows: linear(self.outer[0]) * self.shape[0] + row}
         index[columns] = _column(self.outer[1], across)
         listed = {rows: self.outer[:1], columns: self.outer[1:]}
         changed = Change(index, listed, {}).nest(one)
-        changed = replace(changed, rows=(*changed.rows, high, g, q, r, p))
+        warps = (self.warp,) if self.warp.size > 1 else ()
+        changed = replace(changed, rows=(*changed.rows, *warps, high, g, q, r, p))
+        kinds.update(dict.fromkeys(warps, Kind.THREAD))
         kinds.update({high: Kind.UNROLL, g: Kind.UNROLL, p: Kind.LANE})
         kinds.update({q: Kind.THREAD, r: Kind.THREAD})
         return replace(nest, nests=(changed,), kinds=tuple(kinds.items()))
@@ -201,33 +222,34 @@ class _Fragments:
     def _lane(self) -> tuple[Axis, Axis, Axis]:
         return self.high, self.q, self.r
 
-    def _across(self, columns: Axis) -> tuple[Axis, Axis, Axis]:
-        """What walks 16 columns."""
-        return Axis(f"{columns.name}h", 2), self.r, Axis(f"{columns.name}p", 2)
+    def _across(self, columns: Axis, count: int = EDGE) -> tuple[Axis, Axis, Axis]:
+        """What walks so many columns."""
+        return Axis(f"{columns.name}h", count // 8), self.r, Axis(f"{columns.name}p", 2)
 
     def _share(self, found: Sides, axis: Axis, mark: str) -> Expr:
         """That of the sums whose row and column it is, where a lane holds it."""
-        steps = Axis(axis.name, axis.size // self.depth)
-        sizes = (found.rows, EDGE), (found.columns, EDGE), (axis, self.depth)
+        (down, along, depth), warps = self.shape, (self.warp,) if self.warp.size > 1 else ()
+        steps = Axis(axis.name, axis.size // depth)
+        sizes = (found.rows, down), (found.columns, along), (axis, depth)
         bound = tuple(Axis(a.name + mark, size) for a, size in sizes)
-        wholes = linear(found.rows) // EDGE, linear(found.columns) // EDGE, linear(steps)
+        wholes = linear(found.rows) // down, linear(found.columns) // along, linear(steps)
         index = {
             old: whole * within.size + linear(within)
             for (old, _), whole, within in zip(sizes, wholes, bound, strict=True)
         }
         a, b = substitute(found.a, index), substitute(found.b, index)
-        product: Expr = Product(a, b, bound, (self.q, self.r))
+        product: Expr = Product(a, b, bound, (self.q, self.r, *warps), along // 2)
         others = tuple(x for x in found.fold.axes if x is not axis)
         last = (steps,) if steps.size > 1 else ()
         fold: Expr = Fold(Op.ADD, product, (*others, *last))
-        row, column = linear(found.rows) % EDGE, linear(found.columns) % EDGE
+        row, column = linear(found.rows) % EDGE, linear(found.columns) % along
         share: Expr = Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
         return share
 
 
 def _column(whole: Axis, across: tuple[Axis, Axis, Axis]) -> Linear:
     g, r, p = map(linear, across)
-    return linear(whole) * EDGE + g * 8 + r * 2 + p
+    return linear(whole) * (8 * across[0].size) + g * 8 + r * 2 + p
 
 
 def products_of(nest: LoopNest) -> list[Product]:
@@ -279,8 +301,11 @@ def placed(one: Nest) -> Nest:
         if not (isinstance(e, Product) and e.bound):
             return None
         rows, columns, steps = e.bound
-        a, b = _held(e, e.a, rows, steps, 0), _held(e, e.b, columns, steps, 1)
-        made: Expr = Product(a, b, (), e.lane)
+        if e.of_warpgroup:
+            a, b = matrix(e.a, rows, steps), matrix(e.b, columns, steps)
+        else:
+            a, b = _held(e, e.a, rows, steps, 0), _held(e, e.b, columns, steps, 1)
+        made: Expr = Product(a, b, (), e.lane, e.lanes)
         return made
 
     if not any(isinstance(e, Product) for e in one.exprs):
@@ -299,7 +324,7 @@ def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -
                 made: Expr = Fragment(operand.name, operand.dtype, at, operand.after, crosswise)
                 return made
     count = 16 // operand.dtype.itemsize
-    q, r = map(linear, product.lane)
+    q, r = map(linear, product.lane[:2])
     where = [PLACES[count][side](n, q, r) for n in range(count)]
     gathered: Expr = Bundle(tuple(substitute(operand, {edge: x, steps: k}) for x, k in where))
     return gathered
@@ -322,7 +347,7 @@ def _row_of_lane(
 
     Matrices 0 to 3 are registers 0 to 3: for a rows change first, for b steps.
     """
-    q, r = map(linear, product.lane)
+    q, r = map(linear, product.lane[:2])
     lane = q * 4 + r
     in_row, odd, upper = lane % 8, lane // 8 % 2, lane // 16
     half = steps.size // 2

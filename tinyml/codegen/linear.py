@@ -17,6 +17,13 @@
              | Copy(tile, index, slot, position, valid, when)
                                                   16 bytes to a tile, under way until waited for
              | Commit() | Await(groups)           ends a group of copies; waits for all but so many
+             | Produce(begin, stages, copy*)      a warp has boxes copied to tiles, for all steps
+             | AwaitBoxes(step, stages, copy*)    until those of this step have come
+             | Release(step, stages)              they may be overwritten
+             | Fence()                            what was put into panels may be multiplied
+             | BeginProducts(name*) | EndProducts() | AwaitProducts(name*, left)
+                                                  a group of products of warpgroups; until all
+                                                  groups but so many are made
              | Barrier()                          all threads of the block wait for each other
 
 A value that depends on a LANE axis is a vector; names say how many lanes they have.
@@ -24,8 +31,9 @@ A value that depends on a LANE axis is a vector; names say how many lanes they h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tinyml.codegen.expr import Expr, Name, place_text
 from tinyml.dtype import DType
@@ -34,7 +42,9 @@ from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid
 from tinyml.lazy import Shape
 from tinyml.ops import SIGN, Op
+from tinyml.program import Box
 
+FULL, EMPTY = "full", "empty"  # barriers in shared memory, one per stage of tiles
 TX = "tx"  # the thread axis along which folds are combined; rows are walked by the others
 
 
@@ -166,6 +176,80 @@ class Await:
 
 
 @dataclass(frozen=True)
+class BoxCopy:
+    """Boxes side by side along x, the first of them `at` x, y, z, copied to panels of a tile."""
+
+    tile: str
+    index: Linear
+    box: Box
+    at: tuple[Linear, Linear, Linear]
+    panels: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.panels * prod(self.box.box) * self.box.itemsize
+
+
+@dataclass(frozen=True)
+class Produce:
+    """At each step of a loop, a warp of its own has boxes copied, into one of so many stages.
+
+    Where a stage was used before, it waits for its release. The other threads go on at once.
+    """
+
+    begin: Begin
+    stages: int
+    copies: tuple[BoxCopy, ...]
+
+
+@dataclass(frozen=True)
+class AwaitBoxes:
+    """Until the boxes of a step of `axis` have come."""
+
+    axis: Axis
+    step: Linear
+    stages: int
+    copies: tuple[BoxCopy, ...]
+
+
+@dataclass(frozen=True)
+class Release:
+    """This thread is done with the boxes of a step of `axis`."""
+
+    axis: Axis
+    step: Linear
+    stages: int
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What this thread has put into panels may be multiplied, once all have come to a barrier."""
+
+
+@dataclass(frozen=True)
+class BeginProducts:
+    """Products of warpgroups are added to these sums from here on."""
+
+    names: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
+class EndProducts:
+    pass
+
+
+@dataclass(frozen=True)
+class AwaitProducts:
+    """Until all groups but so many are made: what they multiplied may be overwritten.
+
+    If none is left, the sums may be used.
+    """
+
+    names: tuple[Name, ...]
+    left: int
+
+
+@dataclass(frozen=True)
 class Barrier:
     pass
 
@@ -185,6 +269,13 @@ Instr = (
     | Copy
     | Commit
     | Await
+    | Produce
+    | AwaitBoxes
+    | Release
+    | Fence
+    | BeginProducts
+    | EndProducts
+    | AwaitProducts
     | Barrier
 )
 
@@ -205,11 +296,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Local:
-    """An array in shared memory (CUDA) or on the stack (C)."""
+    """An array in shared memory (CUDA) or on the stack (C); in `panels`, see panels.py."""
 
     name: str
     dtype: DType
     size: int
+    panels: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,6 +316,11 @@ class LinearKernel:
     @property
     def blocks(self) -> int:
         return sum(part.blocks for part in self.parts)
+
+    @property
+    def produced(self) -> tuple[Produce, ...]:
+        """What warps of their own do, beside the threads of the block."""
+        return tuple(i for part in self.parts for i in part.instrs if isinstance(i, Produce))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -271,6 +368,12 @@ def _text(instr: Instr) -> str:
             return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
         case PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
             return f"{tile}[{place_text(index, valid, {})}] {_assigned(op)} {_bare(value)}"
+    return _ahead_text(instr)
+
+
+def _ahead_text(instr: Instr) -> str:
+    """What is begun before it is needed, and what waits for it."""
+    match instr:
         case Fetch(slot, position):
             return f"fetch slot{slot}[{position}]"
         case Copy(tile=tile, index=index, slot=slot, position=position, valid=valid, when=when):
@@ -278,9 +381,25 @@ def _text(instr: Instr) -> str:
             return f"copy {tile}[{target}] = slot{slot}[{place}]x{instr.lanes}"
         case Await(groups):
             return f"await all but {groups} groups of copies"
-        case Barrier() | Commit():
+        case Produce(begin, stages, copies):
+            return f"a warp, {_text(begin)} {', '.join(map(_box_text, copies))} in {stages} stages"
+        case AwaitBoxes(axis, step, _, copies):
+            return f"await {', '.join(map(_box_text, copies))} of {axis.name} = {step}"
+        case Release(axis, step):
+            return f"release the boxes of {axis.name} = {step}"
+        case BeginProducts(names):
+            return f"begin products in {', '.join(n.name for n in names)}"
+        case AwaitProducts(names, left):
+            return f"await {', '.join(n.name for n in names)}, all but {left} groups of products"
+        case Barrier() | Commit() | Fence() | EndProducts():
             return type(instr).__name__.lower()
     return str(instr)
+
+
+def _box_text(copy: BoxCopy) -> str:
+    x, y, z = copy.at
+    shape = "x".join(map(str, (copy.panels, *copy.box.box[::-1])))
+    return f"{copy.tile}[{copy.index}] = slot{copy.box.slot}[{x}, {y}, {z}]x{shape}"
 
 
 def _assigned(op: Op | None) -> str:
@@ -301,6 +420,16 @@ def _bare(value: Expr) -> str:
         if depth == 0:  # where the first parenthesis ends, if the text begins with one
             return text[1:-1] if 0 < n == len(text) - 1 else text
     return text
+
+
+def end_of(instrs: Sequence[Instr], begin: int) -> int:
+    """Where the loop ends that begins at a place."""
+    depth = 0
+    for at in range(begin, len(instrs)):
+        depth += isinstance(instrs[at], Begin) - isinstance(instrs[at], End)
+        if not depth:
+            return at
+    raise VerifyError(f"{instrs[begin]} has no end")
 
 
 def verify(k: LinearKernel) -> None:
@@ -336,7 +465,7 @@ def _used(instr: Instr) -> Iterator[str]:
             values = (source,)
         case AcrossThreads(name):
             values = (name,)
-        case AcrossBlocks(names):
+        case AcrossBlocks(names) | BeginProducts(names) | AwaitProducts(names):
             values = names
         case Put(values=stored):
             values = stored

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby
 from math import prod
 
 from tinyml.codegen import crop
@@ -23,18 +23,19 @@ from tinyml.codegen.expr import (
     Name,
     Part,
     Place,
-    Product,
     const,
     lanes_of,
     substitute,
     with_sources,
 )
-from tinyml.codegen.fill import Filler
+from tinyml.codegen.fill import Filler, fences, held
 from tinyml.codegen.fragments import placed
+from tinyml.codegen.group_products import grouped
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold, joined
+from tinyml.codegen.matrices import Matrix, Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, in_turn, stepped, worth_naming
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn, worth_naming
 from tinyml.codegen.tiles import by_stride, names_read
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
@@ -58,8 +59,8 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
         emitter = _Emitter(nest, number, (along_x, along_y), vectors)
         grid = (*nest.parts(one), *nest.grid(one))
-        parts.append(ir.Part(grid, tuple(group), emitter.nest(placed(one))))
-        tiles += [Local(t.name, t.value.dtype, t.size) for t in one.tiles]
+        parts.append(ir.Part(grid, tuple(group), grouped(emitter.nest(placed(one)))))
+        tiles += held(one.tiles)
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
     return LinearKernel(
         nest.name, tuple(parts), nest.slots, (along_x, along_y), tuple(tiles), lanes
@@ -238,15 +239,15 @@ class _Emitter:
     ) -> None:
         filled = self._filled(loops.whole(axis))
         ahead = any(tile.stages > 1 for tile in filled)
+        begin = self._begin(scope, axis, loops, known)
         if ahead and axis is loops.whole(axis):
-            self.filler.begin(scope, axis, known, filled)
+            self.filler.begin(scope, begin, known, filled)
         inner = Scope(scope.bound | {axis}, scope)
         later = self._fill_step(inner, axis, loops, known)
         self._open(inner, loops.without(axis), known, enter, body)
         inner.instrs += later
         if filled and not ahead and prod(self.block) > 1:
             inner.instrs.append(ir.Barrier())  # before the next step fills the tile again
-        begin = self._begin(scope, axis, loops, known)
         scope.instrs += [begin, *inner.instrs, ir.End(axis)]
         for start in begin.starts if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
@@ -318,7 +319,7 @@ class _Emitter:
             self._folds(inner, [substitute(body, known) for body in bodies])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
-            values = list(crop.changing(folds, self._steps(known, unrolled)))
+            values = list(crop.changing(folds, every_step(known, unrolled)))
             self._folds(inner, [value for _, _, value in values])
             for n, number, value in values:
                 rest = rests[n] if lane is not None and lane in known else None
@@ -330,15 +331,11 @@ class _Emitter:
         # the parts of a loop have one beginning
         begun = [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]
         if begun:
-            self.filler.begin(scope, begun[0].after, {}, begun)
+            self.filler.begin(scope, ir.Begin(begun[0].after), {}, begun)
         with self.ahead.in_loop():
             long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
-
-    def _steps(self, known: Known, unrolled: list[Axis]) -> list[Known]:
-        every = product(*(range(a.size) for a in unrolled))
-        return [stepped(known, unrolled, steps) for steps in every]
 
     def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
         size = lane.size if lane is not None else self._lanes(fold.free)
@@ -388,7 +385,7 @@ class _Emitter:
                 self._fill_serially(scope, list(tiles), over, known)
         elif filled:
             self.filler.fill(scope, filled, known)
-            scope.instrs.append(ir.Barrier())
+            scope.instrs += [*fences(filled), ir.Barrier()]
 
     def _fill_serially(
         self, scope: Scope, tiles: Sequence[Tile], over: Axis | None, known: Known
@@ -411,7 +408,7 @@ class _Emitter:
             self._folds(inner, [substitute(value, known)] if value.has_fold else [])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            steps = self._steps(known, unrolled)
+            steps = every_step(known, unrolled)
             values = [substitute(value, step) for step in steps]
             self._folds(inner, values)
             for step, made in zip(steps, values, strict=True):
@@ -423,7 +420,7 @@ class _Emitter:
         number = next((n for _, n in outside), None)
 
         def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            for step in self._steps(known, unrolled):
+            for step in every_step(known, unrolled):
                 assert number is not None
                 index = tile.index.substitute(step)
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
@@ -461,7 +458,9 @@ class _Emitter:
         for e in fresh:
             made[e] = with_sources(e, tuple([made[s] for s in e.sources]))
             depth[e] = 1 + max([depth.get(s, 0) for s in e.sources], default=0)
-            trivial = isinstance(e, (Const, Name, Part)) or (isinstance(e, Place) and not e.sources)
+            trivial = isinstance(e, (Const, Name, Part, Matrix)) or (
+                isinstance(e, Place) and not e.sources
+            )
             if not trivial and (e in named or depth[e] > DEEPEST):
                 name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, made[e]))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Fold, Name, Product
+from tinyml.codegen.expr import Fold, Name
+from tinyml.codegen.matrices import Product
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also
 from tinyml.index import Axis, linear
 from tinyml.ops import Op

@@ -22,19 +22,9 @@ from math import ceil
 
 from tinyml.ceilings import Ceilings
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import (
-    Alu,
-    Expr,
-    Fragment,
-    Load,
-    Name,
-    Place,
-    Product,
-    Select,
-    Stored,
-    Wide,
-)
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.matrices import Fragment, Matrix, Product
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear
 from tinyml.ops import FUNCTIONS, WORK, Op
@@ -204,8 +194,8 @@ class _Builder:
                     loop.loads += self._apart(e.position)
                     loop.arithmetic += self._apart(e.position) - 1 + len(e.valid)
                 case Product():
-                    loop.arithmetic += _PRODUCT
-                case Fragment():
+                    loop.arithmetic += _PRODUCT * e.lanes // 8
+                case Fragment() | Matrix():
                     loop.loads += 1
                 case Stored() if self.shares:
                     loop.loads += 1

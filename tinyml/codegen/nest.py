@@ -84,6 +84,8 @@ class Tile:
     over: Axis | None = None
     op: Op = Op.ADD
     stages: int = 1
+    panels: bool = False  # see panels.py
+    bulk: bool = False  # filled by boxes.py's boxes
 
     @property
     def size(self) -> int:

@@ -14,10 +14,13 @@
     ORDER     a row axis moves to the front
     FRAGMENT  a fold over an axis is made of matrix products by warps, so many steps in each: 16
               for halves; 8 for floats, which then lose 13 bits
+    WARPGROUP the same by four warps together, which read tiles in shared memory: 64 rows by so many
+              columns, 16 steps in each (sm_90a)
     BLOCK     a fold is made in steps of a given size; sums wait in a tile between them
     STAGE     what a slot's load reads at each step of an axis is copied to a tile first
     PIPELINE  tiles are filled ahead of an axis, so many of them at a time: while one is read, the
               next ones are on their way
+    BULK      the same, for tiles of warpgroups: by a warp more, which has the card copy whole boxes
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
     AHEAD     while a step of an axis is computed, memory is asked for what the next one reads
     STREAM    vectors along lanes are stored past the caches
@@ -34,8 +37,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from tinyml.codegen.boxes import bulk
 from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row, pad, peel, split
-from tinyml.codegen.fragments import fragment, products_of
+from tinyml.codegen.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
@@ -59,9 +63,11 @@ class OptKind(Enum):
     UNROLL = "unroll"
     ORDER = "order"
     FRAGMENT = "fragment"
+    WARPGROUP = "warpgroup"
     BLOCK = "block"
     STAGE = "stage"
     PIPELINE = "pipeline"
+    BULK = "bulk"
     KEEP = "keep"
     AHEAD = "ahead"
     STREAM = "stream"
@@ -87,6 +93,10 @@ class Opt:
 
 
 _OF_ROWS = {OptKind.ORDER, OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
+_AFTER_TILES = {
+    *(OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
+    *(OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM),
+}
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
 
 
@@ -134,6 +144,8 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
             return first(nest, axis)
         case OptKind.FRAGMENT:
             return fragment(nest, axis, opt.amount)
+        case OptKind.WARPGROUP:
+            return warpgroup(nest, axis, opt.amount)
         case OptKind.AHEAD:
             walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
@@ -150,7 +162,7 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.PAD:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
-        case OptKind.BLOCK | OptKind.STAGE | OptKind.PIPELINE | OptKind.KEEP:
+        case OptKind.BLOCK | OptKind.STAGE | OptKind.PIPELINE | OptKind.BULK | OptKind.KEEP:
             return _tiled(nest, axis, opt)
     return _divided(nest, axis, opt)
 
@@ -160,9 +172,9 @@ def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     match opt.kind:
         case OptKind.STAGE:
             return stage(nest, axis, opt.slot, opt.amount)
-        case OptKind.PIPELINE:
+        case OptKind.PIPELINE | OptKind.BULK:
             _require(opt.amount > 1, opt, "one is there already")
-            return pipeline(nest, axis, opt.amount)
+            return (bulk if opt.kind is OptKind.BULK else pipeline)(nest, axis, opt.amount)
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
     _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
@@ -176,8 +188,7 @@ def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
         return
     folded = any(not tile.copies for tile in tiles)
     _require(opt.kind is not OptKind.THREAD or not folded, opt, "sums in tiles are one thread's")
-    later = (OptKind.STAGE, OptKind.PIPELINE, OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM)
-    if opt.kind in later:
+    if opt.kind in _AFTER_TILES:
         return
     if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
         return

@@ -53,5 +53,6 @@ def _generated(k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bo
 def generator() -> str | None:
     """A digest of all files that schedules and programs may depend on; None if there are none."""
     root = Path(__file__).parents[1]
-    files = sorted(f for room in (".", "schedule", "codegen") for f in root.glob(f"{room}/*.py"))
+    texts = [f"{room}/*.py" for room in (".", "schedule", "codegen")] + ["codegen/*.cuh"]
+    files = sorted(f for text in texts for f in root.glob(text))
     return key(*(file.read_bytes() for file in files)) if files else None

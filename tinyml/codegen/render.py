@@ -30,7 +30,7 @@ from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Valid
 from tinyml.ops import COMPARE, Op
-from tinyml.program import Cost, Language, Program
+from tinyml.program import Box, Cost, Language, Program
 
 SIGN = {
     Op.ADD: "+", Op.MUL: "*", Op.DIV: "/", Op.LESS: "<", Op.LESS_EQUAL: "<=", Op.EQUAL: "==",
@@ -87,10 +87,11 @@ class Renderer:
             "\n".join(lines),
             len(self.k.slots),
             self.k.blocks,
-            (*self.k.block, 1),
+            (*self.launched(), 1),
             self.shared_bytes(),
             cost,
             tuple(self.faults),
+            self.boxes(),
         )
 
     def signature(self, name: str) -> str:
@@ -98,6 +99,14 @@ class Renderer:
 
     def body(self) -> Iterator[str]:
         raise NotImplementedError
+
+    def launched(self) -> tuple[int, int]:
+        """Threads along x and y."""
+        return self.k.block
+
+    def boxes(self) -> tuple[Box, ...]:
+        """What the card copies by itself."""
+        return ()
 
     def shared_bytes(self) -> int:
         return 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Fragment, Load, Part, Select, Wide
+from tinyml.codegen.expr import Alu, Expr, Load, Part, Select, Wide
 from tinyml.codegen.linear import Instr
+from tinyml.codegen.matrices import Fragment
 from tinyml.codegen.nest import Split
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid, linear
@@ -138,6 +139,12 @@ def stepped(known: Known, unrolled: Sequence[Axis], steps: Sequence[int]) -> Kno
     """`known` at one step of the unrolled axes, which it may itself refer to."""
     at: Known = {a: linear(n) for a, n in zip(unrolled, steps, strict=True)}
     return {**{a: index.substitute(at) for a, index in known.items()}, **at}
+
+
+def every_step(known: Known, unrolled: Sequence[Axis]) -> list[Known]:
+    """`known` at each step of the unrolled axes, of which the last one goes fastest."""
+    every = product(*(range(a.size) for a in unrolled))
+    return [stepped(known, unrolled, steps) for steps in every]
 
 
 Enter: TypeAlias = Callable[[Scope, Known], None]  # once before each loop is opened

@@ -22,22 +22,22 @@ from tinyml import interpret
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import (
     Alu,
-    Bundle,
     Const,
     Expr,
-    Fragment,
+    Held,
     Load,
     Name,
     Part,
     Place,
-    Product,
     Require,
     Select,
     Stored,
     Wide,
 )
-from tinyml.codegen.fragments import PLACES, WARP, sum_place
+from tinyml.codegen.fragments import EDGE, PLACES, WARP, WARPS, sum_place
 from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
+from tinyml.codegen.panels import ROW
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -64,7 +64,8 @@ class _Threads:
     def __init__(self, k: LinearKernel, part: ir.Part, slots: list[Array]) -> None:
         self.k, self.slots = k, slots
         width, height = k.block
-        number = np.arange(part.blocks * width * height).reshape(-1, 1)
+        self.size = width * height  # of a block
+        number = np.arange(part.blocks * self.size).reshape(-1, 1)
         self.block, self.tx = number // (width * height), number % width
         ty = number // width % height
         self.lanes = {a: np.arange(a.size).reshape(1, -1) for a in k.lanes}
@@ -83,7 +84,7 @@ class _Threads:
         while at < len(instrs):
             instr = instrs[at]
             if isinstance(instr, ir.Begin):
-                end = _end_of(instrs, at)
+                end = ir.end_of(instrs, at)
                 self._loop(instr, instrs[at + 1 : end])
                 at = end
             else:
@@ -129,6 +130,12 @@ class _Threads:
                     old = self.tiles.read(tile, self.block, at)
                     new = interpret.rounded(np.asarray(MEANING[op](old, new)), value.dtype)
                 self.tiles.put(tile, self.block, at, new, chosen)
+            case _:
+                self._ahead(instr)
+
+    def _ahead(self, instr: Instr) -> None:
+        """What is begun before it is needed, and what waits for it. Products are made at once."""
+        match instr:
             case ir.Copy():
                 self._copy(instr)
             case ir.Commit():
@@ -137,8 +144,13 @@ class _Threads:
                 self.tiles.wait(groups)
             case ir.Barrier():
                 self.tiles.barrier()
-            case ir.Fetch():
+            case ir.AwaitBoxes(copies=copies):
+                for copied in copies:
+                    self._bring(copied)
+            case ir.Produce() | ir.Release() | ir.Fetch() | ir.Fence():
                 pass  # changes no value
+            case ir.BeginProducts() | ir.EndProducts() | ir.AwaitProducts():
+                pass
             case _:
                 raise TypeError(f"cannot simulate {instr}")
 
@@ -147,6 +159,27 @@ class _Threads:
         made, position = chosen & self.condition(copy.valid), self.index(copy.position) + side
         new = self._load(copy.slot, position, made)
         self.tiles.copy(copy.tile, self.block, self.index(copy.index) + side, new, chosen)
+
+    def _bring(self, copied: ir.BoxCopy) -> None:
+        """Elements of each block's boxes, by lines; zeros where there are none."""
+        box, slot, threads = copied.box, self.slots[copied.box.slot], slice(None, None, self.size)
+        line, along = np.arange(box.box[1]).reshape(-1, 1), np.arange(box.box[0])
+        block = self.block[threads, :, None]
+
+        def of_block(index: Linear) -> Array:
+            return np.broadcast_to(self.index(index), self.block.shape)[threads, :, None]
+
+        x, y, z = map(of_block, copied.at)
+        strides = 1, *(stride // box.itemsize for stride in box.strides)
+        for panel in range(copied.panels):
+            where = x + panel * box.box[0] + along, y + line, z + 0 * line
+            position = np.full((1, 1, 1), box.offset // box.itemsize)
+            valid = np.ones((1, 1, 1), np.bool_)
+            for w, stride, size in zip(where, strides, box.sizes, strict=True):
+                position, valid = position + w * stride, valid & (w >= 0) & (w < size)
+            place = of_block(copied.index + panel * prod(box.box)) + line * box.box[0] + along
+            values = np.where(valid, slot[np.where(valid, position, 0)], 0)
+            self.tiles.bring(copied.tile, block, place, values)
 
     def _set(self, name: Name, value: Array) -> None:
         value = np.broadcast_to(value, (len(self.block), max(name.lanes, value.shape[1])))
@@ -217,12 +250,8 @@ class _Threads:
                 return np.take_along_axis(values, lanes_at, 1)
             case Stored(name=name, index=index):
                 return self.tiles.read(name, self.block, self.index(index))
-            case Fragment():
-                return self._fragment(e)
-            case Bundle(values=values_):
-                return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
-            case Product(a=a, b=b):
-                return _product(done[a], done[b])
+            case Held():
+                return self._held(e, done)
             case Select(valid=valid, value=value, other=other):
                 return np.where(self.condition(valid), done[value], done[other])
             case Require(fault=fault, operands=(value, holds)):
@@ -234,6 +263,20 @@ class _Threads:
                 if op is Op.BITCAST:
                     return interpret.bitcast(values_of[0], operands[0].dtype, e.dtype)
                 return self._alu(op, e.dtype, values_of)
+        raise TypeError(f"cannot simulate {e}")
+
+    def _held(self, e: Held, done: Mapping[Expr, Array]) -> Array:
+        match e:
+            case Fragment():
+                return self._fragment(e)
+            case Bundle(values=values_):
+                return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
+            case Matrix():
+                return self._matrix(e)
+            case Product(a=a, b=b, lanes=lanes):
+                if e.of_warpgroup:
+                    return _product_of_warpgroups(done[a], done[b])
+                return _product(done[a], done[b], lanes)
         raise TypeError(f"cannot simulate {e}")
 
     def _alu(self, op: Op, dtype: DType, operands: list[Array]) -> Array:
@@ -261,6 +304,17 @@ class _Threads:
             held.append(own[:, matrix * 8 + row] + column)
         at = np.stack(held, axis=-1).reshape(len(self.block), e.lanes)
         return self.tiles.read(e.name, self.block, at)
+
+    def _matrix(self, e: Matrix) -> Array:
+        """That of each warpgroup, by lines."""
+        threads = slice(None, None, WARP * WARPS)
+        start = np.broadcast_to(self.index(e.index), self.block.shape)[threads]
+        line, k = np.arange(e.lines).reshape(-1, 1), np.arange(EDGE)
+        rows, columns = line * ROW + k, line // ROW * (e.leading // 2) + line % ROW + k * ROW
+        at = (columns if e.crosswise else rows).reshape(1, -1)
+        values: Array = self.tiles.read(e.name, self.block[threads], start + at)
+        shaped: Array = values.reshape(-1, e.lines, EDGE)
+        return shaped
 
     # ---- indices ----
 
@@ -309,6 +363,10 @@ class _Tiles:
     def copy(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
         self.groups[-1].append(self._checked(tile, block, at, value, chosen))
 
+    def bring(self, tile: str, block: Array, at: Array, values: Array) -> None:
+        """Values that all see at once."""
+        self.written[tile][block, at] = self.shown[tile][block, at] = values
+
     def commit(self) -> None:
         self.groups.append([])
 
@@ -345,7 +403,17 @@ class _Tiles:
         self.shown = {name: tile.copy() for name, tile in self.written.items()}
 
 
-def _product(a: Array, b: Array) -> Array:
+def _product_of_warpgroups(a: Array, b: Array) -> Array:
+    """What each thread gets: of 16 rows of its warp, eight columns after the other."""
+    sums = np.einsum("wik,wjk->wij", a.astype(np.float32), b.astype(np.float32))
+    count, _, columns = sums.shape
+    # warpgroup, warp, h, q, g, r, p: a thread has g, h, p
+    places = sums.reshape(count, WARPS, 2, 8, columns // 8, 4, 2)
+    share: Array = places.transpose(0, 1, 3, 5, 4, 2, 6).reshape(-1, columns // 2)
+    return share
+
+
+def _product(a: Array, b: Array, count: int) -> Array:
     """What each lane gets of the product of what the lanes of its warp hold."""
     q, r, lanes = np.arange(WARP) // 4, np.arange(WARP) % 4, a.shape[1]
     whole = []
@@ -356,9 +424,9 @@ def _product(a: Array, b: Array) -> Array:
             matrix[:, edge, step] = (held if lanes == 8 else _tf32(held))[:, n].reshape(-1, WARP)
         whole.append(matrix)
     sums = np.einsum("wik,wjk->wij", *whole)
-    places = [sum_place(n, q, r) for n in range(Product.lanes)]
+    places = [sum_place(n, q, r) for n in range(count)]
     share = [sums[:, row, column] for row, column in places]
-    return np.stack(share, axis=-1).reshape(len(a), Product.lanes)
+    return np.stack(share, axis=-1).reshape(len(a), count)
 
 
 def _tf32(values: Array) -> Array:
@@ -374,15 +442,6 @@ def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Arr
         below //= axis.size
         step = number // below
         yield axis, step % axis.size if position else step
-
-
-def _end_of(instrs: Sequence[Instr], begin: int) -> int:
-    depth = 0
-    for at in range(begin, len(instrs)):
-        depth += isinstance(instrs[at], ir.Begin) - isinstance(instrs[at], ir.End)
-        if not depth:
-            return at
-    raise VerifyError(f"{instrs[begin]} has no end")
 
 
 def _same(a: Array, b: Array) -> bool:

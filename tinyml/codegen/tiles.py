@@ -10,21 +10,11 @@ from math import prod
 from tinyml.codegen.bounds import require
 from tinyml.codegen.change import Change, OptError, bind, check_inner
 from tinyml.codegen.crop import known_outside
-from tinyml.codegen.expr import (
-    Alu,
-    Expr,
-    Fold,
-    Fragment,
-    Load,
-    Product,
-    Require,
-    Select,
-    Stored,
-    rewrite,
-    substitute,
-)
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Require, Select, Stored, rewrite, substitute
 from tinyml.codegen.long_fold import groups
+from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
+from tinyml.codegen.panels import across_panels, in_panels
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
@@ -227,7 +217,7 @@ def check_filled(nest: LoopNest, one: Nest) -> None:
 
 def names_read(values: Iterable[Expr]) -> set[str]:
     """The tiles that values are made of."""
-    return {e.name for e in toposort(values) if isinstance(e, (Stored, Fragment))}
+    return {e.name for e in toposort(values) if isinstance(e, (Stored, Fragment, Matrix))}
 
 
 def ways(one: Nest, slot: int) -> list[Expr]:
@@ -297,15 +287,26 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
         raise OptError(f"cannot stage {factor}: its last step is shorter")
     value, stands = factor, {a: linear(a) for a in inner}
-    if Kind.THREAD in dict(nest.kinds).values():
-        order, index = _as_in_memory(inner, folded, position, factor.dtype.itemsize)
+    panels, crossing = _by_warpgroups(one, factor), None
+    if panels:
+        lines, along = _as_in_memory(inner, folded, position)
+        order, index, crossing = [*lines, *along], in_panels(lines, along), across_panels(along)
+    elif Kind.THREAD in dict(nest.kinds).values():
+        lines, along = _as_in_memory(inner, folded, position)
+        order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
     else:
         value, stands = windows(factor, stands, {a for a in inner if nest.kind(a) is Kind.LANE})
         order = _as_walked(nest, [*stands], folded, _position(value), len(stands) == len(inner))
         index = numbered(order)
-    own = {a: Axis(f"{a.name}_{name}", a.size) for a in order}
-    image = {a: linear(b) for a, b in own.items()}
-    tile = Tile(name, (*own.values(),), index.substitute(image), substitute(value, image), after)
+    own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
+    if crossing is not None:
+        axis, steps = crossing
+        panel = Axis(f"{axis.name}p_{name}", axis.size // steps)
+        own[axis] = [panel, Axis(f"{axis.name}_{name}", steps)]
+    image = {a: numbered(b) for a, b in own.items()}
+    axes = tuple(b for group in own.values() for b in group)
+    index_, value = index.substitute(image), substitute(value, image)
+    tile = Tile(name, axes, index_, value, after, panels=panels)
     outer = known_outside(factor, inner)
     stored: Expr = Stored(name, factor.dtype, index.substitute(stands), after, outer)
     return tile, reading(one, factor, stored)
@@ -380,14 +381,14 @@ def guarded(value: Expr, guard: Valid) -> Expr:
     return rewrite(value, rule)
 
 
-def _as_in_memory(
-    inner: Iterable[Axis], folded: set[Axis], position: Linear, itemsize: int
-) -> tuple[list[Axis], Linear]:
-    """The axes of a tile that lies as its source does: rows of what is folded, or columns.
+def _by_warpgroups(one: Nest, factor: Expr) -> bool:
+    return any(by_warpgroup(e) and factor in e.sources for e in one.exprs)
 
-    Rows are an odd number of 16 bytes apart, so that neighbours in a column are not in the same
-    banks of shared memory.
-    """
+
+def _as_in_memory(
+    inner: Iterable[Axis], folded: set[Axis], position: Linear
+) -> tuple[list[Axis], list[Axis]]:
+    """The axes of a tile that lies as its source does: lines, and what rows are, folded or not."""
 
     def stride(axis: Axis) -> int:
         found = position.stride(axis)
@@ -397,10 +398,13 @@ def _as_in_memory(
     last = [a for a in order if a not in folded]
     if not last or min(map(stride, order)) < min(map(stride, last)):
         last = [a for a in order if a in folded]
-    first = [a for a in order if a not in last]
-    length = prod(a.size for a in last)
+    return [a for a in order if a not in last], last
+
+
+def _in_rows(lines: list[Axis], along: list[Axis], itemsize: int) -> Linear:
+    """Rows an odd number of 16 bytes apart: neighbours in a column are in different banks."""
+    length = prod(a.size for a in along)
     if length * itemsize % 32 == 0:
         length += 16 // itemsize
-    sizes = [*(a.size for a in first), length]
-    along = numbered(last)
-    return [*first, *last], row_major([*map(linear, first), along], sizes)
+    sizes = [*(a.size for a in lines), length]
+    return row_major([*map(linear, lines), numbered(along)], sizes)

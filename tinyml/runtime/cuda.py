@@ -29,6 +29,7 @@ from tinyml.errors import CompileError, DeviceError, KernelError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime.cuda_boxes import TensorMaps
 from tinyml.runtime.cuda_card import nominal, properties
 from tinyml.runtime.cuda_driver import open_driver
 from tinyml.runtime.cuda_faults import CudaFaults
@@ -78,12 +79,14 @@ class CudaExecutable:
 
     def arguments(self, memories: Sequence[int]) -> tuple[int, ...]:
         """What the function takes: an address for each slot, and where it notes faults."""
-        return (*memories, *self._words)
+        maps, boxes = self._machine.maps, self.program.boxes
+        made = (maps.address(box, memories[box.slot]) for box in boxes) if boxes else ()
+        return (*memories, *self._words, *made)
 
 
 def _arguments(program: Program) -> int:
     """How many arguments a program's function takes."""
-    return program.slots + bool(program.faults)
+    return program.slots + bool(program.faults) + len(program.boxes)
 
 
 def _launcher(function: Any, program: Program, stream: Any) -> Callable[[bytes], None]:
@@ -130,6 +133,7 @@ class CudaMachine:
             self.stream = self.driver.Stream()
             self._timer = (self.driver.Event(), self.driver.Event())
             self.faults = CudaFaults(self.driver)
+        self.maps = TensorMaps(self.driver)
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)  # launched since the last wait
         self._memory = CudaMemory(self.driver, memory_limit)
         self._staging = Staging(self.driver, self.stream)
@@ -300,6 +304,7 @@ class CudaMachine:
         with self._current():
             self._staging.forget()
             self.faults.forget()
+            self.maps.forget()
             self._memory.forget()
             self._loaded.clear()
             self._modules.clear()

@@ -115,6 +115,8 @@ class Graph:
         self._driver.destroy_graph(self._graph)
 
     def _capture(self) -> None:
+        for executable, memories in self._calls:
+            executable.arguments(memories)  # tensor maps are copied before, not captured
         self._driver.begin(self._stream, _THREAD_LOCAL)
         try:
             for executable, memories in self._calls:

@@ -18,7 +18,7 @@
 //     tinyml_cp_async_wait<N>()                 until at most N groups are under way
 //     tinyml_named_barrier(int number, int threads)
 //
-// and in emu_hopper.h: tinyml_mbarrier_*, tinyml_copy_box, tinyml_fence_async, tinyml_matrix and
+// and in emu_hopper.h: tinyml_mbarrier_*, tinyml_copy_box, tinyml_fence_*, tinyml_matrix and
 // tinyml_wgmma_*.
 //
 // A kernel K is made launchable by EMU_KERNEL(K, launcher) after its definition.

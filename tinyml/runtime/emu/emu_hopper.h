@@ -42,14 +42,6 @@ inline bool phase_is_over(const void *barrier, int parity) {
 }
 
 // ------------------------------------------------------------------ bulk copies
-// What machine.py writes where cuTensorMapEncodeTiled would: sizes in elements, strides in bytes.
-
-struct BoxMap {
-  unsigned long long mark, address, sizes[3], strides[2], box[2], itemsize;
-};
-
-constexpr unsigned long long BOX_MAP = 0xb0c5;
-
 // Pieces of 16 bytes are exchanged within eight rows of 128 bytes, by the row's number.
 inline size_t swizzled(size_t place) { return place ^ (place >> 7 & 7) << 4; }
 
@@ -96,13 +88,16 @@ void multiply_now(const Multiplication &made) {
       a[h][k] = matrix_element<T>(made.a, a_crosswise, first + 8 * h, k);
     }
   }
-  for (int i = 0; i < columns / 2; i++) {
-    int column = i / 4 * 8 + current->lane % 4 * 2 + i % 2;
-    float sum = 0;
+  for (int i = 0; i < columns / 4; i++) {
+    int column = i / 2 * 8 + current->lane % 4 * 2 + i % 2;
+    float upper = 0, lower = 0;
     for (int k = 0; k < 16; k++) {
-      sum += a[i / 2 % 2][k] * matrix_element<T>(made.b, b_crosswise, column, k);
+      float b = matrix_element<T>(made.b, b_crosswise, column, k);
+      upper += a[0][k] * b;
+      lower += a[1][k] * b;
     }
-    made.sums[i] += sum;
+    made.sums[i / 2 * 4 + i % 2] += upper;
+    made.sums[i / 2 * 4 + 2 + i % 2] += lower;
   }
 }
 
@@ -146,6 +141,8 @@ inline void tinyml_copy_box(void *shared, const tinyml_tensor_map *map, int x, i
   emu::copy_box_later(copy, emu::bring_box);
 }
 
+inline void tinyml_fence_map(const tinyml_tensor_map *) {}
+
 inline void tinyml_fence_async() { emu::fence_async(); }
 
 inline unsigned long long tinyml_matrix(const void *shared, int leading, int stride) {
@@ -157,13 +154,19 @@ inline unsigned long long tinyml_matrix(const void *shared, int leading, int str
 inline void tinyml_wgmma_begin() { emu::begin_products(); }
 inline void tinyml_wgmma_commit() { emu::close_product_group(); }
 
+// By all lanes of a warp: when one goes on, its whole warp's products are made.
 template <int groups_left>
-inline void tinyml_wgmma_wait() {
+inline void tinyml_wgmma_wait(int line = __builtin_LINE()) {
   emu::finish_products(groups_left);
+  char nothing = 0;
+  emu::exchange(0xffffffffu, &nothing, 1, {"wgmma.wait_group", line});
 }
 
 template <int count>
-inline void tinyml_wgmma_hold(float (&sums)[count], int line = __builtin_LINE()) {
+inline void tinyml_wgmma_hold(float (&)[count]) {}
+
+template <int count>
+inline void tinyml_wgmma_made(float (&sums)[count], int line = __builtin_LINE()) {
   emu::check_finished(sums, line);
 }
 

@@ -41,6 +41,13 @@ struct Thread {
   int value;
 };
 
+// What a card keeps to itself of a tensor map: sizes in elements, strides in bytes.
+struct BoxMap {
+  unsigned long long mark, address, sizes[3], strides[2], box[2], itemsize;
+};
+
+constexpr unsigned long long BOX_MAP = 0xb0c5;  // its mark
+
 // A box of global memory on its way to shared memory, whose bytes count at a barrier.
 struct BoxCopy {
   unsigned char *shared;

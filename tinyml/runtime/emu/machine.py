@@ -45,7 +45,7 @@ class _Launch(ctypes.Structure):
 
 
 class _BoxMap(ctypes.Structure):
-    """emu::BoxMap of emu_hopper.h."""
+    """emu::BoxMap of emu_scheduler.h."""
 
     _fields_ = (
         ("mark", ctypes.c_ulonglong),
