@@ -65,6 +65,7 @@ def _cuda() -> OpenDevice:
         cores=found.multiprocessors,
         cache=found.shared_per_block,
         capability=10 * major + minor,
+        warpgroups=config.current.warpgroups and (major, minor) == (9, 0),
         tf32=config.current.tf32,
     )
     return OpenDevice("CUDA", machine, target)
@@ -73,11 +74,13 @@ def _cuda() -> OpenDevice:
 def _emu() -> OpenDevice:
     from tinyml.runtime.emu import EmuMachine
 
+    hopper = config.current.warpgroups
     target = Target(
         Language.CUDA,
         cores=4,
-        cache=163 << 10,  # as a card of this capability has
-        capability=80,
+        cache=(227 if hopper else 163) << 10,  # as a card of this capability has
+        capability=90 if hopper else 80,
+        warpgroups=hopper,
         tf32=config.current.tf32,
     )
     return OpenDevice("EMU", EmuMachine(), target)

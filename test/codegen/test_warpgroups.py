@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from products import TOLERANCE, kernel_of, product
 
 from tinyml import lazy
 from tinyml.codegen.compile import compile
+from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
-from tinyml.codegen.opts import Opt, OptError, optimize, parse
-from tinyml.device import Device
+from tinyml.codegen.opts import Opt, OptError, OptKind, optimize, parse
+from tinyml.device import Device, open_device
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.lazy import LazyBuffer
 from tinyml.runtime.emu import ThreadOrder
@@ -137,20 +139,68 @@ def test_warpgroups_multiply_halves_that_are_staged() -> None:
         compile(kernel_of(product(128, 128, 128, float16)), CARD, opts("warpgroup r0 64, grid i0"))
 
 
+HOPPER = replace(CARD, warpgroups=True)
+
+
 @pytest.mark.parametrize(
-    ("columns", "ahead"), [(128, "pipeline r0 3"), (128, "bulk r0 4"), (256, "bulk r0 4")]
+    ("shape", "last"),
+    [
+        ((200, 136, 248), "bulk r0 3"),  # beyond each edge are zeros
+        ((104, 67, 101), "pipeline r0 2"),  # nothing lies in pieces of 16 bytes
+        ((128, 64, 192), "stage i1 slot2"),  # one step
+        ((128, 2048, 128), "pipeline r0s 4"),  # blocks share the fold
+    ],
 )
-def test_instructions_of_a_warpgroup(columns: int, ahead: str, tmp_path: Path) -> None:
-    """Sums stay in their registers while products are made; nothing makes these wait in turn."""
-    text = f"warpgroup r0 {columns}, thread i0 2, {LAST}, {ahead}"
-    p = compile(kernel_of(product(1024, 1024, 1024, bfloat16)), CARD, opts(text))
-    resources, cubin = compiled(p, "sm_90a", tmp_path)
+def test_rules_of_thumb_for_a_card_with_warpgroups(shape: tuple[int, int, int], last: str) -> None:
+    root = product(*shape, bfloat16)
+    chosen, _ = choose(lower(kernel_of(root)), HOPPER)
+    assert OptKind.WARPGROUP in {opt.kind for opt in chosen}
+    assert str(chosen[-1]) == last
+    agree(root, chosen)
+
+
+@pytest.mark.parametrize("shape", [(16, 1024, 1024), (50, 50, 50), (1024, 1024, 20)])
+def test_warpgroups_are_for_products_that_fill_them(shape: tuple[int, int, int]) -> None:
+    root = product(*shape, bfloat16)
+    for target in (HOPPER, CARD):
+        chosen, _ = choose(lower(kernel_of(root)), target)
+        assert {OptKind.WARPGROUP, OptKind.FRAGMENT} & {opt.kind for opt in chosen} == {
+            OptKind.FRAGMENT
+        }
+
+
+def test_only_a_card_that_has_warpgroups_is_asked_for_them() -> None:
+    root = product(1024, 1024, 1024, bfloat16)
+    chosen, _ = choose(lower(kernel_of(root)), CARD)
+    assert OptKind.FRAGMENT in {opt.kind for opt in chosen}
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (256, 4096, 128)])
+def test_registers_suffice_for_what_the_rules_choose(
+    shape: tuple[int, int, int], tmp_path: Path
+) -> None:
+    program = compile(kernel_of(product(*shape, bfloat16)), HOPPER)
+    resources, cubin = compiled(program, "sm_90a", tmp_path)
     assert not resources.spills
     assert not resources.stack
-    assert resources.registers * prod(p.block) <= 1 << 16
+    assert resources.registers * prod(program.block) <= 1 << 16
     found = instructions(cubin)
-    matrices = found[f"HGMMA.64x{columns}x16.F32.BF16"]
+    matrices = sum(n for op, n in found.items() if op.startswith("HGMMA.64x"))
     assert matrices > 0 == matrices % 4
-    copies = "UTMALDG.3D" if "bulk" in ahead else "LDGSTS.E.BYPASS.128"
-    assert found[copies] > 0
-    assert found["WARPGROUP.DEPBAR.LE"] <= matrices // 4 + 1
+    assert found["WARPGROUP.DEPBAR.LE"] <= matrices // 4 + 1  # none waits for the one before
+    assert found["UTMALDG.3D" if shape[0] == 4096 else "LDGSTS.E.BYPASS.128"] > 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("crosswise", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (200, 136, 248), (256, 4096, 128)])
+def test_a_card_has_what_the_emulator_has(
+    shape: tuple[int, int, int], crosswise: tuple[bool, bool]
+) -> None:
+    if not Device.available("CUDA") or open_device("CUDA").target.capability != 90:
+        pytest.skip("no Hopper card")
+    root = product(*shape, bfloat16, crosswise)
+    k = kernel_of(root)
+    chosen, _ = choose(lower(k), HOPPER)
+    runners = {"CUDA": stages.on_machine("CUDA", [k], chosen)}
+    stages.agree([root], graphs.values([root]), runners, rtol=0.05, atol=0.05)

@@ -122,7 +122,7 @@ def _source(tile: Tile, load: Load, axes: _Axes) -> _Source:
 
 
 def _made(tile: Tile, load: Load, axes: _Axes, source: _Source) -> Boxed | None:
-    step = reduce(gcd, (f for _, f in source.z.terms), 0) or 1
+    step = reduce(gcd, (f for _, f in source.z.terms), 0) or source.height or source.y.high + 1
     z = Linear(tuple((a, f // step) for a, f in source.z.terms), 0)
     begins = load.position - (source.x + (source.y + source.z) * axes.apart)
     strides = axes.apart * BYTES, axes.apart * step * BYTES

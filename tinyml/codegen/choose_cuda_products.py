@@ -15,17 +15,29 @@ from math import isqrt, prod
 from tinyml.codegen.change import LOADS
 from tinyml.codegen.chooser import Chooser
 from tinyml.codegen.expr import Expr, Load
-from tinyml.codegen.fragments import EDGE, Sides, products_of, sides_of, sides_within
+from tinyml.codegen.fragments import (
+    COLUMNS,
+    EDGE,
+    WARPS,
+    Sides,
+    all_in_panels,
+    products_of,
+    sides_of,
+    sides_within,
+)
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.panels import ROW
 from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
-LARGEST = 128  # rows and columns of a block's tile
+EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
+ROWS = WARPS * EDGE  # that a warpgroup has of it
 BYTES = 64  # of the fold that a row of a tile holds
 SUM = 4  # bytes
 STAGES = 4  # of a tile, at most
+BARRIERS = 16 * STAGES  # bytes: two for each
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
@@ -51,6 +63,8 @@ def multiply(chooser: Chooser, number: int) -> bool:
         done = False
     elif inner:
         done = target.capability >= ASYNCHRONOUS and _cascade(chooser, number, sides, inner)
+    elif _by_warpgroups(chooser, number, sides, axis):
+        done = True
     elif target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
         done = _on_tensor_cores(chooser, number, sides, axis)
     else:
@@ -97,6 +111,29 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
     return True
 
 
+def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+    """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
+
+    If factors can be put into panels; copied in boxes, if they can be and blocks share no fold.
+    """
+    if not chooser.target.warpgroups or sides.depth != EDGE:
+        return False
+    before = chooser.nest, [*chooser.opts]
+    rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
+    steps, name = ROW // EDGE, axis.name
+    fits = _fits(sides.rows.size, rows) and _fits(sides.columns.size, columns)
+    done = fits and _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, ROW))
+    if done and chooser.apply(OptKind.WARPGROUP, name, columns):
+        _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
+        _to_grid(chooser, number, sides)
+        name = _shared(chooser, number, name, steps, parts)
+        _stage(chooser, number, sides, name, steps, written_out=True)
+        if all_in_panels(chooser.one(number)):
+            return True
+    chooser.nest, chooser.opts[:] = before
+    return False
+
+
 def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
     """Each of 16 x 16 threads keeps sums of several rows and columns, four of which are neighbours.
 
@@ -135,7 +172,13 @@ def _divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
         chooser.apply(kind, name, amount)
 
 
-def _tile(chooser: Chooser, number: int, sides: Sides) -> tuple[int, int, int]:
+def _tile(
+    chooser: Chooser,
+    number: int,
+    sides: Sides,
+    down: Sequence[int] = EDGES,
+    across: Sequence[int] = EDGES,
+) -> tuple[int, int, int]:
     """Rows and columns of a block's tile, and how many blocks share the fold of each.
 
     Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
@@ -146,7 +189,8 @@ def _tile(chooser: Chooser, number: int, sides: Sides) -> tuple[int, int, int]:
     others = prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
     found = []
-    for rows, columns in product(_edges(sides.rows.size), _edges(sides.columns.size)):
+    edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
+    for rows, columns in product(*edges):
         blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
         sums = rows * columns * SUM
         even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
@@ -157,10 +201,14 @@ def _tile(chooser: Chooser, number: int, sides: Sides) -> tuple[int, int, int]:
     return min(found)[2:]
 
 
-def _edges(size: int) -> list[int]:
+def _edges(size: int, known: Sequence[int]) -> list[int]:
     """Edges of a tile that make an axis of `size` not much longer."""
-    edges = [n for n in (EDGE, 2 * EDGE, 4 * EDGE, LARGEST) if -(-size // n) * n * 5 <= size * 8]
-    return [n for n in edges if n > EDGE] or [EDGE]
+    return [n for n in known if n > EDGE and _fits(size, n)] or [known[0]]
+
+
+def _fits(size: int, edge: int) -> bool:
+    """Whether whole tiles are not much longer than an axis."""
+    return -(-size // edge) * edge * 5 <= size * 8
 
 
 def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
@@ -196,9 +244,11 @@ def _shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) ->
     return name
 
 
-def _stage(chooser: Chooser, number: int, sides: Sides, name: str, steps: int) -> None:
+def _stage(
+    chooser: Chooser, number: int, sides: Sides, name: str, steps: int, written_out: bool = False
+) -> None:
     """Both factors in tiles, `steps` steps of an axis at a time, filled ahead if there are more."""
-    inner = _inner(chooser, number, name, steps)
+    inner = _inner(chooser, number, name, steps, written_out)
     walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
     folded = [a for a in walked if chooser.nest.kind(a) is Kind.LOOP]
     grid = chooser.nest.grid(chooser.one(number))
@@ -227,6 +277,9 @@ def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
     if tiles and chooser.target.capability >= ASYNCHRONOUS:
         held = sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
         cache = chooser.target.cache
+        stages = min(STAGES, after.size, (cache - BARRIERS) // held)
+        if tiles[0].panels and chooser.apply(OptKind.BULK, after, stages):
+            return
         shared = max(2, cache // held // 2)  # by two blocks, if they hold enough each
         stages = min(STAGES, after.size, shared, cache // held)
         chooser.apply(OptKind.PIPELINE, after, stages)
@@ -263,13 +316,17 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     return held <= chooser.target.cache
 
 
-def _inner(chooser: Chooser, number: int, name: str, steps: int) -> set[str]:
-    """Names of the axes that `steps` steps of a fold become, four of them written out."""
+def _inner(
+    chooser: Chooser, number: int, name: str, steps: int, written_out: bool = False
+) -> set[str]:
+    """Names of the axes that `steps` steps of a fold become, four or all of them written out."""
     walked = next((a for a in chooser.one(number).axes if a.name == name), None)
     if walked is None or steps == 1:
         return set()
     if walked.size > steps and chooser.apply(OptKind.SPLIT, name, steps):
         name = f"{name}s"
-    if steps > NEIGHBOURS:  # products of single numbers
+    if written_out:
+        chooser.apply(OptKind.UNROLL, name, min(walked.size, steps))
+    elif steps > NEIGHBOURS:  # products of single numbers
         chooser.apply(OptKind.UNROLL, name, NEIGHBOURS)
     return {name, f"{name}u"}

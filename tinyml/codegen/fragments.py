@@ -313,6 +313,15 @@ def placed(one: Nest) -> Nest:
     return rewritten(one, place)
 
 
+def all_in_panels(one: Nest) -> bool:
+    """Whether what warpgroups multiply is staged as they read it."""
+    try:
+        placed(one)
+    except OptError:
+        return False
+    return True
+
+
 def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -> Expr:
     """A lane's share of an operand: in one load out of a tile, if it lies well; else gathered."""
     if isinstance(operand, Stored):
