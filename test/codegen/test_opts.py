@@ -161,6 +161,11 @@ def test_opts_together(data: st.DataObject) -> None:
     assert_unchanged(name, changed)
 
 
+def test_threads_that_a_part_does_not_need_add_nothing() -> None:
+    opts = [Opt(OptKind.PEEL, "i0", 2), Opt(OptKind.PEEL, "i1", 2), Opt(OptKind.THREAD, "i0", 2)]
+    assert_unchanged("scatter", optimize(lower(KERNELS["scatter"]), opts))
+
+
 @pytest.mark.parametrize("machine", ["CPU", "EMU"])
 def test_opts_on_machines(machine: str) -> None:
     if not Device.available(machine):

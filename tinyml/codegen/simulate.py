@@ -73,6 +73,7 @@ class _Threads:
         self.by_name = {ir.TX: self.tx, "ty": ty}
         self.axes.update(_numbered(part.grid, self.block))
         self.axes.update(_numbered(part.threads, ty))
+        self.stores = ty < prod(a.size for a in part.threads)  # a part may need fewer than others
         self.names: dict[str, Array] = {}
         self.active = np.ones((1, 1), np.bool_)
         self.tiles = _Tiles(k, part.blocks)
@@ -198,7 +199,7 @@ class _Threads:
         return np.broadcast_to(folded, by_part.shape).reshape(value.shape)
 
     def _put(self, put: ir.Put) -> None:
-        chosen = self.condition(put.valid) & self.active
+        chosen = self.condition(put.valid) & self.active & self.stores
         if put.once:
             chosen = chosen & (self.tx == 0)
         for n, value in enumerate(put.values):
