@@ -115,7 +115,8 @@ class Linear(metaclass=Interned):
             if type(atom) is not Axis:
                 looked += _looked_in(atom)
         self.low, self.high, self.looked = low, high, looked
-        self.free = _EMPTY.union(*[a.free for a, _ in terms])
+        free = [atom.free for atom, _ in terms]
+        self.free = free[0] if len(free) == 1 else _EMPTY.union(*free)
         self._text: str | None = None
 
     def factor(self, atom: Atom) -> int:
@@ -124,6 +125,8 @@ class Linear(metaclass=Interned):
 
     def stride(self, axis: Axis) -> int | None:
         """By how much the value grows per step of `axis`; None if that is not one number."""
+        if axis not in self.free:
+            return 0
         stride = 0
         for atom, factor in self.terms:
             if atom is axis:
@@ -160,33 +163,13 @@ class Linear(metaclass=Interned):
         """Whole multiples come out of the quotient; what remains below `by` vanishes."""
         if by == 1:
             return self
-        whole, rest = self._split(by)
-        if rest.low // by == rest.high // by:
-            return whole + rest.low // by
-        common, high, _ = rest._parts(by)
-        if common > 1:
-            return whole + high // (by // common)
-        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
-            atom = rest.terms[0][0]
-            if isinstance(atom, Quotient):
-                return whole + atom.inner // (atom.by * by)
-        return whole + linear(Quotient(rest, by))
+        return _quotient(self, by)
 
     def __mod__(self, by: int) -> Linear:
         """Whole multiples vanish."""
         if by == 1:
             return ZERO
-        _, rest = self._split(by)
-        if rest.low // by == rest.high // by:
-            return rest - rest.low // by * by
-        common, high, low = rest._parts(by)
-        if common > 1:
-            return high % (by // common) * common + low
-        if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
-            atom = rest.terms[0][0]
-            if isinstance(atom, Remainder) and atom.by % by == 0:
-                return atom.inner % by
-        return linear(Remainder(rest, by))
+        return _remainder(self, by)
 
     def _split(self, by: int) -> tuple[Linear, Linear]:
         """(q, r) with self == q * by + r, and only what `by` does not divide in r.
@@ -226,20 +209,8 @@ class Linear(metaclass=Interned):
         """The same expression with axes replaced."""
         if self.free.isdisjoint(known):
             return self
-        kept: list[tuple[Atom, int]] = []
-        added: list[tuple[Atom, int]] = []
-        constant = self.constant
-        for term in self.terms:
-            atom, factor = term
-            if atom.free.isdisjoint(known):
-                kept.append(term)
-                continue
-            new = known[atom] if type(atom) is Axis else _replaced(atom, known)
-            constant += new.constant * factor
-            added += [(a, f * factor) for a, f in new.terms]
-        if not added:  # what is left of a sum in order is in order
-            return Linear(tuple(kept), constant)
-        return _sum((*kept, *added), constant)
+        images = tuple([(a, known[a]) for a in self.free if a in known])
+        return _substituted(self, images)
 
     def __str__(self) -> str:
         if self._text is None:
@@ -261,7 +232,60 @@ def _looked_in(atom: Atom) -> tuple[Looked, ...]:
     return ()
 
 
-@lru_cache(maxsize=4096)  # the same few axes and numbers again and again
+# The same few axes and numbers come again and again, in one kernel and in the next: so what was
+# worked out lately is looked up.
+
+
+@lru_cache(maxsize=4096)
+def _quotient(index: Linear, by: int) -> Linear:
+    whole, rest = index._split(by)
+    if rest.low // by == rest.high // by:
+        return whole + rest.low // by
+    common, high, _ = rest._parts(by)
+    if common > 1:
+        return whole + high // (by // common)
+    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0]
+        if isinstance(atom, Quotient):
+            return whole + atom.inner // (atom.by * by)
+    return whole + linear(Quotient(rest, by))
+
+
+@lru_cache(maxsize=4096)
+def _remainder(index: Linear, by: int) -> Linear:
+    _, rest = index._split(by)
+    if rest.low // by == rest.high // by:
+        return rest - rest.low // by * by
+    common, high, low = rest._parts(by)
+    if common > 1:
+        return high % (by // common) * common + low
+    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0]
+        if isinstance(atom, Remainder) and atom.by % by == 0:
+            return atom.inner % by
+    return linear(Remainder(rest, by))
+
+
+@lru_cache(maxsize=4096)
+def _substituted(index: Linear, images: tuple[tuple[Axis, Linear], ...]) -> Linear:
+    known = dict(images)
+    kept: list[tuple[Atom, int]] = []
+    added: list[tuple[Atom, int]] = []
+    constant = index.constant
+    for term in index.terms:
+        atom, factor = term
+        if atom.free.isdisjoint(known):
+            kept.append(term)
+            continue
+        new = known[atom] if type(atom) is Axis else _replaced(atom, known)
+        constant += new.constant * factor
+        added += [(a, f * factor) for a, f in new.terms]
+    if not added:  # what is left of a sum in order is in order
+        return Linear(tuple(kept), constant)
+    return _sum((*kept, *added), constant)
+
+
+@lru_cache(maxsize=4096)
 def linear(value: Atom | int) -> Linear:
     """An atom or a number as a Linear. An axis of size 1 is 0."""
     if isinstance(value, int):
@@ -332,6 +356,7 @@ def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
     return result
 
 
+@lru_cache(maxsize=4096)
 def _sum(terms: tuple[tuple[Atom, int], ...], constant: int) -> Linear:
     if len(terms) < 2:
         return Linear(terms, constant)
@@ -451,6 +476,7 @@ def numbered(axes: Sequence[Axis]) -> Linear:
     return row_major([linear(a) for a in axes], [a.size for a in axes])
 
 
+@lru_cache(maxsize=4096)
 def unravel(position: Linear, shape: tuple[int, ...]) -> tuple[Linear, ...]:
     """The index whose position in `shape` is `position`."""
     index: list[Linear] = []

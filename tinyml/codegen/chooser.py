@@ -148,8 +148,8 @@ class Chooser:
     def collapse(self, divided: int = 0) -> None:
         """Neighbouring axes joined wherever that is possible; see change.collapse."""
         for one in self.nest.nests:
-            groups = one.groups
-            for name in dict.fromkeys(a.name for group in groups for a in reversed(group)):
+            outer = [a for group in one.groups for a in group[-2::-1]]  # none follows the last
+            for name in dict.fromkeys(a.name for a in outer if self.nest.kind(a) is Kind.LOOP):
                 while self.apply(OptKind.COLLAPSE, name, divided):
                     pass
 

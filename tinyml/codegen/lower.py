@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from functools import lru_cache
 from typing import Any
 
 from tinyml import kernel, lazy
@@ -231,6 +232,7 @@ def moved_index(node: lazy.Move, index: Index) -> Index:
     raise TypeError(f"{node!r} may leave its source")
 
 
+@lru_cache(maxsize=4096)
 def _reshaped(index: Index, shape: Shape, below: Shape) -> Index:
     if 0 in shape:
         return (ZERO,) * len(below)

@@ -31,6 +31,8 @@ def substitute_store(
         return None
     position = store.position.substitute(known)
     value = substitute(store.value, known, done)
+    if value is store.value and position is store.position and valid is store.valid:
+        return store
     return replace(store, position=position, value=value, valid=valid)
 
 
