@@ -12,7 +12,9 @@ Threads compute in turn (`tinyml.turn`), since graphs of several may end in the 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,6 +76,9 @@ def _is_pending(holder: Holder) -> bool:
 
 def _with_readers(order: Iterable[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
     """Holders of graphs that read what these nodes overwrite, and nodes that save their values."""
+    kinds = set(map(type, order))
+    if lazy.Assign not in kinds:
+        return []
     targets = {lazy.assigned(n) for n in order if type(n) is lazy.Assign}
     buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
     return _readers_of(buffers) if buffers else []
@@ -211,11 +216,11 @@ def _announced(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> l
 
 
 def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Data]:
-    devices = {node.device for node in order}
+    devices = set(map(_device, order))
     if devices == {"NUMPY"}:
         return _run_reference(unreal, leaves)
     buffers = buffers_of(leaves)
-    key = _structure(unreal, order, buffers)
+    key = _structure(unreal, order, leaves, buffers)
     routine = _routines.get(key)
     if routine is None:
         routine = Routine(_planned(key, devices, unreal, leaves))
@@ -265,22 +270,27 @@ def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
 
 
 def _structure(
-    unreal: list[LazyBuffer], order: _Order, buffers: Sequence[Buffer]
+    unreal: list[LazyBuffer], order: _Order, leaves: list[Data], buffers: Sequence[Buffer]
 ) -> tuple[Any, ...]:
     """What two graphs that run by the same plan have in common.
 
-    It is one flat tuple, because it is made and compared whenever a graph is realized: each node
-    begins with its class, so that it is clear where the numbers of sources end.
+    It is made and compared whenever a graph is realized, so by nothing that takes a step of Python
+    for each node. What a node says tells how many of the sources' numbers are its own.
     """
     number = order.__getitem__
-    parts: list[Any] = [config.current.noopt, config.current.beam, *map(number, unreal)]
-    for node in order:
-        arg = None if type(node) is Data else node.arg  # of leaves only what they look like
-        parts += (type(node), node.shape, node.dtype, node.device, arg)
-        parts += map(number, node.sources)
+    said: list[Any] = list(map(_said, order))
+    for leaf in leaves:  # of these only what they look like
+        said[number(leaf)] = said[number(leaf)][:-1]
+    sources = map(number, chain.from_iterable(map(_sources, order)))
     shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
-    parts += [shared[id(b)] for b in buffers]
-    return tuple(parts)
+    settings = config.current.noopt, config.current.beam
+    asked = map(number, unreal)
+    return (*settings, *asked, *said, *sources, *[shared[id(b)] for b in buffers])
+
+
+_said = attrgetter("__class__", "shape", "dtype", "device", "arg")
+_device: Callable[[LazyBuffer], str] = attrgetter("device")
+_sources: Callable[[LazyBuffer], tuple[LazyBuffer, ...]] = attrgetter("sources")
 
 
 # ---- between numpy and leaves ----
