@@ -140,6 +140,7 @@ def alike(n: int) -> str:
 
 
 def test_what_was_not_read_for_longest_makes_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("tinyml.cache._SELDOM", 1)
     monkeypatch.setattr("tinyml.cache._MOST", 256 * 4 * 1100)  # four of them in a folder
     cache, old = DiskCache(tmp_path), 10 * 24 * 3600.0
     for n in range(4):
@@ -151,7 +152,16 @@ def test_what_was_not_read_for_longest_makes_room(tmp_path, monkeypatch):
     assert found == [0, 2, 3, 4]
 
 
+def test_now_and_then_an_entry_makes_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("tinyml.cache._MOST", 256 * 4 * 1100)
+    cache = DiskCache(tmp_path)
+    for n in range(100):
+        place = cache.put(alike(n), ".bin", bytes(1000))
+    assert len(list(place.parent.iterdir())) < 20
+
+
 def test_an_entry_larger_than_all_room_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("tinyml.cache._SELDOM", 1)
     monkeypatch.setattr("tinyml.cache._MOST", 256 * 100)
     cache = DiskCache(tmp_path)
     cache.put(alike(0), ".bin", bytes(1000))
