@@ -30,7 +30,7 @@ from weakref import ref
 
 from tinyml import shape as shapes
 from tinyml.dtype import DType, bool_, from_text, to_text
-from tinyml.errors import DTypeError, ShapeError
+from tinyml.errors import DTypeError, ShapeError, TinymlError
 from tinyml.faults import Fault
 from tinyml.graph import Known
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
@@ -227,15 +227,14 @@ def node(
     kind: type[_N], shape: Shape, dtype: DType, device: str, sources: Sources = (), arg: Any = None
 ) -> _N:
     """The node that says this: the one there is, or a new one."""
-    below: Any
+    key: Any
     count = len(sources)
     if count == 1:  # written out, because most nodes have one or two
-        below = id(sources[0])
+        key = kind, arg, id(sources[0]), dtype, device
     elif count == 2:
-        below = id(sources[0]), id(sources[1])
+        key = kind, arg, id(sources[0]), id(sources[1]), dtype, device
     else:
-        below = tuple(map(id, sources))
-    key = (kind, arg, below, dtype, shape, device)
+        key = kind, arg, shape, dtype, device, *map(id, sources)
     reference = known.nodes.get(key)
     made = None if reference is None else reference()
     if made is None:
@@ -285,36 +284,41 @@ def mapped(op: Op, operands: Sources) -> LazyBuffer:
     last = operands[-1]
     if type(last) is Move and len(operands) == 1 and last.arg[0] is _EXPAND:
         return expand(mapped(op, last.sources), last.shape)
-    shape, dtype, device, first = last.shape, last.dtype, last.device, operands[0]
-    alike = first.dtype is (bool_ if op is _WHERE else dtype)
+    shape, dtype, device, first, spread = last.shape, last.dtype, last.device, operands[0], False
+    fits = first.dtype is (bool_ if op is _WHERE else dtype)
     for other in operands:
-        if other.shape != shape or other.device != device:
-            alike = False
-        if other.dtype is not dtype and other is not first:
-            alike = False
-    if not alike:
-        operands = _aligned(op, operands)
-        shape = operands[0].shape
+        if other.shape != shape:
+            spread = True
+        if other.device != device or (other.dtype is not dtype and other is not first):
+            fits = False
+    if not fits:
+        raise _unfit(op, operands)
+    if spread:
+        shape = shapes.broadcast_shape(op, *[other.shape for other in operands])
+        operands = tuple([x if x.shape == shape else _spread(x, shape) for x in operands])
     return node(Map, shape, _result_dtype(op, dtype), device, operands, op)
 
 
-def _aligned(op: Op, operands: Sources) -> Sources:
-    """The operands in one shape, after a look at what else they have to have in common."""
-    last, spread = operands[-1], False
-    for other in operands:
-        if other.device != last.device:
-            raise ShapeError(
-                f"{op.name} needs operands on one device, got {other.device} and {last.device}; "
-                f"move one with .to({last.device!r})"
-            )
-        if other.shape != last.shape:
-            spread = True
-    for other in operands[1:] if op is _WHERE else operands:
-        if other.dtype is not last.dtype:
-            raise DTypeError(f"{op.name} needs equal dtypes, got {[o.dtype for o in operands]}")
-    if op is _WHERE and operands[0].dtype is not bool_:
-        raise DTypeError(f"WHERE chooses by a bool, not by {operands[0].dtype}")
-    return alike(op, operands) if spread else operands
+def _spread(x: LazyBuffer, to: Shape) -> LazyBuffer:
+    """x in a shape that it is known to broadcast to."""
+    new = len(to) - len(x.shape)
+    if new:
+        x = reshape(x, (1,) * new + x.shape)
+    return x if x.shape == to else node(Move, to, x.dtype, x.device, (x,), (_EXPAND, to))
+
+
+def _unfit(op: Op, operands: Sources) -> TinymlError:
+    """The error for operands on different devices or of dtypes that the op does not take."""
+    devices = [other.device for other in operands]
+    if devices.count(devices[0]) < len(devices):
+        return ShapeError(
+            f"{op.name} needs operands on one device, got {' and '.join(dict.fromkeys(devices))}; "
+            f"move one with .to({devices[-1]!r})"
+        )
+    dtypes = [other.dtype for other in operands]
+    if op is _WHERE and dtypes[1] is dtypes[2]:
+        return DTypeError(f"WHERE chooses by a bool, not by {dtypes[0]}")
+    return DTypeError(f"{op.name} needs equal dtypes, got {dtypes}")
 
 
 @cache
@@ -460,12 +464,6 @@ def broadcast(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """New axes in front, and axes of size 1 repeated."""
     new = len(to) - len(x.shape)
     return expand(reshape(x, (1,) * new + x.shape) if new else x, to)
-
-
-def alike(op: Op, operands: Sources) -> Sources:
-    """All of them in the shape that they broadcast to."""
-    to = shapes.broadcast_shape(op, *[operand.shape for operand in operands])
-    return tuple([x if x.shape == to else broadcast(x, to) for x in operands])
 
 
 def pad(x: LazyBuffer, counts: shapes.Spans, value: Any = 0) -> LazyBuffer:

@@ -129,19 +129,25 @@ class Tensor(metaclass=Trains):
         Without an input that requires a gradient the record serves `gradient()` only, and is
         dropped when the result is realized.
         """
-        inputs, nodes, wanted = (self, *others), [], False
-        for tensor in inputs:
-            if tensor._view is not None:
-                views.refresh(tensor, tensor._view)
-            if tensor.requires_grad:
-                wanted = True
-            nodes.append(tensor._lazy)
-        node = function.forward(*nodes)
+        if self._view is not None:
+            views.refresh(self, self._view)
+        wanted = self.requires_grad
+        if others:
+            nodes = [self._lazy]
+            for tensor in others:
+                if tensor._view is not None:
+                    views.refresh(tensor, tensor._view)
+                if tensor.requires_grad:
+                    wanted = True
+                nodes.append(tensor._lazy)
+            node = function.forward(*nodes)
+        else:
+            node = function.forward(self._lazy)
         out = _new(Tensor)
         out._lazy = node
         realizing.watch(out, node)
         if node.dtype.is_float and (not mode.paused or mode.recording):
-            function.inputs, function.clock = inputs, mode.assignments
+            function.inputs, function.clock = (self, *others), mode.assignments
             out._record = function
             if wanted:
                 out.requires_grad = True

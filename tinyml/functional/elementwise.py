@@ -324,7 +324,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
     if isinstance(value, (bool, int, float)):
         if x.dtype.is_int and not x.dtype.min <= value <= x.dtype.max:
             raise DTypeError(f"masked_fill: {x.dtype} has no {value}; cast the tensor first")
-        return where(mask, x._full((), value, x.dtype), x)
+        return where(mask, constant(x, value, x.dtype), x)
     return where(mask, x._coerce(value, "masked_fill").cast(x.dtype), x)
 
 

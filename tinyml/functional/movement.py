@@ -21,7 +21,7 @@ from tinyml.functional.joining import cat
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
-from tinyml.shape import shrunk_shape, squeezed_shape
+from tinyml.shape import Spans, shrunk_shape, squeezed_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -161,7 +161,12 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
     if len(spans) != len(shape):
         raise ShapeError(f"shrink: {shape} needs one (start, stop) per axis, got {spans}")
     kept = tuple([(0, n) if s is None else _span(s) for s, n in zip(spans, shape, strict=True)])
-    return x if shrunk_shape(shape, kept) == shape else x._shown(mlops.Shrink, kept)
+    return _cut(x, kept)
+
+
+def _cut(x: Tensor, spans: Spans) -> Tensor:
+    shape = x._lazy.shape
+    return x if shrunk_shape(shape, spans) == shape else x._shown(mlops.Shrink, spans)
 
 
 def _span(given: Sequence[int]) -> tuple[int, int]:
@@ -295,7 +300,8 @@ def _margins(
 
 def part(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     """Elements start <= i < stop of one axis."""
-    return shrink(x, [(start, stop) if a == axis else None for a in range(x.ndim)])
+    pairs = enumerate(x._lazy.shape)
+    return _cut(x, tuple([(start, stop) if a == axis else (0, n) for a, n in pairs]))
 
 
 def pad_axis(x: Tensor, axis: int, before: int, after: int, value: Scalar = 0) -> Tensor:

@@ -40,7 +40,7 @@ _Node = tuple[type[LazyBuffer], lazy.Shape, DType, str, Any, "int | _Pick"]
 _Record = tuple[int, Callable[[], mlops.Function] | None, "int | _Pick", bool | None]
 _MOST = 1024  # kinds of arguments of one composition that are remembered
 _PLAIN = frozenset({int, bool, str, DType, type(None)})
-_STORED = frozenset({lazy.Data, lazy.Contiguous, lazy.Assign})
+_STORED: dict[type, object] = dict.fromkeys((lazy.Data, lazy.Contiguous, lazy.Assign), "stored")
 _Move, _RESHAPE, _EXPAND = lazy.Move, Movement.RESHAPE, Movement.EXPAND
 
 
@@ -52,67 +52,53 @@ class Unclear(Exception):
 
 
 class _Call:
-    """The tensors among the arguments of a call, and the kind of all arguments."""
+    """The tensors among the arguments of a call, their nodes, and the kind of all arguments."""
 
-    __slots__ = ("kind", "nodes", "of", "tensors")
+    __slots__ = ("kind", "nodes", "tensors")
 
     def __init__(self) -> None:
-        self.of: type | None = None  # the class of the tensors
         self.kind: list[Any] = [default_float.now, default_int.now]
         self.tensors: list[Tensor] = []
-        self.nodes: list[LazyBuffer] = []  # theirs, and what those are reshapes of
+        self.nodes: list[LazyBuffer] = []  # each with what it is a reshape of
 
-    def has(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Take the arguments; whether there are tensors among them, and else plain values only."""
-        try:
-            self._add(args)
-            for name, value in kwargs.items():
-                self.kind.append(name)
-                self._add((value,))
-        except Unclear:
-            return False
-        return self.of is not None
-
-    def _add(self, values: Iterable[Any]) -> None:
-        kind = self.kind
+    def add(self, values: Iterable[Any]) -> bool:
+        """More arguments; whether all are plain values and tensors of one class."""
+        kind, nodes, tensors = self.kind, self.nodes, self.tensors
         for value in values:
             own = type(value)
-            if own is self.of:
-                self.tensors.append(value)
-                kind += (own, value.requires_grad)
-                self._add_node(value.lazy)
-            elif own in _PLAIN:
+            if own in _PLAIN:
                 kind += (own, value)
+            elif hasattr(value, "_lazy"):
+                node = value.lazy if value._view is not None else value._lazy
+                if tensors and type(tensors[0]) is not own:
+                    return False
+                tensors.append(value)
+                nodes.append(node)
+                while type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
+                    kind += (node.arg, node.shape)
+                    node = node.sources[0]
+                    nodes.append(node)
+                look = _STORED.get(type(node)) or _look(node)
+                kind += (own, value.requires_grad, node.shape, node.dtype, node.device, look)
             elif own is float:
                 kind += (own, value or str(value))  # 0.0 is not -0.0
             elif own is tuple or own is list:
                 kind += (own, len(value))
-                self._add(value)
-            elif self.of is None and hasattr(value, "_lazy"):
-                self.of = own
-                self._add((value,))
+                if not self.add(value):
+                    return False
             elif hasattr(own, "__dataclass_params__") and own.__dataclass_params__.frozen:
                 kind += (own, value)
             else:
-                raise Unclear
-
-    def _add_node(self, node: LazyBuffer) -> None:
-        self.nodes.append(node)
-        while type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
-            self.kind += (node.arg, node.shape)
-            node = node.sources[0]
-            self.nodes.append(node)
-        self.kind += (node.shape, node.dtype, node.device, _look(node))
+                return False
+        return True
 
 
 def _look(node: LazyBuffer) -> object:
     """What else decides what is made of a node that is no reshape and does not repeat another.
 
-    Whether it is in memory; a constant, by itself; whether skews look into it.
+    A constant is itself what counts; of others, whether skews look into it.
     """
     own, below = type(node), node
-    if own in _STORED:
-        return "stored"
     while type(below) is _Move:
         below = below.sources[0]
     if type(below) is lazy.Const:
@@ -126,11 +112,11 @@ def _stand_in(node: LazyBuffer, number: int, nodes: list[LazyBuffer]) -> LazyBuf
     nodes.append(node)
     if type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
         found = node.with_sources((_stand_in(node.sources[0], number, nodes),))
-    elif (look := _look(node)) is node:
+    elif type(node) not in _STORED and _look(node) is node:
         found = node
     else:
         found = lazy.node(lazy.Slot, node.shape, node.dtype, node.device, (), number)
-        found = lazy.contiguous(found) if look == "stored" else found
+        found = lazy.contiguous(found) if type(node) in _STORED else found
     nodes[place] = found
     return found
 
@@ -265,7 +251,10 @@ def composition(function: _F) -> _F:
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         call = _Call()
-        if not call.has(args, kwargs):
+        plain = call.add(args) and (
+            not kwargs or call.add([x for pair in kwargs.items() for x in pair])
+        )
+        if not plain or not call.tensors:
             return function(*args, **kwargs)
         kind = tuple(call.kind)
         steps = known.get(kind)
