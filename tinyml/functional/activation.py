@@ -95,6 +95,7 @@ def _gelu(x: Tensor) -> Tensor:
     return _logistic(x, u, (below > -inside).where(low, 0))
 
 
+@composition
 def _gelu_slope(x: Tensor) -> Tensor:
     square = x * x
     share = sigmoid(x * (square * GELU_CUBE + GELU_SCALE))
@@ -162,6 +163,7 @@ def _mish(x: Tensor) -> Tensor:
     return _logistic(x, opposite, -_logistic(constant(x, 1, x.dtype), opposite, 1))
 
 
+@composition
 def _mish_slope(x: Tensor) -> Tensor:
     share = softplus(x).tanh()
     return share + x * sigmoid(x) * (1 - share * share)

@@ -43,6 +43,8 @@ def add(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 def sub(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     """x - y, or y - x if `reverse`; DTypeError for bools."""
+    if type(y) in (int, float) and not reverse and x._lazy.dtype.is_float:
+        return add(x, -y or -0.0)  # no op has to negate a number; -0.0 is what changes nothing
     x, y = ordered("sub", x, y, reverse)
     if x._lazy.dtype is bool_:
         raise DTypeError("sub: bool has no subtraction; use ^, or cast to an integer")
@@ -239,8 +241,8 @@ def eq(x: Tensor, y: object) -> Tensor:
 
 def ne(x: Tensor, y: object) -> Tensor:
     """x != y, elementwise; bools."""
-    equal = _compare(_EQUAL, x, y, "equal")
-    return equal._of(lazy.map_(Op.NOT, equal.lazy))
+    x, y = alike("equal", x, y)
+    return x._of(lazy.map_(Op.NOT, lazy.mapped(_EQUAL, (x.lazy, y.lazy))))
 
 
 # ---- bits ----
