@@ -89,6 +89,7 @@ def floordiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     return div(x, y, "floor", reverse)
 
 
+@composition
 def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
     """floor(x / y) of the exact quotient, where rounding x / y first may be off by one."""
     exact = ((x - x._apply(mlops.Mod(), y)) / y).round()
