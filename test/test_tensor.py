@@ -160,6 +160,8 @@ def test_arguments_have_the_names_that_others_give_them() -> None:
     for bounded in (x.clip(min=1, max=2), x.clip(1, 2), x.hardtanh(min=1, max=2)):
         assert bounded.tolist() == [[1.0, 2.0], [2.0, 1.0]]
     assert (-x).leaky_relu(negative_slope=0.5).tolist() == [[-0.5, -1.5], [-1.0, 0.0]]
+    assert x.flip(axis=1).tolist() == x.flip(dims=(1,)).tolist() == x.flip(1).tolist()
+    assert Tensor.arange(1, end=3).tolist() == [1, 2]
     for pair_in_torch in (x.max, x.min, x.cummax, x.cummin):
         with pytest.raises(TypeError, match="axis= gives the values alone"):
             pair_in_torch(dim=0)  # type: ignore[call-arg]

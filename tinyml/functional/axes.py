@@ -132,6 +132,7 @@ _SPELLINGS = {
     "axis": ("dim", "dims"),
     "dim": ("axis", "dims", "dimension"),
     "dims": ("axis", "dim"),
+    "stop": ("end",),
     "keepdim": ("keepdims",),
     "sorted_": ("sorted",),
     "diagonal": ("k",),
@@ -145,15 +146,26 @@ _PAIRS_IN_TORCH = ("max", "min", "cummax", "cummin")  # for whom dim= means valu
 
 
 def spelled_either_way(cls: _C) -> _C:
-    """Each method that takes an axis takes it as a dim, too, and so on: as others spell it."""
+    """Each method that takes an axis takes it as a dim, too, and so on: as others spell it.
+
+    What is taken as `*axis` can be said by that name, too.
+    """
     for name, method in list(vars(cls).items()):
-        if inspect.isfunction(method):
-            code = inspect.unwrap(method).__code__
-            own = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            others = {other: o for o in own for other in _SPELLINGS.get(o, ())}
-            if others:
-                setattr(cls, name, _spelled(method, others, name))
+        made_of = method.__func__ if isinstance(method, classmethod) else method
+        others = _other_names(made_of) if inspect.isfunction(made_of) else {}
+        if others:
+            spelled = _spelled(made_of, others, name)
+            setattr(cls, name, spelled if made_of is method else classmethod(spelled))
     return cls
+
+
+def _other_names(function: Callable[..., Any]) -> dict[str, str]:
+    """What else arguments may be called, and what they are called; "*" for all the others."""
+    code = inspect.unwrap(function).__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    others = {o: own for own in code.co_varnames[:count] for o in _SPELLINGS.get(own, ())}
+    rest = code.co_varnames[count] if code.co_flags & inspect.CO_VARARGS else ""
+    return others | dict.fromkeys((rest, *_SPELLINGS[rest]), "*") if rest in _SPELLINGS else others
 
 
 def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Callable[..., Any]:
@@ -162,6 +174,8 @@ def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Cal
         for name in named:
             if name in others and others[name] not in named:
                 named = {_own_name(op, n, others): value for n, value in named.items()}
+                if "*" in named:
+                    args = (*args, named.pop("*"))
                 break
         return method(*args, **named)
 
