@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -100,6 +101,33 @@ def check(
     return told
 
 
+def check_pickled(device: str, program: list[Step], trained: bool) -> list[str]:
+    """Replays, and those of a step that was pickled together with the state.
+
+    A view is pickled as values of its own, and so does not follow the copy of its tensor.
+    """
+    told: list[str] = []
+    state = State.of(device, "CPU" if device == "NUMPY" else "NUMPY", trained)
+    state.inner = state.counting()
+    step = TinyJit(_function(state, program, trained, told))
+    copied, held = step, state.held
+    for call in range(4):
+        after = []
+        if call == 2:
+            assert step.captured is not None
+            copied, held = pickle.loads(pickle.dumps((step, state.held)))
+        for function, there in ((step, state.held), (copied, held))[: 1 + (call > 1)]:
+            Tensor.manual_seed(call)
+            with Tensor.train():
+                found = function(*_arguments(call, device))
+            own = [t for t, original in zip(there, state.held, strict=True) if not original.follows]
+            after.append([t.detach().numpy() for t in (*found, *own)])
+        for n, same in enumerate(zip(*after, strict=True)):
+            text = f"t{n} in call {call}: {'; '.join(told)}"
+            np.testing.assert_array_equal(same[-1], same[0], text)
+    return told
+
+
 def _quick(examples: int) -> settings:
     phases = [Phase.generate, Phase.shrink]
     return settings(max_examples=examples, deadline=None, derandomize=True, phases=phases)
@@ -111,6 +139,12 @@ def test_replays_of_random_programs(
     program: list[Step], trained: bool, before: list[Step], between: list[Step]
 ) -> None:
     note("\n".join(check("NUMPY", program, trained, before, between)))
+
+
+@_quick(8)
+@given(program=programs, trained=st.booleans())
+def test_pickled_steps_of_random_programs(program: list[Step], trained: bool) -> None:
+    note("\n".join(check_pickled("NUMPY", program, trained)))
 
 
 @_quick(4)
