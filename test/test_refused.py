@@ -270,6 +270,8 @@ OWN: dict[str, list[Case]] = {
     "einsum": [
         (RuntimeError, "2 operands, but 1", lambda: Tensor.einsum("ij,jk->ik", X)),
         (RuntimeError, "'i'.*sizes", lambda: Tensor.einsum("i,i->i", I, Tensor.zeros(3))),
+        (RuntimeError, r"one \.\.\. per operand", lambda: Tensor.einsum("...i...->i", X)),
+        (RuntimeError, "made of letters", lambda: Tensor.einsum("i1->i", X)),
         (TypeError, "formula", lambda: Tensor.einsum(1, X)),
         (TypeError, "operand 1", lambda: Tensor.einsum("i,i", I, 3)),
         (DeviceError, "one device", lambda: Tensor.einsum("ij,ij", X, FAR)),

@@ -137,6 +137,10 @@ def _parse(formula: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
         raise ShapeError(
             f"einsum: {formula!r} has {len(inputs)} operands, but {len(ranks)} were given"
         )
+    for letters in (*inputs, output):
+        plain = letters.replace("...", "", 1)
+        if plain and not plain.isalpha():
+            raise ShapeError(f"einsum: {formula!r} is made of letters, and of one ... per operand")
     hidden = [rank - len(i.replace("...", "")) for i, rank in zip(inputs, ranks, strict=True)]
     most = max([h for h, i in zip(hidden, inputs, strict=True) if "..." in i], default=0)
     free = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in text][:most]
@@ -161,7 +165,7 @@ def _summing(dtype: DType, letters: str, every: str) -> DType:
 
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
-    """Where a letter comes twice, the diagonal of those two axes."""
+    """Where a letter comes several times, the diagonal of those axes."""
     if len(set(letters)) == len(letters):
         return x, letters
     for c in sorted({c for c in letters if letters.count(c) > 1}):
@@ -170,7 +174,10 @@ def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
             n, m = x.shape[i], x.shape[j]
             if n != m:
                 raise ShapeError(f"einsum: {c!r} stands for the sizes {n} and {m} of {x.shape}")
-            x, letters = x.diagonal(0, i, j), letters.replace(c, "") + c
+            x, letters = (
+                x.diagonal(0, i, j),
+                letters[:i] + letters[i + 1 : j] + letters[j + 1 :] + c,
+            )
     return x, letters
 
 
