@@ -488,6 +488,14 @@ def array_interface() -> None:
     same((shared * 2).numpy(), 2 * (X + 1).reshape(32, 32))
     held.write(X)
     same(shared.numpy(), X.reshape(32, 32))  # what the other side writes is seen
+    blob = Tensor.from_blob(held.memory, (32, 32), "float32", "CUDA")
+    held.write(X + 1)
+    same((blob * 2).numpy(), 2 * (X + 1).reshape(32, 32))
+    held.write(X)
+    askew = held.memory + 4
+    raised(
+        ValueError, lambda: Tensor.from_blob(askew, (3,), "float32", "CUDA"), "cannot use memory"
+    )
     copies = [
         (OfOthers(held, (8, 4), strides=(4, 128)), X.reshape(32, 32)[:4, :8].T),
         (OfOthers(held, (4,), offset=12, strides=(-4,)), X[3::-1]),

@@ -245,22 +245,20 @@ def deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
 def from_blob(
     kind: type[Tensor], address: int, shape: Any, dtype: DType | str, device: str | None = None
 ) -> Tensor:
-    """A tensor on the memory at an address in this process, which must live as long as it does.
+    """A tensor on memory of its device, at this address, which must live as long as it does.
 
-    What is written there is seen here, and the other way round. A copy on devices that do not
-    compute in the host's memory, and of numbers that lie across their own boundaries.
+    What is written there is seen here, and the other way round. EMU copies, because its memory has
+    guards around it, and so does the host for numbers that lie across their own boundaries.
     """
-    target, sizes, place = (
-        to_dtype(dtype),
-        new_shape((shape,), "from_blob"),
-        Device.canonical(device),
-    )
+    target, sizes = to_dtype(dtype), new_shape((shape,), "from_blob")
+    place = Device.canonical(device)
     if whole(address, "from_blob", "the address") <= 0:
         raise ValueError(f"from_blob: there is no memory at address {address}")
-    if open_device(place).machine.dlpack_device == (1, 0) and 0 not in sizes:  # the host's memory
-        shared = realizing.adopt(address, sizes, target, place, "the caller")
-        if shared is not None:
-            return kind._of(shared)
+    shared = realizing.adopt(address, sizes, target, place, "the caller") if all(sizes) else None
+    if shared is not None:
+        return kind._of(shared)
+    if open_device(place).machine.dlpack_device != (1, 0) and all(sizes):  # no memory of the host
+        raise ValueError(f"from_blob: {place} cannot use memory that begins at {address:#x}")
     raw: Any = (ctypes.c_char * (math.prod(sizes) * target.itemsize)).from_address(address)
     values = np.frombuffer(raw, target.storage).reshape(sizes).copy()
     return kind._of(realizing.upload(values, target, place))
