@@ -100,7 +100,10 @@ __device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
 
 #endif
 
-template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ float max_float32(float a, float b) {
+  const float m = a > b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}
 // sum_mul_add_max_64x96_r128
 //   v0 = reshape(slot1)                   : 64x128x1 float32
 //   v1 = expand(v0)                       : 64x128x96 float32
@@ -114,7 +117,7 @@ template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b 
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_a26ce52e(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_96519f0a(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 13008);
@@ -179,6 +182,6 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_add_max_64x96_r128_a26
     }
   }
   const pack<float, 4> v8 = i1 * 16 + i1t <= 23 ? *(const pack<float, 4> *)(slot3 + (i1 * 64 + i1t * 4)) : pack<float, 4>{};
-  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4)) = pack<float, 4>{max_of<float>(acc0 + v8.at[0], 0.0f), max_of<float>(acc1 + v8.at[1], 0.0f), max_of<float>(acc2 + v8.at[2], 0.0f), max_of<float>(acc3 + v8.at[3], 0.0f)};
-  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4 + 96)) = pack<float, 4>{max_of<float>(acc4 + v8.at[0], 0.0f), max_of<float>(acc5 + v8.at[1], 0.0f), max_of<float>(acc6 + v8.at[2], 0.0f), max_of<float>(acc7 + v8.at[3], 0.0f)};
+  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4)) = pack<float, 4>{max_float32(acc0 + v8.at[0], 0.0f), max_float32(acc1 + v8.at[1], 0.0f), max_float32(acc2 + v8.at[2], 0.0f), max_float32(acc3 + v8.at[3], 0.0f)};
+  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4 + 96)) = pack<float, 4>{max_float32(acc4 + v8.at[0], 0.0f), max_float32(acc5 + v8.at[1], 0.0f), max_float32(acc6 + v8.at[2], 0.0f), max_float32(acc7 + v8.at[3], 0.0f)};
 }

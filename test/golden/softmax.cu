@@ -5,10 +5,13 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   memcpy(&to, &from, sizeof(to));
   return to;
 }
-template <class T> __device__ __forceinline__ T max_of(T a, T b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ float max_float32(float a, float b) {
+  const float m = a > b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}
 struct combine_max_float32 {
   typedef float type;
-  static __device__ __forceinline__ float of(float a, float b) { return max_of<float>(a, b); }
+  static __device__ __forceinline__ float of(float a, float b) { return max_float32(a, b); }
 };
 template <class Op, int N, int ALL>
 __device__ __forceinline__ typename Op::type across(typename Op::type value) {
@@ -43,7 +46,7 @@ struct combine_add_float32 {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_9c89afc1(float *__restrict__ slot0, const float *__restrict__ slot1) {
+extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_7e672eef(float *__restrict__ slot0, const float *__restrict__ slot1) {
   const int tx = threadIdx.x;
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;
@@ -51,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_9c
   float acc0 = -__int_as_float(0x7f800000);
   for (int r0 = 0; r0 < 8; ++r0) {
     const float v1 = slot1[i0 * 1024 + i0t * 256 + r0 * 32 + tx];
-    acc0 = max_of<float>(acc0, v1);
+    acc0 = max_float32(acc0, v1);
   }
   acc0 = across<combine_max_float32, 32, 128>((float)acc0);
   float acc2 = 0.0f;

@@ -79,7 +79,7 @@ class CRenderer(CLanes):
     def load(self, e: Load, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)
         if lanes == 1:
-            return self._guarded_load(e, self._value_of(self._bits_at(e)[0], e.dtype))
+            return self.guarded_load(e, self._value_of(self._bits_at(e)[0], e.dtype))
         looked = any(self.lanes(s) > 1 for s in e.sources)
         shared = lane is None or not any(lane in v.free for v in e.valid)
         if lane is not None and not looked and shared and e.position.stride(lane) == 1:
@@ -96,15 +96,9 @@ class CRenderer(CLanes):
         if lane is not None and not looked and not shared and self.is_near(e, lane):
             return self.masked_load(e, lane)
         ones = [_lane_of(e, lane, n, lanes) for n in range(lanes)]
-        listed = ", ".join(self._guarded_load(o, self._bits_at(o))[0] if o else "0" for o in ones)
+        listed = ", ".join(self.guarded_load(o, self._bits_at(o))[0] if o else "0" for o in ones)
         text = f"({self._memory_vector(e.dtype, lanes)}){{{listed}}}", ATOM
         return self._from_memory(text, e.dtype, lanes)
-
-    def _guarded_load(self, e: Load, element: Text) -> Text:
-        if not e.valid:
-            return element
-        condition = wrap(self.condition(e.valid), TERNARY + 1)
-        return f"{condition} ? {wrap(element, TERNARY + 1)} : 0", TERNARY
 
     def _bits_at(self, e: Load) -> Text:
         return f"slot{e.slot}[{self.index(e.position)[0]}]", ATOM
@@ -199,7 +193,7 @@ class CRenderer(CLanes):
 
     def place(self, e: Place, lanes: int) -> Text:
         if lanes == 1:
-            return f"({TYPES[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
+            return super().place(e, lanes)
         lane = next(iter(e.free & self.k.lanes), None)
         if lane is not None and (index := self.index_of_lanes(e.index, lane)) is not None:
             return self.cast((index, 11), int32, e.dtype, lanes)

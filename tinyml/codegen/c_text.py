@@ -427,8 +427,8 @@ FUNCTIONS: dict[Op, dict[str, str]] = {
   return a * (__builtin_erfcSUFFIX(x) - lost) * 0.5;
 }"""
     },
-    Op.SHL: {"i": _SHL, "u": _SHL},
-    Op.SHR: {"i": _SHR, "u": _SHR},
+    Op.SHL: {"i": _SHL, "u": _SHL.replace("b >= 0 && ", "")},
+    Op.SHR: {"i": _SHR, "u": _SHR.replace("b >= 0 && ", "").replace("a < 0 ? -1 : 0", "0")},
     Op.IDIV: {
         "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a / b : 0; }""",
         "i": """static inline TYPE NAME(TYPE a, TYPE b) {
@@ -447,7 +447,7 @@ FUNCTIONS: dict[Op, dict[str, str]] = {
 }""",
         "f": """static inline TYPE NAME(TYPE a, TYPE b) {
   const TYPE r = __builtin_fmodSUFFIX(a, b);
-  if (r == 0) return __builtin_copysignSUFFIX(0, b);
+  if (r == 0) return __builtin_copysignSUFFIX((TYPE)0, b);
   return (r < 0) != (b < 0) ? r + b : r;
 }""",
     },

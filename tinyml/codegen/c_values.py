@@ -29,7 +29,7 @@ from tinyml.codegen.c_text import (
     widen,
 )
 from tinyml.codegen.expr import Expr, Name
-from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Renderer, Text, binary, register, wrap
+from tinyml.codegen.render import ATOM, LIBM, PLAIN, UNARY, Renderer, Text, register, wrap
 from tinyml.codegen.vector_math import BODIES
 from tinyml.codegen.vector_math64 import BODIES64
 from tinyml.dtype import (
@@ -46,24 +46,13 @@ from tinyml.dtype import (
     uint32,
 )
 from tinyml.faults import Fault
-from tinyml.ops import COMPARE, Op
+from tinyml.ops import Op
 
-TYPES = {
-    "bool": "_Bool", "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
-    "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int",
-    "int64": "long long", "float16": "unsigned short", "bfloat16": "unsigned short",
-    "float32": "float", "float64": "double",
-}  # fmt: skip
+TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
 SHORT = {
     "bool": "i32", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "int8": "i8",
     "int16": "i16", "int32": "i32", "int64": "i64", "float16": "u16", "bfloat16": "u16",
     "float32": "f32", "float64": "f64",
-}  # fmt: skip
-LIBM = {
-    Op.EXP: "exp", Op.EXP2: "exp2", Op.EXPM1: "expm1", Op.LOG: "log", Op.LOG2: "log2",
-    Op.LOG1P: "log1p", Op.SIN: "sin", Op.COS: "cos", Op.ATAN: "atan", Op.TANH: "tanh",
-    Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow", Op.FMA: "fma",
-    Op.TAN: "tan",
 }  # fmt: skip
 EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW, Op.FMA})  # libm's in lanes too
 ON_LANES = {float32: BODIES, float64: BODIES64}
@@ -99,6 +88,10 @@ class CValues(Renderer):
     """Types and ops in C, on scalars and on vectors."""
 
     types = TYPES
+    nan, infinity = (
+        ('__builtin_nan("")', '__builtin_nanf("")'),
+        ("__builtin_inf()", "__builtin_inff()"),
+    )
 
     def vector(self, dtype: DType, lanes: int) -> str:
         """The name of a vector type, defined in the prelude."""
@@ -117,7 +110,7 @@ class CValues(Renderer):
     def type_of(self, name: Name) -> str:
         if name.lanes > 1:
             return self.vector(name.dtype, name.lanes)
-        return TYPES[register(name.dtype).name]
+        return super().type_of(name)
 
     def splat(self, text: Text, dtype: DType, lanes: int) -> Text:
         kind = self.vector(dtype, lanes)
@@ -168,7 +161,7 @@ class CValues(Renderer):
 
     def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
-            return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
+            return super().where(mask, value, other, dtype, lanes)
         kind = self.vector(dtype, lanes)
         bits = self._mask_type(dtype, lanes)
         own = self.mask_bits("m", register(dtype).itemsize if dtype is not bool_ else 4, lanes)
@@ -188,53 +181,24 @@ class CValues(Renderer):
         self.prelude[vector_type(name, TYPES[signed], size, lanes)] = None
         return name
 
-    def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        text = self._alu(op, register(dtype), operands, lanes)
-        if dtype.is_half and op not in COMPARE and op not in (Op.NEG, Op.MAX, Op.MIN, Op.WHERE):
-            return self._rounded(text, dtype, lanes)
-        return text
-
-    def _rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
+    def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
-            return self._value_of(self._bits_of(text, dtype)[0], dtype)
+            return super().rounded(text, dtype, lanes)
         return self._half_lanes(dtype, "rounded", text, lanes)
 
-    def _alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        if op is Op.WHERE:
-            return self.where(operands[0], operands[1], operands[2], dtype, lanes)
-        if op is Op.NEG:
-            return self._wrapped(f"-{wrap(operands[0], UNARY + 1)}", UNARY, dtype, lanes)
-        if op is Op.NOT:
-            sign = "!" if dtype is bool_ and lanes == 1 else "~"
-            return self._wrapped(f"{sign}{wrap(operands[0], UNARY)}", UNARY, dtype, lanes)
-        if op in COMPARE:
-            return self._compare(op, dtype, operands, lanes)
-        if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
-            op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
-        if op in SIGN:
-            return self._wrapped(*binary(SIGN[op], *operands), dtype, lanes)
-        return self._call(op, dtype, operands, lanes)
-
-    def _wrapped(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
-        """C computes small integers as int: bring the result back to its own size."""
-        if lanes == 1 and dtype.kind in "ui" and dtype.itemsize < 4:
-            return f"({TYPES[dtype.name]})({text})", UNARY
-        return text, strength
-
-    def _compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+    def compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         if lanes > 1 and dtype is bool_:
             operands = operands[::-1]  # true is -1 in a lane, and below false
-        text = binary(SIGN[op], *operands)
+        text = super().compare(op, dtype, operands, lanes)
         if lanes > 1 and dtype is not bool_ and dtype.itemsize != 4:
             bits = by_name(f"int{dtype.bitsize}")
             return self.converted(text[0], bits, int32, lanes), ATOM
         return text
 
-    def _call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        """Ops that C has no operator for, as functions of the prelude."""
+    def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         arguments = ", ".join(o[0] for o in operands)
         if lanes == 1 and op in POLYNOMIALS.get(dtype, ()):
-            wide = self._call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
+            wide = self.call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
             return f"{wide[0]}[0]", ATOM  # the same bits as in a vector
         if op in LIBM and lanes == 1:
             return f"__builtin_{LIBM[op]}{_suffix(dtype)}({arguments})", ATOM
@@ -307,21 +271,14 @@ class CValues(Renderer):
         return f"{name}({self.value(value, lanes)}, {ends}, {fault.code:#x}, fault)", ATOM
 
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return super().cast(value, source, target, lanes)
         if target is bool_:
             return self._truth(value, source, lanes)
-        if lanes > 1:
-            text = self._cast_lanes(value, source, target, lanes)
-        elif register(source) is register(target):
-            text = value
-        else:
-            if source.is_float and target.is_int and target.itemsize < 8:
-                value = f"(long long){wrap(value, UNARY)}", UNARY  # wraps, as numpy's cast does
-            text = f"({TYPES[register(target).name]}){wrap(value, UNARY)}", UNARY
-        return self._rounded(text, target, lanes) if target.is_half else text
+        text = self._cast_lanes(value, source, target, lanes)
+        return self.rounded(text, target, lanes) if target.is_half else text
 
     def _truth(self, value: Text, source: DType, lanes: int) -> Text:
-        if lanes == 1:
-            return f"{wrap(value, 9)} != 0", 8
         test = f"{wrap(value, 9)} != ({self.vector(source, lanes)}){{0}}"
         if source is bool_ or register(source).itemsize == 4:
             return test, 8

@@ -13,7 +13,6 @@ from tinyml.codegen.cuda_text import (
     FRAGMENT,
     FRAGMENT_TF32,
     FRAGMENTS,
-    FUNCTIONS,
     HEADERS,
     LOOK,
     ON_LANES,
@@ -21,33 +20,33 @@ from tinyml.codegen.cuda_text import (
     REQUIRE,
     SWIZZLED,
     TOGETHER,
+    function,
     lane_functions,
     product_of,
 )
 from tinyml.codegen.cuda_warpgroups import WarpgroupRenderer
-from tinyml.codegen.expr import Expr, Load, Name, Part, Place, Stored, Wide
+from tinyml.codegen.expr import Expr, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Product
 from tinyml.codegen.panels import BYTES, PIECE
-from tinyml.codegen.render import ATOM, SIGN, TERNARY, UNARY, Text, binary, register, wrap
-from tinyml.dtype import DType, bool_, float32
+from tinyml.codegen.render import (
+    ATOM,
+    LIBM,
+    PLAIN,
+    SIGN,
+    UNARY,
+    Text,
+    binary,
+    register,
+    wrap,
+)
+from tinyml.dtype import DType, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, linear
-from tinyml.ops import COMPARE, Op
+from tinyml.ops import Op
 from tinyml.program import Language
 
-TYPES = {
-    "bool": "bool", "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
-    "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int",
-    "int64": "long long", "float16": "__half", "bfloat16": "__nv_bfloat16",
-    "float32": "float", "float64": "double",
-}  # fmt: skip
-LIBM = {
-    Op.EXP: "exp", Op.EXP2: "exp2", Op.EXPM1: "expm1", Op.LOG: "log", Op.LOG2: "log2",
-    Op.LOG1P: "log1p", Op.SIN: "sin", Op.COS: "cos", Op.ATAN: "atan", Op.TANH: "tanh",
-    Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow", Op.FMA: "fma",
-    Op.TAN: "tan",
-}  # fmt: skip
+TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 LARGE = 2**31 - 1
 
 
@@ -56,6 +55,8 @@ class CudaRenderer(WarpgroupRenderer):
 
     language = Language.CUDA
     types = TYPES
+    nan = "__longlong_as_double(0x7ff8000000000000ll)", "__int_as_float(0x7fffffff)"
+    infinity = "__longlong_as_double(0x7ff0000000000000ll)", "__int_as_float(0x7f800000)"
     index_type = "int"
     inline = "__device__ __forceinline__"
 
@@ -158,7 +159,7 @@ class CudaRenderer(WarpgroupRenderer):
         )
 
     def _combine(self, op: Op, dtype: DType) -> str:
-        combined = self._alu(op, dtype, [("a", ATOM), ("b", ATOM)])[0]
+        combined = self.unrounded(op, dtype, [("a", ATOM), ("b", ATOM)], 1)[0]
         text = COMBINE.replace("NAME", f"combine_{op.name.lower()}_{dtype.name}")
         return text.replace("TYPE", TYPES[dtype.name]).replace("VALUE", combined)
 
@@ -169,13 +170,7 @@ class CudaRenderer(WarpgroupRenderer):
     # ---- memory ----
 
     def load(self, e: Load, lanes: int) -> Text:
-        return self._guarded(e, self._value_of(self._element(e.slot, e.position), e.dtype))
-
-    def _guarded(self, e: Load | Wide, text: Text, zero: str = "0") -> Text:
-        if not e.valid:
-            return text
-        condition = wrap(self.condition(e.valid), TERNARY + 1)
-        return f"{condition} ? {wrap(text, TERNARY + 1)} : {zero}", TERNARY
+        return self.guarded_load(e, self._value_of(self._element(e.slot, e.position), e.dtype))
 
     def _element(self, slot: int, position: Linear) -> str:
         return f"slot{slot}[{self._position(position)}]"
@@ -195,7 +190,7 @@ class CudaRenderer(WarpgroupRenderer):
     def type_of(self, name: Name) -> str:
         if name.lanes > 1:
             return self._pack(name.dtype, name.lanes)
-        return TYPES[register(name.dtype).name]
+        return super().type_of(name)
 
     def _pack(self, dtype: DType, lanes: int) -> str:
         return f"pack<{TYPES[dtype.name]}, {lanes}>"
@@ -206,7 +201,7 @@ class CudaRenderer(WarpgroupRenderer):
     def wide(self, e: Wide) -> Text:
         kind = self._pack(e.dtype, e.lanes)
         place = f"*(const {kind} *)(slot{e.slot} + {wrap(self.index(e.position), 12)})"
-        return self._guarded(e, (place, UNARY), f"{kind}{{}}")
+        return self.guarded_load(e, (place, UNARY), f"{kind}{{}}")
 
     def part_of(self, e: Part) -> Text:
         return self._value_of(f"{self.value(e.wide)}.at[{e.lane}]", e.dtype)
@@ -309,63 +304,25 @@ class CudaRenderer(WarpgroupRenderer):
 
     # ---- values ----
 
-    def place(self, e: Place, lanes: int) -> Text:
-        return f"({TYPES[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
-
-    def number(self, value: float | int | bool, dtype: DType) -> Text:
-        text, strength = super().number(value, dtype)
-        double = register(dtype) is not float32
-        for name, bits in (("nan", "7ff8000000000000"), ("inf", "7ff0000000000000")):
-            ending = '("")' if name == "nan" else "()"
-            single = {"nan": "0x7fffffff", "inf": "0x7f800000"}[name]
-            text = text.replace(f"__builtin_{name}f{ending}", f"__int_as_float({single})")
-            if double:
-                text = text.replace(
-                    f"__builtin_{name}{ending}", f"__longlong_as_double(0x{bits}ll)"
-                )
-        return text, strength
-
-    def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        text = self._alu(op, register(dtype), operands)
-        if dtype.is_half and op not in COMPARE and op not in (Op.NEG, Op.MAX, Op.MIN, Op.WHERE):
-            return self._rounded(text, dtype)
-        return text
-
-    def _rounded(self, text: Text, dtype: DType) -> Text:
+    def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
         self.prelude[HEADERS[dtype.name]] = None
-        return self._value_of(self._bits_of(text, dtype)[0], dtype)
+        return super().rounded(text, dtype, lanes)
 
-    def _alu(self, op: Op, dtype: DType, operands: list[Text]) -> Text:
-        if op is Op.WHERE:
-            mask, value, other = operands
-            return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
-        if op is Op.NEG:
-            if dtype.kind == "i":
-                return self._own_size(f"0u - ({_unsigned(dtype)}){wrap(operands[0], UNARY)}", dtype)
-            return self._own_size(f"-{wrap(operands[0], UNARY + 1)}", dtype, UNARY)
-        if op is Op.NOT:
-            sign = "!" if dtype is bool_ else "~"
-            return self._own_size(f"{sign}{wrap(operands[0], UNARY)}", dtype, UNARY)
-        if op in COMPARE:
-            return binary(SIGN[op], *operands)
-        if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
-            op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
-        if op in (Op.ADD, Op.MUL) and dtype.kind == "i":  # wraps around only when unsigned
-            unsigned: list[Text] = [
-                (f"({_unsigned(dtype)}){wrap(o, UNARY)}", UNARY) for o in operands
-            ]
-            return self._own_size(binary(SIGN[op], *unsigned)[0], dtype)
-        if op in SIGN:
-            text, strength = binary(SIGN[op], *operands)
-            return self._own_size(text, dtype, strength)
-        return self._call(op, dtype, operands)
+    def unrounded(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        if dtype.kind == "i" and op in (Op.NEG, Op.ADD, Op.MUL):  # wraps around only when unsigned
+            kind = "unsigned long long" if dtype.itemsize == 8 else "unsigned"
+            unsigned: list[Text] = [(f"({kind}){wrap(o, UNARY)}", UNARY) for o in operands]
+            negative = op is Op.NEG
+            text = f"0u - {unsigned[0][0]}" if negative else binary(SIGN[op], *unsigned)[0]
+            return self.own_size(text, UNARY, dtype, lanes)
+        return super().unrounded(op, dtype, operands, lanes)
 
-    def _own_size(self, text: str, dtype: DType, strength: int = 0) -> Text:
-        if dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < 4):
+    def own_size(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
+        if dtype.kind == "i":
             return f"({TYPES[dtype.name]})({text})", UNARY
-        return text, strength or ATOM
+        return super().own_size(text, strength, dtype, lanes)
 
-    def _call(self, op: Op, dtype: DType, operands: list[Text]) -> Text:
+    def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         arguments = ", ".join(o[0] for o in operands)
         if op in LIBM:
             return f"{LIBM[op]}{'f' if dtype is float32 else ''}({arguments})", ATOM
@@ -373,24 +330,15 @@ class CudaRenderer(WarpgroupRenderer):
         if op in ON_LANES:
             self.prelude.update(dict.fromkeys(lane_functions(op, dtype)))
             return f"{op.name.lower()}_{kind}({arguments})", ATOM
-        self.prelude[FUNCTIONS[op]] = None
-        return f"{op.name.lower()}_of<{kind}>({arguments})", ATOM
+        name = f"{op.name.lower()}_{dtype.name}"
+        self.prelude[function(op, dtype, kind, name)] = None
+        return f"{name}({arguments})", ATOM
 
     def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
         self.prelude[REQUIRE] = None
         kind = TYPES[register(value.dtype).name]
         given = f"{self.value(value)}, {self.value(holds)}"
         return f"require<{kind}>({given}, {fault.code:#x}, fault)", ATOM
-
-    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
-        if target is bool_:
-            return f"{wrap(value, 9)} != 0", 8
-        if source.is_float and target.is_int and target.itemsize < 8:
-            value = f"(long long){wrap(value, UNARY)}", UNARY
-        text = value
-        if register(source) is not register(target):
-            text = f"({TYPES[register(target).name]}){wrap(value, UNARY)}", UNARY
-        return self._rounded(text, target) if target.is_half else text
 
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         bits = self._bits_of(value, source)[0]
@@ -405,10 +353,6 @@ def _reach(i: Linear) -> int:
         low, high = low + min(ends), high + max(ends)
         reach = max(reach, *map(abs, ends), -low, high)
     return max(reach, -(low + i.constant), high + i.constant)
-
-
-def _unsigned(dtype: DType) -> str:
-    return "unsigned long long" if dtype.itemsize == 8 else "unsigned"
 
 
 def _alignment(local: ir.Local) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tinyml.codegen import c_text, vector_math, vector_math64
-from tinyml.dtype import DType, float32
+from tinyml.dtype import DType, float32, float64
 from tinyml.ops import Op
 
 HEADERS = {
@@ -159,6 +159,15 @@ __device__ __forceinline__ T require(T value, bool holds, long long code, long l
   return value;
 }"""
 
+
+def function(op: Op, dtype: DType, kind: str, name: str) -> str:
+    """C's function for an op that has no operator."""
+    names = {"TYPE": kind, "NAME": name, "BITS": str(dtype.bitsize)}
+    names["SUFFIX"] = "f" if dtype is float32 else ""
+    text = c_text.function(op, "f" if dtype.is_float else dtype.kind, names)
+    return text.replace("static inline", "__device__ __forceinline__").replace("__builtin_", "")
+
+
 # what C's functions on lanes call, of one lane
 _PICK = "static inline F32 pick_F32(bool m, F32 a, F32 b) { return m ? a : b; }"
 _FMA = "static inline F32 fma_F32(F32 a, F32 b, F32 c) { return fmaf(a, b, c); }"
@@ -171,11 +180,7 @@ _OF_FLOATS = {
 }
 _OF_DOUBLES = {
     Op.LOGISTIC: (_CLAMP.replace("F32", "F64"), vector_math64.LOGISTIC),
-    Op.NDTR: (
-        c_text.function(Op.NDTR, "f", {"TYPE": "F64", "NAME": "ndtr_F64", "SUFFIX": ""}).replace(
-            "__builtin_", ""
-        ),
-    ),
+    Op.NDTR: (function(Op.NDTR, float64, "F64", "ndtr_F64"),),
 }
 ON_LANES = _OF_FLOATS.keys()  # ops that are the functions of C's lanes, NAME_float and NAME_double
 
@@ -195,48 +200,3 @@ def lane_functions(op: Op, dtype: DType) -> list[str]:
     for old, new in changes.items():
         texts = [text.replace(old, new) for text in texts]
     return texts
-
-
-_HEAD = "template <class T> __device__ __forceinline__ T NAME_of(T a, T b) "
-
-
-def _function(op: Op, body: str) -> str:
-    return _HEAD.replace("NAME", op.name.lower()) + body
-
-
-FUNCTIONS: dict[Op, str] = {
-    Op.MAX: _function(Op.MAX, "{ return a > b || a != a ? a : b; }"),
-    Op.MIN: _function(Op.MIN, "{ return a < b || a != a ? a : b; }"),
-    Op.SHL: _function(
-        Op.SHL,
-        "{ return b >= 0 && b < (T)(8 * sizeof(T)) ? (T)((unsigned long long)a << b) : (T)0; }",
-    ),
-    Op.SHR: _function(
-        Op.SHR,
-        "{\n  return b >= 0 && b < (T)(8 * sizeof(T)) ? (T)(a >> b) : (T)(a < 0 ? -1 : 0);\n}",
-    ),
-    Op.IDIV: _function(
-        Op.IDIV,
-        """{
-  if (b == 0) return 0;
-  if (b == (T)-1 && (T)-1 < (T)0) return (T)(0ull - (unsigned long long)a);
-  const T q = a / b;
-  return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
-}""",
-    ),
-    Op.MOD: """template <class T> __device__ __forceinline__ T mod_of(T a, T b) {
-  if (b == 0 || (b == (T)-1 && (T)-1 < (T)0)) return 0;
-  const T r = a % b;
-  return r && (r < 0) != (b < 0) ? r + b : r;
-}
-template <> __device__ __forceinline__ float mod_of<float>(float a, float b) {
-  const float r = fmodf(a, b);
-  if (r == 0) return copysignf(0.0f, b);
-  return (r < 0) != (b < 0) ? r + b : r;
-}
-template <> __device__ __forceinline__ double mod_of<double>(double a, double b) {
-  const double r = fmod(a, b);
-  if (r == 0) return copysign(0.0, b);
-  return (r < 0) != (b < 0) ? r + b : r;
-}""",
-}

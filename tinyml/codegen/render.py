@@ -36,6 +36,17 @@ SIGN = {
     Op.ADD: "+", Op.MUL: "*", Op.DIV: "/", Op.LESS: "<", Op.LESS_EQUAL: "<=", Op.EQUAL: "==",
     Op.AND: "&", Op.OR: "|", Op.XOR: "^",
 }  # fmt: skip
+LIBM = {
+    Op.EXP: "exp", Op.EXP2: "exp2", Op.EXPM1: "expm1", Op.LOG: "log", Op.LOG2: "log2",
+    Op.LOG1P: "log1p", Op.SIN: "sin", Op.COS: "cos", Op.ATAN: "atan", Op.TANH: "tanh",
+    Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow", Op.FMA: "fma",
+    Op.TAN: "tan",
+}  # fmt: skip
+PLAIN = {  # types that are the same in C and in CUDA C
+    "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
+    "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int",
+    "int64": "long long", "float32": "float", "float64": "double",
+}  # fmt: skip
 STRENGTH = {"*": 12, "/": 12, "%": 12, "+": 11, "<": 9, "<=": 9, "==": 8, "&": 7, "^": 6, "|": 5}
 ATOM, UNARY, TERNARY = 15, 14, 2
 Text = tuple[str, int]  # and how strongly its outermost operator binds
@@ -64,6 +75,7 @@ class Renderer:
 
     language: Language
     types: dict[str, str]
+    nan, infinity = ("", ""), ("", "")  # as float64, as float32
     index_type = "long"
     inline = "static inline"  # what stands before a function of the prelude
 
@@ -251,9 +263,9 @@ class Renderer:
             return self.whole(int(value), dtype)
         single = dtype is float32
         if value != value:
-            return ('__builtin_nanf("")' if single else '__builtin_nan("")'), ATOM
+            return self.nan[single], ATOM
         if value in (float("inf"), float("-inf")):
-            text = "__builtin_inff()" if single else "__builtin_inf()"
+            text = self.infinity[single]
         else:
             text = repr(abs(float(dtype.compute.type(value)) if single else value))
             if single:
@@ -326,7 +338,14 @@ class Renderer:
         raise NotImplementedError
 
     def place(self, e: Place, lanes: int) -> Text:
-        raise NotImplementedError
+        return f"({self.types[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
+
+    def guarded_load(self, e: Load | Wide, text: Text, zero: str = "0") -> Text:
+        """What is loaded, where the conditions of the load hold."""
+        if not e.valid:
+            return text
+        condition = wrap(self.condition(e.valid), TERNARY + 1)
+        return f"{condition} ? {wrap(text, TERNARY + 1)} : {zero}", TERNARY
 
     def stored(self, e: Stored, lanes: int) -> Text:
         raise NotImplementedError
@@ -341,12 +360,66 @@ class Renderer:
         """The value; the fault is noted where `holds` is false."""
         raise NotImplementedError
 
+    def _value_of(self, text: str, dtype: DType) -> Text:
+        """The value of the bits that memory holds."""
+        raise NotImplementedError
+
+    def _bits_of(self, text: Text, dtype: DType) -> Text:
+        """The way back."""
+        raise NotImplementedError
+
+    def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
+        """A value as a half holds it."""
+        return self._value_of(self._bits_of(text, dtype)[0], dtype)
+
     def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         """An op on operands of `dtype`, rounded to it."""
+        text = self.unrounded(op, register(dtype), operands, lanes)
+        exact = op in COMPARE or op in (Op.NEG, Op.MAX, Op.MIN, Op.WHERE)
+        return self.rounded(text, dtype, lanes) if dtype.is_half and not exact else text
+
+    def unrounded(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        """An op on what registers hold."""
+        if op is Op.WHERE:
+            mask, value, other = operands
+            return self.where(mask, value, other, dtype, lanes)
+        if op is Op.NEG:
+            return self.own_size(f"-{wrap(operands[0], UNARY + 1)}", UNARY, dtype, lanes)
+        if op is Op.NOT:
+            sign = "!" if dtype is bool_ and lanes == 1 else "~"
+            return self.own_size(f"{sign}{wrap(operands[0], UNARY)}", UNARY, dtype, lanes)
+        if op in COMPARE:
+            return self.compare(op, dtype, operands, lanes)
+        if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
+            op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
+        if op in SIGN:
+            return self.own_size(*binary(SIGN[op], *operands), dtype, lanes)
+        return self.call(op, dtype, operands, lanes)
+
+    def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
+        return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
+
+    def compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        return binary(SIGN[op], *operands)
+
+    def own_size(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
+        """C computes small integers as int: bring the result back to its own size."""
+        if lanes == 1 and dtype.kind in "ui" and dtype.itemsize < 4:
+            return f"({self.types[dtype.name]})({text})", UNARY
+        return text, strength
+
+    def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        """Ops that C has no operator for, as functions."""
         raise NotImplementedError
 
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
-        raise NotImplementedError
+        if target is bool_:
+            return f"{wrap(value, 9)} != 0", 8
+        if source.is_float and target.is_int and target.itemsize < 8:
+            value = f"(long long){wrap(value, UNARY)}", UNARY  # wraps, as numpy's cast does
+        if register(source) is not register(target):
+            value = f"({self.types[register(target).name]}){wrap(value, UNARY)}", UNARY
+        return self.rounded(value, target, lanes) if target.is_half else value
 
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         raise NotImplementedError
