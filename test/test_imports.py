@@ -27,6 +27,7 @@ FLOORS: list[set[str]] = [
         "mlops",
         "autograd",
         "functional",
+        "methods",
         "tensor",
         "dtypes",
         "function",
@@ -56,7 +57,6 @@ MOST_LINES_OF_A_FILE = 500
 MOST_LINES_OF_A_FUNCTION = 40
 # each entry is a question that has been answered; shrink one and the test asks to remove it
 LONGER_FILES: dict[str, str] = {
-    "tensor": "the table of contents: one line per method",
     "mlops": "one small class per differentiable primitive",
 }
 LONGER_FUNCTIONS: dict[str, str] = {}

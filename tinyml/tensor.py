@@ -1,6 +1,7 @@
 """Tensor: a node of the lazy graph, and the record of how it was made.
 
-What a tensor can do is in `functional/`, by family; here it is listed.
+What a tensor can do is in `functional/`, by family, and listed in `methods.py`; here is what it is,
+and what Python's own syntax asks of it.
 """
 
 from __future__ import annotations
@@ -16,36 +17,24 @@ from tinyml.dtype import DType, int32
 from tinyml.dtypes import to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional import (
-    activation,
     assignment,
-    attention,
     bits,
     casts,
-    convolution,
     creation,
     cuda_arrays,
-    decomposition,
     display,
     elementwise,
     exchange,
     gradients,
-    grids,
     indexing,
-    joining,
     linear_algebra,
-    loss,
-    movement,
-    random_,
-    reduction,
-    resize,
-    scan,
-    sort,
     unary,
     values,
     views,
 )
 from tinyml.functional.axes import resolve_axis, spelled_either_way, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
+from tinyml.methods import Methods
 from tinyml.training import Training, Trains
 
 Scalar: TypeAlias = bool | int | float
@@ -57,7 +46,7 @@ _new = object.__new__
 
 
 @spelled_either_way
-class Tensor(metaclass=Trains):
+class Tensor(Methods, metaclass=Trains):
     """An array on a device, computed when somebody looks at it."""
 
     # what most tensors have; an instance only stores what differs
@@ -458,121 +447,6 @@ class Tensor(metaclass=Trains):
     def __rmatmul__(self, other: Any) -> Tensor:
         return linear_algebra.dot(self._coerce(other), self)
 
-    # ---- functional/creation ----
-
-    full = classmethod(creation.full)
-    zeros = classmethod(creation.zeros)
-    ones = classmethod(creation.ones)
-    empty = classmethod(creation.empty)
-    eye = classmethod(creation.eye)
-    arange = classmethod(creation.arange)
-    linspace = classmethod(creation.linspace)
-    from_blob = classmethod(values.from_blob)
-    full_like = creation.full_like
-    zeros_like = creation.zeros_like
-    ones_like = creation.ones_like
-
-    # ---- functional/elementwise ----
-
-    add = elementwise.add
-    sub = elementwise.sub
-    mul = elementwise.mul
-    div = elementwise.div
-    idiv = elementwise.idiv
-    mod = elementwise.mod
-    maximum = elementwise.maximum
-    minimum = elementwise.minimum
-    copysign = elementwise.copysign
-    logaddexp = elementwise.logaddexp
-    lerp = elementwise.lerp
-    isclose = elementwise.isclose
-    allclose = elementwise.allclose
-    bitwise_and = elementwise.bitwise_and
-    bitwise_or = elementwise.bitwise_or
-    bitwise_xor = elementwise.bitwise_xor
-    bitwise_not = elementwise.bitwise_not
-    lshift = elementwise.lshift
-    rshift = elementwise.rshift
-    logical_not = elementwise.logical_not
-    where = elementwise.where
-    masked_fill = elementwise.masked_fill
-    clip = elementwise.clip
-    lt = elementwise.lt
-    le = elementwise.le
-    gt = elementwise.gt
-    ge = elementwise.ge
-    eq = elementwise.eq
-    ne = elementwise.ne
-    neg = unary.neg
-    sign = unary.sign
-    sqrt = unary.sqrt
-    rsqrt = unary.rsqrt
-    exp = unary.exp
-    exp2 = unary.exp2
-    expm1 = unary.expm1
-    log = unary.log
-    log2 = unary.log2
-    log10 = unary.log10
-    log1p = unary.log1p
-    sin = unary.sin
-    cos = unary.cos
-    tan = unary.tan
-    asin = unary.asin
-    acos = unary.acos
-    atan = unary.atan
-    sinh = unary.sinh
-    cosh = unary.cosh
-    tanh = unary.tanh
-    asinh = unary.asinh
-    acosh = unary.acosh
-    atanh = unary.atanh
-    erf = unary.erf
-    reciprocal = unary.reciprocal
-    square = unary.square
-    trunc = unary.trunc
-    floor = unary.floor
-    ceil = unary.ceil
-    isnan = unary.isnan
-    isinf = unary.isinf
-    isfinite = unary.isfinite
-    pow = elementwise.pow_
-    abs = unary.abs_
-    round = unary.round_
-    clamp = elementwise.clip
-
-    # ---- functional/movement ----
-
-    reshape = movement.reshape
-    permute = movement.permute
-    transpose = movement.transpose
-    expand = movement.expand
-    flatten = movement.flatten
-    unflatten = movement.unflatten
-    squeeze = movement.squeeze
-    unsqueeze = movement.unsqueeze
-    flip = movement.flip
-    shrink = movement.shrink
-    shrink_to = movement.shrink_to
-    pad = movement.pad
-    pad_to = movement.pad_to
-    unfold = movement.unfold
-    cat = joining.cat
-    stack = joining.stack
-    split = movement.split
-    chunk = movement.chunk
-    repeat = movement.repeat
-    repeat_interleave = indexing.repeat_interleave
-    roll = movement.roll
-    triu = grids.triu
-    tril = grids.tril
-    diag = grids.diag
-    diagonal = grids.diagonal
-    meshgrid = grids.meshgrid
-    view = movement.reshape
-    _pad_by = movement.pad_by
-    _broadcast_to = movement.broadcast_to
-    _reshape_to = movement.reshape_to
-
     @property
     def T(self) -> Tensor:
         """The axes in reverse order."""
@@ -584,126 +458,6 @@ class Tensor(metaclass=Trains):
         if self.ndim < 2:
             raise ShapeError(f"mT: a matrix has two axes at least, got shape {self.shape}")
         return self.transpose(-2, -1)
-
-    # ---- functional/reduction ----
-
-    prod = reduction.prod
-    mean = reduction.mean
-    var = reduction.var
-    std = reduction.std
-    std_mean = reduction.std_mean
-    var_mean = reduction.var_mean
-    logsumexp = reduction.logsumexp
-    argmax = reduction.argmax
-    argmin = reduction.argmin
-    sum = reduction.sum_
-    max = reduction.max_
-    min = reduction.min_
-    any = reduction.any_
-    all = reduction.all_
-
-    # ---- functional/linear_algebra ----
-
-    dot = linear_algebra.dot
-    linear = linear_algebra.linear
-    matmul = linear_algebra.dot
-    einsum = staticmethod(linear_algebra.einsum)
-
-    # ---- functional/activation ----
-
-    relu = activation.relu
-    relu6 = activation.relu6
-    sigmoid = activation.sigmoid
-    logsigmoid = activation.logsigmoid
-    silu = activation.silu
-    gelu = activation.gelu
-    quick_gelu = activation.quick_gelu
-    elu = activation.elu
-    celu = activation.celu
-    selu = activation.selu
-    softplus = activation.softplus
-    mish = activation.mish
-    softsign = activation.softsign
-    leaky_relu = activation.leaky_relu
-    hardtanh = activation.hardtanh
-    hardsigmoid = activation.hardsigmoid
-    hardswish = activation.hardswish
-    softmax = activation.softmax
-    log_softmax = activation.log_softmax
-    layernorm = activation.layernorm
-    rmsnorm = activation.rmsnorm
-    batchnorm = activation.batchnorm
-    sequential = activation.sequential
-    swish = activation.silu
-    qr = decomposition.qr
-    svd = decomposition.svd
-    cholesky = decomposition.cholesky
-    solve = decomposition.solve
-    inverse = decomposition.inverse
-    det = decomposition.det
-    newton_schulz = decomposition.newton_schulz
-    rearrange = decomposition.rearrange
-    scaled_dot_product_attention = attention.scaled_dot_product_attention
-    interpolate = resize.interpolate
-
-    # ---- functional/convolution ----
-
-    conv2d = convolution.conv2d
-    conv_transpose2d = convolution.conv_transpose2d
-    max_pool2d = convolution.max_pool2d
-    avg_pool2d = convolution.avg_pool2d
-    max_unpool2d = convolution.max_unpool2d
-
-    # ---- functional/indexing ----
-
-    gather = indexing.gather
-    scatter = indexing.scatter
-    scatter_reduce = indexing.scatter_reduce
-    masked_select = indexing.masked_select
-    nonzero = indexing.nonzero
-    one_hot = indexing.one_hot
-    _gather = indexing._gather
-
-    # ---- functional/scan ----
-
-    cumsum = scan.cumsum
-    cumprod = scan.cumprod
-    cummax = scan.cummax
-    cummin = scan.cummin
-    logcumsumexp = scan.logcumsumexp
-
-    # ---- functional/sort ----
-
-    argsort = sort.argsort
-    topk = sort.topk
-    sort = sort.sort
-
-    # ---- functional/loss ----
-
-    nll_loss = loss.nll_loss
-    cross_entropy = loss.cross_entropy
-    sparse_categorical_crossentropy = loss.sparse_categorical_crossentropy
-    binary_crossentropy = loss.binary_crossentropy
-    binary_crossentropy_logits = loss.binary_crossentropy_logits
-
-    # ---- functional/random_ ----
-
-    rand = classmethod(random_.rand)
-    randn = classmethod(random_.randn)
-    randint = classmethod(random_.randint)
-    uniform = classmethod(random_.uniform)
-    normal = classmethod(random_.normal)
-    scaled_uniform = classmethod(random_.scaled_uniform)
-    glorot_uniform = classmethod(random_.glorot_uniform)
-    kaiming_uniform = classmethod(random_.kaiming_uniform)
-    kaiming_normal = classmethod(random_.kaiming_normal)
-    randperm = classmethod(random_.randperm)
-    rand_like = random_.rand_like
-    randn_like = random_.randn_like
-    multinomial = random_.multinomial
-    bernoulli = random_.bernoulli
-    dropout = random_.dropout
-    manual_seed = staticmethod(random_.manual_seed)
 
     @classmethod
     def train(cls, mode: _Bool = True) -> Training:
