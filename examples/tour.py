@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need 
 
 from tinyml import Device, Tensor, notation, trace
 from tinyml.graph import toposort
+from tinyml.schedule import KernelItem
 
 
 def say(title: str, text: str, value: object = "") -> None:
@@ -76,15 +77,16 @@ def sum_of_two() -> None:
 def realize_aloud(total: Tensor) -> None:
     """Realize, and explain every event that the rooms announce meanwhile."""
     with contextlib.ExitStack() as stack:
-        scheduled = stack.enter_context(trace.listen(trace.KernelScheduled))
+        scheduled = stack.enter_context(trace.listen(trace.Scheduled))
         lowered = stack.enter_context(trace.listen(trace.KernelLowered))
         compiled = stack.enter_context(trace.listen(trace.Compiled))
         ran = stack.enter_context(trace.listen(trace.KernelRan))
         total.realize()
 
-    for number, made in enumerate(scheduled, 1):
+    made_of = [item for event in scheduled for item in event.items if isinstance(item, KernelItem)]
+    for number, made in enumerate(made_of, 1):
         say(
-            f"2. LazyBuffer -> Kernel {number} of {len(scheduled)} (schedule/, kernel.py)",
+            f"2. LazyBuffer -> Kernel {number} of {len(made_of)} (schedule/, kernel.py)",
             """`realize` asks the scheduler, which joins nodes into kernels: the addition is
             computed where the sum reads it, and never stored. A kernel knows its expression and
             the shapes of its slots (outputs, then inputs), but no device and no memory. The

@@ -85,7 +85,7 @@ def test_who_looks_on_sees_a_plan_being_made(
     folder: Path, made: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step("CPU")
-    for event in (trace.Scheduled, trace.KernelScheduled, trace.KernelLowered):
+    for event in (trace.Scheduled, trace.KernelLowered):
         as_a_new_process(monkeypatch)
         with trace.listen(event) as seen:
             step("CPU")

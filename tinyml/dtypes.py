@@ -168,9 +168,7 @@ def to_dtype(dtype: DType | str) -> DType:
         raise NoDTypeError(str(error)) from None
 
 
-def least_upper_dtype(*given: DType) -> DType:
-    """The dtype that an op on these dtypes computes in."""
-    return promote(*given)
+least_upper_dtype = promote
 
 
 def least_upper_float(dtype: DType) -> DType:

@@ -307,17 +307,27 @@ def bare(index: Linear) -> Linear:
     """The index without promised bounds: what is computed, whether or not they hold."""
     if all(isinstance(a, (Axis, Looked)) for a, _ in index.terms):
         return index
-    result = linear(index.constant)
+    return _changed(index, lambda a: bare(a.inner) if isinstance(a, Within) else linear(a))
+
+
+def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
+    """The same index with every value that it looks up replaced."""
+    if not index.looked:
+        return index
+    return _changed(index, lambda a: linear(change(a) if isinstance(a, Looked) else a))
+
+
+def _changed(index: Linear, change: Callable[[Atom], Linear]) -> Linear:
+    """The index with something in place of each atom that is not divided out of others."""
+    result = Linear((), index.constant)
     for atom, factor in index.terms:
         match atom:
-            case Within(inner=inner):
-                new = bare(inner)
             case Quotient(inner=inner, by=by):
-                new = bare(inner) // by
+                new = _changed(inner, change) // by
             case Remainder(inner=inner, by=by):
-                new = bare(inner) % by
+                new = _changed(inner, change) % by
             case _:
-                new = linear(atom)
+                new = change(atom)
         result = result + new * factor
     return result
 
@@ -335,25 +345,6 @@ def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
         case Looked():
             return linear(atom.value.looked(atom.size, known))
     raise TypeError(f"cannot substitute in {atom!r}")
-
-
-def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
-    """The same index with every value that it looks up replaced."""
-    if not index.looked:
-        return index
-    result = Linear((), index.constant)
-    for atom, factor in index.terms:
-        match atom:
-            case Looked():
-                new = linear(change(atom))
-            case Quotient(inner=inner, by=by):
-                new = map_looked(inner, change) // by
-            case Remainder(inner=inner, by=by):
-                new = map_looked(inner, change) % by
-            case _:
-                new = linear(atom)
-        result = result + new * factor
-    return result
 
 
 @lru_cache(maxsize=4096)

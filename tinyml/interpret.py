@@ -25,22 +25,11 @@ from tinyml.dtype import (
 from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import MEANING, Movement, Op
+from tinyml.ops import MEANING, REDUCE, Movement, Op
 
 Array = npt.NDArray[Any]
 
-FOLD: dict[Op, Callable[..., Array]] = {
-    Op.ADD: np.add.reduce,
-    Op.MUL: np.multiply.reduce,
-    Op.MAX: np.maximum.reduce,
-    Op.MIN: np.minimum.reduce,
-}
-ACCUMULATE: dict[Op, Any] = {
-    Op.ADD: np.add,
-    Op.MUL: np.multiply,
-    Op.MAX: np.maximum,
-    Op.MIN: np.minimum,
-}
+ACCUMULATE: dict[Op, Any] = {op: MEANING[op] for op in REDUCE}  # each has .reduce and .at
 
 
 def identity(op: Op, dtype: DType) -> Any:
@@ -121,7 +110,9 @@ def evaluate(
             if op is Op.ADD and node.dtype.is_float:  # numpy adds rows of an array one by one
                 wide = np.dtype(np.float64)
             start = identity(op, node.dtype)
-            folded = FOLD[op](sources[0], axis=axes, dtype=wide, keepdims=True, initial=start)
+            folded = ACCUMULATE[op].reduce(
+                sources[0], axis=axes, dtype=wide, keepdims=True, initial=start
+            )
             return rounded(np.asarray(folded), node.dtype)
         case lazy.Move(movement=movement, arg=(_, arg)):
             return MOVE[movement](sources[0], arg, node)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinyml import config, kernel, lazy, trace
+from tinyml import config, lazy, trace
 from tinyml.codegen.remember import remembered
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
@@ -140,8 +140,6 @@ def _compile(items: Sequence[KernelItem]) -> None:
 
 def _program(item: KernelItem) -> Program:
     k, opened, settings = item.kernel, open_device(item.device), config.current
-    if trace.wanted(trace.KernelScheduled):
-        trace.emit(trace.KernelScheduled(kernel.name(k), k, item.reasons))
     if opened.target is None:
         raise DeviceError(f"{item.device} runs no programs")
     opts: Sequence[Opt] | None = [] if settings.noopt else None

@@ -46,7 +46,7 @@ def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[
 def _entry(structure: tuple[Any, ...], devices: Iterable[str]) -> str | None:
     """The key of a plan; None where it is made anew: somebody looks on, or nothing is kept."""
     now, made_by = config.current, generator()
-    watched = map(trace.wanted, (trace.Scheduled, trace.KernelScheduled, trace.KernelLowered))
+    watched = map(trace.wanted, (trace.Scheduled, trace.KernelLowered))
     if made_by is None or now.verify or now.beam or now.cache_folder is None or any(watched):
         return None
     targets = [f"{name} {open_device(name).target}" for name in sorted(devices)]

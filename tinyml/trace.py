@@ -35,14 +35,6 @@ class Scheduled(NamedTuple):
     seconds: float
 
 
-class KernelScheduled(NamedTuple):
-    """A new kernel goes to codegen. `reasons`: one line per boundary, why it is there."""
-
-    name: str
-    kernel: Any  # kernel.Kernel
-    reasons: tuple[str, ...]
-
-
 class KernelLowered(NamedTuple):
     """Codegen went from a Kernel to a Program; every value on the way, for printing."""
 

@@ -116,7 +116,7 @@ class _Threads:
                 self._set(name, np.where(self.active, new, self.value(name)))
             case ir.AcrossLanes(name, op, source):
                 lanes = self.value(source)
-                self._set(name, interpret.FOLD[op](lanes, axis=1, keepdims=True))
+                self._set(name, interpret.ACCUMULATE[op].reduce(lanes, axis=1, keepdims=True))
             case ir.AcrossThreads(name, op, threads):
                 self._set(name, self._across_threads(op, self.value(name), threads))
             case ir.AcrossBlocks(names, op, _, part):
@@ -190,12 +190,12 @@ class _Threads:
 
     def _across_threads(self, op: Op, value: Array, threads: int) -> Array:
         lines = value.reshape(-1, threads, value.shape[1])
-        folded = interpret.FOLD[op](lines, axis=1, keepdims=True)
+        folded = interpret.ACCUMULATE[op].reduce(lines, axis=1, keepdims=True)
         return np.broadcast_to(folded, lines.shape).reshape(value.shape)
 
     def _across_blocks(self, op: Op, value: Array, parts: int) -> Array:
         by_part = value.reshape(parts, -1)  # blocks of one part have neighbouring numbers
-        folded = interpret.FOLD[op](by_part, axis=0, keepdims=True)
+        folded = interpret.ACCUMULATE[op].reduce(by_part, axis=0, keepdims=True)
         return np.broadcast_to(folded, by_part.shape).reshape(value.shape)
 
     def _put(self, put: ir.Put) -> None:
