@@ -8,7 +8,26 @@ docs/numerics.md has the measured errors, all below 2 ulp.
 
 from __future__ import annotations
 
+import re
+
 from tinyml.ops import Op
+
+
+def written_out(text: str) -> str:
+    """C text where `p = [t: a, b, c]` is a polynomial: p = t * a + b, and then p = p * t + c."""
+    return re.sub(r"  (F32 |F64 )(\w+) = \[(\w+):([^]]+)\];", _by_horner, text)
+
+
+def _by_horner(found: re.Match[str]) -> str:
+    kind, p, t, listed = found.groups()
+    first, *others = map(str.strip, listed.split(","))
+    lines, so_far = [], f"{t} * {first}"
+    for number in others:
+        sign = "-" if number.startswith("-") else "+"
+        lines.append(f"  {kind}{p} = {so_far} {sign} {number.lstrip('-')};")
+        kind, so_far = "", f"{p} * {t}"
+    return "\n".join(lines)
+
 
 PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
   return (F32)((m & (I32)a) | (~m & (I32)b));
@@ -72,18 +91,15 @@ _SCALE, _ABS = once("scale_F32", SCALE), once("abs_F32", ABS)
 _CLAMP = _PICK + once("clamp_F32", clamp("F32", "float", 4, "ps", "__SSE__"))
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
-_EXP_PARTS = """
+_EXP_PARTS = written_out("""
   F32 t = START;
   const F32 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const F32 n = shifted - 12582912.0f;
   t = t - n * 0.693359375f;
   t = t + n * 2.12194440e-4f;
-  F32 p = t * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * t + 8.3334519073e-3f;
-  p = p * t + 4.1665795894e-2f;
-  p = p * t + 1.6666665459e-1f;
-  p = p * t + 5.0000001201e-1f;
-"""
+  F32 p = [t: 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
+    1.6666665459e-1f, 5.0000001201e-1f];
+""")
 
 
 def _exp_parts(start: str) -> str:
@@ -122,22 +138,18 @@ _EXPM1 = f"""static inline F32 expm1_F32(F32 x) {{{_exp_parts("clamp_F32(x, -20.
 }}
 """
 
-_EXP2 = """static inline F32 exp2_F32(F32 x) {
+_EXP2 = written_out("""static inline F32 exp2_F32(F32 x) {
   F32 t = clamp_F32(x, -254.0f, 129.0f);
   const F32 shifted = t + 12582912.0f;
   t = t - (shifted - 12582912.0f);
-  F32 p = t * 1.535336188e-4f + 1.339887440e-3f;
-  p = p * t + 9.618437357e-3f;
-  p = p * t + 5.550332471e-2f;
-  p = p * t + 2.402264791e-1f;
-  p = p * t + 6.931472028e-1f;
-  p = p * t + 1.0f;
+  F32 p = [t: 1.535336188e-4f, 1.339887440e-3f, 9.618437357e-3f, 5.550332471e-2f,
+    2.402264791e-1f, 6.931472028e-1f, 1.0f];
   return scale_F32(p, shifted);
 }
-"""
+""")
 
 # m in [sqrt(1/2), sqrt(2)) with x = m * 2**e; y is log(m) - (m - 1)
-_LOG_PARTS = """
+_LOG_PARTS = written_out("""
   const F32 zero = {0};
   const I32 small = x < 1.17549435e-38f;
   const F32 normal = pick_F32(small, x * 8388608.0f, x);
@@ -146,16 +158,11 @@ _LOG_PARTS = """
   const F32 m = (F32)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
   const F32 e = __builtin_convertvector(exponent, F32);
   const F32 z = m * m;
-  F32 y = m * 7.0376836292e-2f - 1.1514610310e-1f;
-  y = y * m + 1.1676998740e-1f;
-  y = y * m - 1.2420140846e-1f;
-  y = y * m + 1.4249322787e-1f;
-  y = y * m - 1.6668057665e-1f;
-  y = y * m + 2.0000714765e-1f;
-  y = y * m - 2.4999993993e-1f;
-  y = y * m + 3.3333331174e-1f;
+  F32 y = [m: 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
+    1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f,
+    3.3333331174e-1f];
   y = y * m * z;
-"""
+""")
 
 _LOG_ENDS = """
   r = pick_F32(x == __builtin_inff(), x, r);
@@ -209,19 +216,15 @@ _CIRCLE = """  const F32 z = t * t;
 """
 
 # t + rest without its rounding is y + low; in odd quadrants, -1 over that
-_TAN = """  const F32 z = t * t;
-  F32 p = z * 4.380862229e-3f + 8.303889626e-5f;
-  p = p * z + 1.083819568e-2f;
-  p = p * z + 2.128264494e-2f;
-  p = p * z + 5.405945703e-2f;
-  p = p * z + 1.333267242e-1f;
-  p = p * z + 3.333334923e-1f;
+_TAN = written_out("""  const F32 z = t * t;
+  F32 p = [z: 4.380862229e-3f, 8.303889626e-5f, 1.083819568e-2f, 2.128264494e-2f,
+    5.405945703e-2f, 1.333267242e-1f, 3.333334923e-1f];
   p = p * (z * t);
   const F32 rest = (t + p) * (t + p) * low + low + p, y = t + rest;
   const F32 lost = rest - (y - t), q = -1.0f / y;
   F32 r = pick_F32((j & 1) != 0, q * q * lost + q, y);
   r = (F32)((I32)r ^ ((I32)x & (int)0x80000000));
-"""
+""")
 
 _LARGE = """  int any = 0;
   for (int i = 0; i < LANES; ++i) any |= large[i];
@@ -239,73 +242,52 @@ def _circle(name: str, formula: str, turn: int = 0, sign: str = "") -> str:
     return head + body + _LARGE.replace("NAME", name)
 
 
-_TANH = """static inline F32 tanh_F32(F32 x) {
+_TANH = written_out("""static inline F32 tanh_F32(F32 x) {
   const F32 a = (F32)((I32)x & 0x7fffffff);
   const F32 z = x * x;
-  F32 p = z * -5.70498872745e-3f + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
+  F32 p = [z: -5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
+    1.33314422036e-1f, -3.33332819422e-1f];
   p = p * z * a + a;
   const F32 q = 1.0f - 2.0f / (exp_F32(a + a) + 1.0f);
   return signed_F32(pick_F32(a < 0.625f, p, q), x);
 }
-"""
+""")
 
 # of |x| up to 1, and beyond that what 1/|x| leaves of pi/2; coefficients by Lawson's iteration
-_ATAN = """static inline F32 atan_F32(F32 x) {
+_ATAN = written_out("""static inline F32 atan_F32(F32 x) {
   const F32 zero = {0}, a = (F32)((I32)x & 0x7fffffff);
   const I32 far = a > 1.0f;
   const F32 t = pick_F32(far, 1.0f / a, a), z = t * t;
-  F32 p = z * 2.920691855e-3f - 1.636792719e-2f;
-  p = p * z + 4.321185872e-2f;
-  p = p * z - 7.552213967e-2f;
-  p = p * z + 1.066600457e-1f;
-  p = p * z - 1.421105564e-1f;
-  p = p * z + 1.999377310e-1f;
-  p = p * z - 3.333315253e-1f;
+  F32 p = [z: 2.920691855e-3f, -1.636792719e-2f, 4.321185872e-2f, -7.552213967e-2f,
+    1.066600457e-1f, -1.421105564e-1f, 1.999377310e-1f, -3.333315253e-1f];
   p = p * (z * t);
   const F32 rest = zero - 4.371139e-8f - p - t + 1.57079637f;
   return signed_F32(pick_F32(far, rest, p + t), x);
 }
-"""
+""")
 
-_ERF = """static inline F32 erf_F32(F32 x) {
+_ERF = written_out("""static inline F32 erf_F32(F32 x) {
   const F32 a = (F32)((I32)x & 0x7fffffff);
   const F32 z = x * x;
-  F32 p = z * 7.853861353e-5f - 8.010193625e-4f;
-  p = p * z + 5.188327685e-3f;
-  p = p * z - 2.685381193e-2f;
-  p = p * z + 1.128358514e-1f;
-  p = p * z - 3.761262582e-1f;
+  F32 p = [z: 7.853861353e-5f, -8.010193625e-4f, 5.188327685e-3f, -2.685381193e-2f,
+    1.128358514e-1f, -3.761262582e-1f];
   p = (p * z + 0.128379167f) * a + a;
   const F32 q = 1.0f / a, y = q * q;
-  F32 u = y * 2.326819970e-2f - 1.387039388e-1f;
-  u = u * y + 3.687424674e-1f;
-  u = u * y - 5.824733027e-1f;
-  u = u * y + 6.210004621e-1f;
-  u = u * y - 4.944515323e-1f;
-  u = u * y + 3.404879937e-1f;
-  u = u * y - 2.741127028e-1f;
-  u = u * y + 5.638259427e-1f;
-  F32 v = y * -1.047766399e+1f + 1.297719955e+1f;
-  v = v * y - 7.495518717e+0f;
-  v = v * y + 2.921019019e+0f;
-  v = v * y - 1.015265279e+0f;
-  v = v * y + 4.218463358e-1f;
-  v = v * y - 2.820767439e-1f;
-  v = v * y + 5.641895067e-1f;
+  F32 u = [y: 2.326819970e-2f, -1.387039388e-1f, 3.687424674e-1f, -5.824733027e-1f,
+    6.210004621e-1f, -4.944515323e-1f, 3.404879937e-1f, -2.741127028e-1f, 5.638259427e-1f];
+  F32 v = [y: -1.047766399e+1f, 1.297719955e+1f, -7.495518717e+0f, 2.921019019e+0f,
+    -1.015265279e+0f, 4.218463358e-1f, -2.820767439e-1f, 5.641895067e-1f];
   F32 r = 1.0f - exp_F32(-z) * q * pick_F32(a < 2.0f, u, v);
   r = pick_F32(a > 4.0f, (F32){0} + 1.0f, r);
   return signed_F32(pick_F32((a < 1.0f) | (x != x), p, r), x);
 }
-"""
+""")
 
 
 # With size = |b| and y = 4 / (size + 3.3125), exp(size * size / 2) * P(N(0, 1) > size) is y times a
 # polynomial in y (relative error below 1e-8, by Lawson's iteration). What the roundings of y and
 # of size * size change is `more`, to first order; ay - less is a * y.
-NDTR = f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
+NDTR = written_out(f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
   const F32 zero = {{0}}, size = clamp_F32(abs_F32(b), 0.0f, 18.6f);
   const F32 z = size * size;{_exp_parts("z * -0.5f")}
   const F32 s = 1.0f + t, rest = t - (s - 1.0f) + p * (t * t);
@@ -313,13 +295,9 @@ NDTR = f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
   F32 more = fma_F32(q - 3.3125f - size, y, fma_F32(-y, q, zero + 4.0f));
   more = more * (y * 0.3738f + 0.213f) - fma_F32(size, size, -z) * 0.5f;
   const F32 u = y - 0.51953125f, v = u * u;
-  F32 odd = v * 5.6275134e-03f - 1.296357e-02f;
-  odd = odd * v + 1.8583817e-02f;
-  odd = odd * v + 1.702676e-01f;
-  F32 even = v * -3.139464e-03f + 5.309275e-03f;
-  even = even * v - 1.9860553e-02f;
-  even = even * v + 9.708532e-02f;
-  even = even * v + 1.954342e-01f;
+  F32 odd = [v: 5.6275134e-03f, -1.296357e-02f, 1.8583817e-02f, 1.702676e-01f];
+  F32 even = [v: -3.139464e-03f, 5.309275e-03f, -1.9860553e-02f, 9.708532e-02f,
+    1.954342e-01f];
   const F32 r = odd * u + even, least = zero + 1.6709387e-01f, high = fma_F32(r, u, least);
   const F32 low = high * more + fma_F32(r, u, least - high);
   const F32 made = fma_F32(high, s, high * rest + low * (s + rest));
@@ -328,7 +306,7 @@ NDTR = f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
   const F32 below = scale_F32(fma_F32(made, ay, -(made * less)), shifted);
   return pick_F32(b <= 0.0f, below, a - clamp_F32(below, -3.40282347e38f, 3.40282347e38f));
 }}
-"""
+""")
 
 
 def _per_lane(name: str, arity: int) -> str:
