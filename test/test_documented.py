@@ -38,7 +38,8 @@ def _members(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(thing, type):
         yield name, thing
         return
-    for key, value in vars(thing).items():
+    ours = [kind for kind in reversed(thing.__mro__) if kind.__module__.startswith("tinyml")]
+    for key, value in {k: v for kind in ours for k, v in vars(kind).items()}.items():
         function = getattr(value, "__func__", value)
         function = value.fget if isinstance(value, property) else function
         if inspect.isfunction(function) and (

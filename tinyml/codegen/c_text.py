@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from tinyml.codegen.vector_math import BODIES, NEEDS
 from tinyml.codegen.vector_math64 import BODIES64
+from tinyml.dtype import DType, float32, float64
 from tinyml.ops import Op
+
+ON_LANES = {float32: BODIES, float64: BODIES64}  # what is computed by polynomials
 
 
 def vector_type(name: str, element: str, size: int, lanes: int) -> str:
@@ -247,21 +250,15 @@ def function(op: Op, kind: str, names: dict[str, str]) -> str:
     return body
 
 
-def float_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
-    """A function of float32 lanes, after the functions that it calls."""
-    pieces = [
-        text
-        for needed in NEEDS.get(op, ())
-        for text in float_function(needed, vector, integer, lanes)
-    ]
-    body = BODIES[op].replace("LANES", str(lanes))
-    return [*pieces, body.replace("F32", vector).replace("I32", integer)]
-
-
-def double_function(op: Op, vector: str, integer: str, lanes: int) -> list[str]:
-    """Likewise of float64 lanes, for the ops in BODIES64."""
-    body = BODIES64[op].replace("LANES", str(lanes))
-    return [body.replace("F64", vector).replace("I64", integer)]
+def polynomial(op: Op, dtype: DType, vector: str, integer: str, lanes: int) -> list[str]:
+    """A function of lanes of float32 or float64, after the functions that it calls."""
+    needed = NEEDS.get(op, ()) if dtype is float32 else ()
+    pieces = [text for n in needed for text in polynomial(n, dtype, vector, integer, lanes)]
+    marks = {"LANES": str(lanes), f"F{dtype.bitsize}": vector, f"I{dtype.bitsize}": integer}
+    body = ON_LANES[dtype][op]
+    for mark, text in marks.items():
+        body = body.replace(mark, text)
+    return [*pieces, body]
 
 
 LARGE = """void *aligned_alloc(unsigned long, unsigned long);

@@ -12,15 +12,15 @@ from tinyml.codegen.c_text import (
     HALF,
     LANE_BODIES,
     NOTE,
+    ON_LANES,
     WIDEN,
     blend,
-    double_function,
     extreme,
-    float_function,
     function,
     half_lanes,
     lane_body,
     lane_function,
+    polynomial,
     require,
     require_lanes,
     require_range,
@@ -30,8 +30,6 @@ from tinyml.codegen.c_text import (
 )
 from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.render import ATOM, LIBM, PLAIN, UNARY, Renderer, Text, register, wrap
-from tinyml.codegen.vector_math import BODIES
-from tinyml.codegen.vector_math64 import BODIES64
 from tinyml.dtype import (
     DType,
     bfloat16,
@@ -39,7 +37,6 @@ from tinyml.dtype import (
     by_name,
     float16,
     float32,
-    float64,
     int32,
     int64,
     uint8,
@@ -55,7 +52,6 @@ SHORT = {
     "float32": "f32", "float64": "f64",
 }  # fmt: skip
 EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW, Op.FMA})  # libm's in lanes too
-ON_LANES = {float32: BODIES, float64: BODIES64}
 POLYNOMIALS = {
     dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
 }  # of one element, too
@@ -209,9 +205,9 @@ class CValues(Renderer):
         name = f"{op.name.lower()}_{SHORT[dtype.name]}"
         vector = self.vector(dtype, lanes) if lanes > 1 else ""
         if op in ON_LANES.get(dtype, ()):
-            pieces = float_function if dtype is float32 else double_function
-            for piece in pieces(op, vector, self._mask_type(dtype, lanes), lanes):
-                self.prelude[piece] = None
+            integer = self._mask_type(dtype, lanes)
+            pieces = polynomial(op, dtype, vector, integer, lanes)
+            self.prelude.update(dict.fromkeys(pieces))
             return f"{op.name.lower()}_{vector}"
         if op in (Op.MAX, Op.MIN) and vector:
             bits = self._mask_type(dtype, lanes)

@@ -4,6 +4,7 @@ split    large reductions to few results are done in two steps
 units    which nodes may get memory of their own, and why
 labels   which axis of a reader walks which axis of what it reads
 fuse     units that share rows become groups
+masks    what is 0, or -inf, is known without being read
 build    a group becomes a Kernel
 """
 
