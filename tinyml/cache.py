@@ -19,6 +19,8 @@ import time
 import warnings
 from pathlib import Path
 
+from tinyml.files import write_whole
+
 _TRAILER = hashlib.sha256().digest_size
 _FOLDERS = 256  # so that none gets long
 _MOST = 1 << 30  # bytes of all entries, evenly over the folders
@@ -112,18 +114,9 @@ def _read(place: Path) -> bytes | None:
 
 
 def _write(place: Path, data: bytes) -> Path:
-    """Write data and trailer so that readers see all of it or nothing."""
+    """Write data and trailer."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".new-")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-            file.write(hashlib.sha256(data).digest())
-        os.replace(name, place)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    write_whole(place, data, hashlib.sha256(data).digest(), private=True)
     return place
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import sys
 import tempfile
 import textwrap
@@ -36,6 +35,7 @@ from tinyml.codegen.model import predict
 from tinyml.codegen.target import Target
 from tinyml.device import Device, ceilings
 from tinyml.errors import TinymlError
+from tinyml.files import write_whole
 from tinyml.notation import shape_text
 from tinyml.program import Language, Program
 from tinyml.runtime.nvcc import parse_resources
@@ -352,7 +352,7 @@ class Dump:
         opts = opts_text(event.opts)
         path = self.folder / (program.name + SUFFIX[program.language])
         try:
-            _write(path, dumped(program, opts))
+            write_whole(path, dumped(program, opts).encode())
         except OSError as error:
             say(f"tinyml: DUMP cannot write {path}: {error.strerror or error}")
 
@@ -366,17 +366,3 @@ def dumped(program: Program, opts: str) -> str:
     cost = f"{program.cost.flops} FLOPs, {program.cost.nbytes} bytes"
     head = [*lines[:split], f"// Opts: {opts}", f"// {launch}; {cost}"]
     return "\n".join([*head, "", *program.prelude, *lines[split:], ""])
-
-
-def _write(path: Path, text: str) -> None:
-    """So that a reader sees all of the file or nothing."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with open(handle, "w") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise

@@ -310,13 +310,6 @@ def bare(index: Linear) -> Linear:
     return _changed(index, lambda a: bare(a.inner) if isinstance(a, Within) else linear(a))
 
 
-def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
-    """The same index with every value that it looks up replaced."""
-    if not index.looked:
-        return index
-    return _changed(index, lambda a: linear(change(a) if isinstance(a, Looked) else a))
-
-
 def _changed(index: Linear, change: Callable[[Atom], Linear]) -> Linear:
     """The index with something in place of each atom that is not divided out of others."""
     result = Linear((), index.constant)
@@ -345,6 +338,13 @@ def _replaced(atom: Atom, known: Mapping[Axis, Linear]) -> Linear:
         case Looked():
             return linear(atom.value.looked(atom.size, known))
     raise TypeError(f"cannot substitute in {atom!r}")
+
+
+def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
+    """The same index with every value that it looks up replaced."""
+    if not index.looked:
+        return index
+    return _changed(index, lambda a: linear(change(a) if isinstance(a, Looked) else a))
 
 
 @lru_cache(maxsize=4096)

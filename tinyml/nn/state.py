@@ -7,7 +7,6 @@ agree with PyTorch's for models that are put together alike.
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 from tinyml import dtype as dt
 from tinyml.errors import ShapeError, TinymlError
+from tinyml.files import write_whole
 from tinyml.functional.axes import wrong_type
 from tinyml.tensor import Tensor
 
@@ -166,10 +166,7 @@ def safe_save(
     fn: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a state dict to a .safetensors file.
-
-    The file appears complete or not at all: it is written beside its place and then moved.
-    """
+    """Write a state dict to a .safetensors file, which appears complete or not at all."""
     safetensors = _safetensors()
     _check_names("safe_save", tensors)
     if tensors:
@@ -185,7 +182,7 @@ def safe_save(
             data_len=array.nbytes,
         )
     content = safetensors.serialize(specs, dict(metadata) if metadata else None)
-    _write_whole(Path(fn), content)
+    write_whole(Path(fn), content, lasting=True)
 
 
 def safe_load(fn: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -205,26 +202,6 @@ def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor:
         raise ValueError(f"{name} is stored as {entry['dtype']}; tinyml can read {known}")
     stored = np.frombuffer(entry["data"], dtype.storage).reshape(entry["shape"])
     return Tensor(dt.to_compute(stored, dtype), dtype=dtype)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are for their owner only
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _safetensors() -> Any:

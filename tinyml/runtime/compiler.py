@@ -110,7 +110,7 @@ def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) ->
         command = [*compiler.command, *compiler.flags, str(source), "-o", str(target)]
         command += compiler.libraries
         try:
-            output = _run(command)
+            output = run(command)
         except CompileError as error:
             where = str(_kept(text, compiler.suffix) if keep else source)
             raise CompileError(str(error).replace(str(source), where)) from None
@@ -186,18 +186,18 @@ def _ask(command: tuple[str, ...]) -> Compiler:
     """A command as a Compiler; OSError or CompileError if it is none."""
     if not command or shutil.which(command[0]) is None:
         raise FileNotFoundError("not found on PATH")
-    version = _run([*command, "--version"])
+    version = run([*command, "--version"])
     listing = ("-dM", "-E", "-x", "c", os.devnull)
     try:
         flags = FLAGS
-        macros = _run([*command, *flags, *listing])
+        macros = run([*command, *flags, *listing])
     except CompileError:  # some compilers do not know the processor that they run on
         flags = tuple(flag for flag in FLAGS if flag != "-march=native")
-        macros = _run([*command, *flags, *listing])
+        macros = run([*command, *flags, *listing])
     return Compiler(command, flags, ".c", ("-lm", "-lpthread"), version, macros)
 
 
-def _run(command: Sequence[str]) -> str:
+def run(command: Sequence[str]) -> str:
     """Run a command and return what it says; CompileError with that if it fails."""
     environment = {**os.environ, "LC_ALL": "C"}  # messages in English, for whoever reads a report
     try:

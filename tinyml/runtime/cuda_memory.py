@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinyml.runtime.memory import Blocks
+from tinyml.runtime.memory import Blocks, size_class
 
 _SMALLEST = 512  # bytes; the driver hands out no less
+
+
+def _size(nbytes: int) -> int:
+    return size_class(max(nbytes, _SMALLEST))
 
 
 class CudaMemory(Blocks):
@@ -22,7 +26,7 @@ class CudaMemory(Blocks):
     """
 
     def __init__(self, driver: Any, limit: int | None = None) -> None:
-        super().__init__("CUDA", limit, smallest=_SMALLEST)
+        super().__init__("CUDA", limit, size=_size)
         self._driver = driver
         self._blocks: dict[int, Any] = {}  # the driver's objects by address, in use and kept
 

@@ -40,9 +40,14 @@ class Blocks:
     """
 
     def __init__(
-        self, device: str, limit: int | None, keep: float = float("inf"), smallest: int = 0
+        self,
+        device: str,
+        limit: int | None,
+        keep: float = float("inf"),
+        size: Callable[[int], int] = size_class,
     ) -> None:
-        self.device, self.limit, self.keep, self._smallest = device, limit, keep, smallest
+        self.device, self.limit, self.keep = device, limit, keep
+        self._size = size  # kept here: at exit a buffer may outlive the names of this module
         self._in_use = self._cached = self._peak = 0
         self._kept: dict[int, list[int]] = {}  # addresses of free blocks by size class
         # Re-entrant, since the garbage collector may free a buffer while one is allocated.
@@ -50,34 +55,29 @@ class Blocks:
 
     def reuse(self, nbytes: int) -> int | None:
         """The address of a kept block for nbytes, if there is one: nobody else is asked."""
-        size = size_class(max(nbytes, self._smallest))
         with self._lock:
-            kept = self._kept.get(size)
-            if not kept:
-                return None
-            self._cached -= size
-            return self._given(kept.pop(), nbytes, size)
+            kept = self._kept.get(self._size(nbytes))
+            return self.allocate(nbytes) if kept else None
 
     def allocate(self, nbytes: int) -> int:
         """The address of a block for nbytes; OutOfMemoryError if there is none."""
-        address = self.reuse(nbytes)
-        if address is not None:
-            return address
-        size = size_class(max(nbytes, self._smallest))
+        size = self._size(nbytes)
         with self._lock:
-            found = self._fresh(size)
-            if found is None and self._cached:
-                self.empty()
-                found = self._fresh(size)
-            if found is None:
-                raise OutOfMemoryError(self._full(nbytes))
-            return self._given(found, nbytes, size)
+            kept = self._kept.get(size)
+            if kept:
+                address = kept.pop()
+                self._cached -= size
+            else:
+                address = self._new(nbytes, size)
+            self._in_use += size
+            self._peak = max(self._peak, self._in_use)
+        if trace.wanted(trace.Allocated):
+            trace.emit(trace.Allocated(self.device, nbytes, self._in_use))
+        return address
 
-    def free(
-        self, address: int, nbytes: int, _size: Callable[[int], int] = size_class
-    ) -> None:  # what it calls is bound here: at exit it may outlive the names of this module
+    def free(self, address: int, nbytes: int) -> None:
         """Keep a block for reuse, or give it back if enough is kept."""
-        size = _size(max(nbytes, self._smallest))
+        size = self._size(nbytes)
         with self._lock:
             self._in_use -= size
             if self._cached + size > self.keep:
@@ -97,12 +97,14 @@ class Blocks:
         """Bytes in use and kept."""
         return MemoryStats(self._in_use, self._cached, self._peak)
 
-    def _given(self, address: int, nbytes: int, size: int) -> int:
-        self._in_use += size
-        self._peak = max(self._peak, self._in_use)
-        if trace.wanted(trace.Allocated):
-            trace.emit(trace.Allocated(self.device, nbytes, self._in_use))
-        return address
+    def _new(self, nbytes: int, size: int) -> int:
+        found = self._fresh(size)
+        if found is None and self._cached:
+            self.empty()
+            found = self._fresh(size)
+        if found is None:
+            raise OutOfMemoryError(self._full(nbytes))
+        return found
 
     def _fresh(self, size: int) -> int | None:
         """A new block, if there is room for it."""

@@ -17,7 +17,6 @@ import itertools
 import re
 import shlex
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Protocol
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
 from tinyml.program import Program, translation_unit
+from tinyml.runtime.compiler import run
 from tinyml.runtime.units import Unit, Units
 
 _VERSION = "1"  # of what this module keeps in the disk cache
@@ -128,7 +128,7 @@ class Nvcc:
     def __init__(self, path: str) -> None:
         self.path = path
         self._flags = ("-cubin", _STANDARD, "-O3", "-Xptxas=-v")
-        version = self._run([path, "--version"])
+        version = run([path, "--version"])
         self.command = shlex.join([path, *self._flags])
         self.fingerprint = key(_VERSION, "nvcc", *self._flags, version)
 
@@ -138,18 +138,8 @@ class Nvcc:
             given, made = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
             given.write_text(source)
             command = [self.path, *self._flags, f"-arch={architecture}", str(given), "-o"]
-            output = self._run([*command, str(made)])
+            output = run([*command, str(made)])
             return made.read_bytes(), output
-
-    def _run(self, command: Sequence[str]) -> str:
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        except OSError as error:
-            raise CompileError(f"cannot start {command[0]}: {error.strerror or error}") from None
-        output = done.stdout + done.stderr
-        if done.returncode:
-            raise CompileError(f"{command[0]} failed ({done.returncode}):\n{output.strip()}")
-        return output
 
 
 def find_nvcc(requested: str = "") -> Nvcc:
