@@ -16,13 +16,13 @@ from collections.abc import Callable
 from math import log, pi
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from tinyml import lazy, windows
+from tinyml import lazy
 from tinyml.dtype import DType, float32
 from tinyml.errors import GradientError
 from tinyml.faults import Fault
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.shape import Spans, dropped_shape, inverse_order, size_along
+from tinyml.shape import dropped_shape, size_along
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -93,10 +93,10 @@ class Elementwise(Function):
 
     def gradients(self, grad: Tensor, out: Tensor) -> Grads:
         parts = zip(self.backward(grad, out), self.inputs, self.wanted, strict=True)
-        return tuple([_folded(g, x.shape) if g is not None and w else None for g, x, w in parts])
+        return tuple([folded(g, x.shape) if g is not None and w else None for g, x, w in parts])
 
 
-def _folded(grad: Tensor, shape: Shape) -> Tensor:
+def folded(grad: Tensor, shape: Shape) -> Tensor:
     """A gradient of what was broadcast, added up to that of `shape`."""
     if grad.shape == shape:
         return grad
@@ -421,235 +421,27 @@ class Prod(Reduction):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x = self.inputs[0]
-        zero, solid, found = _zeros_apart(x)
+        zero, solid, found = zeros_apart(x)
         zeros, only = (t.sum(self.axes, keepdim=True) for t in (zero, found))
-        others = _product_of_others(x, solid.prod(self.axes, keepdim=True), zeros, only)
+        others = product_of_others(x, solid.prod(self.axes, keepdim=True), zeros, only)
         return (self.kept(grad) * others,)
 
 
-def _zeros_apart(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def zeros_apart(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where x is zero (as 0 or 1); x with 1 in place of zeros; and the zeros alone."""
     zero = x == 0
     return zero.cast(float32), zero.where(1, x), zero.where(x, 0)
 
 
-def _product_of_others(x: Tensor, product: Tensor, zeros: Tensor, only: Tensor) -> Tensor:
+def product_of_others(x: Tensor, product: Tensor, zeros: Tensor, only: Tensor) -> Tensor:
     """The product of all factors but x, from the product of those that are not zero.
 
     If one of the others is zero, so is the product; but it has a gradient in turn. Therefore
     it is multiplied with the sum of the zeros (`only`), of which there are so many (`zeros`).
     """
-    zero, solid, own = _zeros_apart(x)
+    zero, solid, own = zeros_apart(x)
     others, count = product / solid, zeros - zero
     return (count == 0).where(others, (count == 1).where(others * (only - own), 0))
-
-
-# ---- movement ----
-
-
-class Rearrangement(Function):
-    """The same elements at other places. What it was applied to matters by its shape alone."""
-
-    __slots__ = ()
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        """The gradient of what had that shape."""
-        raise NotImplementedError
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return (self.back(grad, self.inputs[0].shape),)
-
-
-class Path(Rearrangement):
-    """Rearrangements one after the other, each with the shape of what it is applied to."""
-
-    __slots__ = ("steps",)
-
-    def __init__(self, steps: tuple[tuple[Rearrangement, Shape], ...]) -> None:
-        self.steps = steps
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        for step, _ in self.steps:
-            x = step.forward(x)
-        return x
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        for step, before in reversed(self.steps):
-            grad = step.back(grad, before)
-        return grad
-
-
-class Reshape(Rearrangement):
-    __slots__ = ("shape",)
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.reshape(x, self.shape)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return grad._apply(Reshape(shape))
-
-
-class Permute(Rearrangement):
-    __slots__ = ("order",)
-
-    def __init__(self, order: tuple[int, ...]) -> None:
-        self.order = order
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.permute(x, self.order)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return grad._apply(Permute(inverse_order(self.order)))
-
-
-class Expand(Rearrangement):
-    """Axes of size 1 repeated, and new axes in front."""
-
-    __slots__ = ("shape",)
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.broadcast(x, self.shape)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return _folded(grad, shape)
-
-
-class Pad(Rearrangement):
-    __slots__ = ("counts", "value")
-
-    def __init__(self, counts: Spans, value: float | int | bool = 0) -> None:
-        self.counts, self.value = counts, value
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.pad(x, self.counts, self.value)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        sizes = zip(self.counts, shape, strict=True)
-        return grad._apply(Shrink(tuple([(before, before + n) for (before, _), n in sizes])))
-
-
-class Shrink(Rearrangement):
-    """Elements start <= i < stop of each axis."""
-
-    __slots__ = ("spans",)
-
-    def __init__(self, spans: Spans) -> None:
-        self.spans = spans
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.shrink(x, self.spans)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        sizes = zip(self.spans, shape, strict=True)
-        return grad._apply(Pad(tuple([(start, n - stop) for (start, stop), n in sizes])))
-
-
-class Flip(Rearrangement):
-    __slots__ = ("axes",)
-
-    def __init__(self, axes: tuple[int, ...]) -> None:
-        self.axes = axes
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.flip(x, self.axes)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return grad._apply(Flip(self.axes))
-
-
-class Skew(Rearrangement):
-    """out[.. i .. k ..] = x[.. i + step*k .. k ..], 0 outside: see lazy.skew."""
-
-    __slots__ = ("axis", "by", "size", "step")
-
-    def __init__(self, axis: int, by: int, step: int, size: int) -> None:
-        self.axis, self.by, self.step, self.size = axis, by, step, size
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return windows.skew(x, self.axis, self.by, self.step, self.size)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return grad._apply(Skew(self.axis, self.by, -self.step, shape[self.axis]))
-
-
-# ---- indexing ----
-
-
-class Gather(Function):
-    """out[.. i ..] = data[.. index[.. i ..] ..]; inputs are data and index (in range)."""
-
-    __slots__ = ("axis",)
-    reads_inputs = True
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-
-    def forward(self, x: LazyBuffer, index: LazyBuffer) -> LazyBuffer:
-        return lazy.gather(x, index, self.axis)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, index, *known = self.inputs
-        base = x._full(x.shape, 0, grad.dtype)
-        return base._apply(Scatter(self.axis, Op.ADD), index, grad), None, *[None for _ in known]
-
-
-class Found(Gather):
-    """Gather whose result, the third input, is known already."""
-
-    __slots__ = ()
-
-    def forward(self, x: LazyBuffer, index: LazyBuffer, *known: LazyBuffer) -> LazyBuffer:
-        return known[0]
-
-
-class Scatter(Function):
-    """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i.
-
-    Of extremes, whoever equals the result shares its gradient. The gradient of a factor is the
-    product of the others at its place: those that are not zero, and their only zero, which is
-    added up so that it has a gradient in turn.
-    """
-
-    __slots__ = ("axis", "op")
-    reads_inputs = True
-
-    def __init__(self, axis: int, op: Op) -> None:
-        self.axis, self.op = axis, op
-
-    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
-        return lazy.scatter(base, index, source, self.axis, self.op)
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        if self.op is Op.ADD:
-            return grad, None, self._there(grad)
-        return self._of_factors(grad) if self.op is Op.MUL else self._of_extremes(grad, out)
-
-    def _there(self, x: Tensor) -> Tensor:
-        """x at the places that the index names."""
-        return x._apply(Gather(self.axis), self.inputs[1])
-
-    def _of_extremes(self, grad: Tensor, out: Tensor) -> Grads:
-        base, index, source = self.inputs
-        base_won = (base == out).cast(grad.dtype)
-        won = (source == self._there(out)).cast(grad.dtype)
-        share = grad / base_won._apply(Scatter(self.axis, Op.ADD), index, won).maximum(1)
-        return base_won * share, None, won * self._there(share)
-
-    def _of_factors(self, grad: Tensor) -> Grads:
-        base, index, source = self.inputs
-        of_base = grad * base.ones_like()._apply(Scatter(self.axis, Op.MUL), index, source)
-        kinds = (Op.ADD, Op.MUL, Op.ADD)  # the zeros' count, other factors, the zeros
-        parts = zip(_zeros_apart(base), _zeros_apart(source), kinds, strict=True)
-        totals = [x._apply(Scatter(self.axis, op), index, y) for x, y, op in parts]
-        zeros, product, only = map(self._there, totals)
-        others = _product_of_others(source, product, zeros, only)
-        return of_base, None, others * self._there(grad)
 
 
 # ---- what only values can show to be wrong ----

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, overload
 
-from tinyml import autograd, lazy, mlops
+from tinyml import autograd, lazy, mlops, moves
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.device import Device
@@ -142,13 +142,13 @@ class Tensor(Methods, metaclass=Trains):
                 out.requires_grad = True
         return out
 
-    def _shown(self, kind: Callable[[Any], mlops.Rearrangement], arg: Any) -> Tensor:
+    def _shown(self, kind: Callable[[Any], moves.Rearrangement], arg: Any) -> Tensor:
         """`kind(arg)` of this tensor as a view of it."""
         return views.follow(self._apply(kind(arg)), self, views.rearranged(kind, arg))
 
     def _own(self) -> Tensor:
         """The same values as another tensor, which is no view."""
-        return self._apply(mlops.Reshape(self.shape))
+        return self._apply(moves.Reshape(self.shape))
 
     @classmethod
     def _constant(cls, node: LazyBuffer) -> Tensor:
@@ -483,5 +483,5 @@ class _Passing(Tensor):
         nodes = [other.lazy for other in others] if others else ()
         return self._constant(function.forward(self._lazy, *nodes))
 
-    def _shown(self, kind: Callable[[Any], mlops.Rearrangement], arg: Any) -> Tensor:
+    def _shown(self, kind: Callable[[Any], moves.Rearrangement], arg: Any) -> Tensor:
         return self._apply(kind(arg))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from tinyml import autograd, lazy, mlops, trace
+from tinyml import autograd, lazy, mlops, moves, trace
 from tinyml.autograd import mode
 from tinyml.errors import DTypeError, GradientError, ShapeError
 from tinyml.functional import views
@@ -114,7 +114,7 @@ def _unrecorded(x: Tensor, old: Tensor | None) -> mlops.Function | None:
     """The record after an assignment that is none: the gradient goes where it went before."""
     if mode.recording or old is None:
         return None
-    same = mlops.Reshape(x.shape)
+    same = moves.Reshape(x.shape)
     same.inputs, same.clock = (old,), mode.assignments
     return same
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from tinyml import lazy, mlops
+from tinyml import lazy, mlops, moves
 from tinyml.dtype import int32, int64
 from tinyml.errors import AxisError
 from tinyml.functional.bounded import wrapped
@@ -74,7 +74,7 @@ class Choose(mlops.Function):
         how, (_, rows) = self.how, self.inputs
         chosen = grad.permute(inverse_order(how.places)).reshape(rows.shape)
         table = grad._full((prod(how.sizes), *how.rest), 0, grad.dtype)
-        table = table._apply(mlops.Scatter(0, Op.ADD), rows, chosen)
+        table = table._apply(moves.Scatter(0, Op.ADD), rows, chosen)
         return table.reshape((*how.sizes, *how.rest)).permute(inverse_order(how.order)), None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyml import mlops
+from tinyml import moves
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
@@ -171,7 +171,7 @@ def _set_box(x: Tensor, parts: Sequence[Part], source: Tensor) -> Tensor:
     box = box_of(x.shape, parts)
     if not prod(box.shape):
         return x
-    return placed(mlops.Path(box.steps), x, _shape_of_value(source, box.shape))
+    return placed(moves.Path(box.steps), x, _shape_of_value(source, box.shape))
 
 
 def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
 
 def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """The primitive: shapes agree on all other axes, indices are in range."""
-    return x._apply(mlops.Gather(axis), index)
+    return x._apply(moves.Gather(axis), index)
 
 
 @composition
@@ -260,7 +260,7 @@ def scatter(
     place = place._broadcast_to(source.shape)
     place, index_full = _filled(x, dim, place, index, -1)
     none = x._full(x.shape, -1, int32)
-    winner = none._apply(mlops.Scatter(dim, Op.MAX), index_full, place)  # the last one
+    winner = none._apply(moves.Scatter(dim, Op.MAX), index_full, place)  # the last one
     source, _ = _filled(x, dim, source, index, 0)
     if not source.shape[dim]:
         return x._own()
@@ -328,10 +328,10 @@ def _combined(
     nothing = extremes[reduce] if reduce in extremes else _NOTHING[reduce]
     source, places = _filled(x, dim, source, index, nothing)
     ones, _ = _filled(x, dim, x._full(index.shape, 1, x.dtype), index, 0)
-    count = x.zeros_like()._apply(mlops.Scatter(dim, Op.ADD), places, ones)
+    count = x.zeros_like()._apply(moves.Scatter(dim, Op.ADD), places, ones)
     base = x if include_self else (count > 0).where(x._full((), nothing, x.dtype), x)
     join = _COMBINED.get(reduce, Op.ADD)
-    total = base._apply(mlops.Scatter(dim, join), places, source)
+    total = base._apply(moves.Scatter(dim, join), places, source)
     if reduce != "mean":
         return total
     number = (count + 1 if include_self else count).maximum(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinyml import lazy, mlops
+from tinyml import lazy, mlops, moves
 from tinyml.dtype import int32, promote
 from tinyml.errors import AxisError, ShapeError
 from tinyml.functional.axes import apart, resolve_axis, wrong_type
@@ -48,7 +48,7 @@ class _Join(mlops.Function):
         for x, wanted in zip(self.inputs, self.wanted, strict=True):
             stop = start + x.shape[self.axis]
             spans = [(start, stop) if a == self.axis else (0, n) for a, n in enumerate(x.shape)]
-            parts.append(grad._apply(mlops.Shrink(tuple(spans))) if wanted else None)
+            parts.append(grad._apply(moves.Shrink(tuple(spans))) if wanted else None)
             start = stop
         return tuple(parts)
 

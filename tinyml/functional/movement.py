@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tinyml import mlops
+from tinyml import moves
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import (
     all_whole,
@@ -41,7 +41,7 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
 
 
 def _shaped(x: Tensor, sizes: Shape) -> Tensor:
-    return x if sizes == x._lazy.shape else x._shown(mlops.Reshape, sizes)
+    return x if sizes == x._lazy.shape else x._shown(moves.Reshape, sizes)
 
 
 def _kept(x: Tensor, axis: int, sizes: tuple[Any, ...]) -> int:
@@ -66,7 +66,7 @@ def permute(x: Tensor, *order: Any) -> Tensor:
 
 def _permuted(x: Tensor, order: tuple[int, ...]) -> Tensor:
     axes = _order(order, x._lazy.shape)
-    return x if axes is None else x._shown(mlops.Permute, axes)
+    return x if axes is None else x._shown(moves.Permute, axes)
 
 
 @lru_cache(maxsize=4096)  # the same few orders of the same few shapes
@@ -100,17 +100,17 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
     if -1 in sizes:
         padded = (1,) * (len(sizes) - len(own)) + own
         sizes = tuple([o if n == -1 else n for o, n in zip(padded, sizes, strict=True)])
-    return x if sizes == own else x._shown(mlops.Expand, sizes)
+    return x if sizes == own else x._shown(moves.Expand, sizes)
 
 
 def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
     """x as `shape`, which has no fewer axes; for ops on elements, and so no view."""
-    return x if x._lazy.shape == shape else x._apply(mlops.Expand(shape))
+    return x if x._lazy.shape == shape else x._apply(moves.Expand(shape))
 
 
 def reshape_to(x: Tensor, shape: Shape) -> Tensor:
     """x in another shape of as many elements; for compositions, and so no view."""
-    return x if x._lazy.shape == shape else x._apply(mlops.Reshape(shape))
+    return x if x._lazy.shape == shape else x._apply(moves.Reshape(shape))
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -150,7 +150,7 @@ def unsqueeze(x: Tensor, dim: int) -> Tensor:
 
 def flip(x: Tensor, *axis: Any) -> Tensor:
     """These axes walked backwards."""
-    return x._apply(mlops.Flip(resolve_axes(as_shape(axis), len(x._lazy.shape), "flip")))
+    return x._apply(moves.Flip(resolve_axes(as_shape(axis), len(x._lazy.shape), "flip")))
 
 
 def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
@@ -166,7 +166,7 @@ def shrink(x: Tensor, spans: Sequence[Sequence[int] | None]) -> Tensor:
 
 def _cut(x: Tensor, spans: Spans) -> Tensor:
     shape = x._lazy.shape
-    return x if shrunk_shape(shape, spans) == shape else x._shown(mlops.Shrink, spans)
+    return x if shrunk_shape(shape, spans) == shape else x._shown(moves.Shrink, spans)
 
 
 def _span(given: Sequence[int]) -> tuple[int, int]:
@@ -209,7 +209,7 @@ def pad_by(x: Tensor, counts: tuple[tuple[int, int], ...], value: Scalar = 0) ->
         counts = tuple((max(0, b), max(0, a)) for b, a in counts)
     if not any(map(any, counts)):
         return x._own()
-    return x._apply(mlops.Pad(counts, value))
+    return x._apply(moves.Pad(counts, value))
 
 
 # ---- padding as users write it ----

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinyml import mlops
+from tinyml import moves
 from tinyml.errors import ShapeError
 from tinyml.lazy import Shape
-from tinyml.mlops import Rearrangement
+from tinyml.moves import Rearrangement
 from tinyml.shape import Spans
 
 if TYPE_CHECKING:
@@ -30,37 +30,37 @@ class Path:
 
     def of(self, x: Tensor) -> Tensor:
         """What the path makes of a tensor of the shape at its beginning."""
-        return x._apply(mlops.Path(self.steps)) if self.steps else x
+        return x._apply(moves.Path(self.steps)) if self.steps else x
 
     def back(self, x: Tensor) -> Tensor:
         """The way back from the end: zeros at all other places, and sums of what was repeated."""
-        return mlops.Path(self.steps).back(x, ())
+        return moves.Path(self.steps).back(x, ())
 
     def _to(self, movement: Rearrangement, shape: Shape) -> Path:
         return Path(shape, (*self.steps, (movement, self.shape)))
 
     def reshape(self, to: Shape) -> Path:
         """Another shape of as many elements."""
-        return self if to == self.shape else self._to(mlops.Reshape(to), to)
+        return self if to == self.shape else self._to(moves.Reshape(to), to)
 
     def permute(self, order: Sequence[int]) -> Path:
         """Axis i becomes that of number order[i]."""
         order = tuple(order)
         to = tuple([self.shape[a] for a in order])
-        return self if order == tuple(range(len(order))) else self._to(mlops.Permute(order), to)
+        return self if order == tuple(range(len(order))) else self._to(moves.Permute(order), to)
 
     def expand(self, to: Shape) -> Path:
         """Axes of size 1 repeated."""
-        return self if to == self.shape else self._to(mlops.Expand(to), to)
+        return self if to == self.shape else self._to(moves.Expand(to), to)
 
     def flip(self, axes: tuple[int, ...]) -> Path:
         """These axes walked backwards."""
-        return self._to(mlops.Flip(axes), self.shape) if axes else self
+        return self._to(moves.Flip(axes), self.shape) if axes else self
 
     def shrink(self, spans: Spans) -> Path:
         """Elements start <= i < stop of each axis."""
         to = tuple([stop - start for start, stop in spans])
-        return self if to == self.shape else self._to(mlops.Shrink(spans), to)
+        return self if to == self.shape else self._to(moves.Shrink(spans), to)
 
     def pad(self, counts: Spans, value: Scalar = 0) -> Path:
         """`value` added (before, after) each axis; a negative count takes away."""
@@ -70,7 +70,7 @@ class Path:
         left = self.shrink(tuple([(max(0, -b), n - max(0, -a)) for (b, a), n in pairs]))
         more = tuple([(max(0, b), max(0, a)) for b, a in counts])
         to = tuple([n + b + a for (b, a), n in zip(more, left.shape, strict=True)])
-        return left if to == left.shape else left._to(mlops.Pad(more, value), to)
+        return left if to == left.shape else left._to(moves.Pad(more, value), to)
 
     def first(self, axis: int, count: int) -> Path:
         """The first elements of one axis."""
@@ -104,6 +104,6 @@ class Path:
             size = ((n - dilation * (k - 1) - 1) // stride + 1) * stride
             if k > 1 or size > n:
                 to = (*path.shape[:axis], size, *path.shape[axis + 1 :])
-                path = path._to(mlops.Skew(axis, rank + i, dilation, size), to)
+                path = path._to(moves.Skew(axis, rank + i, dilation, size), to)
             path = path.first(axis, size).every(axis, stride)
         return path

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinyml import mlops
+from tinyml import moves
 from tinyml.dtype import DType, bool_, int32, uint8
 from tinyml.functional.axes import resolve_axis
 from tinyml.functional.elementwise import add, maximum, minimum, mul
@@ -165,4 +165,4 @@ def _extreme(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     places = x._arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
     met = ((x == values) | (x != x)).detach()  # an element that is the extreme of those so far
     last = _along(_MAX, met.where(places, 0).cast(int32), axis, name)
-    return x._apply(mlops.Found(axis), last, values)
+    return x._apply(moves.Found(axis), last, values)

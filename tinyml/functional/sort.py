@@ -21,7 +21,7 @@ from tinyml.functional.axes import resolve_axis, whole
 from tinyml.functional.movement import pad_axis, part
 from tinyml.functional.scan import cumsum
 from tinyml.functional.steps import composition
-from tinyml.mlops import Scatter
+from tinyml.moves import Scatter
 from tinyml.ops import Op
 
 if TYPE_CHECKING:

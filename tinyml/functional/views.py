@@ -20,7 +20,7 @@ from tinyml import lazy
 from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
-from tinyml.mlops import Expand, Rearrangement
+from tinyml.moves import Expand, Rearrangement
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor

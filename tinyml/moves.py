@@ -1,0 +1,225 @@
+"""Differentiable primitives that say where elements are: movements, and what indices choose.
+
+See `mlops`, whose Functions these are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinyml import lazy, windows
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.mlops import Function, Grads, folded, product_of_others, zeros_apart
+from tinyml.ops import Op
+from tinyml.shape import Spans, inverse_order
+
+if TYPE_CHECKING:
+    from tinyml.tensor import Tensor
+
+
+# ---- movement ----
+
+
+class Rearrangement(Function):
+    """The same elements at other places. What it was applied to matters by its shape alone."""
+
+    __slots__ = ()
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        """The gradient of what had that shape."""
+        raise NotImplementedError
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (self.back(grad, self.inputs[0].shape),)
+
+
+class Path(Rearrangement):
+    """Rearrangements one after the other, each with the shape of what it is applied to."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: tuple[tuple[Rearrangement, Shape], ...]) -> None:
+        self.steps = steps
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        for step, _ in self.steps:
+            x = step.forward(x)
+        return x
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        for step, before in reversed(self.steps):
+            grad = step.back(grad, before)
+        return grad
+
+
+class Reshape(Rearrangement):
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.reshape(x, self.shape)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Reshape(shape))
+
+
+class Permute(Rearrangement):
+    __slots__ = ("order",)
+
+    def __init__(self, order: tuple[int, ...]) -> None:
+        self.order = order
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.permute(x, self.order)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Permute(inverse_order(self.order)))
+
+
+class Expand(Rearrangement):
+    """Axes of size 1 repeated, and new axes in front."""
+
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.broadcast(x, self.shape)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return folded(grad, shape)
+
+
+class Pad(Rearrangement):
+    __slots__ = ("counts", "value")
+
+    def __init__(self, counts: Spans, value: float | int | bool = 0) -> None:
+        self.counts, self.value = counts, value
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.pad(x, self.counts, self.value)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        sizes = zip(self.counts, shape, strict=True)
+        return grad._apply(Shrink(tuple([(before, before + n) for (before, _), n in sizes])))
+
+
+class Shrink(Rearrangement):
+    """Elements start <= i < stop of each axis."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self, spans: Spans) -> None:
+        self.spans = spans
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.shrink(x, self.spans)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        sizes = zip(self.spans, shape, strict=True)
+        return grad._apply(Pad(tuple([(start, n - stop) for (start, stop), n in sizes])))
+
+
+class Flip(Rearrangement):
+    __slots__ = ("axes",)
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return lazy.flip(x, self.axes)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Flip(self.axes))
+
+
+class Skew(Rearrangement):
+    """out[.. i .. k ..] = x[.. i + step*k .. k ..], 0 outside: see lazy.skew."""
+
+    __slots__ = ("axis", "by", "size", "step")
+
+    def __init__(self, axis: int, by: int, step: int, size: int) -> None:
+        self.axis, self.by, self.step, self.size = axis, by, step, size
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return windows.skew(x, self.axis, self.by, self.step, self.size)
+
+    def back(self, grad: Tensor, shape: Shape) -> Tensor:
+        return grad._apply(Skew(self.axis, self.by, -self.step, shape[self.axis]))
+
+
+# ---- indexing ----
+
+
+class Gather(Function):
+    """out[.. i ..] = data[.. index[.. i ..] ..]; inputs are data and index (in range)."""
+
+    __slots__ = ("axis",)
+    reads_inputs = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: LazyBuffer, index: LazyBuffer) -> LazyBuffer:
+        return lazy.gather(x, index, self.axis)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        x, index, *known = self.inputs
+        base = x._full(x.shape, 0, grad.dtype)
+        return base._apply(Scatter(self.axis, Op.ADD), index, grad), None, *[None for _ in known]
+
+
+class Found(Gather):
+    """Gather whose result, the third input, is known already."""
+
+    __slots__ = ()
+
+    def forward(self, x: LazyBuffer, index: LazyBuffer, *known: LazyBuffer) -> LazyBuffer:
+        return known[0]
+
+
+class Scatter(Function):
+    """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i.
+
+    Of extremes, whoever equals the result shares its gradient. The gradient of a factor is the
+    product of the others at its place: those that are not zero, and their only zero, which is
+    added up so that it has a gradient in turn.
+    """
+
+    __slots__ = ("axis", "op")
+    reads_inputs = True
+
+    def __init__(self, axis: int, op: Op) -> None:
+        self.axis, self.op = axis, op
+
+    def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
+        return lazy.scatter(base, index, source, self.axis, self.op)
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        if self.op is Op.ADD:
+            return grad, None, self._there(grad)
+        return self._of_factors(grad) if self.op is Op.MUL else self._of_extremes(grad, out)
+
+    def _there(self, x: Tensor) -> Tensor:
+        """x at the places that the index names."""
+        return x._apply(Gather(self.axis), self.inputs[1])
+
+    def _of_extremes(self, grad: Tensor, out: Tensor) -> Grads:
+        base, index, source = self.inputs
+        base_won = (base == out).cast(grad.dtype)
+        won = (source == self._there(out)).cast(grad.dtype)
+        share = grad / base_won._apply(Scatter(self.axis, Op.ADD), index, won).maximum(1)
+        return base_won * share, None, won * self._there(share)
+
+    def _of_factors(self, grad: Tensor) -> Grads:
+        base, index, source = self.inputs
+        of_base = grad * base.ones_like()._apply(Scatter(self.axis, Op.MUL), index, source)
+        kinds = (Op.ADD, Op.MUL, Op.ADD)  # the zeros' count, other factors, the zeros
+        parts = zip(zeros_apart(base), zeros_apart(source), kinds, strict=True)
+        totals = [x._apply(Scatter(self.axis, op), index, y) for x, y, op in parts]
+        zeros, product, only = map(self._there, totals)
+        others = product_of_others(source, product, zeros, only)
+        return of_base, None, others * self._there(grad)
