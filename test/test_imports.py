@@ -36,7 +36,7 @@ FLOORS: list[set[str]] = [
         "defaults",
         "training",
     },  # what a Tensor is
-    {"nn", "jit", "blame", "debug", "viz"},
+    {"nn", "jit", "blame", "debug"},
     {"__init__"},
     {"explain"},
     {"__main__"},

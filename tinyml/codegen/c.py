@@ -95,7 +95,7 @@ class CRenderer(CLanes):
             return converted
         if lane is not None and not looked and not shared and self.is_near(e, lane):
             return self.masked_load(e, lane)
-        ones = [_lane_of(e, lane, n, lanes) for n in range(lanes)]
+        ones = [_lane_of(e, lane, n) for n in range(lanes)]
         listed = ", ".join(self.guarded_load(o, self._bits_at(o))[0] if o else "0" for o in ones)
         text = f"({self._memory_vector(e.dtype, lanes)}){{{listed}}}", ATOM
         return self._from_memory(text, e.dtype, lanes)
@@ -217,11 +217,9 @@ class CRenderer(CLanes):
         return self.where(held, value, other, e.dtype, lanes)
 
 
-def _lane_of(e: Load, lane: Axis | None, n: int, lanes: int) -> Load | None:
+def _lane_of(e: Load, lane: Axis | None, n: int) -> Load | None:
     """The load of one lane; None if it is not valid there."""
-    one: Expr = e
-    if lane is not None:
-        one = e.substitute({lane: linear(n)})
+    one = e if lane is None else e.substitute({lane: linear(n)})
     if not isinstance(one, Load):
         return None
     valid = tuple(type(v)(lane_index(v.index, n), v.low, v.high) for v in one.valid)

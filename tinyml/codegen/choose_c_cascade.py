@@ -32,7 +32,7 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
     rows = {*chooser.one(number).rows}
     kept = max((made[0].free - other.free) & rows, key=lambda a: (a.size, a.name))
     lane = max((other.free - made[0].free) & rows, key=lambda a: (a.size, a.name))
-    inner = _blocks(chooser, number, found, kept, rows - {kept, lane})
+    inner = _blocks(chooser, found, kept, rows - {kept, lane})
     lanes = chooser.target.vector_bytes // 4
     if lane.size >= lanes and chooser.apply(OptKind.LANES, lane, lanes):
         chooser.apply(OptKind.UNROLL, lane.name, 2)
@@ -61,9 +61,7 @@ def _height(chooser: Chooser) -> int:
     return 6 if chooser.target.vector_registers == 16 else 12
 
 
-def _blocks(
-    chooser: Chooser, number: int, found: Contraction, kept: Axis, others: set[Axis]
-) -> str:
+def _blocks(chooser: Chooser, found: Contraction, kept: Axis, others: set[Axis]) -> str:
     """Divide the rows into pieces of work, and these into blocks: the axis that walks a block."""
     row = 4 * max(a.size for a in found.fold.axes)
     most = min(MOST_ROWS, max(LEAST_ROWS, chooser.target.cache // 2 // (2 * row)))
