@@ -22,71 +22,68 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-void sum_mul_add_max_64x96_r128_2a16a8ac(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_1230c82c(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
   const float *restrict slot3 = buffers[3];
-  float tile0[2048] __attribute__((aligned(64)));
   for (long block = start; block < end; ++block) {
-    if (block < 12) {
-      const long i0 = block / 6;
-      const long i1 = block % 6;
-      for (long r0_tile0 = 0; r0_tile0 < 128; ++r0_tile0) {
-        const f32x8 v0 = *(const f32x8 *)(slot2 + (r0_tile0 * 96 + i1 * 16));
-        *(f32x8 *)(tile0 + r0_tile0 * 16) = v0;
-        const f32x8 v1 = *(const f32x8 *)(slot2 + (r0_tile0 * 96 + i1 * 16 + 8));
-        *(f32x8 *)(tile0 + (r0_tile0 * 16 + 8)) = v1;
-      }
-      const f32x8 v20 = *(const f32x8 *)(slot3 + i1 * 16);
-      const f32x8 v21 = *(const f32x8 *)(slot3 + (i1 * 16 + 8));
-      for (long i0s = 0; i0s < 5; ++i0s) {
-        f32x8 acc2 = 0.0f - (f32x8){0};
-        f32x8 acc3 = 0.0f - (f32x8){0};
-        f32x8 acc4 = 0.0f - (f32x8){0};
-        f32x8 acc5 = 0.0f - (f32x8){0};
-        f32x8 acc6 = 0.0f - (f32x8){0};
-        f32x8 acc7 = 0.0f - (f32x8){0};
-        f32x8 acc8 = 0.0f - (f32x8){0};
-        f32x8 acc9 = 0.0f - (f32x8){0};
-        f32x8 acc10 = 0.0f - (f32x8){0};
-        f32x8 acc11 = 0.0f - (f32x8){0};
-        f32x8 acc12 = 0.0f - (f32x8){0};
-        f32x8 acc13 = 0.0f - (f32x8){0};
-        for (long r0 = 0; r0 < 128; ++r0) {
-          const float v14 = slot1[i0 * 3840 + i0s * 768 + r0];
-          acc2 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
-          acc3 += (v14 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
-          const float v15 = slot1[i0 * 3840 + i0s * 768 + r0 + 128];
-          acc4 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
-          acc5 += (v15 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
-          const float v16 = slot1[i0 * 3840 + i0s * 768 + r0 + 256];
-          acc6 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
-          acc7 += (v16 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
-          const float v17 = slot1[i0 * 3840 + i0s * 768 + r0 + 384];
-          acc8 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
-          acc9 += (v17 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
-          const float v18 = slot1[i0 * 3840 + i0s * 768 + r0 + 512];
-          acc10 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
-          acc11 += (v18 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
-          const float v19 = slot1[i0 * 3840 + i0s * 768 + r0 + 640];
-          acc12 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + r0 * 16);
-          acc13 += (v19 - (f32x8){0}) * *(const f32x8 *)(tile0 + (r0 * 16 + 8));
+    if (block < 10) {
+      const long i0 = block / 2;
+      const long i1 = block % 2;
+      for (long i0s = 0; i0s < 2; ++i0s) {
+        for (long i1s = 0; i1s < 3; ++i1s) {
+          f32x8 acc0 = 0.0f - (f32x8){0};
+          f32x8 acc1 = 0.0f - (f32x8){0};
+          f32x8 acc2 = 0.0f - (f32x8){0};
+          f32x8 acc3 = 0.0f - (f32x8){0};
+          f32x8 acc4 = 0.0f - (f32x8){0};
+          f32x8 acc5 = 0.0f - (f32x8){0};
+          f32x8 acc6 = 0.0f - (f32x8){0};
+          f32x8 acc7 = 0.0f - (f32x8){0};
+          f32x8 acc8 = 0.0f - (f32x8){0};
+          f32x8 acc9 = 0.0f - (f32x8){0};
+          f32x8 acc10 = 0.0f - (f32x8){0};
+          f32x8 acc11 = 0.0f - (f32x8){0};
+          for (long r0 = 0; r0 < 128; ++r0) {
+            const float v12 = slot1[i0 * 1536 + i0s * 768 + r0];
+            const f32x8 v13 = *(const f32x8 *)(slot2 + (r0 * 96 + i1 * 48 + i1s * 16));
+            acc0 += (v12 - (f32x8){0}) * v13;
+            const f32x8 v14 = *(const f32x8 *)(slot2 + (r0 * 96 + i1 * 48 + i1s * 16 + 8));
+            acc1 += (v12 - (f32x8){0}) * v14;
+            const float v15 = slot1[i0 * 1536 + i0s * 768 + r0 + 128];
+            acc2 += (v15 - (f32x8){0}) * v13;
+            acc3 += (v15 - (f32x8){0}) * v14;
+            const float v16 = slot1[i0 * 1536 + i0s * 768 + r0 + 256];
+            acc4 += (v16 - (f32x8){0}) * v13;
+            acc5 += (v16 - (f32x8){0}) * v14;
+            const float v17 = slot1[i0 * 1536 + i0s * 768 + r0 + 384];
+            acc6 += (v17 - (f32x8){0}) * v13;
+            acc7 += (v17 - (f32x8){0}) * v14;
+            const float v18 = slot1[i0 * 1536 + i0s * 768 + r0 + 512];
+            acc8 += (v18 - (f32x8){0}) * v13;
+            acc9 += (v18 - (f32x8){0}) * v14;
+            const float v19 = slot1[i0 * 1536 + i0s * 768 + r0 + 640];
+            acc10 += (v19 - (f32x8){0}) * v13;
+            acc11 += (v19 - (f32x8){0}) * v14;
+          }
+          const f32x8 v20 = *(const f32x8 *)(slot3 + (i1 * 48 + i1s * 16));
+          const f32x8 v21 = *(const f32x8 *)(slot3 + (i1 * 48 + i1s * 16 + 8));
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16)) = max_f32_x8(acc0 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 8)) = max_f32_x8(acc1 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 96)) = max_f32_x8(acc2 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 104)) = max_f32_x8(acc3 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 192)) = max_f32_x8(acc4 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 200)) = max_f32_x8(acc5 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 288)) = max_f32_x8(acc6 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 296)) = max_f32_x8(acc7 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 384)) = max_f32_x8(acc8 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 392)) = max_f32_x8(acc9 + v21, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 480)) = max_f32_x8(acc10 + v20, 0.0f - (f32x8){0});
+          *(f32x8 *)(slot0 + (i0 * 1152 + i0s * 576 + i1 * 48 + i1s * 16 + 488)) = max_f32_x8(acc11 + v21, 0.0f - (f32x8){0});
         }
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16)) = max_f32_x8(acc2 + v20, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 8)) = max_f32_x8(acc3 + v21, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 96)) = max_f32_x8(acc4 + v20, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 104)) = max_f32_x8(acc5 + v21, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 192)) = max_f32_x8(acc6 + v20, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 200)) = max_f32_x8(acc7 + v21, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 288)) = max_f32_x8(acc8 + v20, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 296)) = max_f32_x8(acc9 + v21, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 384)) = max_f32_x8(acc10 + v20, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 392)) = max_f32_x8(acc11 + v21, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 480)) = max_f32_x8(acc12 + v20, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 488)) = max_f32_x8(acc13 + v21, 0.0f - (f32x8){0});
       }
-    } else if (block < 13) {
+    } else if (block < 11) {
       for (long i1e1s = 0; i1e1s < 6; ++i1e1s) {
         f32x8 acc0_1 = 0.0f - (f32x8){0};
         f32x8 acc1_1 = 0.0f - (f32x8){0};

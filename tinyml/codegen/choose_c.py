@@ -118,7 +118,7 @@ class CChooser(Chooser):
         jumps = self._jumping(number, across, last)
         side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps))
         apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps]
-        worth = self._bytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
+        worth = self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
         if worth and min(across.size, last.size) >= side:
             self._square(number, across, last, side)
             if self._copied(number, across, last):
@@ -213,10 +213,10 @@ class CChooser(Chooser):
     def _read_ahead(self, number: int) -> None:
         """Memory is asked for the next row, where all that rows are made of fits the cache."""
         rows = self.one(number).rows
-        if not rows or self._bytes <= self.target.cache:
+        if not rows or self.nbytes <= self.target.cache:
             return
         outer = prod(a.size for a in rows)
-        if 2 * self._bytes // outer <= self.target.cache:
+        if 2 * self.nbytes // outer <= self.target.cache:
             self.apply(OptKind.AHEAD, rows[-1])
 
     def _stream(self, number: int) -> None:
@@ -226,7 +226,7 @@ class CChooser(Chooser):
         """
         stores = [store for walk in self.one(number).walks for store in walk.stores]
         read = {load.slot for load in self.one(number).loads}
-        if self._bytes <= self.target.last_cache or any(s.slot in read for s in stores):
+        if self.nbytes <= self.target.last_cache or any(s.slot in read for s in stores):
             return
         for lane in [a for a, kind in self.nest.kinds if kind is Kind.LANE]:
             if any(lane in store.position.free for store in stores):
@@ -235,11 +235,6 @@ class CChooser(Chooser):
         for lane in {a for s in past for a in s.position.free if self.nest.kind(a) is Kind.LANE}:
             vector = lane.size * min(s.dtype.itemsize for s in past)
             self.apply(OptKind.UNROLL, lane.name.removesuffix("v"), LINE // vector)
-
-    @property
-    def _bytes(self) -> int:
-        """Of all that the kernel reads and writes."""
-        return sum(prod(shape) * dtype.itemsize for shape, dtype in self.nest.slots)
 
     def _spreads(self, number: int, row: Axis) -> bool:
         """Whether neighbouring rows fold the same few elements, each in its own way."""
@@ -280,7 +275,7 @@ class CChooser(Chooser):
             return False
         read = [load for load in self.one(number).loads if found[0].axes[-1] in load.free]
         alike = {row in load.free for load in read}
-        once = alike == {True} and row.size % ROWS == 0 and self._bytes > self.target.cache
+        once = alike == {True} and row.size % ROWS == 0 and self.nbytes > self.target.cache
         return alike == {True, False} or (once and not self.one(number).walks[0].axes)
 
     def _write_out(self, number: int, row: Axis) -> bool:

@@ -1,20 +1,24 @@
-"""Rules of thumb for contractions in C: packed panels, register tiles, cache blocks.
+"""Tilings of contractions in C: packed panels, register tiles, cache blocks.
 
 The loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
 (2008). One factor is packed in panels as wide as a register tile, which stay in the L2 cache
 while rows of the other factor pass over them. Where the fold is so long that a row of the other
 factor would not stay in the L1 cache, or where that factor is read with jumps and has to be packed
-too, the fold is made in steps, and sums wait in a tile between them.
+too, the fold is made in steps, and sums wait in a tile between them. Which of all these sizes are
+taken, estimate.py says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from tinyml.codegen.ahead import LINE
 from tinyml.codegen.change import CONDITIONS, STORES
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
-from tinyml.codegen.expr import Alu, Fold, Load
+from tinyml.codegen.estimate import CLOSEST, NEAR, PAGE, Factor, Product, Tiling
+from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.opts import OptKind
@@ -22,11 +26,10 @@ from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import WORK
 
-# where the fold is made in steps: its steps, panels packed at a time, rows that pass over them
-DEEP = (1024, 4, 384)
 HEAVY = 48  # work on a sum that is better done in a loop of its own
-PACKED = (128, 32, 516)  # where both factors are packed
-OFTEN = 4  # times that a value is computed again which then is better packed, too
+NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
+LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
+PIECES = 4  # of rows at most, for each core
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,8 @@ class _Sides:
     kept: Axis
     packed: Load | None
     other: Load | None
-    plain: bool  # whether the other factor is nothing but that load
-
-
-@dataclass(frozen=True)
-class _Tiling:
-    vectors: int  # of one row of a register tile
-    height: int  # rows of a register tile
-    panels: int  # packed at once
-    piece: int = 0  # rows that one piece of work walks; 0 for all
-    step: int = 0  # of the first axis of the fold; 0 for all at once
-    repacks: bool = False  # whether the other factor is packed too
+    packed_work: int  # that makes a vector of the factor of that load
+    other_work: int
 
 
 def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
@@ -64,7 +58,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     sides = _sides(chooser, number, found, lanes)
     if sides is None:
         return False
-    height = min(sides.kept.size, 6 if chooser.target.vector_registers == 16 else 12)
+    height = _even(sides.kept.size, 6 if chooser.target.vector_registers == 16 else 12)
     packs = sides.packed is not None and sides.kept.size >= 2 * height
     if sides.lane.size < (2 if packs else 1) * lanes:  # a tail of its own, masked
         chooser.apply(OptKind.PAD, sides.lane, min(-(-sides.lane.size // lanes), 2) * lanes)
@@ -80,7 +74,7 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
     candidates = []
     streamed = found.streamed, found.streamed_load, found.streamed_factor
     kept = found.kept, found.kept_load, found.kept_factor
-    for (own, load, _), (others, other, factor) in ((streamed, kept), (kept, streamed)):
+    for (own, load, packed), (others, other, factor) in ((streamed, kept), (kept, streamed)):
         longest = max(others, key=lambda a: (a.size, a.name))
         for axis in own:
             direct = (
@@ -90,46 +84,88 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
             )
             score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
-                plain = isinstance(factor, Load) and not factor.valid
-                sides = _Sides(axis, longest, load, other, plain)
+                sides = _Sides(axis, longest, load, other, _work((packed,)), _work((factor,)))
                 candidates.append((score, axis.size, axis.name, sides))
     return max(candidates, key=lambda c: c[:3])[3] if candidates else None
 
 
 def _tiling(
     chooser: Chooser, number: int, found: Contraction, sides: _Sides, vectors: int, height: int
-) -> _Tiling:
-    """Sizes for which what is read again lies in the cache it should lie in."""
+) -> Tiling:
+    """The tiling that is estimated to take the least; of nearly equals, the simplest."""
     width = min(vectors, 2)
-    whole = max(vectors // width, 1)
-    depth = prod(a.size for a in found.fold.axes)
-    panel = depth * width * chooser.target.vector_bytes
-    most = max(chooser.target.cache // 2 // panel, 1)
-    last = found.fold.axes[-1]
-    jumps = sides.other is not None and abs(sides.other.position.stride(last) or 0) > 1
-    if sides.packed is None or sides.kept.size < 2 * height:
-        return _Tiling(width, height, _even(whole, most))
-    others = prod(a.size for a in chooser.one(number).rows if a not in (sides.lane, sides.kept))
-    heavy = _work_after(chooser.one(number), found.fold) > HEAVY
-    again = not sides.plain and whole > OFTEN
-    if not (jumps or heavy or again) and most >= min(2, whole):
-        pieces = 4 * chooser.target.cores  # of columns rather than rows: those are packed once
-        panels = _even(whole, max(min(most, whole * others // pieces), 1))
-        blocks = others * -(-whole // panels)
-        wanted = min(-(-pieces // blocks), sides.kept.size // (2 * height))
-        piece = sides.kept.size // wanted // height * height if wanted > 1 else 0  # a short rest
-        return _Tiling(width, height, panels, piece)
-    piece = _round(_even(sides.kept.size, DEEP[2]), height)
-    repacks = jumps or not sides.plain or sides.kept.size % piece > 0
-    longest, many, rows = PACKED if repacks else DEEP
-    piece = _round(_even(sides.kept.size, rows), height)
-    steps = -(-depth // longest)
-    step = _step(found.fold, steps) if steps > 1 or heavy else 0
-    blocks = others * -(-sides.kept.size // piece)
-    panels = _even(whole, many)
-    while panels > 1 and blocks * (whole // panels) < 2 * chooser.target.cores:
-        panels = -(-panels // 2)
-    return _Tiling(width, height, panels, piece, step, repacks and panels > 1)
+    one, fold = chooser.one(number), found.fold
+    whole, depth = max(vectors // width, 1), prod(a.size for a in fold.axes)
+    if sides.packed is None:
+        panel = depth * width * chooser.target.vector_bytes
+        return Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
+    lanes, scattered = chooser.lanes, sides.packed.position.stride(sides.lane) != 1
+    product = Product(
+        others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
+        rows=sides.kept.size,
+        panels=whole,
+        depth=depth,
+        itemsize=chooser.target.vector_bytes // lanes,
+        nbytes=chooser.nbytes,
+        scattered=scattered,
+        columns=Factor(sides.packed_work + scattered * lanes, _jump(sides.packed, fold, PAGE)),
+        other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
+        target=chooser.target,
+    )
+    heavy = _work_after(one, fold) > HEAVY and sides.kept.size >= 2 * height
+    proposals = [] if heavy else [*_plain(product, width, height)]
+    proposals += _blocked(product, fold, width, height, heavy)
+    inner = depth // fold.axes[0].size
+    cycles = [product.cycles(t, inner * t.step or depth) for t in proposals]
+    return next(t for t, n in zip(proposals, cycles, strict=True) if n <= NEARLY * min(cycles))
+
+
+def _jump(load: Load | None, fold: Fold, size: int) -> float:
+    """The share of `size` bytes from one element of a fold to the next; 0 if they stay close."""
+    last = fold.axes[-1]
+    stride = load.position.stride(last) if load is not None else None
+    if load is None or abs(stride or 0) <= 1:
+        return 0
+    apart = abs(stride or 0) * load.dtype.itemsize
+    return max(min(apart / size, 1), NEAR) if apart * last.size > CLOSEST else 0
+
+
+def _plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
+    """The whole fold at once; a short rest of rows is walked by itself."""
+    most = min(product.rows // (2 * height), PIECES * product.target.cores)
+    for count in _growing(most):
+        piece = product.rows // count // height * height if count > 1 else 0
+        for parts in _growing(product.panels):
+            for packs in (True, False) if product.others * count * parts > 1 else (False,):
+                yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
+
+
+def _blocked(
+    product: Product, fold: Fold, width: int, height: int, heavy: bool
+) -> Iterator[Tiling]:
+    """The fold in steps, between which sums wait in tiles; surplus rows are masked.
+
+    Steps are short where a factor jumps: few lines that are a power of two apart fit a cache.
+    """
+    shortest = -(-product.depth // LEAST)
+    for count in (shortest,) if product.other.jump else _growing(shortest):
+        step = _step(fold, count) if count > 1 or heavy else 0
+        for parts in _growing(-(-product.rows // (2 * LEAST))):
+            piece = _round(-(-product.rows // parts), height)
+            # masks are asked once if what they mask is packed
+            repacks = product.rows % piece > 0 or product.other != Factor()
+            for some in _growing(product.panels, 4):
+                if product.others * parts * some > 1 and (step or repacks):
+                    panels = -(-product.panels // some)
+                    yield Tiling(width, height, panels, piece, step, repacks=repacks)
+
+
+def _growing(most: int, by: int = 2) -> Iterator[int]:
+    """1 2 4 8 and so on."""
+    number = 1
+    while number <= max(most, 1):
+        yield number
+        number *= by
 
 
 def _step(fold: Fold, count: int) -> int:
@@ -144,8 +180,14 @@ def _step(fold: Fold, count: int) -> int:
 
 def _work_after(one: Nest, fold: Fold) -> int:
     """What is done with each sum before it is stored."""
-    stored = [store.value for walk in one.walks for store in walk.stores]
-    return sum(WORK[e.op] for e in toposort(stored, (fold,)) if isinstance(e, Alu))
+    return _work([store.value for walk in one.walks for store in walk.stores], (fold,))
+
+
+def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:
+    """What it takes to make values of what is loaded, and to ask for the masks of loads."""
+    found = toposort(values, made)
+    asked = sum(len(e.valid) for e in found if isinstance(e, Load))
+    return asked + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
 
 
 def _even(whole: int, most: int) -> int:
@@ -158,7 +200,7 @@ def _round(size: int, by: int) -> int:
 
 
 def _apply(
-    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: _Tiling, lanes: int
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: Tiling, lanes: int
 ) -> None:
     lane, kept = sides.lane.name, sides.kept.name
     depth = found.fold.axes[0]
@@ -186,10 +228,10 @@ def _apply(
     chooser.collapse()
 
 
-def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: _Tiling, depth: Axis) -> None:
+def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
     """Copy what is read again to tiles, before a piece of work or each step of the fold."""
     grid = chooser.nest.grid(chooser.one(number))
-    if not grid or sides.packed is None or sides.kept.size < 2 * tiling.height:
+    if not grid or sides.packed is None or not tiling.packs:
         return
     after = grid[-1].name
     if tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step):

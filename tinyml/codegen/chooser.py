@@ -89,6 +89,11 @@ class Chooser:
         longest = max((a.size for one in self.nest.nests for a in one.axes), default=1)
         return min(lanes, max(self.target.vector_bytes // 4, 1 << longest.bit_length() - 1))
 
+    @property
+    def nbytes(self) -> int:
+        """Of all that the kernel reads and writes."""
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in self.nest.slots)
+
     def choose(self) -> None:
         self.phases()
         self.collapse()

@@ -1,0 +1,69 @@
+"""Contractions are tiled by what ways to do it are estimated to take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import graphs
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml.codegen.estimate import Factor, Product, Tiling
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.opts import Opt, OptKind
+from tinyml.schedule import schedule
+
+ONE = replace(stages.C, cores=1)
+
+
+def plain(m: int, k: int, n: int) -> LoopNest:
+    root = graphs.matmul(leaf(m, k), leaf(k, n))
+    return lower(stages.kernels_of(schedule([root]))[-1])
+
+
+def chosen(m: int, k: int, n: int, target: stages.Target = ONE) -> list[Opt]:
+    return choose(plain(m, k, n), target)[0]
+
+
+def of(opts: list[Opt], kind: OptKind, axis: str) -> list[int]:
+    return [opt.amount for opt in opts if opt.kind is kind and opt.axis == axis]
+
+
+def test_columns_are_packed_for_many_rows_but_not_for_few():
+    assert OptKind.STAGE in [opt.kind for opt in chosen(96, 512, 512)]
+    assert OptKind.STAGE not in [opt.kind for opt in chosen(8, 512, 512)]
+
+
+def test_rows_are_divided_evenly():
+    assert of(chosen(8, 512, 512), OptKind.UNROLL, "i0") == [4]
+    assert of(chosen(20, 512, 512), OptKind.UNROLL, "i0") == [5]
+
+
+def test_long_rows_are_read_once_rather_than_for_each_panel():
+    assert of(chosen(8192, 512, 64), OptKind.PEEL, "i1") == [64]
+
+
+@pytest.mark.parametrize("cores", [2, 8, 64])
+def test_there_is_work_for_all_cores(cores: int):
+    opts = chosen(512, 512, 512, replace(stages.C, cores=cores))
+    (columns,) = of(opts, OptKind.PEEL, "i1")[:1]
+    pieces = [512 // rows for rows in of(opts, OptKind.SPLIT, "i0")]
+    assert 512 // columns * (pieces or [1])[0] >= cores
+
+
+@pytest.mark.parametrize("jump", [0, 1])
+def test_a_factor_that_jumps_is_packed_if_it_is_read_often(jump: float):
+    product = Product(1, 512, 32, 512, 4, 3 << 20, False, Factor(), Factor(0, jump), ONE)
+    tilings = [Tiling(2, 6, 16, 516, 128, repacks=packs) for packs in (True, False)]
+    packed, plain = (product.cycles(tiling, 128) for tiling in tilings)
+    assert (packed < plain) == bool(jump)
+
+
+@pytest.mark.parametrize("shape", [(96, 1 << 17, 512), (1 << 14, 512, 512), (512, 512, 1 << 14)])
+def test_tiles_fit_a_stack(shape: tuple[int, int, int]):
+    made = linearize(choose(plain(*shape), ONE)[1], vectors=True)
+    assert sum(local.size * local.dtype.itemsize for local in made.locals) <= 2 << 20

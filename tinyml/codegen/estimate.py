@@ -1,0 +1,129 @@
+"""Estimates: how long a contraction takes by how it is tiled, before any Opt is applied.
+
+The model of `model.py` reads finished instructions, which take milliseconds to make. A chooser has
+microseconds for each of its proposals, so what is counted here are the same things of a loop nest
+that is known beforehand: instructions, and bytes by the place that they come from; see
+`choose_c_contraction`. The unit is the cycle of a core as cores are today. It follows from the
+target's description alone: what is generated for a machine must not depend on who else used it
+while it was measured.
+
+Threads that take pieces of work from each other end at the latest when Graham's bound says, "Bounds
+on Multiprocessing Timing Anomalies" (1969): one piece begins when all others end. Half of that is
+counted, or what is left over when pieces are shared out evenly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from tinyml.codegen.target import Target
+
+PORTS = 2  # vectors that a core loads in a cycle, and multiplies and adds
+WAIT = 5  # cycles until a sum can be added to again
+CLOSEST = 32 << 10  # bytes of the L1 cache
+SPEED = (64, 32, 8)  # bytes of a cycle from L1, L2 and the last cache, if all cores read
+MEMORY = 6  # bytes of a cycle from memory
+OVERLAP = 0.3  # share of the shorter of computing and fetching that shows beside the longer
+BEGUN = 20  # cycles that a register tile takes besides its multiply-adds
+COPIED = 4  # cycles that a vector takes to be copied to a tile
+NUMBER = 3  # cycles that an element takes to be copied alone
+SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
+JUMP = 4  # cycles that a step of the fold takes to what the closest cache has lost
+PAGE = 4096  # bytes
+NEAR = 0.4  # of a jump, if it stays within a page
+HELD = 2 << 20  # bytes of tiles at most: they lie on a stack
+SHARED = 16_000  # cycles of work for which another thread is woken
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Sizes of a contraction's loops; from the outside: pieces, steps, rows, panels."""
+
+    vectors: int  # of one row of a register tile
+    height: int  # rows of a register tile
+    panels: int  # packed at once
+    piece: int = 0  # rows that one piece of work walks; 0 for all
+    step: int = 0  # of the first axis of the fold; 0 for all at once
+    packs: bool = True  # whether there is a tile for panels at all
+    repacks: bool = False  # whether the other factor is packed too
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What it takes to read a factor where it lies."""
+
+    work: float = 0  # on each of its elements, or vectors
+    jump: float = 0  # to the next element along the fold; 1 if it misses the closest cache
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction: columns are packed in panels, rows of the other factor pass over them."""
+
+    others: int  # products side by side
+    rows: int
+    panels: int
+    depth: int
+    itemsize: int
+    nbytes: int  # of all that is read and written
+    scattered: bool  # whether columns do not lie side by side
+    columns: Factor
+    other: Factor
+    target: Target
+
+    def cycles(self, t: Tiling, depth: int) -> float:
+        """How long it takes on all cores, if `depth` of the fold is walked in a step."""
+        vector = self.target.vector_bytes
+        lanes, sums = vector // self.itemsize, t.vectors * t.height
+        piece = t.piece or self.rows
+        pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
+        panel, slab = depth * t.vectors * vector, depth * piece * self.itemsize
+        packed = panel * t.panels
+        kept = piece * t.panels * t.vectors * vector if depth < self.depth else 0
+        if t.packs * packed + t.repacks * slab + kept > HELD:
+            return inf
+        tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
+        factor = self.others * self.rows * self.depth  # elements
+        copied = self.others * self.panels * t.vectors * self.depth * pieces  # vectors
+
+        step = max(sums / PORTS, (t.vectors + t.height) / PORTS, WAIT)
+        if not t.repacks:
+            spread = self.other.work + SPREAD if self.other.work else 0
+            step += spread * t.height + self.other.jump * JUMP
+        if t.packs:
+            each = NUMBER * lanes if self.scattered else COPIED
+        else:
+            step += self.columns.work * t.vectors + self.columns.jump * JUMP
+            each = 0
+        computing = tiles * (depth * step + 2 * sums + BEGUN) + copied * each
+        read = factor * self.itemsize
+        fetched = [  # bytes, and among how many they are read again
+            (tiles * panel, 2 * packed if t.panels > 1 else panel),
+            (read + copied * vector, self.nbytes),
+            ((blocks - 1) * read, slab + packed),
+        ]
+        if t.repacks:
+            computing += blocks * factor * (NUMBER + self.other.work)
+            fetched.append((2 * blocks * read, slab + packed))
+        if kept:
+            computing += 2 * tiles * sums
+            fetched.append((2 * tiles * sums * vector, kept + packed))
+        both = self._together(computing, fetched)
+        threads = min(self.target.cores, 1 + int(both / SHARED))
+        count = self.others * pieces * blocks
+        return both * max(-(-count // threads) / count, 1 / threads + (1 - 1 / threads) / 2 / count)
+
+    def _together(self, computing: float, fetched: Iterable[tuple[float, int]]) -> float:
+        """Cycles for computing while caches deliver, and waiting for memory."""
+        levels = CLOSEST, self.target.cache, self.target.last_cache // 2  # shared with others
+        fetching = waiting = 0.0
+        for nbytes, among in fetched:
+            level = bisect_left(levels, among)
+            if level == len(levels):
+                waiting += nbytes / MEMORY
+            else:
+                fetching += nbytes / SPEED[level]
+        return max(computing, fetching) + OVERLAP * min(computing, fetching) + waiting
