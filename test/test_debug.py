@@ -65,6 +65,7 @@ def test_level_2_has_a_line_for_each_launch(device: str) -> None:
         assert any("copy to NUMPY" in line for line in numbered)
     assert any(line.startswith("tinyml: ") and line.endswith("in all") for line in lines)
     assert "LoopNest" not in "".join(lines)
+    assert len([line for line in lines if "written <- read" in line]) == 1
 
 
 def test_ceilings_are_measured_only_to_be_shown(tmp_path: Path) -> None:

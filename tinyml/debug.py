@@ -42,6 +42,10 @@ from tinyml.runtime.nvcc import parse_resources
 from tinyml.schedule import KernelItem
 
 SUFFIX = {Language.C: ".c", Language.CUDA: ".cu"}
+_HEAD = (
+    f"{'':5} {'':5} {'kernel':44} {'shapes: written <- read':44} {'time':>8} {'arithmetic':>16} "
+    f"{'traffic':>13} {'reached':>14} {'cost model':>18} {'in use':>8}"
+)
 _MOST_KERNELS = 8  # in the list of where the time went
 
 
@@ -277,6 +281,9 @@ class Report:
     def _line(
         self, device: str, name: str, shapes: str, seconds: float, rates: str, held: int
     ) -> None:
+        if not self.number:
+            say("tinyml: roof: what so much arithmetic or memory traffic takes here at least")
+            say(_HEAD)
         self.number += 1
         say(
             f"{self.number:5} {device:5} {name:44} {shapes:44} {seconds_text(seconds):>8} "

@@ -30,7 +30,8 @@ WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
 TILE = 256  # bytes of a row of a square that is copied
 CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
-RUNS = 16
+RUNS = 8  # rows of columns that are walked in turn, of all that is read together
+WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 
 
 def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
@@ -317,7 +318,7 @@ class CChooser(Chooser):
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
         width = vectors * self.lanes
         others = prod(a.size for a in self.one(number).rows if a is not row)
-        groups = min(16, row.size // width * others // (2 * self.target.cores), row.size // width)
+        groups = min(WIDE, row.size // width * others // (2 * self.target.cores), row.size // width)
         step = self._step_of_columns(number) if groups > 1 else 0
         self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)
@@ -338,7 +339,7 @@ class CChooser(Chooser):
         rows = {*self.one(number).rows}
         read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]
         least = max(RUNS // max(1, len(read)), 4)
-        steps = (n for n in range(least, 3 * RUNS + 1) if axis.size % n == 0)
+        steps = (n for n in range(least, 6 * RUNS + 1) if axis.size % n == 0)
         return next((n for n in steps if is_grouped(axis.size // n, found)), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
