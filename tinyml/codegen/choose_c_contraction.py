@@ -22,6 +22,7 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.target import Target
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import WORK
@@ -58,7 +59,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     sides = _sides(chooser, number, found, lanes)
     if sides is None:
         return False
-    height = _even(sides.kept.size, 6 if chooser.target.vector_registers == 16 else 12)
+    height = _even(sides.kept.size, tile_height(chooser.target))
     packs = sides.packed is not None and sides.kept.size >= 2 * height
     if sides.lane.size < (2 if packs else 1) * lanes:  # a tail of its own, masked
         chooser.apply(OptKind.PAD, sides.lane, min(-(-sides.lane.size // lanes), 2) * lanes)
@@ -66,6 +67,11 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     tiling = _tiling(chooser, number, found, sides, lane.size // lanes, height)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
+
+
+def tile_height(target: Target) -> int:
+    """Rows of a register tile that is two vectors wide."""
+    return 6 if target.vector_registers == 16 else 12
 
 
 def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Sides | None:
@@ -113,7 +119,7 @@ def _tiling(
         target=chooser.target,
     )
     heavy = _work_after(one, fold) > HEAVY and sides.kept.size >= 2 * height
-    proposals = [] if heavy else [*_plain(product, width, height)]
+    proposals = [] if heavy else [*plain(product, width, height)]
     proposals += _blocked(product, fold, width, height, heavy)
     inner = depth // fold.axes[0].size
     cycles = [product.cycles(t, inner * t.step or depth) for t in proposals]
@@ -130,7 +136,7 @@ def _jump(load: Load | None, fold: Fold, size: int) -> float:
     return max(min(apart / size, 1), NEAR) if apart * last.size > CLOSEST else 0
 
 
-def _plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
+def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
     """The whole fold at once; a short rest of rows is walked by itself."""
     most = min(product.rows // (2 * height), PIECES * product.target.cores)
     for count in _growing(most):

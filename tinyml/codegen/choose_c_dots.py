@@ -8,14 +8,16 @@ convolution's weights where images or channels are few.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+from tinyml.codegen.choose_c_contraction import plain, tile_height
 from tinyml.codegen.chooser import Chooser, Contraction
+from tinyml.codegen.estimate import Factor, Product
 from tinyml.codegen.expr import Load
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
 
-FEW = 16  # products that an element takes part in, of one row axis of each factor
 SHARE = 4  # of the cache, for what a step of the fold reads
 
 
@@ -33,14 +35,15 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> bool:
         return False
     # masks are computed for each vector that is loaded: better for the fewer of them
     (*_, more, _), (*_, less, _) = sorted(plain, key=lambda side: side[:3])
-    if more.size * less.size > FEW * (more.size + less.size):
+    counts = _count(more, 4, 2), _count(less, 2, 3)
+    if _packing_pays(chooser, number, found, more, less, counts):
         return False
     outer, inside = found.fold.axes[0], {*found.fold.axes, more, less}
     step = _step(chooser, outer, [side[-1] for side in plain], inside)
     pieces = prod(a.size for a in chooser.one(number).rows if a not in inside)
     chooser.apply(OptKind.LANES, along, lanes)
-    for axis, counts in ((more, (4, 2)), (less, (2, 3))):
-        if count := next((n for n in counts if axis.size % n == 0), 0):
+    for axis, count in ((more, counts[0]), (less, counts[1])):
+        if count > 1:
             chooser.apply(OptKind.UNROLL, axis, count)
     many = pieces >= 2 * chooser.target.cores
     written_out = (f"{more.name}u", f"{less.name}u")
@@ -48,6 +51,39 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> bool:
     if outer is not along and step < outer.size:
         chooser.apply(OptKind.BLOCK, outer.name, step)
     return True
+
+
+def _count(axis: Axis, *counts: int) -> int:
+    return next((n for n in counts if axis.size % n == 0), 1)
+
+
+def _packing_pays(
+    chooser: Chooser,
+    number: int,
+    found: Contraction,
+    more: Axis,
+    less: Axis,
+    counts: tuple[int, int],
+) -> bool:
+    """Whether it is estimated to take less if vectors of one factor are put together."""
+    one, lanes = chooser.one(number), chooser.lanes
+    stored = one.walks[0].stores[0].position
+    columns, rows = (more, less) if stored.stride(more) == 1 else (less, more)
+    product = Product(
+        others=prod(a.size for a in one.rows if a not in (more, less)),
+        rows=rows.size,
+        panels=-(-columns.size // (2 * lanes)),
+        depth=prod(a.size for a in found.fold.axes),
+        itemsize=chooser.target.vector_bytes // lanes,
+        nbytes=chooser.nbytes,
+        scattered=True,
+        columns=Factor(lanes),
+        other=Factor(),
+        target=replace(chooser.target, cores=1),
+    )
+    height = min(rows.size, tile_height(chooser.target))
+    packed = min(product.cycles(t, product.depth) for t in plain(product, 2, height))
+    return packed < product.cycles_of_dots(columns.size, counts)
 
 
 def _step(chooser: Chooser, outer: Axis, loads: list[Load], inside: set[Axis]) -> int:

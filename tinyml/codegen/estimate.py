@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 from tinyml.codegen.target import Target
 
@@ -30,6 +30,7 @@ OVERLAP = 0.3  # share of the shorter of computing and fetching that shows besid
 BEGUN = 20  # cycles that a register tile takes besides its multiply-adds
 COPIED = 4  # cycles that a vector takes to be copied to a tile
 NUMBER = 3  # cycles that an element takes to be copied alone
+ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
 JUMP = 4  # cycles that a step of the fold takes to what the closest cache has lost
 PAGE = 4096  # bytes
@@ -69,7 +70,7 @@ class Product:
     depth: int
     itemsize: int
     nbytes: int  # of all that is read and written
-    scattered: bool  # whether columns do not lie side by side
+    scattered: bool  # whether columns do not lie side by side: vectors of them are put together
     columns: Factor
     other: Factor
     target: Target
@@ -94,7 +95,7 @@ class Product:
             spread = self.other.work + SPREAD if self.other.work else 0
             step += spread * t.height + self.other.jump * JUMP
         if t.packs:
-            each = NUMBER * lanes if self.scattered else COPIED
+            each = lanes if self.scattered else COPIED
         else:
             step += self.columns.work * t.vectors + self.columns.jump * JUMP
             each = 0
@@ -115,6 +116,15 @@ class Product:
         threads = min(self.target.cores, 1 + int(both / SHARED))
         count = self.others * pieces * blocks
         return both * max(-(-count // threads) / count, 1 / threads + (1 - 1 / threads) / 2 / count)
+
+    def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
+        """How long it takes with vectors along the fold, for so many rows and columns at a time."""
+        lanes, sums = self.target.vector_bytes // self.itemsize, prod(counts)
+        step = max(sums / PORTS, sum(counts) / PORTS, WAIT)
+        tiles = self.others * self.rows * columns / sums
+        read = sum(counts) * self.depth * self.itemsize
+        computing = tiles * (self.depth / lanes * step + sums * ACROSS + BEGUN)
+        return self._together(computing, [(int(tiles * read), read)])
 
     def _together(self, computing: float, fetched: Iterable[tuple[float, int]]) -> float:
         """Cycles for computing while caches deliver, and waiting for memory."""
