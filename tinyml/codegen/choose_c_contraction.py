@@ -141,7 +141,7 @@ def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
     most = min(product.rows // (2 * height), PIECES * product.target.cores)
     for count in _growing(most):
         piece = product.rows // count // height * height if count > 1 else 0
-        for parts in _growing(product.panels):
+        for parts in _parts(product.panels):
             for packs in (True, False) if product.others * count * parts > 1 else (False,):
                 yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
 
@@ -160,10 +160,16 @@ def _blocked(
             piece = _round(-(-product.rows // parts), height)
             # masks are asked once if what they mask is packed
             repacks = product.rows % piece > 0 or product.other != Factor()
-            for some in _growing(product.panels, 4):
+            for some in _parts(product.panels, 4):
                 if product.others * parts * some > 1 and (step or repacks):
                     panels = -(-product.panels // some)
                     yield Tiling(width, height, panels, piece, step, repacks=repacks)
+
+
+def _parts(whole: int, by: int = 2) -> Iterator[int]:
+    """Growing numbers of parts, equal ones where there are such: a rest is one more nest."""
+    for least in _growing(whole, by):
+        yield next((n for n in range(least, by * least) if whole % n == 0), least)
 
 
 def _growing(most: int, by: int = 2) -> Iterator[int]:

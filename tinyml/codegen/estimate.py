@@ -113,7 +113,8 @@ class Product:
             computing += 2 * tiles * sums
             fetched.append((2 * tiles * sums * vector, kept + packed))
         both = self._together(computing, fetched)
-        threads = min(self.target.cores, 1 + int(both / SHARED))
+        useful = self.others * self.rows * self.panels * t.vectors * self.depth / PORTS
+        threads = min(self.target.cores, 1 + int(useful / SHARED))
         count = self.others * pieces * blocks
         return both * max(-(-count // threads) / count, 1 / threads + (1 - 1 / threads) / 2 / count)
 
