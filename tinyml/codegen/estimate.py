@@ -90,16 +90,8 @@ class Product:
         factor = self.others * self.rows * self.depth  # elements
         copied = self.others * self.panels * t.vectors * self.depth * pieces  # vectors
 
-        step = max(sums / PORTS, (t.vectors + t.height) / PORTS, WAIT)
-        if not t.repacks:
-            spread = self.other.work + SPREAD if self.other.work else 0
-            step += spread * t.height + self.other.jump * JUMP
-        if t.packs:
-            each = lanes if self.scattered else COPIED
-        else:
-            step += self.columns.work * t.vectors + self.columns.jump * JUMP
-            each = 0
-        computing = tiles * (depth * step + 2 * sums + BEGUN) + copied * each
+        each = (lanes if self.scattered else COPIED) if t.packs else 0
+        computing = tiles * (depth * self._step(t) + 2 * sums + BEGUN) + copied * each
         read = factor * self.itemsize
         fetched = [  # bytes, and among how many they are read again
             (tiles * panel, 2 * packed if t.panels > 1 else panel),
@@ -113,10 +105,25 @@ class Product:
             computing += 2 * tiles * sums
             fetched.append((2 * tiles * sums * vector, kept + packed))
         both = self._together(computing, fetched)
-        useful = self.others * self.rows * self.panels * t.vectors * self.depth / PORTS
+        return self._shared(both, self.others * pieces * blocks, t.vectors)
+
+    def _step(self, t: Tiling) -> float:
+        """Cycles of a register tile for one element of the fold."""
+        sums, loaded = t.vectors * t.height, t.vectors + t.height
+        step = max(sums / PORTS, loaded / PORTS, WAIT)
+        if not t.repacks:
+            spread = self.other.work + SPREAD if self.other.work else 0
+            step += spread * t.height + self.other.jump * JUMP
+        if not t.packs:
+            step += self.columns.work * t.vectors + self.columns.jump * JUMP
+        return step
+
+    def _shared(self, cycles: float, count: int, vectors: int) -> float:
+        """How long so many pieces of work take on the threads for which there is enough to do."""
+        useful = self.others * self.rows * self.panels * vectors * self.depth / PORTS
         threads = min(self.target.cores, 1 + int(useful / SHARED))
-        count = self.others * pieces * blocks
-        return both * max(-(-count // threads) / count, 1 / threads + (1 - 1 / threads) / 2 / count)
+        late = 1 / threads + (1 - 1 / threads) / 2 / count
+        return cycles * max(-(-count // threads) / count, late)
 
     def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
         """How long it takes with vectors along the fold, for so many rows and columns at a time."""
