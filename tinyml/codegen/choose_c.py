@@ -9,6 +9,7 @@ from tinyml.codegen.change import LOADS
 from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.choose_c_dots import dots
+from tinyml.codegen.choose_c_online import run_along
 from tinyml.codegen.choose_c_windows import windowed
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.crop import needed
@@ -182,6 +183,8 @@ class CChooser(Chooser):
         return any(split.outer is axis and split.rest for split in self.nest.splits)
 
     def rows(self, number: int) -> None:
+        if run_along(self, number):
+            return
         self._join_short(number)
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
@@ -346,6 +349,8 @@ class CChooser(Chooser):
         if self.lanes == 1:
             return False
         alone = all(f is found.fold for f in self.one(number).folds)
+        if not alone and run_along(self, number):
+            return True
         if alone and (windowed(self, number, found) or dots(self, number, found)):
             return True
         return (not alone and cascade(self, number, found)) or contract(self, number, found)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, substitute
 from tinyml.codegen.linear import Begin
-from tinyml.codegen.nest import Walk
+from tinyml.codegen.nest import Tile, Walk
 from tinyml.codegen.scope import Known
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, linear, moved
@@ -165,3 +165,22 @@ def begin(
             stop = (high - steady - varying.low) // stride + 1
             stops.update({stop: None} if stop.low < axis.size else {})
     return Begin(axis, tuple(starts), tuple(stops))
+
+
+def steps(
+    over: Axis, tiles: Sequence[Tile], filled: Sequence[Tile], known: Known, fixed: Iterable[Axis]
+) -> Begin:
+    """The loop over steps of tiles, without those that leave all of them as they are.
+
+    `filled` are the tiles of one step, of which they may read theirs.
+    """
+    made = {tile.name: tile.value for tile in filled}
+    values = [tile.value for tile in tiles]
+    values = [made.get(v.name, v) if isinstance(v, Stored) else v for v in values]
+    folds = [e for e in toposort(values) if isinstance(e, Fold)]
+    first, *others = [begin(over, needed([f]), known, fixed, 2) for f in folds]
+    return Begin(
+        over,
+        tuple(s for s in first.starts if all(s in b.starts for b in others)),
+        tuple(s for s in first.stops if all(s in b.stops for b in others)),
+    )

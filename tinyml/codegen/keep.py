@@ -20,8 +20,8 @@ from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
 from tinyml.codegen.crop import known_outside
-from tinyml.codegen.expr import Alu, Expr, Fold, Select, Stored, alu
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, select
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten, roots
 from tinyml.codegen.tiles import (
     ORDER,
     check_filled,
@@ -47,7 +47,9 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     number = sum(len(one.tiles) for one in nest.nests)
     for one in nest.nests:
         one = divided_last(one)
-        same = _next_values(one, walked_before(nest, one, after)) if after in one.axes else ()
+        same = (
+            _next_values(one, walked_before(nest, one, after), after) if after in one.axes else ()
+        )
         if not same:
             kept.append(one)
             continue
@@ -115,13 +117,17 @@ def divided_last(one: Nest) -> Nest:
         if found is None:
             return None
         whole, divisor = found
-        return alu(Op.DIV, e.dtype, Fold(e.op, whole, e.axes), divisor)
+        fold: Expr = Fold(e.op, whole, e.axes)
+        return alu(Op.DIV, e.dtype, rule(fold) or fold, divisor)
 
     return rewritten(one, rule)
 
 
 def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
     """The body without a divisor that the fold does not walk, and the divisor."""
+    if isinstance(body, Select) and isinstance(body.other, Const) and body.other.value == 0:
+        for whole, divisor in _divisors(body.value, fold):
+            yield select(body.valid, whole, body.other), divisor
     if not (isinstance(body, Alu) and body.dtype is fold.dtype):
         return
     left, right = (*body.operands, body)[:2]
@@ -133,15 +139,21 @@ def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
     ):
         for whole, divisor in _divisors(left.operands[0], fold):
             yield alu(Op.CAST, body.dtype, alu(Op.CAST, bfloat16, whole)), divisor
-    if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and isinstance(left, Alu):
+    if body.op is Op.NEG:
+        yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in _divisors(left, fold))
+    made = isinstance(left, (Alu, Fold))
+    if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and made:
         yield left, right
     elif body.op is Op.MUL:
         yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold))
         yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold))
 
 
-def _next_values(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
-    """The first value to be kept: see the top of this file; and what else is equal to it."""
+def _next_values(one: Nest, outside: set[Axis], after: Axis) -> tuple[Expr, ...]:
+    """The first value to be kept: see the top of this file; and what else is equal to it.
+
+    Where folds are made in steps, only those values are there that a step makes.
+    """
     order = one.exprs
     below = _folds_below(order)
     readers: dict[Expr, list[Expr]] = {e: [] for e in order}
@@ -149,12 +161,15 @@ def _next_values(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
         for source in e.sources:
             readers[source].append(e)
     found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
+    ends, whole = {*roots(one)}, all(tile.over is not after for tile in one.tiles)
     for value in found:
-        while len(readers[value]) == 1 and _goes_with(readers[value][0], value, below):
+        while len(readers[value]) == 1 and value not in ends:
+            if not _goes_with(readers[value][0], value, below):
+                break
             value = readers[value][0]
-        if value.free - outside:
+        if value.free - outside and (whole or after in value.free):
             return (value,)
-    return made_again(one, outside)
+    return made_again(one, outside) if whole else ()
 
 
 def _folds_below(order: Iterable[Expr]) -> dict[Expr, frozenset[Expr]]:

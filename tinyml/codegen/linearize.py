@@ -400,8 +400,10 @@ class _Emitter:
         inner = Scope(scope.bound | {over}, scope)
         self._fill_tiles(inner, over, known)
         for tile in tiles:
-            self._write_tile(inner, tile, substitute(tile.value, known), tile.op)
-        scope.instrs += [ir.Begin(over), *inner.instrs, ir.End(over)]
+            op = None if tile.name in names_read([tile.value]) else tile.op
+            self._write_tile(inner, tile, substitute(tile.value, known), op)
+        begin = crop.steps(over, tiles, self._filled(over), known, scope.bound)
+        scope.instrs += [begin, *inner.instrs, ir.End(over)]
 
     def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:
         def enter(inner: Scope, known: Known) -> None:

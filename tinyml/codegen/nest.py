@@ -73,7 +73,7 @@ class Tile:
 
     It is filled at every step of the axis `after`, which the value may depend on, and on tiles
     before it. With `over` it holds the values for all steps of that axis, combined by `op`: a
-    fold made in steps.
+    fold made in steps. A value that reads the tile itself takes the place of what it reads.
     """
 
     name: str
@@ -262,6 +262,7 @@ def _verify_tiles(ln: LoopNest, nest: Nest) -> None:
     later = {tile.name: tile.after for tile in nest.tiles}
     for tile in nest.tiles:
         for e in toposort([tile.value]):
-            if isinstance(e, Stored) and later.get(e.name) is tile.after:
+            own = isinstance(e, Stored) and e.name == tile.name and tile.over is not None
+            if isinstance(e, Stored) and not own and later.get(e.name) is tile.after:
                 raise VerifyError(f"{ln.name}: {tile.name} reads {e.name}, filled later\n{ln}")
         del later[tile.name]

@@ -21,6 +21,8 @@
     PIPELINE  tiles are filled ahead of an axis, so many of them at a time: while one is read, the
               next ones are on their way
     BULK      the same, for tiles of warpgroups: by a warp more, which has the card copy whole boxes
+    ONLINE    folds that read each other at each step of an axis are made in steps of a given size,
+              all of them at once: sums are scaled when what they follow changes
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
     AHEAD     while a step of an axis is computed, memory is asked for what the next one reads
     STREAM    vectors along lanes are stored past the caches
@@ -43,6 +45,7 @@ from tinyml.codegen.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
+from tinyml.codegen.online import online
 from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.wide_stores import stream
@@ -68,6 +71,7 @@ class OptKind(Enum):
     STAGE = "stage"
     PIPELINE = "pipeline"
     BULK = "bulk"
+    ONLINE = "online"
     KEEP = "keep"
     AHEAD = "ahead"
     STREAM = "stream"
@@ -93,9 +97,13 @@ class Opt:
 
 
 _OF_ROWS = {OptKind.ORDER, OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
+_TILED = {
+    *(OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
+    *(OptKind.KEEP, OptKind.ONLINE),
+}
 _AFTER_TILES = {
     *(OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
-    *(OptKind.KEEP, OptKind.AHEAD, OptKind.STREAM),
+    *(OptKind.KEEP, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
 }
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
 
@@ -162,9 +170,7 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.PAD:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
-        case OptKind.BLOCK | OptKind.STAGE | OptKind.PIPELINE | OptKind.BULK | OptKind.KEEP:
-            return _tiled(nest, axis, opt)
-    return _divided(nest, axis, opt)
+    return (_tiled if opt.kind in _TILED else _divided)(nest, axis, opt)
 
 
 def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
@@ -177,6 +183,9 @@ def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
             return (bulk if opt.kind is OptKind.BULK else pipeline)(nest, axis, opt.amount)
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
+        case OptKind.ONLINE:
+            _require(opt.amount > 0, opt, "steps have a size")
+            return online(nest, axis, opt.amount)
     _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
     return block(nest, axis, opt.amount)
 

@@ -1,8 +1,10 @@
 """Schedule: cut the lazy graph into kernels, in an order that respects reads and writes.
 
 split    large reductions to few results are done in two steps
+remake   large products that kernels make again, rather than store and read them
 units    which nodes may get memory of their own, and why
 labels   which axis of a reader walks which axis of what it reads
+group    units that become one kernel, and where their axes lie among its rows
 fuse     units that share rows become groups
 masks    what is 0, or -inf, is known without being read
 build    a group becomes a Kernel

@@ -10,7 +10,8 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.schedule.fuse import Fusion, Group, walked
+from tinyml.schedule.fuse import Fusion
+from tinyml.schedule.group import Group, walked
 from tinyml.schedule.masks import Masks
 
 Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
@@ -31,7 +32,7 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
     builder = _Builder(nodes, group.members, fusion.units, fusion.masks if group.reduces else None)
     built = [
         tuple(
-            Output(nodes.index(node), node.shape, builder.inline(node), rows(group, node))
+            Output(nodes.index(node), node.shape, builder.inline(node), rows(group, node, part))
             for node in part
         )
         for part in parts
@@ -39,10 +40,11 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
     return [builder.finish(built)]
 
 
-def rows(group: Group, node: LazyBuffer) -> tuple[int, ...]:
-    """The axes of `node` that are the group's rows, in their order."""
+def rows(group: Group, node: LazyBuffer, part: Sequence[LazyBuffer]) -> tuple[int, ...]:
+    """The axes of `node` that are rows of all that is stored beside it, in their order."""
     place = group.places[node]
-    return tuple(sorted(place, key=place.__getitem__))
+    shared = set(place.values()).intersection(*(group.places[other].values() for other in part))
+    return tuple(sorted((a for a in place if place[a] in shared), key=place.__getitem__))
 
 
 def _scatter(node: lazy.Scatter, units: Container[LazyBuffer]) -> list[Built]:

@@ -17,107 +17,36 @@ over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from math import prod
 
 from tinyml import lazy
-from tinyml.errors import TinymlError
-from tinyml.lazy import LazyBuffer, Shape
-from tinyml.schedule.labels import MIXED, Use, step, trace
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule.group import (
+    Group,
+    Place,
+    alone,
+    domain,
+    joined_places,
+    levels,
+    nested_places,
+    uses_of,
+)
+from tinyml.schedule.labels import MIXED, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.units import ASKED, CARDS, contracts, multiplies_halves
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
-FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
-LONG_ROW = 16384
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
-MOST_KEPT = 1 << 16  # elements of such a row
-MOST_PACKED = 1 << 22  # elements of the factor that each row of the product walks
+MOST_KEPT = 1 << 22  # elements of such a row
+MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
 WIDEST = 128  # what a card's product folds, and columns of what is made of it
-
-Place = dict[int, int]  # axis of a unit's domain -> row
-
-
-@dataclass(eq=False)
-class Group:
-    """Units that become one kernel."""
-
-    parts: list[list[LazyBuffer]]  # members that share rows; parts are independent
-    rows: tuple[int, ...]  # the size of each row axis
-    places: dict[LazyBuffer, Place]
-    reduces: bool
-    contracts: bool  # a product of two that repeat along the rows: wants tiles, not rows
-    first: int  # positions of the members in the order of the graph
-    last: int
-    nodes: int  # how much there is to evaluate
-    reasons: list[str] = field(default_factory=list)
-    before: set[Group] = field(default_factory=set)  # groups whose values this one reads
-    after: set[Group] = field(default_factory=set)
-
-    @property
-    def members(self) -> list[LazyBuffer]:
-        return [member for part in self.parts for member in part]
-
-
-def domain(unit: LazyBuffer) -> Shape:
-    """The shape that computing `unit` walks."""
-    match unit:
-        case lazy.Reduce():
-            return unit.sources[0].shape
-        case lazy.Scatter():
-            return unit.sources[1].shape
-    return unit.shape
-
-
-def uses_of(unit: LazyBuffer, units: Container[LazyBuffer]) -> tuple[list[Use], int]:
-    """What computing `unit` reads, labelled by the axes of its domain; and how many nodes."""
-    axes = tuple(range(len(domain(unit))))
-    match unit:
-        case lazy.Reduce():
-            starts = [(unit.sources[0], axes)]
-        case lazy.Assign():
-            starts = [(unit.sources[1], axes)]
-        case lazy.Scatter():
-            base = unit.sources[0]  # computed first, by a kernel of its own
-            starts = [(source, axes) for source in unit.sources[1:]]
-            starts.append((base, (MIXED,) * len(base.shape)))
-        case _:
-            starts = step(unit, axes)
-    return trace(starts, units)
-
-
-def walked(shape: Shape) -> tuple[int, ...]:
-    """The axes that have something to walk."""
-    return tuple(a for a, n in enumerate(shape) if n != 1)
-
-
-def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
-    """The group of one unit: its rows are the axes it keeps."""
-    shape = domain(unit)
-    folded = unit.axes if isinstance(unit, lazy.Reduce) else ()
-    kept = [a for a in walked(shape) if a not in folded]
-    return Group(
-        parts=[[unit]],
-        rows=tuple(shape[a] for a in kept),
-        places={unit: {a: row for row, a in enumerate(kept)}},
-        reduces=isinstance(unit, lazy.Reduce),
-        contracts=contracts(unit),
-        first=position,
-        last=position,
-        nodes=nodes,
-        reasons=[f"{unit!r}: {reason}"],
-    )
 
 
 def _assigns(group: Group) -> bool:
     return any(isinstance(member, lazy.Assign) for member in group.members)
-
-
-class CircleError(TinymlError):
-    """Groups that were joined depend on each other: the search was not careful enough."""
 
 
 class Fusion:
@@ -128,10 +57,16 @@ class Fusion:
     """
 
     def __init__(
-        self, order: Iterable[LazyBuffer], units: dict[LazyBuffer, str], careful: bool = False
+        self, order: Sequence[LazyBuffer], units: dict[LazyBuffer, str], careful: bool = False
     ) -> None:
         self.units, self.careful = units, careful
         self.masks = Masks(units)
+        self.remade = [n for n in order if isinstance(n, lazy.Reduce) and n not in units]
+        self.remakes: set[LazyBuffer] = set()  # what is made of them, but not through a unit
+        for node in order if self.remade else ():
+            inner = (s for s in lazy.read_sources(node) if s not in units)
+            if any(isinstance(s, lazy.Reduce) or s in self.remakes for s in inner):
+                self.remakes.add(node)
         traced = {u: uses_of(u, units) for u in order if u in units}
         self.uses = {u: uses for u, (uses, _) in traced.items()}
         self.position = {unit: n for n, unit in enumerate(self.uses)}
@@ -163,6 +98,8 @@ class Fusion:
                         self._try(above, self.group_of[unit])
         for group in self.groups():
             self._cascade(group)
+        for node in self.remade:
+            self._join_beside(node)
         self._join_updates()
         self._join_siblings()
         return self.groups()
@@ -207,6 +144,8 @@ class Fusion:
         if not (tail.contracts and tail in self.group_of.values()):
             return
         for middle in sorted(tail.before, key=lambda g: g.first):
+            if self._along(middle, tail):
+                return
             if not (middle.reduces and not middle.contracts and self._only_read_by(middle, tail)):
                 continue
             for head in sorted(middle.before, key=lambda g: g.first):
@@ -229,6 +168,62 @@ class Fusion:
                 moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
                 self._join(head, tail, {**outer, **moved})
                 return
+
+    def _along(self, middle: Group, tail: Group) -> bool:
+        """Join folds over a product that is nowhere stored with what folds it along the same rows.
+
+        What others read of the folds is stored: an element of each row.
+        """
+        remakes = all(any(m in self.remakes for m in g.members) for g in (middle, tail))
+        if not remakes or middle.contracts or not middle.reduces:
+            return False
+        outer = nested_places(middle, tail, self._uses_between(middle, tail))
+        whole = outer is not None and all(len(outer[m]) == len(p) for m, p in middle.places.items())
+        if outer is None or not whole or self._connected_around(middle, tail):
+            return False
+        self._join(middle, tail, outer)
+        return True
+
+    def _join_beside(self, node: LazyBuffer) -> None:
+        """Join what folds a product that is nowhere stored along the same axes: it is made once.
+
+        The rows are the axes of the product that all of them keep.
+        """
+        beside: dict[tuple[int, ...], LazyBuffer] = {}
+        for lead in [u for u in self.uses if u in self.remakes and contracts(u)]:
+            axes = self._rows_along(node, lead)
+            if axes is None:
+                continue
+            key = tuple(sorted(axes.values()))
+            other = beside.setdefault(key, lead)
+            groups = self.group_of[other], self.group_of[lead]
+            if groups[0] is groups[1] or self._depend(*groups) or not self._small(*groups):
+                continue
+            places: dict[LazyBuffer, Place] = {}
+            for group, first in zip(groups, (other, lead), strict=True):
+                row_of = self._rows_along(node, first) or {}
+                new = {row: key.index(a) for row, a in row_of.items()}
+                for member, place in group.places.items():
+                    places[member] = {a: new[row] for a, row in place.items() if row in new}
+            rows = tuple(node.shape[a] for a in key)
+            self._join(*groups, places)
+            self.group_of[lead].rows = rows
+
+    def _rows_along(self, node: LazyBuffer, lead: LazyBuffer) -> dict[int, int] | None:
+        """By row of the group of `lead`, which folds `node`, the axis of `node`; None if mixed."""
+        folds = {*self.remade, *self.uses}
+        shape = domain(lead)
+        uses, _ = trace([(lead.sources[0], tuple(range(len(shape))))], folds)
+        labels = [use.labels for use in uses if use.node is node]
+        if len(labels) != 1 or MIXED in labels[0]:
+            return None
+        place = self.group_of[lead].places[lead]
+        return {place[x]: a for a, x in enumerate(labels[0]) if x in place}
+
+    @staticmethod
+    def _small(*groups: Group) -> bool:
+        members = sum(len(g.members) for g in groups)
+        return members <= MOST_MEMBERS and sum(g.nodes for g in groups) <= MOST_NODES
 
     def _only_read_by(self, above: Group, below: Group) -> bool:
         asked = any(self.units[m] == ASKED for m in above.members)
@@ -336,130 +331,3 @@ class Fusion:
             below in above.after or self._connected_around(above, below)
             for above, below in ((one, other), (other, one))
         )
-
-
-def levels(groups: Iterable[Group]) -> dict[Group, int]:
-    """How many groups come before each at least; equal levels never depend on each other."""
-    level: dict[Group, int] = {}
-    for group in ordered(groups):
-        level[group] = max((level[g] + 1 for g in group.before), default=0)
-    return level
-
-
-def ordered(groups: Iterable[Group]) -> list[Group]:
-    """Groups after all groups that they read.
-
-    Of those that a group makes ready, the one with the shortest way to a result comes first: it
-    is done with what it reads soonest, so that less memory is in use (the gradient of a weight
-    before the gradient of the layer below).
-    """
-    groups = sorted(groups, key=lambda g: g.first)
-    way = _ways_to_results(groups)
-    waiting = {g: len(g.before) for g in groups}
-    ready = [g for g in reversed(groups) if not waiting[g]]
-    done: list[Group] = []
-    while ready:
-        group = ready.pop()
-        done.append(group)
-        for reader in sorted(group.after, key=lambda g: (-way[g], -g.first)):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return done
-
-
-def _ways_to_results(groups: Sequence[Group]) -> dict[Group, int]:
-    """How many groups come after each, on the longest way; CircleError if there is a circle."""
-    unread = {g: len(g.after) for g in groups}
-    last = [g for g in groups if not unread[g]]
-    way = dict.fromkeys(last, 0)
-    for group in last:  # grows
-        for source in group.before:
-            way[source] = max(way.get(source, 0), way[group] + 1)
-            unread[source] -= 1
-            if not unread[source]:
-                last.append(source)
-    if len(last) < len(groups):
-        raise CircleError(f"{len(groups) - len(last)} groups depend on each other in a circle")
-    return way
-
-
-def joined_places(
-    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
-) -> dict[LazyBuffer, Place] | None:
-    """Where the members' axes lie among the joined group's rows; None if rows do not match."""
-    row_of: dict[int, int | None] = {}  # row of above -> row of below; None: walked inside
-    for reader, use in uses:
-        walks = walked(use.node.shape)
-        labels = [use.labels[a] for a in walks]
-        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
-            return None  # not one to one
-        whole = len(labels) == len(walked(domain(reader)))
-        for axis, label in zip(walks, labels, strict=True):
-            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
-            if row is None:
-                if below.reduces and below_row is not None:
-                    return None
-            elif row_of.setdefault(row, below_row) != below_row:
-                return None
-        if not above.reduces and not whole and (None in row_of.values() or not below.reduces):
-            return None
-    return _check_rows(above, below, row_of)
-
-
-def nested_places(
-    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
-) -> dict[LazyBuffer, Place] | None:
-    """Where above's axes lie among below's rows, of which it may have more or fewer."""
-    row_of: dict[int, int | None] = {}
-    for reader, use in uses:
-        walks = walked(use.node.shape)
-        labels = [use.labels[a] for a in walks]
-        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
-            return None
-        for axis, label in zip(walks, labels, strict=True):
-            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
-            if row is None and below_row is not None:
-                return None
-            if row is not None and row_of.setdefault(row, below_row) != below_row:
-                return None
-    places = dict(below.places)
-    for unit, place in above.places.items():
-        moved = {axis: row_of.get(row) for axis, row in place.items()}
-        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
-    return places
-
-
-def _check_rows(
-    above: Group, below: Group, row_of: dict[int, int | None]
-) -> dict[LazyBuffer, Place] | None:
-    found = [r for r in row_of.values() if r is not None]
-    if len(row_of) != len(above.rows) or len(set(found)) != len(found):
-        return None
-    if above.reduces and len(found) != len(above.rows):
-        return None
-    if (below.reduces or not above.reduces) and len(found) != len(below.rows):
-        return None
-    if above.reduces and not below.reduces and len(found) < len(below.rows):
-        return _rows_of_map(above, below, {r: a for a, r in row_of.items() if r is not None})
-    places = dict(below.places)
-    for unit, place in above.places.items():
-        moved = {axis: row_of[row] for axis, row in place.items()}
-        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
-    if above.reduces and not below.reduces:  # the joined group keeps above's numbering
-        back = {r: a for a, r in row_of.items() if r is not None}
-        return {u: {axis: back[row] for axis, row in place.items()} for u, place in places.items()}
-    return places
-
-
-def _rows_of_map(
-    above: Group, below: Group, back: dict[int, int]
-) -> dict[LazyBuffer, Place] | None:
-    """A map reads a reduction: the reduction's rows become its rows, the rest is inside."""
-    inner = prod(n for row, n in enumerate(below.rows) if row not in back)
-    if above.contracts or (prod(above.rows) < FEW_ROWS and inner > LONG_ROW):
-        return None
-    places = dict(above.places)
-    for unit, place in below.places.items():
-        places[unit] = {axis: back[row] for axis, row in place.items() if row in back}
-    return places

@@ -48,9 +48,13 @@ def trace(
 
 
 def step(node: LazyBuffer, labels: Labels) -> list[tuple[LazyBuffer, Labels]]:
-    """The sources of a node that is not a reduction, labelled as the node is."""
+    """The sources of a node, labelled as the node is; what a reduction folds is MIXED."""
     if isinstance(node, lazy.Move):
         return [(node.sources[0], through(node, labels))]
+    if isinstance(node, lazy.Reduce):
+        return [
+            (node.sources[0], tuple(MIXED if a in node.axes else x for a, x in enumerate(labels)))
+        ]
     if isinstance(node, lazy.Gather):
         data, index = node.sources
         looked = tuple(MIXED if a == node.axis else x for a, x in enumerate(labels))

@@ -11,8 +11,10 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
 from tinyml.schedule.build import build
-from tinyml.schedule.fuse import CircleError, Fusion, Group, ordered, walked
+from tinyml.schedule.fuse import Fusion
+from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrowed
+from tinyml.schedule.remake import remade
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
 from tinyml.schedule.units import find_units
 
@@ -66,7 +68,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
     roots = _unshaped(narrowed(share_assigned(split_reductions(join_sums(wanted)))))
     order = toposort(roots, (), lazy.read_sources)
-    units = find_units(order, roots)
+    units = find_units(order, roots, remade(order, {*roots}))
     try:
         fusion = Fusion(order, units)
         groups = fusion.fuse()

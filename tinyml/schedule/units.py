@@ -22,10 +22,16 @@ CARDS = frozenset(
 SHARED = 24  # the same, for a value that several readers read once each
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
+ON_POSITIONS |= {Op.MAX, Op.MIN, Op.WHERE}
 
 
-def find_units(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> dict[LazyBuffer, str]:
-    """Every unit among `order` (sources first), with the reason why it is one."""
+def find_units(
+    order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer], remade: frozenset[LazyBuffer]
+) -> dict[LazyBuffer, str]:
+    """Every unit among `order` (sources first), with the reason why it is one.
+
+    What is `remade` is none, nor what is made of it element by element.
+    """
     units: dict[LazyBuffer, str] = {
         root: ASKED for root in roots if not isinstance(root, lazy.Data)
     }
@@ -33,9 +39,9 @@ def find_units(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> dict
         if isinstance(node, lazy.Copy) and not isinstance(node.sources[0], lazy.Data):
             units.setdefault(node.sources[0], f"copied to {node.device}")
         reason = _REASONS.get(type(node))
-        if reason is not None:
+        if reason is not None and node not in remade:
             units.setdefault(node, reason)
-    _add_shared(order, units)
+    _add_shared(order, units, remade)
     _add_large(order, units)
     return units
 
@@ -49,7 +55,9 @@ _REASONS: dict[type[LazyBuffer], str] = {
 }
 
 
-def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
+def _add_shared(
+    order: Sequence[LazyBuffer], units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
+) -> None:
     """Values that cost much and are read more than once."""
     sinks = _sinks(order, units)
     work: dict[LazyBuffer, int] = {}
@@ -65,11 +73,12 @@ def _add_shared(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> No
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
         )
         base = _unmoved(node.sources[0]) if node.sources else node
-        if isinstance(base, lazy.Map) and base not in units:
+        if isinstance(base, lazy.Map) and base not in units and not reduced[base] & remade:
             reason = _worth_storing(node, base, work[base], reduced[base])
             if reason:
                 units[base] = reason
-        if isinstance(node, lazy.Map) and node not in units and len(sinks[node]) > 1:
+        own_memory = len(sinks[node]) > 1 and not reduced[node] & remade
+        if isinstance(node, lazy.Map) and node not in units and own_memory:
             if reduced[node] and _goes_on(node, readers[node], free):
                 continue
             if reduced[node]:

@@ -1,0 +1,162 @@
+"""Folds that read each other in one walk over what they fold, with what they mean at infinities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import stages
+
+from tinyml import Tensor
+from tinyml.codegen import choose_c_online
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.opts import OptKind
+from tinyml.dtype import DType, bfloat16, float16, float32
+from tinyml.kernel import Kernel
+from tinyml.schedule import schedule
+
+SIZES = [(1, 2, 16, 24, 2), (2, 1, 33, 37, 3), (1, 1, 37, 25, 2)]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds of a few steps are long ones."""
+    monkeypatch.setattr(choose_c_online, "LONG", 24)
+    monkeypatch.setattr(choose_c_online, "STEP", 8)
+
+
+def memory(*shape: int, dtype: DType = float32) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32), device="CPU").cast(dtype).realize()
+
+
+def kernel_of(*made: Tensor) -> Kernel:
+    (k,) = stages.kernels_of(schedule([t.lazy for t in made]))
+    return k
+
+
+def kinds(k: Kernel) -> set[OptKind]:
+    return {opt.kind for opt in choose(lower(k), stages.C)[0]}
+
+
+def assert_right(k: Kernel, tolerance: float = 2e-5) -> None:
+    assert OptKind.ONLINE in kinds(k)
+    stages.assert_right(k, tolerance)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_attention_of_any_size(size: tuple[int, ...], causal: bool) -> None:
+    b, h, n, m, d = size
+    q, k, v = memory(b, h, n, d), memory(b, h, m, d), memory(b, h, m, d + 1)
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal)))
+
+
+def variants(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """Attention as people write it."""
+    n, m = q.shape[-2], k.shape[-2]
+    rows, columns = Tensor.arange(n).unsqueeze(-1), Tensor.arange(m)
+    near = (rows - columns).abs() < 5
+    scores = q @ k.transpose(-2, -1)
+    capped = ((scores / 5).tanh() * 5).softmax(-1)
+    return {
+        "added": q.scaled_dot_product_attention(k, v, attn_mask=memory(n, m)),
+        "window": near.where(scores, -float("inf")).softmax(-1) @ v,
+        "capped": capped @ v,
+        "bias": (scores + memory(m)).softmax(-1) @ v,
+        "base 2": (scores - scores.max(-1, keepdim=True)).exp2() @ v,
+    }
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("variant", ["added", "window", "capped", "bias", "base 2"])
+def test_attention_as_people_write_it(variant: str) -> None:
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    assert_right(kernel_of(variants(q, k, v)[variant]))
+
+
+@pytest.mark.usefixtures("short")
+def test_heads_that_share_keys_and_halves() -> None:
+    q, k, v = (memory(1, h, 24, 4, dtype=bfloat16) for h in (4, 2, 2))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, enable_gqa=True)), 2e-2)
+
+
+@pytest.mark.usefixtures("short")
+def test_weights_that_are_rounded_to_float16_are_divided_before() -> None:
+    """Undivided they could underflow, and a sum of quotients waits for the whole divisor."""
+    q, k, v = (memory(1, 2, 24, 4, dtype=float16) for _ in range(3))
+    one = kernel_of(q.scaled_dot_product_attention(k, v))
+    assert walks(one) == 2
+    assert_right(one, 2e-3)
+
+
+@pytest.mark.usefixtures("short")
+def test_what_is_not_a_factor_waits_for_the_whole_fold() -> None:
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    scores = q @ k.transpose(-2, -1)
+    one = kernel_of((scores - scores.max(-1, keepdim=True)).sin() @ v)
+    assert walks(one) == 2
+    assert_right(one)
+
+
+def walks(k: Kernel) -> int:
+    """How often a kernel walks what it folds."""
+    return sum(opt.kind is OptKind.ONLINE for opt in choose(lower(k), stages.C)[0])
+
+
+def test_memory_does_not_grow_with_the_length_of_a_row() -> None:
+    """Not on the stack of a kernel, and there is but one kernel."""
+
+    def held(keys: int) -> int:
+        q, k, v = memory(1 << 15, 8), memory(keys, 8), memory(keys, 8)
+        one = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
+        made = linearize(choose(lower(one), stages.C)[1])
+        return sum(local.size for local in made.locals)
+
+    assert held(1 << 17) == held(1 << 11)
+
+
+KEYS = 1300  # not in whole steps
+
+
+def attended(scores: np.ndarray, v: np.ndarray, empty: float) -> np.ndarray:
+    """softmax(scores) @ v in float64; rows of -inf give `empty`."""
+    with np.errstate(invalid="ignore"):
+        top = scores.max(-1, keepdims=True)
+        power = np.exp(scores - np.where(np.isinf(top) & (top < 0), 0, top))
+        total = power.sum(-1, keepdims=True)
+        return np.where(total == 0, empty, power @ v / total)
+
+
+@pytest.fixture(scope="module")
+def given() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(3)
+    return tuple(rng.standard_normal((n, 4)).astype(np.float32) for n in (40, KEYS, KEYS))
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["bias", "mask"])
+def test_rows_of_infinities_and_nan_are_what_they_are_all_at_once(
+    given: tuple[np.ndarray, ...], masked: bool
+) -> None:
+    """A bias of -inf at all keys makes NaN, as it does everywhere; a mask of no key gives 0."""
+    q, k, v = given
+    bias = np.zeros((40, KEYS), np.float32)
+    bias[3] = -np.inf  # nobody
+    bias[4, :-1] = -np.inf  # the last one only
+    bias[5, :1200] = -np.inf  # nobody for many steps
+    bias[6, 700:] = -np.inf
+    bias[7] = np.linspace(-30, 30, KEYS)  # a larger one at each step
+    bias[8] = np.linspace(30, -30, KEYS)
+    q[9, 1] = np.nan
+    scores = q.astype(np.float64) @ k.T.astype(np.float64) / 2 + bias
+    wanted = attended(scores, v.astype(np.float64), 0 if masked else np.nan)
+    x, y, z, b = (Tensor(a, device="CPU").realize() for a in (q, k, v, bias))
+
+    def made() -> np.ndarray:
+        if masked:
+            return x.scaled_dot_product_attention(y, z, attn_mask=b).numpy()
+        return ((x @ y.T / 2 + b).softmax(-1) @ z).numpy()
+
+    np.testing.assert_allclose(made(), wanted, 2e-5, 1e-6)
+    assert np.array_equal(made(), made(), equal_nan=True)

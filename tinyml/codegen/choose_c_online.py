@@ -1,0 +1,119 @@
+"""Rules of thumb in C for folds that run along: long rows of a product, a few steps at a time.
+
+A block of rows lies in lanes. What they meet is read as it lies, one element for all lanes, so
+that only the block's own rows are packed, and nothing grows with the length of the fold.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen.chooser import Chooser
+from tinyml.codegen.expr import Alu, Fold, Load
+from tinyml.codegen.keep import divided_last
+from tinyml.codegen.nest import Kind, Nest, Tile
+from tinyml.codegen.online import Running, running
+from tinyml.codegen.opts import OptKind
+from tinyml.codegen.tiles import ways
+from tinyml.graph import toposort
+from tinyml.index import Axis
+from tinyml.ops import Op
+
+VECTORS = 2  # of rows that meet what is read for all of them
+STEP = 128  # of a fold whose steps are made one after the other
+WASTE = 16  # of so many rows one may be surplus in larger blocks
+LONG = 1024  # steps of a fold whose rows are not kept whole
+
+
+def run_along(chooser: Chooser, number: int) -> bool:
+    """Choose blocks and steps; False if no long fold is made of products that can run along."""
+    one = divided_last(chooser.one(number))
+    found = running(one)
+    sides = None if found is None or found.axis.size < LONG else _sides(one, found)
+    if found is None or sides is None:
+        return False
+    kept, others = sides
+    width = chooser.lanes * VECTORS
+    if kept.size < width + (not others):
+        return False
+    before, made = chooser.nest, len(chooser.opts)
+    whole = range(STEP, STEP // 2, -1)
+    step = next((n for n in whole if found.axis.size % n == 0), STEP)
+    chooser.apply(OptKind.PAD, found.axis, step)
+    inner = _lanes_of_blocks(chooser, kept, others, width)
+    for axis in others:
+        chooser.apply(OptKind.GRID, axis)
+    after = chooser.nest.grid(chooser.one(number))[-1]
+    if not chooser.apply(OptKind.ONLINE, after, step):
+        chooser.nest = before
+        del chooser.opts[made:]
+        return False
+    while chooser.apply(OptKind.ONLINE, after, step):
+        pass  # another walk, of folds that read what the last one made
+    _stage_rows(chooser, number, after)
+    for tile in chooser.one(number).tiles:
+        _in_registers(chooser, tile, inner)
+    return True
+
+
+def _sides(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:
+    """The row axis that products inside of the folds walk and what they meet does not; others."""
+    rows, kept, others = {*one.rows}, set[Axis](), set[Axis]()
+    for fold in one.folds:
+        body = fold.body
+        if found.axis not in fold.free or not (isinstance(body, Alu) and body.op is Op.MUL):
+            continue
+        others |= fold.free & rows
+        for own, met in (body.operands, body.operands[::-1]):
+            if found.axis in met.free - own.free:
+                kept |= (own.free - met.free) & rows
+    if not kept:
+        return None
+    longest = max(kept, key=lambda a: (a.size, a.name))
+    return longest, others - {longest}
+
+
+def _lanes_of_blocks(chooser: Chooser, kept: Axis, others: set[Axis], width: int) -> str:
+    """Blocks of rows for all cores, and lanes along each of them: the axis that walks a block.
+
+    Surplus rows are masked: only their own loads and stores have conditions.
+    """
+    wanted = 4 * chooser.target.cores
+    count = prod(a.size for a in others)
+    sizes = [n for n in (4 * width, 2 * width) if -kept.size % n * WASTE <= kept.size]
+    block = next((n for n in sizes if kept.size // n * count >= wanted), width)
+    inner = kept.name
+    chooser.apply(OptKind.PAD, kept, block)
+    if kept.size > block:
+        chooser.apply(OptKind.SPLIT, inner, block)
+        chooser.apply(OptKind.GRID, inner)
+        inner = f"{inner}s"
+    chooser.apply(OptKind.LANES, inner, chooser.lanes)
+    chooser.apply(OptKind.UNROLL, inner, VECTORS)
+    return inner
+
+
+def _stage_rows(chooser: Chooser, number: int, after: Axis) -> None:
+    """The block's own rows, side by side in lanes."""
+    lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
+    for tile in chooser.one(number).tiles:
+        bound = {a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes}
+        for load in (e for e in toposort([tile.value]) if isinstance(e, Load)):
+            if load.free & lanes and load.free & bound:
+                found = ways(chooser.one(number), load.slot)
+                which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
+                if which:
+                    chooser.apply(OptKind.STAGE, after, which, load.slot)
+
+
+def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:
+    """A tile of sums is filled by register tiles, or with several sums for each row."""
+    others = [
+        a for a in tile.axes if chooser.nest.kind(a) is Kind.LOOP and a.name.split("_")[0] != inner
+    ]
+    folded = [e for e in toposort([tile.value]) if isinstance(e, Fold)]
+    height = 6 if chooser.target.vector_registers == 16 else 12
+    if folded and others:
+        chooser.apply(OptKind.UNROLL, others[-1].name, min(height, others[-1].size))
+    elif folded:
+        chooser.apply(OptKind.UNROLL, folded[-1].axes[-1].name, 4)

@@ -1,0 +1,220 @@
+"""Groups: units that become one kernel, and where their axes lie among the rows that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from tinyml import lazy
+from tinyml.errors import TinymlError
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.schedule.labels import MIXED, Use, step, trace
+from tinyml.schedule.units import contracts
+
+FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
+LONG_ROW = 16384
+
+Place = dict[int, int]  # axis of a unit's domain -> row
+
+
+@dataclass(eq=False)
+class Group:
+    """Units that become one kernel."""
+
+    parts: list[list[LazyBuffer]]  # members that share rows; parts are independent
+    rows: tuple[int, ...]  # the size of each row axis
+    places: dict[LazyBuffer, Place]
+    reduces: bool
+    contracts: bool  # a product of two that repeat along the rows: wants tiles, not rows
+    first: int  # positions of the members in the order of the graph
+    last: int
+    nodes: int  # how much there is to evaluate
+    reasons: list[str] = field(default_factory=list)
+    before: set[Group] = field(default_factory=set)  # groups whose values this one reads
+    after: set[Group] = field(default_factory=set)
+
+    @property
+    def members(self) -> list[LazyBuffer]:
+        return [member for part in self.parts for member in part]
+
+
+def domain(unit: LazyBuffer) -> Shape:
+    """The shape that computing `unit` walks."""
+    match unit:
+        case lazy.Reduce():
+            return unit.sources[0].shape
+        case lazy.Scatter():
+            return unit.sources[1].shape
+    return unit.shape
+
+
+def uses_of(unit: LazyBuffer, units: Container[LazyBuffer]) -> tuple[list[Use], int]:
+    """What computing `unit` reads, labelled by the axes of its domain; and how many nodes."""
+    axes = tuple(range(len(domain(unit))))
+    match unit:
+        case lazy.Reduce():
+            starts = [(unit.sources[0], axes)]
+        case lazy.Assign():
+            starts = [(unit.sources[1], axes)]
+        case lazy.Scatter():
+            base = unit.sources[0]  # computed first, by a kernel of its own
+            starts = [(source, axes) for source in unit.sources[1:]]
+            starts.append((base, (MIXED,) * len(base.shape)))
+        case _:
+            starts = step(unit, axes)
+    return trace(starts, units)
+
+
+def walked(shape: Shape) -> tuple[int, ...]:
+    """The axes that have something to walk."""
+    return tuple(a for a, n in enumerate(shape) if n != 1)
+
+
+def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
+    """The group of one unit: its rows are the axes it keeps."""
+    shape = domain(unit)
+    folded = unit.axes if isinstance(unit, lazy.Reduce) else ()
+    kept = [a for a in walked(shape) if a not in folded]
+    return Group(
+        parts=[[unit]],
+        rows=tuple(shape[a] for a in kept),
+        places={unit: {a: row for row, a in enumerate(kept)}},
+        reduces=isinstance(unit, lazy.Reduce),
+        contracts=contracts(unit),
+        first=position,
+        last=position,
+        nodes=nodes,
+        reasons=[f"{unit!r}: {reason}"],
+    )
+
+
+class CircleError(TinymlError):
+    """Groups that were joined depend on each other: the search was not careful enough."""
+
+
+def levels(groups: Iterable[Group]) -> dict[Group, int]:
+    """How many groups come before each at least; equal levels never depend on each other."""
+    level: dict[Group, int] = {}
+    for group in ordered(groups):
+        level[group] = max((level[g] + 1 for g in group.before), default=0)
+    return level
+
+
+def ordered(groups: Iterable[Group]) -> list[Group]:
+    """Groups after all groups that they read.
+
+    Of those that a group makes ready, the one with the shortest way to a result comes first: it
+    is done with what it reads soonest, so that less memory is in use (the gradient of a weight
+    before the gradient of the layer below).
+    """
+    groups = sorted(groups, key=lambda g: g.first)
+    way = _ways_to_results(groups)
+    waiting = {g: len(g.before) for g in groups}
+    ready = [g for g in reversed(groups) if not waiting[g]]
+    done: list[Group] = []
+    while ready:
+        group = ready.pop()
+        done.append(group)
+        for reader in sorted(group.after, key=lambda g: (-way[g], -g.first)):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return done
+
+
+def _ways_to_results(groups: Sequence[Group]) -> dict[Group, int]:
+    """How many groups come after each, on the longest way; CircleError if there is a circle."""
+    unread = {g: len(g.after) for g in groups}
+    last = [g for g in groups if not unread[g]]
+    way = dict.fromkeys(last, 0)
+    for group in last:  # grows
+        for source in group.before:
+            way[source] = max(way.get(source, 0), way[group] + 1)
+            unread[source] -= 1
+            if not unread[source]:
+                last.append(source)
+    if len(last) < len(groups):
+        raise CircleError(f"{len(groups) - len(last)} groups depend on each other in a circle")
+    return way
+
+
+def joined_places(
+    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
+) -> dict[LazyBuffer, Place] | None:
+    """Where the members' axes lie among the joined group's rows; None if rows do not match."""
+    row_of: dict[int, int | None] = {}  # row of above -> row of below; None: walked inside
+    for reader, use in uses:
+        walks = walked(use.node.shape)
+        labels = [use.labels[a] for a in walks]
+        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
+            return None  # not one to one
+        whole = len(labels) == len(walked(domain(reader)))
+        for axis, label in zip(walks, labels, strict=True):
+            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
+            if row is None:
+                if below.reduces and below_row is not None:
+                    return None
+            elif row_of.setdefault(row, below_row) != below_row:
+                return None
+        if not above.reduces and not whole and (None in row_of.values() or not below.reduces):
+            return None
+    return _check_rows(above, below, row_of)
+
+
+def nested_places(
+    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
+) -> dict[LazyBuffer, Place] | None:
+    """Where above's axes lie among below's rows, of which it may have more or fewer."""
+    row_of: dict[int, int | None] = {}
+    for reader, use in uses:
+        walks = walked(use.node.shape)
+        labels = [use.labels[a] for a in walks]
+        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
+            return None
+        for axis, label in zip(walks, labels, strict=True):
+            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
+            if row is None and below_row is not None:
+                return None
+            if row is not None and row_of.setdefault(row, below_row) != below_row:
+                return None
+    places = dict(below.places)
+    for unit, place in above.places.items():
+        moved = {axis: row_of.get(row) for axis, row in place.items()}
+        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
+    return places
+
+
+def _check_rows(
+    above: Group, below: Group, row_of: dict[int, int | None]
+) -> dict[LazyBuffer, Place] | None:
+    found = [r for r in row_of.values() if r is not None]
+    if len(row_of) != len(above.rows) or len(set(found)) != len(found):
+        return None
+    if above.reduces and len(found) != len(above.rows):
+        return None
+    if (below.reduces or not above.reduces) and len(found) != len(below.rows):
+        return None
+    if above.reduces and not below.reduces and len(found) < len(below.rows):
+        return _rows_of_map(above, below, {r: a for a, r in row_of.items() if r is not None})
+    places = dict(below.places)
+    for unit, place in above.places.items():
+        moved = {axis: row_of[row] for axis, row in place.items()}
+        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
+    if above.reduces and not below.reduces:  # the joined group keeps above's numbering
+        back = {r: a for a, r in row_of.items() if r is not None}
+        return {u: {axis: back[row] for axis, row in place.items()} for u, place in places.items()}
+    return places
+
+
+def _rows_of_map(
+    above: Group, below: Group, back: dict[int, int]
+) -> dict[LazyBuffer, Place] | None:
+    """A map reads a reduction: the reduction's rows become its rows, the rest is inside."""
+    inner = prod(n for row, n in enumerate(below.rows) if row not in back)
+    if above.contracts or (prod(above.rows) < FEW_ROWS and inner > LONG_ROW):
+        return None
+    places = dict(above.places)
+    for unit, place in below.places.items():
+        places[unit] = {axis: back[row] for axis, row in place.items() if row in back}
+    return places

@@ -1,0 +1,83 @@
+"""Remake: large products of matrices that every kernel that reads them makes again.
+
+Attention's scores are folded along both axes in training: by what is made of them for the result
+and the gradient of the queries along one, by the gradients of keys and values along the other. No
+one kernel makes all of that, and in memory scores grow with the square of what they are made of.
+So each kernel makes those that it meets, a few steps at a time (codegen/online.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from tinyml import lazy
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule.labels import MIXED, trace
+from tinyml.schedule.units import contracts
+
+LARGE = 1 << 28  # elements, a gigabyte mostly, that are not stored
+LONG = 1024  # steps of each fold over them
+SHORT = 128  # of the fold that makes them: each element costs no more
+DEVICES = frozenset({"CPU"})  # that make them a few steps at a time
+
+
+Readers = Mapping[LazyBuffer, list[LazyBuffer]]
+
+
+def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
+    """The products among `order` that nobody stores."""
+    large = [node for node in order if _is_large(node)]
+    if not large:
+        return frozenset()
+    readers: dict[LazyBuffer, list[LazyBuffer]] = {node: [] for node in order}
+    for node in order:
+        for source in lazy.read_sources(node):
+            readers[source].append(node)
+    folds = {node for node in order if isinstance(node, lazy.Reduce)}
+    return frozenset(
+        node for node in large if _folded_both_ways(node, _ends(node, readers, roots), folds)
+    )
+
+
+def _is_large(node: LazyBuffer) -> bool:
+    if not (isinstance(node, lazy.Reduce) and node.size >= LARGE and node.device in DEVICES):
+        return False
+    return contracts(node) and node.sources[0].size <= SHORT * node.size
+
+
+def _ends(
+    node: LazyBuffer, readers: Readers, roots: Container[LazyBuffer]
+) -> dict[lazy.Reduce, None]:
+    """The folds that all that is made of `node` ends in; none if some of it is wanted itself."""
+    stack, seen = [node], {node}
+    ends: dict[lazy.Reduce, None] = {}
+    while stack:
+        each = stack.pop()
+        if each in roots:
+            return {}
+        for reader in readers[each]:
+            if isinstance(reader, lazy.Reduce):
+                ends[reader] = None
+            elif not isinstance(reader, (lazy.Map, lazy.Move)):
+                return {}
+            elif reader not in seen:
+                seen.add(reader)
+                stack.append(reader)
+    return ends
+
+
+def _folded_both_ways(
+    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer]
+) -> bool:
+    """Whether some of the folds that a product ends in are along other long axes than others."""
+    found = set()
+    for end in ends:
+        uses, _ = trace([(end.sources[0], tuple(range(len(end.sources[0].shape))))], folds)
+        for use in uses:
+            if use.node is node:
+                along = [a for a, label in enumerate(use.labels) if label in end.axes]
+                long = any(node.shape[a] >= LONG for a in along)
+                if not long or MIXED in use.labels:
+                    return False
+                found.add(tuple(along))
+    return len(found) > 1
