@@ -80,6 +80,8 @@ def gradients() -> list[Case]:
         same(f"topk {n}", lambda x, n=n: x.topk(n, largest=n < 9), (2, LONG), narrow=True)
         for n in (3, 40)
     ]
+    middle = (2, sort.SORTED + 9)  # sorted by counting, selected by digits
+    cases.append(same("topk middle", lambda x: x.topk(3), middle, narrow=True))
     return cases
 
 

@@ -101,3 +101,10 @@ def test_small_integers_fill_a_vector(dtype: DType, n: int, lanes: int) -> None:
     k = kernel_of(lazy.map_(Op.MAX, x, lazy.map_(Op.MUL, x, x)))
     assert f"lanes i0 {lanes}" in opts(k)
     stages.assert_right(k, 0, SMALL)
+
+
+def test_rows_are_read_in_whole_vectors_whatever_says_which() -> None:
+    """An int64 that each row has one of takes no lanes."""
+    index = Tensor(np.arange(5, dtype=np.int64), device="CPU").realize()
+    k = kernel_of(Tensor(np.zeros((9, 40), np.float32), device="CPU").realize()[index].lazy)
+    assert "lanes i1 8" in opts(k)

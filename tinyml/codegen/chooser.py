@@ -58,6 +58,13 @@ def contraction_of(one: Nest) -> Contraction | None:
     return None
 
 
+def _along(one: Nest) -> list[Expr]:
+    """What has lanes, if they lie along innermost axes; a contraction may choose others."""
+    inner = {group[-1] for group in one.groups if group}
+    axes = {*one.axes} if contraction_of(one) is not None else inner
+    return [e for e in one.exprs if not axes.isdisjoint(e.free)]
+
+
 def _bytes_of_lane(e: Expr) -> int:
     """In a register: masks are int32, and halves float32 while they are computed with."""
     masked = isinstance(e, Select) or (isinstance(e, Load) and e.valid != ())
@@ -84,7 +91,7 @@ class Chooser:
         Values that are wider than a register are put into memory by compilers, 20 times as slow;
         and so are those of half a register by gcc, where they are small integers.
         """
-        values = [e for one in self.nest.nests for e in one.exprs]
+        values = [e for one in self.nest.nests for e in _along(one)]
         lanes = self.target.vector_bytes // max(map(_bytes_of_lane, values), default=4)
         longest = max((a.size for one in self.nest.nests for a in one.axes), default=1)
         return min(lanes, max(self.target.vector_bytes // 4, 1 << longest.bit_length() - 1))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from tinyml.dtype import DType, bool_, int32, uint8, uint16, uint32, uint64
+from tinyml.dtype import DType, bool_, int32, int64, uint8, uint16, uint32, uint64
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import resolve_axis, whole
 from tinyml.functional.movement import pad_axis, part
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 COUNTED = 1024  # the longest axis that is sorted by comparing every pair
+SORTED = 128  # the longest one that is sorted for its first few
 DIGIT = 4  # bits of a key that one pass looks at
 KINDS = 1 << DIGIT
 BLOCK = 64  # elements that are compared with each other for places among equal digits
 FEW = 4  # a selection of less than one in so many is no sort
 
+_SIGNED = {uint32: int32, uint64: int64}
 _BITS: dict[int, DType] = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
 
 
@@ -72,9 +74,16 @@ def _earlier(key: Tensor) -> Tensor:
     return key._arange(n) < key._arange(n).reshape((n, 1))
 
 
-def _by_counting(key: Tensor) -> Tensor:
+def _by_counting(key: Tensor, spare: bool) -> Tensor:
+    """`spare`: no key is the greatest number, so that one more can be added to each."""
+    earlier = _earlier(key)
+    if spare:  # processors compare signed numbers
+        dtype = _SIGNED[key.dtype]
+        key = (key ^ (1 << (8 * dtype.itemsize - 1))).bitcast(dtype)
     mine, other = key.unsqueeze(-1), key.unsqueeze(-2)
-    return _inverse(_count((other < mine) | ((other == mine) & _earlier(key))))
+    if spare:
+        return _inverse(_count(other < mine + earlier.cast(key.dtype)))
+    return _inverse(_count((other < mine) | ((other == mine) & earlier)))
 
 
 def _by_digits(key: Tensor) -> Tensor:
@@ -114,8 +123,10 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     key = _keys(x.detach(), descending).transpose(dim, -1)
     if not key.numel():
         return x._full(x.shape, 0, int32)
-    sorting = _by_counting if key.shape[-1] <= COUNTED else _by_digits
-    return sorting(key).transpose(dim, -1)
+    if key.shape[-1] > COUNTED:
+        return _by_digits(key).transpose(dim, -1)
+    whole_nan = x.dtype.is_half  # on a card all of its bits are set
+    return _by_counting(key, x.dtype.is_float and not whole_nan).transpose(dim, -1)
 
 
 @composition
@@ -137,7 +148,7 @@ def topk(
     n = x.shape[dim] if x.ndim else 1
     if k < 0 or k > n:
         raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
-    if n <= COUNTED or k * FEW > n or not k * prod(x.shape):
+    if n <= SORTED or k * FEW > n or not k * prod(x.shape):
         values, order = sort(x, dim, largest)
         return part(values, dim, 0, k), part(order, dim, 0, k)
     key = _keys(x.detach(), largest).transpose(dim, -1).contiguous()
