@@ -327,7 +327,7 @@ def cross_entropy() -> Made:
     return [real(64, 10).cross_entropy(whole(10, 64))]
 
 
-@expression(3, "zeros; what the labels add to them by index; the softmax of the row, minus that")
+@expression(1, "the softmax of the row, less what is 0 but where the label picks")
 def cross_entropy_backward() -> Made:
     x = real(64, 10, requires_grad=True)
     return x.cross_entropy(whole(10, 64)).gradient(x)

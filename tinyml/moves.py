@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, windows
+from tinyml.dtype import int32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.mlops import Function, Grads, folded, product_of_others, zeros_apart
 from tinyml.ops import Op
@@ -168,8 +169,13 @@ class Gather(Function):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x, index, *known = self.inputs
+        none = [None for _ in (index, *known)]
+        if index.shape[self.axis] == 1:  # each row picks one: nothing is added up, or stored
+            places = x._arange(x.shape[self.axis])
+            places = places.reshape((-1, *(1 for _ in x.shape[self.axis + 1 :])))
+            return (places == index.cast(int32)).where(grad, 0), *none
         base = x._full(x.shape, 0, grad.dtype)
-        return base._apply(Scatter(self.axis, Op.ADD), index, grad), None, *[None for _ in known]
+        return base._apply(Scatter(self.axis, Op.ADD), index, grad), *none
 
 
 class Found(Gather):

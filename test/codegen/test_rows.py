@@ -108,3 +108,10 @@ def test_rows_are_read_in_whole_vectors_whatever_says_which() -> None:
     index = Tensor(np.arange(5, dtype=np.int64), device="CPU").realize()
     k = kernel_of(Tensor(np.zeros((9, 40), np.float32), device="CPU").realize()[index].lazy)
     assert "lanes i1 8" in opts(k)
+
+
+def test_nor_do_the_labels_of_rows_that_are_folded() -> None:
+    scores = Tensor(np.zeros((5, 40), np.float32), device="CPU").realize()
+    labels = Tensor(np.arange(5, dtype=np.int64), device="CPU").realize()
+    k = kernel_of(scores.cross_entropy(labels, reduction="none").lazy)
+    assert "lanes r0 8" in opts(k)

@@ -59,9 +59,10 @@ def contraction_of(one: Nest) -> Contraction | None:
 
 
 def _along(one: Nest) -> list[Expr]:
-    """What has lanes, if they lie along innermost axes; a contraction may choose others."""
-    inner = {group[-1] for group in one.groups if group}
-    axes = {*one.axes} if contraction_of(one) is not None else inner
+    """What has lanes, if they lie along inner axes as memory does; a product may choose others."""
+    inner = [group[-1] for group in one.groups if group]
+    inner = [a for a in inner if side_by_side(one, a) > 0] or inner
+    axes = {*one.axes} if contraction_of(one) is not None else {*inner}
     return [e for e in one.exprs if not axes.isdisjoint(e.free)]
 
 
