@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from tinyml import Tensor, TinyJit, config, nn, trace
 from tinyml.device import Device
 from tinyml.errors import JitError
+from tinyml.jit.structure import fits, flatten
 
 
 def full(value: float, *shape: int) -> Tensor:
@@ -663,3 +666,16 @@ def test_state_that_was_a_constant_has_memory_after_the_first_call(device: str) 
     for _ in range(4):
         assert step(Tensor([[1.0, 2.0], [5.0, 2.0]])).item() == pytest.approx(0.5, abs=1e-3)
     assert (norm.num_batches_tracked.item(), total.item()) == (4, 40)
+
+
+def test_a_replay_takes_what_has_the_structure_of_the_capture_and_nothing_else() -> None:
+    row, column = Tensor(np.ones((1, 3), np.float32)), Tensor(np.ones((3, 1), np.float32))
+    values = [1, 1.0, True, math.nan, "a", None, (), (1,), [1], {}, {"a": 1}, {"b": 1}]
+    values += [{"a": 1, "b": row}, {"b": row, "a": 1}, np.arange(3), np.arange(3.0), np.arange(4)]
+    values += [row, column, [row, column], [column, row], (row, column), row.int()]
+    for captured, given in product(values, values):
+        tensors: list[Tensor] = []
+        others: list[Tensor] = []
+        structure = flatten(captured, [])
+        assert fits(structure, given, tensors) == (structure == flatten(given, others))
+        assert structure != flatten(given, []) or list(map(id, tensors)) == list(map(id, others))

@@ -23,12 +23,14 @@ from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import size_class
 from tinyml.turn import turn
 
+_ran, _launched = trace.listeners(trace.KernelRan), trace.listeners(trace.Launched)
+
 # ---- one by one ----
 
 
 def execute(call: Call | ReferenceCall, buffers: Sequence[Buffer]) -> None:
     """Issue one call on these buffers."""
-    if trace.wanted(trace.Launched):
+    if _launched:
         trace.emit(trace.Launched(call, tuple(buffers)))
     if isinstance(call, CopyCall):
         _copy(buffers[0], buffers[1])
@@ -36,7 +38,7 @@ def execute(call: Call | ReferenceCall, buffers: Sequence[Buffer]) -> None:
         _interpret_graph(call, buffers)
     elif call.executable is None:
         _interpret(call, buffers)
-    elif trace.wanted(trace.KernelRan):
+    elif _ran:
         seconds = call.executable.launch_timed([b.memory for b in buffers])
         in_use = buffers[0].machine.memory_stats().in_use
         shapes = tuple(shape for shape, _ in call.kernel.slots)
@@ -135,7 +137,7 @@ def native(calls: Sequence[Any], memories: Sequence[Sequence[Any]]) -> NativePla
 
 def watched() -> bool:
     """Whether somebody wants to hear of each launch."""
-    return trace.wanted(trace.KernelRan) or trace.wanted(trace.Launched)
+    return bool(_ran or _launched)
 
 
 class Routine:

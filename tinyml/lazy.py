@@ -251,8 +251,11 @@ def node(
 
 def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
-    leaf = node(Data, shape, dtype, device, (), next(_identities))
-    leaf.readers = Roster()
+    leaf = Data()  # not among the known nodes: nothing asks for it by what it says
+    leaf.shape, leaf.dtype, leaf.device = shape, dtype, device
+    leaf.sources, leaf.arg, leaf.readers = (), next(_identities), Roster()
+    for listener in known.listeners:
+        listener(leaf)
     return leaf
 
 

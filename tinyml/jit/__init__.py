@@ -21,7 +21,7 @@ from tinyml.jit.capture import capture
 from tinyml.jit.record import Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import RESET, Step
-from tinyml.jit.structure import difference, flatten, rebuild
+from tinyml.jit.structure import difference, fits, flatten, rebuild
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor
 from tinyml.turn import turn
@@ -113,18 +113,18 @@ class TinyJit(Generic[_P, _R]):
         if capturing.active or not config.current.jit or config.current.debug_nan:
             return self._function(*bound, *args, **kwargs)
         tensors: list[Tensor] = []
-        arguments = flatten((args, kwargs), tensors)
-        if self._arguments is None:
-            return self._first(lambda: self._function(*bound, *args, **kwargs), arguments)
         with turn:
             if self._step is not None:
-                return self._replay(self._step, arguments, tensors, len(bound))
+                if not fits(self._arguments, (args, kwargs), tensors):
+                    self._complain(flatten((args, kwargs), []), len(bound))
+                return self._replay(self._step, tensors)
+            arguments = flatten((args, kwargs), tensors)
             function = functools.partial(self._function, *bound, *args, **kwargs)
-            return self._capture(function, arguments, tensors)
+            if self._arguments is not None:
+                return self._capture(function, arguments, tensors)
+        return self._first(function, arguments)
 
-    def _replay(self, step: Step, arguments: Any, tensors: list[Tensor], bound: int) -> _R:
-        if arguments != self._arguments:
-            self._complain(arguments, bound)
+    def _replay(self, step: Step, tensors: list[Tensor]) -> _R:
         if Tensor.training != self._training:
             raise JitError(
                 f"Tensor.training was {self._training} when {self._name} was captured, and is "

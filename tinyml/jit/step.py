@@ -196,9 +196,10 @@ class _Runner:
                 for call, slot in self._places[number]:
                     self._plan.rebind(call, slot, address)
 
-    def release(self, number: int) -> None:
-        """The buffer is not ours: hold it no longer. It is bound again before the next run."""
-        self._table[number] = None
+    def release(self, numbers: Iterable[int]) -> None:
+        """Buffers that are not ours: hold them no longer. They are bound before the next run."""
+        for number in numbers:
+            self._table[number] = None
 
     def run(self) -> None:
         """Issue all launches."""
@@ -230,9 +231,11 @@ class Step:
         written = {n for launch in parts.launches for n in launch.writes}
         self._written_arguments = [i for n, i in self._first.items() if n in written]
         self._written_states = [s for s in parts.states if s.written]
+        followed = any(isinstance(r, Fresh) and r.followers for r in parts.results)
+        self._assigns = bool(self._written_arguments or self._written_states or followed)
         self._fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
-        for number in (*self._first, *self._fresh):
-            self._runner.release(number)
+        self._machines = {n: open_device(r.device).machine for n, r in self._fresh.items()}
+        self._runner.release((*self._first, *self._fresh))
         self._bell, self._moment = Bell(), Moment()
         self._states_known()
 
@@ -263,9 +266,10 @@ class Step:
         try:
             runner.run()
         finally:  # of what was written before a fault, too
-            self._moment.now()
-            for i in self._written_arguments:
-                inputs[i]._assigned = self._moment.clock
+            if self._assigns:
+                self._moment.now()
+                for i in self._written_arguments:
+                    inputs[i]._assigned = self._moment.clock
         return self._results(inputs, made)
 
     # -- arguments --
@@ -382,7 +386,7 @@ class Step:
 
     def _allocate(self, number: int) -> Buffer:
         new = self.parts.buffers[number]
-        buffer = Buffer(open_device(new.device).machine, new.size, new.dtype)
+        buffer = Buffer(self._machines[number], new.size, new.dtype)
         self._runner.bind(number, buffer)
         return buffer
 
@@ -404,9 +408,7 @@ class Step:
                     results.append(Tensor._of(realizing.upload(values, dtype, device)))
                 case Fresh():
                     results.append(self._fresh_result(result, leaves, made))
-        for number in self.parts.arguments:
-            if number is not None:
-                self._runner.release(number)
+        self._runner.release(self._first)
         return results
 
     def _fresh_result(
@@ -416,7 +418,7 @@ class Step:
         if leaf is None:
             leaf = leaves[fresh.number] = lazy.data(fresh.shape, fresh.dtype, fresh.device)
             memory[leaf] = made[fresh.number]
-            self._runner.release(fresh.number)
+            self._runner.release((fresh.number,))
             for reference in fresh.followers:
                 if (follower := reference()) is not None:
                     follower.lazy = leaf

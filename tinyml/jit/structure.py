@@ -58,10 +58,12 @@ class _Array:
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self.values = values.copy()
 
+    def equals(self, values: npt.NDArray[Any]) -> bool:
+        """Whether these are the values, of the same dtype."""
+        return self.values.dtype == values.dtype and np.array_equal(self.values, values)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Array) and (
-            self.values.dtype == other.values.dtype and np.array_equal(self.values, other.values)
-        )
+        return isinstance(other, _Array) and self.equals(other.values)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -87,6 +89,37 @@ def flatten(value: Any, tensors: list[Tensor], in_order: bool = False) -> Any:
     if isinstance(value, np.ndarray):
         return ValuePart(np.ndarray, _Array(value))
     return ValuePart(type(value), value)
+
+
+def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
+    """Whether `value` has this structure; its tensors are added to `tensors`.
+
+    As flatten(value) == structure says it, in the time of a replay.
+    """
+    kind = type(structure)
+    if kind is TensorPart:
+        if not isinstance(value, Tensor):
+            return False
+        tensors.append(value)
+        node = value.lazy
+        return bool(structure == (node.shape, node.dtype, node.device))
+    own, parts = structure
+    if kind is ValuePart:
+        if own is np.ndarray:
+            return isinstance(value, np.ndarray) and parts.equals(value)
+        return type(value) is own and (value is parts or bool(value == parts))
+    if kind is DictPart:
+        if not isinstance(value, dict) or len(value) != len(own):
+            return False
+        value = [value[key] for key in own if key in value]
+    elif type(value) is not own:
+        return False
+    if len(value) != len(parts):
+        return False
+    for part, one in zip(parts, value, strict=True):  # noqa: SIM110  all() takes twice as long
+        if not fits(part, one, tensors):
+            return False
+    return True
 
 
 def rebuild(structure: Any, tensors: Iterator[Tensor]) -> Any:

@@ -21,6 +21,7 @@ from tinyml.turn import short_lock
 ALIGNMENT = _LINE = 64  # bytes of a cache line, and of the widest vector
 _HUGE = 2 << 20  # bytes of a huge page
 _ADVISE_HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
+_listening = trace.listeners(trace.Allocated)
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, of version 1
 
 
@@ -71,7 +72,7 @@ class Blocks:
                 address = self._new(nbytes, size)
             self._in_use += size
             self._peak = max(self._peak, self._in_use)
-        if trace.wanted(trace.Allocated):
+        if _listening:
             trace.emit(trace.Allocated(self.device, nbytes, self._in_use))
         return address
 
