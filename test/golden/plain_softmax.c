@@ -42,8 +42,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
   p = p * t + 1.6666665459e-1f;
   p = p * t + 5.0000001201e-1f;
 
-  const f32x4 s = 1.0f + t, rest = t - (s - 1.0f);
-  return scale_f32x4(p * (t * t) + rest + s, shifted);
+  return scale_f32x4(p * (t * t) + t + 1.0f, shifted);
 }
 
 // max_sum_neg_add_64x256_r256
@@ -56,7 +55,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_ca52813f(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_f175a93f(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

@@ -106,10 +106,8 @@ def _exp_parts(start: str) -> str:
     return _EXP_PARTS.replace("START", start)
 
 
-# s + rest is 1 + t without its rounding
 _EXP = f"""static inline F32 exp_F32(F32 x) {{{_exp_parts("clamp_F32(x, -176.1f, 89.0f)")}
-  const F32 s = 1.0f + t, rest = t - (s - 1.0f);
-  return scale_F32(p * (t * t) + rest + s, shifted);
+  return scale_F32(p * (t * t) + t + 1.0f, shifted);
 }}
 """
 
