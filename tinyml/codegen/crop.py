@@ -172,12 +172,15 @@ def steps(
 ) -> Begin:
     """The loop over steps of tiles, without those that leave all of them as they are.
 
-    `filled` are the tiles of one step, of which they may read theirs.
+    `filled` are the tiles of one step, of which they may read theirs. What is read of a tile
+    that is filled further inside may change at any step.
     """
     made = {tile.name: tile.value for tile in filled}
     values = [tile.value for tile in tiles]
     values = [made.get(v.name, v) if isinstance(v, Stored) else v for v in values]
     folds = [e for e in toposort(values) if isinstance(e, Fold)]
+    if not folds or any(isinstance(v, Stored) for v in values):
+        return Begin(over, (), ())
     first, *others = [begin(over, needed([f]), known, fixed, 2) for f in folds]
     return Begin(
         over,
