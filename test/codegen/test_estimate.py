@@ -67,3 +67,10 @@ def test_a_factor_that_jumps_is_packed_if_it_is_read_often(jump: float):
 def test_tiles_fit_a_stack(shape: tuple[int, int, int]):
     made = linearize(choose(plain(*shape), ONE)[1], vectors=True)
     assert sum(local.size * local.dtype.itemsize for local in made.locals) <= 2 << 20
+
+
+def test_few_rows_pass_over_a_matrix_as_it_lies():
+    """In long runs of each of a few rows: lines of many pages in turn would be waited for."""
+    opts = chosen(4, 1024, 4096)
+    assert of(opts, OptKind.BLOCK, "r0") == [8]
+    assert OptKind.STAGE not in [opt.kind for opt in opts]

@@ -17,7 +17,7 @@ from math import prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.change import CONDITIONS, STORES
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
-from tinyml.codegen.estimate import CLOSEST, NEAR, PAGE, Factor, Product, Tiling
+from tinyml.codegen.estimate import CLOSEST, NEAR, PAGE, RUNS, Factor, Product, Tiling
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Nest
@@ -119,8 +119,10 @@ def _tiling(
         target=chooser.target,
     )
     heavy = _work_after(one, fold) > HEAVY and sides.kept.size >= 2 * height
-    proposals = [] if heavy else [*plain(product, width, height)]
-    proposals += _blocked(product, fold, width, height, heavy)
+    proposals = [*_blocked(product, fold, width, height, heavy)]
+    if not (heavy and proposals):
+        runs = _runs(product, fold, width, height)
+        proposals = [*plain(product, width, height), *proposals, *runs]
     inner = depth // fold.axes[0].size
     cycles = [product.cycles(t, inner * t.step or depth) for t in proposals]
     return next(t for t, n in zip(proposals, cycles, strict=True) if n <= NEARLY * min(cycles))
@@ -164,6 +166,18 @@ def _blocked(
                 if product.others * parts * some > 1 and (step or repacks):
                     panels = -(-product.panels // some)
                     yield Tiling(width, height, panels, piece, step, repacks=repacks)
+
+
+def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
+    """Few rows pass over a few elements of all columns in turn: memory is read in long runs."""
+    size, few = fold.axes[0].size, product.rows < 2 * tile_height(product.target)
+    if not few or product.scattered or not product.columns.jump or len(fold.axes) > 1:
+        return
+    even = (n for n in range(RUNS // 2, RUNS + 1) if size % n == 0)
+    step = next((n for n in even if is_grouped(size // n, [fold])), 0)
+    for some in _parts(product.panels) if step else ():
+        if product.others * some > 1:
+            yield Tiling(width, height, -(-product.panels // some), 0, step, packs=False)
 
 
 def _parts(whole: int, by: int = 2) -> Iterator[int]:
@@ -222,6 +236,8 @@ def _apply(
         chooser.apply(OptKind.PAD, depth, tiling.step)
     if tiling.piece:
         chooser.apply(OptKind.PAD if blocked else OptKind.PEEL, kept, tiling.piece)
+    elif tiling.step:
+        chooser.apply(OptKind.PAD, kept, tiling.height)
     chooser.apply(OptKind.LANES, lane, lanes)
     if tiling.vectors > 1:
         chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
@@ -243,11 +259,13 @@ def _apply(
 def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
     """Copy what is read again to tiles, before a piece of work or each step of the fold."""
     grid = chooser.nest.grid(chooser.one(number))
-    if not grid or sides.packed is None or not tiling.packs:
+    if not grid or sides.packed is None:
         return
     after = grid[-1].name
     if tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step):
         after = depth.name
+    if not tiling.packs:
+        return
     chooser.apply(OptKind.STAGE, after, slot=sides.packed.slot)
     if tiling.repacks and sides.other is not None:
         chooser.apply(OptKind.STAGE, after, slot=sides.other.slot)

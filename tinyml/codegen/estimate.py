@@ -34,6 +34,10 @@ ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
 JUMP = 4  # cycles that a step of the fold takes to what the closest cache has lost
 PAGE = 4096  # bytes
+LONG = 1024  # bytes side by side that memory delivers as fast as any more
+REACH = 8 << 20  # bytes whose pages a processor knows where to find
+TORN = 2  # times more that it takes for single lines, each of another page
+RUNS = 16  # that a processor follows at a time: so many jump to and fro for nothing
 NEAR = 0.4  # of a jump, if it stays within a page
 HELD = 2 << 20  # bytes of tiles at most: they lie on a stack
 SHARED = 16_000  # cycles of work for which another thread is woken
@@ -90,12 +94,14 @@ class Product:
         factor = self.others * self.rows * self.depth  # elements
         copied = self.others * self.panels * t.vectors * self.depth * pieces  # vectors
 
+        run = t.vectors * vector * (t.panels if t.packs or depth <= RUNS else 1)
+        torn = TORN * self.columns.jump * max(0, 1 - run / LONG) * (self.nbytes > REACH)
         each = (lanes if self.scattered else COPIED) if t.packs else 0
-        computing = tiles * (depth * self._step(t) + 2 * sums + BEGUN) + copied * each
+        computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN) + copied * each
         read = factor * self.itemsize
-        fetched = [  # bytes, and among how many they are read again
+        fetched: list[tuple[float, int]] = [  # bytes, and among how many they are read again
             (tiles * panel, 2 * packed if t.panels > 1 else panel),
-            (read + copied * vector, self.nbytes),
+            (read + copied * vector * (1 + torn), self.nbytes),
             ((blocks - 1) * read, slab + packed),
         ]
         if t.repacks:
@@ -107,7 +113,7 @@ class Product:
         both = self._together(computing, fetched)
         return self._shared(both, self.others * pieces * blocks, t.vectors)
 
-    def _step(self, t: Tiling) -> float:
+    def _step(self, t: Tiling, depth: int) -> float:
         """Cycles of a register tile for one element of the fold."""
         sums, loaded = t.vectors * t.height, t.vectors + t.height
         step = max(sums / PORTS, loaded / PORTS, WAIT)
@@ -115,7 +121,7 @@ class Product:
             spread = self.other.work + SPREAD if self.other.work else 0
             step += spread * t.height + self.other.jump * JUMP
         if not t.packs:
-            step += self.columns.work * t.vectors + self.columns.jump * JUMP
+            step += self.columns.work * t.vectors + self.columns.jump * JUMP * (depth > RUNS)
         return step
 
     def _shared(self, cycles: float, count: int, vectors: int) -> float:
