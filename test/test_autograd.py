@@ -244,7 +244,7 @@ def test_versions_are_forgotten_with_the_graph() -> None:
         y.assign(y.detach())
         assert not y._past
         sizes.append(len(lazy.known))
-    assert sizes[-1] == sizes[2]
+    assert sizes[-1] <= sizes[2]  # fewer, if what others left is collected meanwhile
 
 
 def test_memory_stays_flat_without_the_garbage_collector() -> None:
@@ -264,7 +264,7 @@ def test_memory_stays_flat_without_the_garbage_collector() -> None:
             sizes.append(len(lazy.known))
     finally:
         gc.enable()
-    assert sizes[-1] == sizes[10]
+    assert sizes[-1] <= sizes[10]
 
 
 def test_gradients_of_operands_that_broadcast_have_their_shapes() -> None:

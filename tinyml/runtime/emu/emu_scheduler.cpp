@@ -367,12 +367,23 @@ void reserve_stacks() {
   stacks = static_cast<char *>(memory);
 }
 
+// Each guard page is a mapping more, of which a process has some 65,000 and each unit its own
+// stacks: none stays behind a launch.
+struct Stacks {
+  ~Stacks() {
+    if (stacks) munmap(stacks, STACK_BYTES * MAX_THREADS);
+    stacks = nullptr;
+    memset(guarded, 0, sizeof guarded);
+  }
+};
+
 }  // namespace
 
 // ------------------------------------------------------------------ what kernels and hosts call
 
 const char *run(Launch &launch, Body body, unsigned char *static_shared, size_t static_bytes) {
   FaultHandler handler;
+  Stacks of_this_launch;
   fault_address = nullptr;
   if (sigsetjmp(escape, 1)) {
     launch.fault = const_cast<void *>(fault_address);
