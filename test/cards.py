@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import stages
 
@@ -41,6 +42,23 @@ def on_emu(program: Program, order: ThreadOrder) -> stages.Runner:
     return run
 
 
+def launched(
+    machine: EmuMachine, p: Program, output: stages.Array, *inputs: stages.Array
+) -> stages.Array:
+    """Launch `p` on an output buffer and inputs; the output's initial content goes in as well."""
+    arrays = [output, *inputs]
+    memories = [machine.allocate(array.nbytes) for array in arrays]
+    for memory, array in zip(memories, arrays, strict=True):
+        machine.copy_in(memory, array)
+    (executable,) = machine.load([p])
+    executable.launch(memories)
+    result = np.empty_like(output)
+    machine.copy_out(result, memories[0])
+    for memory, array in zip(memories, arrays, strict=True):
+        machine.free(memory, array.nbytes)
+    return result
+
+
 @functools.cache
 def tools() -> nvcc.Toolchain:
     return nvcc.find()
@@ -61,7 +79,8 @@ def instructions(cubin: Path) -> Counter[str]:
     """How many there are of each, by cuobjdump; skips where there is none."""
     found = next(_dumpers(), None)
     if found is None:
-        pytest.skip("no cuobjdump with nvdisasm: pip install nvidia-cuda-cuobjdump nvidia-nvdisasm")
+        packages = "nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        pytest.skip(f"no cuobjdump with nvdisasm: pip install {packages}")
     path = os.pathsep.join([str(found.parent), os.environ["PATH"]])
     done = subprocess.run(
         [found, "-sass", cubin], capture_output=True, text=True, check=True, env={"PATH": path}

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cards import launched
 
-import tinyml.runtime
-from tinyml.cache import DiskCache
+import tinyml
 from tinyml.codegen.cuda_text import FRAGMENTS
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
@@ -44,43 +44,13 @@ def program(
     return Program(name, Language.CUDA, source=source, slots=slots, grid=grid, block=block, **more)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return DiskCache(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(params=ThreadOrder, ids=lambda order: order.name.lower())
-def emu(request, cache):
-    return EmuMachine(cache, request.param)
-
-
-@pytest.fixture
-def forward(cache):
-    return EmuMachine(cache)
-
-
-def run(machine: EmuMachine, p: Program, output: Array, *inputs: Array) -> Array:
-    """Launch `p` on an output buffer and inputs; the output's initial content goes in as well."""
-    arrays = [output, *inputs]
-    memories = [machine.allocate(array.nbytes) for array in arrays]
-    for memory, array in zip(memories, arrays, strict=True):
-        machine.copy_in(memory, array)
-    (executable,) = machine.load([p])
-    executable.launch(memories)
-    result = np.empty_like(output)
-    machine.copy_out(result, memories[0])
-    for memory, array in zip(memories, arrays, strict=True):
-        machine.free(memory, array.nbytes)
-    return result
-
-
 def floats(*shape: int) -> Array:
     return np.random.default_rng(len(shape)).standard_normal(shape, dtype=np.float32)
 
 
 def failure(machine: EmuMachine, p: Program, *arrays: Array) -> str:
     with pytest.raises(KernelError) as caught:
-        run(machine, p, *arrays)
+        launched(machine, p, *arrays)
     return str(caught.value)
 
 
@@ -97,7 +67,7 @@ ADD = program(
 
 def test_elementwise(emu):
     a, b = floats(1000), floats(1000) + 1
-    np.testing.assert_array_equal(run(emu, ADD, np.empty_like(a), a, b), a + b)
+    np.testing.assert_array_equal(launched(emu, ADD, np.empty_like(a), a, b), a + b)
 
 
 def test_float4(emu):
@@ -111,7 +81,7 @@ float4 v = *reinterpret_cast<const float4*>(a + 4 * i);
     )
     a = floats(64, 4)
     expected = a * np.array([2, 3, 4, 5], np.float32)
-    np.testing.assert_array_equal(run(emu, p, np.empty_like(a), a), expected)
+    np.testing.assert_array_equal(launched(emu, p, np.empty_like(a), a), expected)
 
 
 TILED = """__shared__ float left[16][17], right[16][17];
@@ -132,7 +102,9 @@ MATRICES = "float* __restrict__ out, const float* __restrict__ a, const float* _
 def test_matmul_through_shared_memory(emu):
     p = program("matmul", MATRICES, TILED, grid=16, block=(16, 16, 1))
     a, b = floats(64, 64), floats(64, 64).T.copy()
-    np.testing.assert_allclose(run(emu, p, np.empty_like(a), a, b), a @ b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        launched(emu, p, np.empty_like(a), a, b), a @ b, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_reduction_by_shuffles_shared_memory_and_atomics(emu):
@@ -149,7 +121,7 @@ if (threadIdx.x == 0) atomicAdd(out, partial[0] + partial[1] + partial[2] + part
         block=(128, 1, 1),
     )
     a = floats(640)
-    result = run(emu, p, np.zeros(1), a)
+    result = launched(emu, p, np.zeros(1), a)
     np.testing.assert_allclose(result, a.astype(np.float64).sum())
 
 
@@ -170,7 +142,7 @@ out[128 + threadIdx.x] = __shfl_down_sync(0xffffffffu, mine, 4, 8);""",
     down, up = np.where(lane + 4 < 32, lane + 4, lane), np.where(lane >= 4, lane - 4, lane)
     segment = np.where(lane % 8 + 4 < 8, lane + 4, lane)
     expected = np.stack([np.full(32, 5), lane ^ 3, down, up, segment])
-    np.testing.assert_array_equal(run(forward, p, np.empty((5, 32), storage)), expected)
+    np.testing.assert_array_equal(launched(forward, p, np.empty((5, 32), storage)), expected)
 
 
 def test_votes(forward):
@@ -183,7 +155,7 @@ out[32 + threadIdx.x] = __any_sync(0xffffffffu, threadIdx.x == 7)
     )
     ballot = sum(1 << lane for lane in range(0, 32, 3))
     expected = np.repeat(np.array([[ballot], [1]], np.uint32), 32, axis=1)
-    np.testing.assert_array_equal(run(forward, p, np.empty((2, 32), np.uint32)), expected)
+    np.testing.assert_array_equal(launched(forward, p, np.empty((2, 32), np.uint32)), expected)
 
 
 @pytest.mark.parametrize("kind", ["int", "unsigned", "unsigned long long", "float", "double"])
@@ -192,7 +164,7 @@ def test_atomic_add(emu, kind):
     name = f"count_{kind.replace(' ', '_')}"
     p = program(name, f"{kind}* out", f"atomicAdd(out + threadIdx.x % 3, ({kind})2);", grid=4)
     out = np.zeros(3, storage.get(kind, np.uint64))
-    np.testing.assert_array_equal(run(emu, p, out), [2 * 4 * 11, 2 * 4 * 11, 2 * 4 * 10])
+    np.testing.assert_array_equal(launched(emu, p, out), [2 * 4 * 11, 2 * 4 * 11, 2 * 4 * 10])
 
 
 def test_kernels_of_one_unit_have_their_own_shared_memory(forward):
@@ -223,7 +195,7 @@ for (int i = threadIdx.x; i < 20000; i += 256) out[i] = row[19999 - i];""",
         shared=80000,
     )
     a = floats(20000)
-    np.testing.assert_array_equal(run(emu, p, np.empty_like(a), a), a[::-1])
+    np.testing.assert_array_equal(launched(emu, p, np.empty_like(a), a), a[::-1])
 
 
 def all_halves() -> Array:
@@ -240,7 +212,7 @@ def test_every_half_becomes_the_right_float(forward):
         prelude=(HALF,),
     )
     halves = all_halves().view(np.float16)
-    result = run(forward, p, np.empty(1 << 16, np.float32), halves)
+    result = launched(forward, p, np.empty(1 << 16, np.float32), halves)
     np.testing.assert_array_equal(result, halves.astype(np.float32))
 
 
@@ -271,7 +243,7 @@ def test_rounding_to_16_bits(forward, kind, wide):
         block=(256, 1, 1),
         prelude=(HALF, BFLOAT16),
     )
-    bits = run(forward, p, np.empty(values.size, np.uint16), values)
+    bits = launched(forward, p, np.empty(values.size, np.uint16), values)
     if kind == "__half":
         expected = values.astype(np.float16)
         np.testing.assert_array_equal(bits.view(np.float16), expected)
@@ -292,7 +264,7 @@ atomicAdd(out + 32, a[i]);""",
     )
     a, b = floats(32).astype(np.float16), floats(32)
     out, wide = np.zeros(33, np.float16), np.empty(32, np.float32)
-    result = run(forward, p, out, a, bfloat16_bits(b), wide)
+    result = launched(forward, p, out, a, bfloat16_bits(b), wide)
     np.testing.assert_array_equal(result[:32], a * a + a)
     assert result[32] == sum(a.tolist(), np.float16(0))
 
@@ -309,7 +281,7 @@ def test_math_functions(forward):
     body = "\n".join(["float x = a[threadIdx.x];", *lines])
     p = program("mathematics", "float* out, const float* a", body)
     x = np.abs(floats(32)) + 0.1
-    result = run(forward, p, np.empty((len(MATHEMATICS), 32), np.float32), x)
+    result = launched(forward, p, np.empty((len(MATHEMATICS), 32), np.float32), x)
     expected = [np.exp(x), np.exp2(x), np.log(x), np.log2(x), np.sin(x), np.cos(x), np.tanh(x)]
     np.testing.assert_allclose(result[:7], expected, rtol=2e-6)
     np.testing.assert_allclose(result[8:12], [x**0.5, np.trunc(x), np.floor(x), x**-0.5], 2e-6)
@@ -328,7 +300,7 @@ def test_a_wide_multiplication_for_random_numbers(forward):
     wide = a.astype(np.uint64)
     rotated = (wide << 7 | wide >> 25) & 0xFFFFFFFF
     expected = (wide * 0xD2511F53 >> 32) ^ rotated
-    np.testing.assert_array_equal(run(forward, p, np.empty_like(a), a), expected)
+    np.testing.assert_array_equal(launched(forward, p, np.empty_like(a), a), expected)
 
 
 # ---------------------------------------------------------------- fragments
@@ -369,7 +341,7 @@ def test_tensor_core_fragments(emu, kind, transposed):
         a, b = bfloat16_values(bits_a), bfloat16_values(bits_b)
     stored = bits_b if transposed else np.ascontiguousarray(bits_b.T)
     p = fragments_program(kind, transposed)
-    result = run(emu, p, np.empty((16, 8), np.float32), bits_a, stored)
+    result = launched(emu, p, np.empty((16, 8), np.float32), bits_a, stored)
     np.testing.assert_allclose(result, a @ b + 0.5, rtol=1e-5, atol=1e-5)
 
 
@@ -387,7 +359,9 @@ def test_tf32_fragments(forward):
         "mma_tf32", "float* out, const unsigned* a, const unsigned* b", TF32, prelude=(FRAGMENTS,)
     )
     a, b = floats(16, 8), floats(8, 8)
-    result = run(forward, p, np.empty((16, 8), np.float32), a.view(np.uint32), b.view(np.uint32))
+    result = launched(
+        forward, p, np.empty((16, 8), np.float32), a.view(np.uint32), b.view(np.uint32)
+    )
     np.testing.assert_allclose(result, a @ b, rtol=1e-2, atol=1e-2)
     assert np.abs(result - a @ b).max() > 1e-6  # it has fewer bits than float32
 
@@ -411,12 +385,12 @@ def pipeline(wait: str) -> Program:
 
 def test_asynchronous_copies_arrive_when_waited_for(emu):
     a = floats(256)
-    whole = run(emu, pipeline("tinyml_cp_async_wait<0>();"), np.empty_like(a), a)
+    whole = launched(emu, pipeline("tinyml_cp_async_wait<0>();"), np.empty_like(a), a)
     np.testing.assert_array_equal(whole, np.where(np.arange(256) < 192, a, 0))
-    first = run(emu, pipeline("tinyml_cp_async_wait<1>();"), np.empty_like(a), a)
+    first = launched(emu, pipeline("tinyml_cp_async_wait<1>();"), np.empty_like(a), a)
     np.testing.assert_array_equal(first[:128], a[:128])
     assert np.isnan(first[128:]).all()
-    assert np.isnan(run(emu, pipeline(""), np.empty_like(a), a)).all()
+    assert np.isnan(launched(emu, pipeline(""), np.empty_like(a), a)).all()
 
 
 # ---------------------------------------------------------------- it notices
@@ -431,7 +405,7 @@ row[threadIdx.x] = threadIdx.x;
 out[threadIdx.x] = row[(threadIdx.x + 37) % 256];""",
         block=(256, 1, 1),
     )
-    result = run(emu, p, np.empty(256, np.float32))
+    result = launched(emu, p, np.empty(256, np.float32))
     assert not np.array_equal(result, (np.arange(256) + 37) % 256)
 
 
@@ -447,10 +421,10 @@ out[threadIdx.x] = row[threadIdx.x + 1];""",
         block=(64, 1, 1),
     )
     expected = np.arange(1, 65, dtype=np.float32)
-    lucky = run(EmuMachine(cache), p, np.empty(64, np.float32))
+    lucky = launched(EmuMachine(cache), p, np.empty(64, np.float32))
     np.testing.assert_array_equal(lucky, expected)
     for order in (ThreadOrder.BACKWARD, ThreadOrder.SHUFFLED):
-        result = run(EmuMachine(cache, order), p, np.empty(64, np.float32))
+        result = launched(EmuMachine(cache, order), p, np.empty(64, np.float32))
         assert not np.array_equal(result, expected)
 
 
@@ -616,11 +590,13 @@ def test_a_plan_runs_its_calls_in_order(forward):
 
 
 def test_faults_outside_a_kernel_stay_fatal(tmp_path):
+    here = str(Path(__file__).parent)
     script = f"""
 import ctypes, sys
-sys.path[:0] = {[str(Path(tinyml.runtime.__file__).parents[2]), str(Path(__file__).parent)]}
+sys.path[:0] = {[str(Path(tinyml.__file__).parents[1]), here, str(Path(here).parent)]}
 from pathlib import Path
-from test_emu import ADD, DiskCache, EmuMachine
+from test_emu import ADD, EmuMachine
+from tinyml.cache import DiskCache
 machine = EmuMachine(DiskCache(Path({str(tmp_path)!r})))
 memory = machine.allocate(4000)
 machine.load([ADD])[0].launch([memory] * 3)
@@ -637,5 +613,5 @@ def grid_sizes() -> Sequence[int]:
 @pytest.mark.parametrize("blocks", grid_sizes())
 def test_every_block_runs_once(emu, blocks):
     p = program(f"blocks_{blocks}", "int* out", "out[blockIdx.x] += 1;", blocks, (1, 1, 1))
-    result = run(emu, p, np.zeros(blocks, np.int32))
+    result = launched(emu, p, np.zeros(blocks, np.int32))
     np.testing.assert_array_equal(result, 1)

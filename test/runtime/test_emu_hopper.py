@@ -8,32 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cards import launched
 
-from tinyml.cache import DiskCache
 from tinyml.codegen.cuda_text import HOPPER
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import KernelError
 from tinyml.program import Box, Language, Program
-from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 Array = npt.NDArray[Any]
 HALVES = ("#include <cuda_fp16.h>", "#include <cuda_bf16.h>", HOPPER)
 KB = 1024
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return DiskCache(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(params=ThreadOrder, ids=lambda order: order.name.lower())
-def emu(request, cache):
-    return EmuMachine(cache, request.param)
-
-
-@pytest.fixture
-def forward(cache):
-    return EmuMachine(cache)
 
 
 def program(body: str, slots: int, boxes: tuple[Box, ...] = (), **more: Any) -> Program:
@@ -49,19 +33,6 @@ int t = threadIdx.x;
 }}"""
     more.setdefault("block", (128, 1, 1))
     return Program(name, Language.CUDA, HALVES, source, slots, shared=128 * KB, boxes=boxes, **more)
-
-
-def run(machine: EmuMachine, p: Program, shape: tuple[int, ...], *inputs: Array) -> Array:
-    """What `p` puts into its first buffer, of floats."""
-    out = np.zeros(shape, np.float32)
-    memories = [machine.allocate(array.nbytes) for array in (out, *inputs)]
-    for memory, array in zip(memories, (out, *inputs), strict=True):
-        machine.copy_in(memory, array)
-    machine.load([p])[0].launch(memories)
-    machine.copy_out(out, memories[0])
-    for memory, array in zip(memories, (out, *inputs), strict=True):
-        machine.free(memory, array.nbytes)
-    return out
 
 
 def halves(kind: str, *shape: int) -> tuple[Array, Array]:
@@ -124,7 +95,9 @@ def test_products_of_a_warpgroup(emu, columns, kind, crosswise):
     (a_bits, a), (b_bits, b) = halves(kind, 64, 64), halves(kind, columns, 64)
     pairs = zip((a_bits, b_bits), crosswise, strict=True)
     given = [np.ascontiguousarray(x.T) if c else x for x, c in pairs]
-    result = run(emu, product(columns, kind, crosswise), (64, columns), *given)
+    result = launched(
+        emu, product(columns, kind, crosswise), np.zeros((64, columns), np.float32), *given
+    )
     np.testing.assert_allclose(result, a @ b.T + 0.5, rtol=1e-4, atol=1e-4)
 
 
@@ -140,7 +113,7 @@ def test_a_mistake_with_products_is_noticed(forward, old, new, why):
     p = product(64, "f16", (False, False), PRODUCT.replace(old, new))
     bits = halves("f16", 64, 64)[0]
     with pytest.raises(KernelError, match=why):
-        run(forward, p, (64, 64), bits, bits)
+        launched(forward, p, np.zeros((64, 64), np.float32), bits, bits)
 
 
 def test_copies_that_no_fence_is_behind_are_noticed(forward):
@@ -148,7 +121,13 @@ def test_copies_that_no_fence_is_behind_are_noticed(forward):
     text = copied + "tinyml_cp_async_wait<0>();" + PRODUCT.replace("tinyml_fence_async();", "")
     bits = halves("f16", 64, 64)[0]
     with pytest.raises(KernelError, match="no fence is behind"):
-        run(forward, product(64, "f16", (False, False), text), (64, 64), bits, bits)
+        launched(
+            forward,
+            product(64, "f16", (False, False), text),
+            np.zeros((64, 64), np.float32),
+            bits,
+            bits,
+        )
 
 
 # ---------------------------------------------------------------- copies of boxes
@@ -170,7 +149,7 @@ BOX = Box(1, 2, 4, (70, 18, 2), (160, 160 * 20), (64, 16))
 def test_a_box_is_copied_with_zeros_around_it(emu):
     """Of an array that begins two elements into the slot; 80 elements are between its lines."""
     given = np.arange(1, 2 * 20 * 80 + 3, dtype=np.uint16)
-    result = run(emu, program(COPY, 2, (BOX,)), (16, 64), given)
+    result = launched(emu, program(COPY, 2, (BOX,)), np.zeros((16, 64), np.float32), given)
     array = given[2:].reshape(2, 20, 80)[1, :18, :70]
     expected = np.zeros((16, 64))
     expected[:13, 3:] = array[5:, :61]
@@ -186,7 +165,12 @@ def test_a_copy_that_nobody_waits_for_shows(forward):
     ):
         line = next(line for line in COPY.splitlines() if old in line)
         with pytest.raises(KernelError, match=why):
-            run(forward, program(COPY.replace(line, ""), 2, (BOX,)), (16, 64), given)
+            launched(
+                forward,
+                program(COPY.replace(line, ""), 2, (BOX,)),
+                np.zeros((16, 64), np.float32),
+                given,
+            )
 
 
 # One thread brings values, the others take them: two places, seven steps.
@@ -226,10 +210,10 @@ def ring_sums() -> Array:
 
 def test_a_warp_that_brings_and_others_that_take(emu):
     p = program(RING.replace("EMPTY", EMPTY), 1)
-    np.testing.assert_array_equal(run(emu, p, (96,)), ring_sums())
+    np.testing.assert_array_equal(launched(emu, p, np.zeros(96, np.float32)), ring_sums())
 
 
 def test_who_does_not_wait_for_takers_is_noticed(forward):
     """Phases pass that nobody has seen."""
     with pytest.raises(KernelError, match="dead-lock"):
-        run(forward, program(RING.replace("EMPTY", ""), 1), (96,))
+        launched(forward, program(RING.replace("EMPTY", ""), 1), np.zeros(96, np.float32))

@@ -45,7 +45,7 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
         _fill(chooser, tile, lanes)
     row = chooser.row(number, inner)
     if row is not None and row.size > 1:
-        chooser.apply(OptKind.UNROLL, inner, min(_height(chooser), row.size))
+        chooser.apply(OptKind.UNROLL, inner, min(chooser.target.tile_height, row.size))
     _pack(chooser, number)
     return True
 
@@ -57,10 +57,6 @@ def _factors(fold: Fold) -> tuple[Expr, ...]:
     return body.operands
 
 
-def _height(chooser: Chooser) -> int:
-    return 6 if chooser.target.vector_registers == 16 else 12
-
-
 def _blocks(chooser: Chooser, found: Contraction, kept: Axis, others: set[Axis]) -> str:
     """Divide the rows into pieces of work, and these into blocks: the axis that walks a block."""
     row = 4 * max(a.size for a in found.fold.axes)
@@ -69,7 +65,9 @@ def _blocks(chooser: Chooser, found: Contraction, kept: Axis, others: set[Axis])
         return kept.name
     most = min(most, -(-kept.size // 2))
     block = next((n for n in range(most, most // 2, -1) if kept.size % n == 0), 0)
-    block = block or max(most // _height(chooser), 1) * min(_height(chooser), most)
+    block = block or max(most // chooser.target.tile_height, 1) * min(
+        chooser.target.tile_height, most
+    )
     if others:  # else what is peeled would have nothing around it; surplus rows are masked
         chooser.apply(OptKind.PEEL, kept, block)
     count = kept.size // block if others else -(-kept.size // block)
@@ -108,7 +106,7 @@ def _fill(chooser: Chooser, tile: Tile, lanes: int) -> None:
     if folded:
         for axis in tile.axes:
             if axis is not longest and axis.size > 1:
-                chooser.apply(OptKind.UNROLL, axis.name, min(_height(chooser), axis.size))
+                chooser.apply(OptKind.UNROLL, axis.name, min(chooser.target.tile_height, axis.size))
                 break
 
 

@@ -22,7 +22,6 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.target import Target
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import WORK
@@ -59,7 +58,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     sides = _sides(chooser, number, found, lanes)
     if sides is None:
         return False
-    height = _even(sides.kept.size, tile_height(chooser.target))
+    height = _even(sides.kept.size, chooser.target.tile_height)
     packs = sides.packed is not None and sides.kept.size >= 2 * height
     if sides.lane.size < (2 if packs else 1) * lanes:  # a tail of its own, masked
         chooser.apply(OptKind.PAD, sides.lane, min(-(-sides.lane.size // lanes), 2) * lanes)
@@ -67,11 +66,6 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     tiling = _tiling(chooser, number, found, sides, lane.size // lanes, height)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
-
-
-def tile_height(target: Target) -> int:
-    """Rows of a register tile that is two vectors wide."""
-    return 6 if target.vector_registers == 16 else 12
 
 
 def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Sides | None:
@@ -170,7 +164,7 @@ def _blocked(
 
 def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
     """Few rows pass over a few elements of all columns in turn: memory is read in long runs."""
-    size, few = fold.axes[0].size, product.rows < 2 * tile_height(product.target)
+    size, few = fold.axes[0].size, product.rows < 2 * product.target.tile_height
     if not few or product.scattered or not product.columns.jump or len(fold.axes) > 1:
         return
     even = (n for n in range(RUNS // 2, RUNS + 1) if size % n == 0)

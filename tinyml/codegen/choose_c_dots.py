@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tinyml.codegen.choose_c_contraction import plain, tile_height
+from tinyml.codegen.choose_c_contraction import plain
 from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.estimate import Factor, Product
 from tinyml.codegen.expr import Load
@@ -81,7 +81,7 @@ def _packing_pays(
         other=Factor(),
         target=replace(chooser.target, cores=1),
     )
-    height = min(rows.size, tile_height(chooser.target))
+    height = min(rows.size, chooser.target.tile_height)
     packed = min(product.cycles(t, product.depth) for t in plain(product, 2, height))
     return packed < product.cycles_of_dots(columns.size, counts)
 

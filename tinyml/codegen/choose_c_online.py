@@ -112,8 +112,9 @@ def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:
         a for a in tile.axes if chooser.nest.kind(a) is Kind.LOOP and a.name.split("_")[0] != inner
     ]
     folded = [e for e in toposort([tile.value]) if isinstance(e, Fold)]
-    height = 6 if chooser.target.vector_registers == 16 else 12
     if folded and others:
-        chooser.apply(OptKind.UNROLL, others[-1].name, min(height, others[-1].size))
+        chooser.apply(
+            OptKind.UNROLL, others[-1].name, min(chooser.target.tile_height, others[-1].size)
+        )
     elif folded:
         chooser.apply(OptKind.UNROLL, folded[-1].axes[-1].name, 4)

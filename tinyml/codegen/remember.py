@@ -34,9 +34,8 @@ def remembered(
     place = key("program", made_by, kernel.spelled(k), repr(target), asked)
     content = disk.get(place, ".program")
     if content is not None:
-        known: Program = pickle.loads(
-            content
-        )  # as much to be trusted as the machine code beside it
+        # As much to be trusted as the machine code beside it.
+        known: Program = pickle.loads(content)
         return known
     program = _generated(k, target, opts, verify)
     disk.put(place, ".program", pickle.dumps(program))

@@ -20,3 +20,8 @@ class Target:
     capability: int = 0  # of a card: 80 is 8.0 (CUDA)
     warpgroups: bool = False  # whether they multiply halves, where the card has them (CUDA)
     tf32: bool = False  # whether tensor cores may round the factors of float32 products (CUDA)
+
+    @property
+    def tile_height(self) -> int:
+        """Rows of a tile of sums, two vectors wide, that its registers hold (C)."""
+        return 6 if self.vector_registers == 16 else 12
