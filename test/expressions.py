@@ -202,6 +202,16 @@ def logsumexp_backward() -> Made:
     return x.logsumexp(1).gradient(x, gradient=real(40))
 
 
+@expression(2, "tall columns have pieces, so that whole rows are read; then sums of the pieces")
+def columns() -> Made:
+    return [(real(2049, 257) * real(2049, 1)).sum(0)]
+
+
+@expression(1, "nothing is split that reads what was folded down the columns before")
+def softmax_of_columns() -> Made:
+    return [real(2049, 257).softmax(0)]
+
+
 @expression(2, "a large sum to one result has pieces, and a sum of the pieces")
 def full_sum() -> Made:
     return [real(512, 512).sum()]

@@ -1,8 +1,9 @@
 """Split: reductions and assignments are rewritten before anything is fused.
 
 A sum of sums becomes one sum, and results that are cut off are not folded at all. A large
-reduction to few results becomes two, so that it has rows to share out; the pieces depend on sizes
-alone, never on the machine or its threads: a program gives the same bits wherever it runs.
+reduction to few results becomes two, so that it has rows to share out, and so does one down tall
+columns, so that rows are read whole. The pieces depend on sizes alone, never on the machine or its
+threads: a program gives the same bits wherever it runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tinyml.schedule.units import CARDS, contracts
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 FEW_PRODUCTS = 1 << 17  # the same of products of matrices
 LARGE = 16384  # elements folded into one result
+COLUMNS = 2048  # sums down up to so many columns are done in pieces, so that whole rows are read
+TALL = 2048  # if the columns have so many elements
 PIECE = 1024  # elements that one piece folds, about
 
 
@@ -186,22 +189,42 @@ def _is_product(node: lazy.Reduce) -> bool:
     return all(contracts(e) for e in read if isinstance(e, lazy.Reduce))
 
 
+def _sums_columns(node: lazy.Reduce) -> bool:
+    """Whether a few long columns, of nothing that is folded down them before, are added up."""
+    if node.op is not Op.ADD or contracts(node) or len(node.axes) > 1 or node.size > COLUMNS:
+        return False
+    source, (axis,) = node.sources[0], node.axes
+    along = prod(source.shape[axis + 1 :]) == node.size > FEW_RESULTS
+    read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
+    before = (e for e in read if isinstance(e, lazy.Reduce))
+    return along and source.shape[axis] >= TALL and all(axis not in e.axes for e in before)
+
+
 def _split(node: lazy.Reduce) -> LazyBuffer:
     source = node.sources[0]
     folded = prod(source.shape[a] for a in node.axes)
-    if node.size > FEW_PRODUCTS or folded < LARGE or source.size == 0:
+    if source.size == 0:
+        return node
+    if _sums_columns(node):
+        return _in_pieces(node, node.axes[0], 64)
+    if node.size > FEW_PRODUCTS or folded < LARGE:
         return node
     axis = max(node.axes, key=lambda a: source.shape[a])
     if node.size > FEW_RESULTS:
         axis = node.axes[0]  # of a convolution that of images, whose windows do not overlap
         if source.shape[axis] == 1 or not _is_product(node):
             return node
+    return _in_pieces(node, axis, max(2, folded // PIECE))
+
+
+def _in_pieces(node: lazy.Reduce, axis: int, pieces: int) -> LazyBuffer:
     if node.dtype.is_half:  # pieces are not rounded: a half is summed in float32
-        wide = lazy.reduce_(node.op, lazy.cast(source, float32), node.axes)
+        wide = lazy.reduce_(node.op, lazy.cast(node.sources[0], float32), node.axes)
         assert isinstance(wide, lazy.Reduce)
-        return lazy.cast(_split(wide), node.dtype)
+        return lazy.cast(_in_pieces(wide, axis, pieces), node.dtype)
+    source = node.sources[0]
     size = source.shape[axis]
-    pieces = min(512, max(2, folded // PIECE), size)
+    pieces = min(512, pieces, size)
     pieces = next((p for p in range(pieces, pieces // 2, -1) if size % p == 0), pieces)
     length = -(-size // pieces)
     more = pieces * length - size
