@@ -105,6 +105,37 @@ def test_copies_are_independent(device: str) -> None:
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_views_are_copied_with_what_they_show(device: str, duplicate: Any) -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0])
+    part, turned, whole, again = duplicate([x[1:3], x.reshape(2, 2).T, x, x.detach()])
+    whole[1] = 5
+    assert part.tolist() == [5, 3]
+    part[1], again[0] = 6, 7
+    assert whole.tolist() == [7, 5, 6, 4]
+    assert turned.tolist() == [[7, 6], [5, 4]]
+    assert x.tolist() == [1, 2, 3, 4]
+
+
+def test_a_copied_view_is_a_leaf(device: str) -> None:
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    w.grad = w.detach()  # a view of w, which is copied with it
+    twin, part = copy.deepcopy((w, w[1:]))
+    (part * 2).sum().backward()
+    assert part.grad.tolist() == [2, 2]
+    assert twin.grad.tolist() == [1, 2, 3]
+    twin.assign(twin.detach() + 1)
+    assert twin.grad.tolist() == [2, 3, 4]
+
+
+def test_a_shallow_copy_shares_the_memory(device: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    other = copy.copy(x)
+    assert other.requires_grad
+    other.assign(other.detach() * 2)
+    assert x.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_models_and_optimizers_are_copied_together(device: str, duplicate: Any) -> None:
     layer = nn.Linear(2, 1)
     optimizer = nn.optim.SGD(nn.state.get_parameters(layer), lr=0.5, momentum=0.9)

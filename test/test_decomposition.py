@@ -32,6 +32,7 @@ def test_results_and_gradients_are_torchs() -> None:
         _pair("solve one for all", Tensor.solve, solve, SQUARE, (3, 2)),
         _pair("inverse", Tensor.inverse, inverse, SQUARE),
         _pair("inverse of a diagonal", Tensor.inverse, inverse, DIAGONAL),
+        _pair("inverse of 3 of 3 x 3", Tensor.inverse, inverse, np.stack([POSITIVE[0]] * 3)),
         _pair("det", Tensor.det, det, SQUARE),
         _pair("det of a diagonal", Tensor.det, det, DIAGONAL),
         _pair("det of a number", Tensor.det, det, (1, 1)),

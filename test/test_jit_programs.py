@@ -102,10 +102,7 @@ def check(
 
 
 def check_pickled(device: str, program: list[Step], trained: bool) -> list[str]:
-    """Replays, and those of a step that was pickled together with the state.
-
-    A view is pickled as values of its own, and so does not follow the copy of its tensor.
-    """
+    """Replays, and those of a step that was pickled together with the state."""
     told: list[str] = []
     state = State.of(device, "CPU" if device == "NUMPY" else "NUMPY", trained)
     state.inner = state.counting()
@@ -120,8 +117,7 @@ def check_pickled(device: str, program: list[Step], trained: bool) -> list[str]:
             Tensor.manual_seed(call)
             with Tensor.train():
                 found = function(*_arguments(call, device))
-            own = [t for t, original in zip(there, state.held, strict=True) if not original.follows]
-            after.append([t.detach().numpy() for t in (*found, *own)])
+            after.append([t.detach().numpy() for t in (*found, *there)])
         for n, same in enumerate(zip(*after, strict=True)):
             text = f"t{n} in call {call}: {'; '.join(told)}"
             np.testing.assert_array_equal(same[-1], same[0], text)

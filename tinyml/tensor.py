@@ -329,12 +329,11 @@ class Tensor(Methods, metaclass=Trains):
         """A copy in memory of its own: later assignments to one do not change the other."""
         return self._apply(mlops.Clone())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (values.from_parts, (type(self), *values.parts_of(self)))
-
     def __copy__(self) -> Tensor:
-        return self._of(self.lazy)._requiring(self.requires_grad)
+        """The same memory, as in torch; `clone()` and deepcopy have memory of their own."""
+        return self.detach()._requiring(self.requires_grad)
 
+    __reduce__ = values.parts_of
     __deepcopy__ = values.deep_copy
 
     # ---- dtypes ----

@@ -161,6 +161,7 @@ def test_group_and_instance_norm(device, groups):
     weight, bias = (p.numpy().reshape(1, 4, 1, 1) for p in (layer.weight, layer.bias))
     grouped = normalized(x.reshape(2, groups, -1), (2,), 1e-5).reshape(x.shape)
     np.testing.assert_allclose(layer(Tensor(x)).numpy(), grouped * weight + bias, **CLOSE)
+    assert layer(Tensor.zeros(0, 4, 3)).shape == (0, 4, 3)
 
 
 def test_group_norm_says_what_does_not_fit():

@@ -175,7 +175,7 @@ def inverse(x: Tensor) -> Tensor:
     No error tells of it: values are not looked at before they are computed. See `solve`.
     """
     n, _ = matrix_of(x, "inverse", square=True)
-    return solve(x, x._eye_like(n))
+    return solve(x, x._eye_like(n)._broadcast_to(x.shape))
 
 
 @in_float32

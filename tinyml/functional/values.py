@@ -6,6 +6,7 @@ import array
 import ctypes
 import math
 import types
+from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +28,7 @@ from tinyml.dtype import (
 )
 from tinyml.dtypes import dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional import views
 from tinyml.functional.axes import new_shape, whole
 from tinyml.functional.exchange import values_of
 from tinyml.lazy import LazyBuffer
@@ -218,26 +220,34 @@ def tolist(x: Tensor) -> Any:
     return x.numpy().tolist()
 
 
-def parts_of(x: Tensor) -> tuple[Array, str, str, bool | None]:
-    """All that a copy of x, here or in another process, is made from."""
+def parts_of(x: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    """What makes a copy of x, here or in another process: of a view, one of its root's copy."""
+    root, view = views.root_of(x), x._view
+    if root is not None and view is not None:
+        return _copied_view, (root, view.moves(), x.requires_grad)
     x.realize()
     leaf = x.lazy
     assert isinstance(leaf, lazy.Data)
-    return realizing.download(leaf), leaf.dtype.name, leaf.device, x.requires_grad
+    values = realizing.download(leaf)
+    return _copied, (type(x), values, leaf.dtype.name, leaf.device, x.requires_grad)
 
 
-def from_parts(
+def _copied(
     kind: type[Tensor], values: Array, dtype: str, device: str, requires_grad: bool | None
 ) -> Tensor:
-    """The inverse of `parts_of`."""
     stored = np.array(values, order="C", copy=True)
     leaf = realizing.upload(stored, by_name(dtype), Device.canonical(device))
     return kind._of(leaf)._requiring(requires_grad)
 
 
+def _copied_view(root: Tensor, moves: tuple[views.Move, ...], requires_grad: bool | None) -> Tensor:
+    return views.read(root, moves).detach()._requiring(requires_grad)
+
+
 def deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
-    """x in memory of its own, with a copy of its gradient."""
-    copied = from_parts(type(x), *parts_of(x))
+    """x in memory of its own, or in that of its root's copy, with a copy of its gradient."""
+    make, (first, *others) = parts_of(x)
+    copied = memo[id(x)] = make(deepcopy(first, memo), *others)
     copied.grad = deepcopy(x.grad, memo)
     return copied
 

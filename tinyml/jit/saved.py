@@ -67,9 +67,12 @@ def _new(like: NewBuffer) -> Buffer:
 def _held(state: State, like: NewBuffer) -> Buffer:
     """The memory that all holders of a state have in common, as they did."""
     holders = state.alive()
+    if not holders:
+        return _new(like)
+    leaf = holders[0].realize().lazy  # a view's copy is not computed yet
     for other in holders[1:]:
-        other.lazy = holders[0].lazy
-    return memory[holders[0].lazy] if holders else _new(like)  # type: ignore[index]
+        other.lazy = leaf
+    return memory[leaf]  # type: ignore[index]
 
 
 copyreg.pickle(Step, _parts_of)

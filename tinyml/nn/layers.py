@@ -273,7 +273,7 @@ class GroupNorm:
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, num_channels, *sizes) to the same shape."""
         _check_input(self, x, 1, self.num_channels)
-        groups = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps)
+        groups = x.unflatten(1, (self.num_groups, -1)).flatten(2).layernorm(eps=self.eps)
         return _per_channel(groups.reshape(x.shape), self.weight, self.bias)
 
 
