@@ -57,7 +57,7 @@ SIZES = {
     OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4), OptKind.ONLINE: (2, 4),
     OptKind.AHEAD: (0,), OptKind.STREAM: (0,),
     OptKind.FRAGMENT: (8, 16), OptKind.PIPELINE: (2, 3),
-    OptKind.WARPGROUP: (64, 128), OptKind.BULK: (2, 3),
+    OptKind.WARPGROUP: (64, 128), OptKind.BULK: (2, 3), OptKind.PERSIST: (2, 3),
 }  # fmt: skip
 
 

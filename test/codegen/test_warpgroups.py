@@ -87,6 +87,27 @@ def test_boxes_are_copied_ahead(stages_: int, crosswise: tuple[bool, bool]) -> N
     assert "__launch_bounds__(288)" in text
 
 
+@pytest.mark.parametrize(
+    ("shape", "ahead"),
+    [
+        ((384, 320, 192), "persist i0 2, bulk r0 3"),  # 9 tiles: the last block has one
+        ((256, 256, 128), "persist i1 2, bulk r0 2"),  # whole rounds of the stages
+        ((256, 128, 192), "persist i0 3, pipeline r0 2"),
+        ((256, 64, 192), "persist i0 6"),  # one block, and one step
+    ],
+)
+def test_blocks_walk_several_tiles(shape: tuple[int, int, int], ahead: str) -> None:
+    """Those of boxes, whose warp runs ahead of them, and those that all threads fill."""
+    *_, last = ahead.split(", ")
+    after = "r0" if shape[1] > 64 else "i1"
+    steps = "split r0 4, unroll r0s 4, " if after == "r0" else "unroll r0 4, "
+    staged = f"grid i0, grid i1, {steps}stage {after} slot1, stage {after} slot2"
+    text = agree(
+        product(*shape, bfloat16), opts(f"warpgroup r0 64, thread i0 2, {staged}, {ahead}")
+    )
+    assert ("tinyml_copy_box" in text) == last.startswith("bulk")
+
+
 def test_boxes_of_several_matrices() -> None:
     """Rows beyond one matrix are zeros, not those of the next."""
 
@@ -125,6 +146,9 @@ def test_a_factor_that_is_computed_is_staged_ready_made() -> None:
         ("warpgroup i0 64", "not one sum"),
         ("warpgroup r0 64, unroll i0w 2", "lanes of a warp"),
         ("warpgroup r0 64, grid i0, grid i1, stage r0 slot1", "in panels: pad"),
+        ("persist i0 2", "one part of a fold"),
+        ("grid i0, persist i0 129", "there are no 129 tiles"),
+        ("grid i0, persist i0 2, persist i0 2", "one part of a fold"),
     ],
 )
 def test_what_does_not_fit_is_refused(chosen: str, why: str) -> None:

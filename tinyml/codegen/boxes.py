@@ -16,6 +16,7 @@ from tinyml.codegen.expr import Load
 from tinyml.codegen.nest import LoopNest, Tile
 from tinyml.codegen.panels import BYTES, ROW
 from tinyml.codegen.tiles import pipeline
+from tinyml.codegen.turns import counted
 from tinyml.index import ZERO, Axis, Linear, linear
 from tinyml.program import Box
 
@@ -48,7 +49,7 @@ def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
         raise OptError(f"cannot copy boxes ahead of {after.name}: others wait for all threads")
     if any(boxed(tile) is None for tile in one.tiles):
         raise OptError(f"cannot copy boxes ahead of {after.name}: a tile is not made of such")
-    (made,) = pipeline(nest, after, stages).nests
+    (made,) = pipeline(nest, after, stages, counted(nest.turn(one), linear(after), after)).nests
     tiles = tuple(replace(tile, bulk=True) for tile in made.tiles)
     return replace(nest, nests=(replace(made, tiles=tiles),))
 

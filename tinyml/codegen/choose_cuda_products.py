@@ -214,11 +214,15 @@ def _fits(size: int, edge: int) -> bool:
 def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
     """Blocks of a group of rows go through the columns together."""
     rows, columns = (chooser.row(number, a.name) for a in (sides.rows, sides.columns))
-    if rows and columns and rows.size > GROUP and rows.size % GROUP == 0:
+    if rows and columns and max(rows.size, columns.size) > GROUP:
+        even = (n for n in range(1, rows.size + 1) if rows.size % n == 0)
+        group = min(even, key=lambda n: max(n / GROUP, GROUP / n))
         others = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
-        if chooser.apply(OptKind.SPLIT, rows, GROUP):
-            front = [a.name for a in others if a not in (rows, columns)]
-            for name in reversed([*front, rows.name, columns.name]):
+        front = [a.name for a in others if a not in (rows, columns)]
+        if 1 < group < rows.size and chooser.apply(OptKind.SPLIT, rows, group):
+            front.append(rows.name)
+        if group > 1:
+            for name in reversed([*front, columns.name]):
                 chooser.apply(OptKind.ORDER, name)
     chooser.bind_grid(number)
 
@@ -278,11 +282,24 @@ def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
         held = sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
         cache = chooser.target.cache
         stages = min(STAGES, after.size, (cache - BARRIERS) // held)
-        if tiles[0].panels and chooser.apply(OptKind.BULK, after, stages):
+        if tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
             return
         shared = max(2, cache // held // 2)  # by two blocks, if they hold enough each
         stages = min(STAGES, after.size, shared, cache // held)
         chooser.apply(OptKind.PIPELINE, after, stages)
+
+
+def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
+    """Tiles filled by the card; no more blocks than it runs at once, if there are more tiles."""
+    before, grid = (chooser.nest, [*chooser.opts]), chooser.nest.grid(chooser.one(number))
+    blocks = chooser.target.cores * (chooser.target.cache // (stages * held + BARRIERS))
+    turns = -(-prod(a.size for a in grid) // max(1, blocks))
+    if turns > 1:
+        chooser.apply(OptKind.PERSIST, grid[0], turns)
+    done = chooser.apply(OptKind.BULK, after, stages)
+    if not done:
+        chooser.nest, chooser.opts[:] = before
+    return done
 
 
 def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:

@@ -12,7 +12,7 @@ from tinyml.codegen.fragments import WARP
 from tinyml.codegen.matrices import Matrix, Product
 from tinyml.codegen.panels import BYTES, PIECE
 from tinyml.codegen.render import Renderer, wrap
-from tinyml.index import Axis, Linear, linear
+from tinyml.index import Axis, Linear
 from tinyml.ops import Op
 from tinyml.program import Box
 
@@ -53,7 +53,7 @@ class WarpgroupRenderer(Renderer):
                 yield f"tinyml_mbarrier_wait({full}, {self.index(parity)[0]});"
             case ir.Release(axis, step, stages):
                 empty = self._phase(ir.EMPTY, axis, (step + stages) % stages)
-                there = f"{self.index(step)[0]} >= 0 && " if step.low < 0 else ""
+                there = f"{wrap(self.index(step), 9)} >= 0 && " if step.low < 0 else ""
                 yield f"if ({there}ty % {WARP} == 0) tinyml_mbarrier_arrive({empty});"
             case _:
                 yield from super().instr(instr)
@@ -68,19 +68,21 @@ class WarpgroupRenderer(Renderer):
     def _produce(self, made: ir.Produce) -> Iterator[str]:
         """By threads behind the others; a phase of `full` is an arrival and the bytes of a step."""
         axis, stages, first = made.begin.axis, made.stages, self.k.block[1]
-        full, empty = (self._phase(n, axis, linear(axis) % stages) for n in (ir.FULL, ir.EMPTY))
+        full, empty = (self._phase(n, axis, made.step % stages) for n in (ir.FULL, ir.EMPTY))
         yield f"if (ty < {stages}) {{"
         yield f"  tinyml_mbarrier_init({ir.FULL}_{axis.name} + ty, 1);"
         yield f"  tinyml_mbarrier_init({ir.EMPTY}_{axis.name} + ty, {first // WARP});"
         yield from ("}", "__syncthreads();", f"if (ty >= {first}) {{", f"  if (ty == {first}) {{")
         yield from (f"    tinyml_fence_map(box{n});" for n in range(len(self.boxes())))
-        yield from (f"    {line}" for line in self.begin(axis, made.begin.starts, made.begin.stops))
-        parity = self.index((linear(axis) // stages + 1) % 2)[0]
-        yield f"      if ({axis.name} >= {stages}) tinyml_mbarrier_wait({empty}, {parity});"
+        loops = [*made.around, made.begin]
+        yield from (f"    {line}" for loop in loops for line in self.instr(loop))
+        parity, step = self.index((made.step // stages + 1) % 2)[0], wrap(self.index(made.step), 9)
+        yield f"      if ({step} >= {stages}) tinyml_mbarrier_wait({empty}, {parity});"
         yield f"      tinyml_mbarrier_expect({full}, {sum(c.nbytes for c in made.copies)});"
         for copy in made.copies:
             yield from (f"      {line}" for line in self._copy_boxes(copy, full))
-        yield from ("    }", "  }", "  return;", "}")
+        yield "    " + "}" * sum(isinstance(loop, ir.Begin) for loop in loops)
+        yield from ("  }", "  return;", "}")
 
     def _copy_boxes(self, copy: ir.BoxCopy, full: str) -> Iterator[str]:
         (x, y, z), (width, _) = copy.at, copy.box.box

@@ -13,6 +13,7 @@ from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.scope import Known, Scope
 from tinyml.codegen.tiles import by_stride, guarded
+from tinyml.codegen.turns import counted
 from tinyml.codegen.wide_stores import wide_loads
 from tinyml.dtype import uint64
 from tinyml.graph import toposort
@@ -36,8 +37,14 @@ WAITING = 32  # values of a thread, at most, that wait in registers while a step
 class Filler:
     """Fills tiles by all threads of a block together."""
 
-    def __init__(self, block: tuple[int, int], emit: Callable[[Scope, Expr], Expr]) -> None:
+    def __init__(
+        self,
+        block: tuple[int, int],
+        emit: Callable[[Scope, Expr], Expr],
+        turn: Axis | None = None,
+    ) -> None:
         self.emit, self.threads, self.begun = emit, prod(block), set[Axis]()
+        self.turn = turn  # what counts the tiles of a block
         self.number = linear(Axis("ty", block[1])) * block[0] + linear(Axis(ir.TX, block[0]))
 
     def fill(
@@ -74,13 +81,14 @@ class Filler:
                 raise OptError(f"cannot copy boxes ahead of {axis.name}: the loop is in another")
             self.begun.add(axis)
             copies = _boxes(tiles, {**known, axis: linear(axis)})
-            scope.instrs.insert(0, ir.Produce(begin, tiles[0].stages, copies))
+            step = counted(self.turn, linear(axis), axis)
+            scope.instrs.insert(0, ir.Produce(begin, step, tiles[0].stages, copies))
             return
         if axis in self.begun or scope.parent is not None:
             scope.instrs += [ir.Await(0), ir.Barrier()]
         self.begun.add(axis)
-        for step in range(tiles[0].stages - 1):
-            self.fill(scope, tiles, {**known, axis: linear(step)})
+        for n in range(tiles[0].stages - 1):
+            self.fill(scope, tiles, {**known, axis: linear(n)})
             scope.instrs.append(ir.Commit())
 
     def go_on(self, inner: Scope, known: Known, tiles: list[Tile]) -> list[Instr]:
@@ -91,7 +99,7 @@ class Filler:
         """
         axis, ahead = tiles[0].after, tiles[0].stages - 1
         if tiles[0].bulk:
-            step, stages = known[axis], tiles[0].stages
+            step, stages = counted(self.turn, known[axis], axis), tiles[0].stages
             inner.instrs.append(ir.AwaitBoxes(axis, step, stages, _boxes(tiles, known)))
             return [ir.Release(axis, step - 1, stages)]  # whose products are made
         inner.instrs += [ir.Await(ahead - 1), *fences(tiles), ir.Barrier()]

@@ -4,6 +4,7 @@
     part   ::= Part(grid axes, thread axes, instr*)
     instr  ::= Begin(axis, start*, stop*)         a loop, from the largest start to the least stop
              | End(axis)
+             | Number(axes, at)                   axes out of their row-major position
              | Let(name, value)                   a constant local
              | Declare(name, value)               an accumulator
              | Update(name, op, value)            name = name op value
@@ -17,7 +18,8 @@
              | Copy(tile, index, slot, position, valid, when)
                                                   16 bytes to a tile, under way until waited for
              | Commit() | Await(groups)           ends a group of copies; waits for all but so many
-             | Produce(begin, stages, copy*)      a warp has boxes copied to tiles, for all steps
+             | Produce(around*, begin, step, stages, copy*)
+                                                  a warp has boxes copied to tiles, for all steps
              | AwaitBoxes(step, stages, copy*)    until those of this step have come
              | Release(step, stages)              they may be overwritten
              | Fence()                            what was put into panels may be multiplied
@@ -60,6 +62,14 @@ class Begin:
 @dataclass(frozen=True)
 class End:
     axis: Axis
+
+
+@dataclass(frozen=True)
+class Number:
+    """The steps of axes that together are at this row-major position."""
+
+    axes: tuple[Axis, ...]
+    at: Linear
 
 
 @dataclass(frozen=True)
@@ -195,11 +205,14 @@ class Produce:
     """At each step of a loop, a warp of its own has boxes copied, into one of so many stages.
 
     Where a stage was used before, it waits for its release. The other threads go on at once.
+    `step` counts all that is produced, also where there are loops `around` it.
     """
 
     begin: Begin
+    step: Linear
     stages: int
     copies: tuple[BoxCopy, ...]
+    around: tuple[Begin | Number, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,6 +270,7 @@ class Barrier:
 Instr = (
     Begin
     | End
+    | Number
     | Let
     | Declare
     | Update
@@ -345,6 +359,8 @@ def _text(instr: Instr) -> str:
         case Begin(axis, starts, stops):
             low = "".join(f"{start} <= " for start in starts)
             return f"for {low}{axis.name} < {', '.join(map(str, [axis.size, *stops]))}:"
+        case Number(axes, at):
+            return f"{', '.join(a.name for a in axes)} at {at}"
         case Let(name, value):
             lanes = f" x{name.lanes}" if name.lanes > 1 else ""
             return f"let {name.name}: {name.dtype}{lanes} = {_bare(value)}"
@@ -381,8 +397,9 @@ def _ahead_text(instr: Instr) -> str:
             return f"copy {tile}[{target}] = slot{slot}[{place}]x{instr.lanes}"
         case Await(groups):
             return f"await all but {groups} groups of copies"
-        case Produce(begin, stages, copies):
-            return f"a warp, {_text(begin)} {', '.join(map(_box_text, copies))} in {stages} stages"
+        case Produce(begin, _, stages, copies, around):
+            loops = " ".join(map(_text, (*around, begin)))
+            return f"a warp, {loops} {', '.join(map(_box_text, copies))} in {stages} stages"
         case AwaitBoxes(axis, step, _, copies):
             return f"await {', '.join(map(_box_text, copies))} of {axis.name} = {step}"
         case Release(axis, step):

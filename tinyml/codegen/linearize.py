@@ -37,6 +37,7 @@ from tinyml.codegen.matrices import Matrix, Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn, worth_naming
 from tinyml.codegen.tiles import by_stride, names_read
+from tinyml.codegen.turns import in_turns
 from tinyml.codegen.wide_stores import at_steps, side_by_side
 from tinyml.dtype import DType
 from tinyml.graph import toposort
@@ -58,8 +59,8 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
         emitter = _Emitter(nest, number, (along_x, along_y), vectors)
-        grid = (*nest.parts(one), *nest.grid(one))
-        parts.append(ir.Part(grid, tuple(group), grouped(emitter.nest(placed(one)))))
+        grid, instrs = in_turns(nest, one, grouped(emitter.nest(placed(one))))
+        parts.append(ir.Part(grid, tuple(group), instrs))
         tiles += held(one.tiles)
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
     return LinearKernel(
@@ -77,7 +78,7 @@ class _Emitter:
         self.mark = f"_{number}" if number else ""
         self.block, self.vectors = block, vectors
         self.names = 0
-        self.filler = Filler(block, self.emit)
+        self.filler = Filler(block, self.emit, nest.turn(one))
         self.tiles: tuple[Tile, ...] = ()
         self.tx: set[Axis] = set()
         self.free_lanes: set[Axis] = set()
@@ -103,8 +104,8 @@ class _Emitter:
 
     def nest(self, nest: Nest) -> tuple[Instr, ...]:
         self.tiles = nest.tiles
-        threads = [a for a in nest.rows if self.kind(a) is Kind.THREAD]
-        fixed = [*self.grid, *self.parts, *threads]
+        fixed = [a for a in nest.rows if self.kind(a) in (Kind.GRID, Kind.TURN, Kind.THREAD)]
+        fixed += self.parts
         self.tx = {a for a in nest.axes if a.name == ir.TX}
         scope = Scope(frozenset((*fixed, *self.tx)), None)
         for axis in fixed:

@@ -14,6 +14,7 @@ Every axis has a kind, which says who walks it:
 
     GRID    one block of threads (CUDA) or one piece of work for any thread (CPU); a fold over such
             an axis is combined across blocks
+    TURN    a block: tile after tile of the grid, see turns.py
     THREAD  the threads of a block; a fold over such an axis is combined across threads
     LOOP    a loop
     UNROLL  written out step by step, in registers
@@ -40,6 +41,7 @@ class Kind(Enum):
     """Who walks an axis."""
 
     GRID = "grid"
+    TURN = "turn"
     THREAD = "thread"
     LOOP = "loop"
     UNROLL = "unroll"
@@ -184,6 +186,10 @@ class LoopNest:
     def grid(self, one: Nest) -> tuple[Axis, ...]:
         """Axes of rows that number blocks."""
         return tuple(a for a in one.rows if self.kind(a) is Kind.GRID)
+
+    def turn(self, one: Nest) -> Axis | None:
+        """What counts the tiles that a block walks, if it walks several."""
+        return next((a for a in one.rows if self.kind(a) is Kind.TURN), None)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

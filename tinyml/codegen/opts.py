@@ -8,6 +8,7 @@
     PAD       an axis grows to whole steps of a given size; the surplus is masked
     GRID      an axis is walked by blocks (CUDA) or pieces of work (CPU); a fold's axis (CUDA): each
               block has a part of the fold, and the last one to come brings the parts together
+    PERSIST   blocks walk the grid that an axis belongs to in so many turns, tile after tile (CUDA)
     THREAD    the inner part of an axis is walked by the threads of a block
     LANES     the inner part of an axis is the lanes of a vector
     UNROLL    the inner part of an axis is written out, in registers
@@ -48,6 +49,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.online import online
 from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
+from tinyml.codegen.turns import persist
 from tinyml.codegen.wide_stores import stream
 from tinyml.index import Axis
 
@@ -61,6 +63,7 @@ class OptKind(Enum):
     PHASE = "phase"
     PAD = "pad"
     GRID = "grid"
+    PERSIST = "persist"
     THREAD = "thread"
     LANES = "lanes"
     UNROLL = "unroll"
@@ -102,7 +105,7 @@ _TILED = {
     *(OptKind.KEEP, OptKind.ONLINE),
 }
 _AFTER_TILES = {
-    *(OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
+    *(OptKind.PERSIST, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
     *(OptKind.KEEP, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
 }
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
@@ -147,6 +150,8 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
             rest = axis.more or any(s.inner is axis for s in nest.splits)
             _require(not rest, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)
+        case OptKind.PERSIST:
+            return persist(nest, axis, opt.amount)
         case OptKind.ORDER:
             _require(nest.kind(axis) is not Kind.THREAD, opt, "threads are numbered already")
             return first(nest, axis)

@@ -172,6 +172,8 @@ class Renderer:
         match instr:
             case ir.Begin(axis, starts, stops):
                 yield from self.begin(axis, starts, stops)
+            case ir.Number(axes, at):
+                yield from self.numbered(axes, wrap(self.index(at), UNARY))
             case ir.Let(name, value):
                 yield f"const {self.type_of(name)} {name.name} = {self.value(value, name.lanes)};"
             case ir.Declare(name, value):

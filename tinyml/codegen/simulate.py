@@ -109,6 +109,9 @@ class _Threads:
 
     def step(self, instr: Instr) -> None:
         match instr:
+            case ir.Number(axes, place):  # a block that has no tile any more changes nothing
+                number = np.minimum(self.index(place), prod(a.size for a in axes) - 1)
+                self.axes.update(_numbered(axes, number))
             case ir.Let(name, value) | ir.Declare(name, value):
                 self._set(name, self.value(value))
             case ir.Update(name, op, value):

@@ -156,8 +156,11 @@ def with_tile(one: Nest, tile: Tile) -> Nest:
     return replace(one, tiles=(*one.tiles[:place], tile, *one.tiles[place:]))
 
 
-def pipeline(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
-    """Tiles that are filled at a step of a loop are filled `stages` - 1 steps before."""
+def pipeline(nest: LoopNest, after: Axis, stages: int, step: Linear | None = None) -> LoopNest:
+    """Tiles that are filled at a step of a loop are filled `stages` - 1 steps before.
+
+    `step` is how steps are counted, if not from 0 in each loop.
+    """
     if nest.kind(after) is not Kind.LOOP or within_fold(nest, after) or stages > after.size:
         raise OptError(f"cannot fill ahead of {after.name}: it is no loop of {stages} steps")
     if Kind.THREAD not in dict(nest.kinds).values():
@@ -168,7 +171,7 @@ def pipeline(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
         if any(not tile.copies or tile.stages > 1 for tile in filled):
             raise OptError(f"cannot fill ahead of {after.name}: what is kept in a tile is folded")
         for tile in filled:
-            one = _staged(one, tile, linear(after) % stages, stages)
+            one = _staged(one, tile, (step or linear(after)) % stages, stages)
         ahead.append(one)
     if tuple(ahead) == nest.nests:
         raise OptError(f"cannot fill ahead of {after.name}: there is no tile")
