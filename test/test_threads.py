@@ -254,7 +254,30 @@ def test_what_another_thread_assigns_while_one_captures_is_done_once(
             total += (call if late else call - 1) if call < 3 else 0
             assert step(Tensor([1.0, 2.0])).tolist() == [2.0 * call, 4.0 * call]
             assert theirs.tolist() == [1.0 + total, 2.0 + 2 * total]
+            assert (step.captured is not None) == (call > 1)
+
+
+def test_a_step_made_of_what_another_thread_assigns_meanwhile_is_captured_later(
+    device: str,
+) -> None:
+    mine, theirs = Tensor([0.0, 0.0]).realize(), Tensor([1.0, 2.0]).realize()
+    with ThreadPoolExecutor(1) as pool:
+
+        @TinyJit
+        def step(x: Tensor) -> Tensor:
+            if call < 3:
+                pool.submit(lambda: theirs.assign(theirs + mine + 1)).result()
+            mine.assign(mine + x * theirs)
+            return (mine * 2).realize()
+
+        now, theirs_now = 0.0, 1.0
+        for call in range(1, 6):
+            theirs_now += (now + 1) * (call < 3)
+            now += theirs_now
+            assert step(Tensor([1.0, 1.0])).tolist()[0] == 2 * now
             assert (step.captured is not None) == (call > 2)  # the second call is no capture
+        theirs.assign([0.0, 0.0])
+        assert step(Tensor([1.0, 1.0])).tolist()[0] == 2 * now
 
 
 FORK = """

@@ -41,7 +41,7 @@ class TinyJit(Generic[_P, _R]):
     gradient.
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
-    they assign to what reads the step's tensors, a later call captures.
+    the step is made of what they assign meanwhile, a later call captures.
 
     A pickle of one that has captured replays where it is read, without its function; in one pickle
     with a model it uses that model's tensors. A copy captures for itself.

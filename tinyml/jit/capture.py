@@ -73,7 +73,7 @@ def capture(
 ) -> tuple[list[Tensor], Any, Step | None, Outline]:
     """Call `function`; its results and their structure, and the step that gives them again.
 
-    There is none if what another thread assigns had to be computed with it.
+    There is none if it is made of what another thread assigned meanwhile.
     """
     _realize_pending()
     _unrealize_views()
@@ -98,9 +98,8 @@ def capture(
         for i, t in enumerate(inputs)
         if t.grad is not None and t.grad is not grads[i]
     ]
-    outline, step = recording.outline(), None
-    if not recording.disturbed:
-        step = _Analysis(recording, before, inputs, results).step(own)
+    outline, analysis = recording.outline(), _Analysis(recording, before, inputs, results)
+    step = None if recording.foreign & analysis.wanted else analysis.step(own)
     tensors = [_tensor(r, inputs) for r in results]
     return tensors, structure, step, outline
 
@@ -255,9 +254,10 @@ class _Analysis:
         self.buffers = {number: buffer for buffer, number in recording.numbers.items()}
         self.arguments = [self._number(t) for t in inputs]
         self.holders = self._find_holders()
-        self.launches = needed(recording.launches, self._roots())
-        self.read_first, self.written = _access(self.launches)
-        self.read_first |= shown - self.written
+        self.launches, self.wanted = needed(recording.launches, self._roots())
+        read_first, written = _access(self.launches)
+        self.written = written & self.wanted
+        self.read_first = read_first & self.wanted | shown - self.written
 
     def step(self, own_arguments: list[tuple[int, Somebodys]]) -> Step:
         """The step, with memory of its own for what nobody else holds."""
@@ -270,7 +270,8 @@ class _Analysis:
         parts.results = [self._result(r, states) for r in self.results]
         table: list[Buffer | None] = [None] * len(self.recording.buffers)
         fresh = {r.number for r in parts.results if isinstance(r, Fresh)}
-        interim = used - set(states) - fresh - self.read_first - set(self.arguments)
+        idle = {n for launch in self.launches for n in launch.buffers} - used
+        interim = used - set(states) - fresh - self.read_first - set(self.arguments) | idle
         for number, buffer in share_memory(
             self.launches, {n: self.recording.buffers[n] for n in interim}
         ).items():
@@ -316,7 +317,8 @@ class _Analysis:
         numbers = self.recording.numbers
         outside = {n for b in self.before.buffers.values() if (n := numbers.get(b)) is not None}
         computed = {self._number(r) for r in self.results if isinstance(r, Tensor)}
-        return outside | set(self.holders) | {n for n in computed if n is not None}
+        seen = outside | set(self.holders) | {n for n in computed if n is not None}
+        return seen - self.recording.foreign
 
     def _states(self, used: set[int]) -> dict[int, State]:
         arguments, fresh = set(self.arguments), self._computed_numbers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,38 +16,52 @@ from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
 from tinyml.graph import toposort
 from tinyml.plan import CopyCall, KernelCall, NewBuffer
+from tinyml.realize import memory
 from tinyml.runtime.machine import Buffer
 
 
-def written(call: Any) -> tuple[int, ...]:
-    """Positions among a call's buffers that it writes."""
+def flows(call: Any) -> dict[int, set[int]]:
+    """Positions among a call's buffers that it writes, each with those that this is made of."""
     if isinstance(call, KernelCall):
-        return tuple(dict.fromkeys(output.slot for output in call.kernel.outputs))
+        return {output.slot: _made_of(output) for output in call.kernel.outputs}
     if isinstance(call, CopyCall):
-        return (1,)
-    return tuple(range(len(call.leaves), len(call.leaves) + len(call.nodes)))
+        return {1: {0}}
+    number = {leaf: n for n, leaf in enumerate(call.leaves)}
+    return {
+        n: {number[x] for x in toposort([node], sources=lazy.read_sources) if x in number}
+        for n, node in enumerate(call.nodes, len(number))
+    }
 
 
-def read(call: Any) -> tuple[int, ...]:
-    """Positions among a call's buffers that it reads: a scatter reads what it adds to."""
-    if isinstance(call, KernelCall):
-        only_written = {o.slot for o in call.kernel.outputs} - {
-            o.slot for o in call.kernel.outputs if o.index is not None
-        }
-        return tuple(s for s in range(len(call.kernel.slots)) if s not in only_written)
-    if isinstance(call, CopyCall):
-        return (0,)
-    return tuple(range(len(call.leaves)))
+def _made_of(output: kernel.Output) -> set[int]:
+    slots = {node.arg for node in toposort(output.roots) if isinstance(node, lazy.Slot)}
+    return slots if output.index is None else slots | {output.slot}  # it adds to what is there
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A call, and what it reads and writes by the numbers that a capture gives to buffers."""
+    """A call, and what it makes of what, by the numbers that a capture gives to buffers."""
 
     call: Any  # plan.Call or plan.ReferenceCall
     buffers: tuple[int, ...]
-    reads: frozenset[int]
-    writes: frozenset[int]
+    flows: dict[int, frozenset[int]]
+
+    @property
+    def reads(self) -> frozenset[int]:
+        return frozenset().union(*self.flows.values())
+
+    @property
+    def writes(self) -> frozenset[int]:
+        return frozenset(self.flows)
+
+    @property
+    def finds_faults(self) -> bool:
+        """Whether values can be such that it raises."""
+        call = self.call
+        if isinstance(call, CopyCall):
+            return False
+        nodes = kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
+        return any(isinstance(node, lazy.Require) for node in nodes)
 
 
 @dataclass
@@ -62,14 +76,14 @@ class Recording:
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)
-    disturbed: bool = False  # some launches write what another thread assigns to
+    foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
         own = tuple(map(self.number, event.buffers))
-        reads = frozenset(own[i] for i in read(event.call))
-        writes = frozenset(own[i] for i in written(event.call))
-        self.launches.append(Launch(event.call, own, reads, writes))
+        made = flows(event.call).items()
+        numbered = {own[slot]: frozenset(own[i] for i in of) for slot, of in made}
+        self.launches.append(Launch(event.call, own, numbered))
 
     def number(self, buffer: Buffer) -> int:
         """The number of a buffer, a new one if it has none."""
@@ -100,8 +114,13 @@ class Recording:
         """A tensor that the function has not made, nor assigned to, will not be one for this."""
         if not self.changed(event.holder):
             self._keeping.add(id(event.holder))
-            graph = toposort([event.holder.lazy])
-            self.disturbed |= any(isinstance(node, lazy.Assign) for node in graph)
+            graph = [n for n in toposort([event.holder.lazy]) if isinstance(n, lazy.Assign)]
+            ours = self._overwritten(tensor.lazy for tensor in self.assigned())
+            self.foreign |= self._overwritten(graph) - ours
+
+    def _overwritten(self, nodes: Iterable[lazy.LazyBuffer]) -> set[int]:
+        targets = [t for node in nodes if isinstance(t := lazy.assigned(node), lazy.Data)]
+        return {self.number(memory[target]) for target in targets}
 
     def changed(self, tensor: Any) -> bool:
         """Whether the function made a tensor or assigned to it."""
@@ -117,9 +136,8 @@ class Recording:
         """What was done, without tensors and memory."""
         counters = {event.leaf for event in self.draws}
         uploads = [u.values for u in self.uploads if u.leaf not in counters]
-        coarse, fine = (
-            zip(*map(_outline, self.launches), strict=True) if self.launches else ((), ())
-        )
+        own = [] if self.foreign else self.launches  # what others compute with is not compared
+        coarse, fine = zip(*map(_outline, own), strict=True) if own else ((), ())
         return Outline(
             tuple((u.shape, u.dtype) for u in uploads),
             tuple(np.asarray(u).tobytes() for u in uploads),
@@ -229,11 +247,15 @@ def _refuse(event: trace.HostRead) -> None:
     )
 
 
-def needed(launches: list[Launch], roots: set[int]) -> list[Launch]:
-    """The launches that the buffers `roots` are computed by."""
+def needed(launches: list[Launch], roots: set[int]) -> tuple[list[Launch], set[int]]:
+    """The launches that the buffers `roots` are computed by, and all that these are made of.
+
+    What a launch makes besides may be made of anything, unless it could find fault with it.
+    """
     wanted, kept = set(roots), []
     for launch in reversed(launches):
-        if launch.writes & wanted:
-            wanted |= launch.reads
+        if made := launch.writes & wanted:
+            wanted |= launch.reads if launch.finds_faults else set()
+            wanted.update(*[launch.flows[number] for number in made])
             kept.append(launch)
-    return kept[::-1]
+    return kept[::-1], wanted
