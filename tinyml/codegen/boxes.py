@@ -45,7 +45,7 @@ def boxed(tile: Tile) -> Boxed | None:
 def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
     """Tiles that are filled at a step of a loop are filled ahead, by boxes, by a warp for it."""
     one = nest.nests[0]
-    if len(nest.nests) > 1 or nest.parts(one) or any(t.after is not after for t in one.tiles):
+    if len(nest.nests) > 1 or any(t.after is not after for t in one.tiles):
         raise OptError(f"cannot copy boxes ahead of {after.name}: others wait for all threads")
     if any(boxed(tile) is None for tile in one.tiles):
         raise OptError(f"cannot copy boxes ahead of {after.name}: a tile is not made of such")

@@ -114,7 +114,7 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
     """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
 
-    If factors can be put into panels; copied in boxes, if they can be and blocks share no fold.
+    If factors can be put into panels; copied in boxes, if they can be.
     """
     if not chooser.target.warpgroups or sides.depth != EDGE:
         return False

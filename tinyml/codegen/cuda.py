@@ -10,6 +10,7 @@ from tinyml.codegen.cuda_text import (
     ACROSS,
     ATOMIC,
     COMBINE,
+    COMES_LAST,
     FRAGMENT,
     FRAGMENT_TF32,
     FRAGMENTS,
@@ -119,9 +120,6 @@ class CudaRenderer(WarpgroupRenderer):
         along = {ir.TX: 0, "ty": 1}.get(name)
         return "0" if along is not None and self.k.block[along] == 1 else name
 
-    def barrier(self) -> str:
-        return "__syncthreads();"
-
     def across_threads(self, name: Name, op: Op, threads: int) -> str:
         dtype = register(name.dtype)
         self.prelude[self._combine(op, dtype)] = None
@@ -134,6 +132,9 @@ class CudaRenderer(WarpgroupRenderer):
         """Parts wait in memory of the module's own, that of the first fold first."""
         first, count = across.names[0], len(across.names)
         dtype, parts = register(first.dtype), across.part.high + 1
+        comes_last = f"comes_last_{prod(self.k.block)}" if self.k.produced else "comes_last"
+        last = COMES_LAST.replace("comes_last", comes_last, 1)
+        self.prelude[last.replace("__syncthreads();", self.barrier())] = None
         self.prelude[self._combine(across.op, dtype)] = self.prelude[TOGETHER] = None
         each = (across.tile.high + 1) * prod(self.k.block)
         at = across.tile * prod(self.k.block) + self.thread()
@@ -145,7 +146,7 @@ class CudaRenderer(WarpgroupRenderer):
             value = name.name if name.lanes > 1 else f"{kind}{{{{{name.name}}}}}"
             yield f"{waiting}[{place}] = {value};"
         came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
-        yield f"if (!comes_last({came}, {parts})) return;"
+        yield f"if (!{comes_last}({came}, {parts})) return;"
         struct, ending = f"combine_{across.op.name.lower()}_{dtype.name}", ".at[0]"
         for n, name in enumerate(across.names):
             place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"

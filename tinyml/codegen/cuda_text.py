@@ -89,7 +89,7 @@ __device__ __forceinline__ typename Op::type across(typename Op::type value) {
 }"""
 
 # What blocks have put into memory is read by the last of them, in the order of their parts.
-TOGETHER = """__device__ __forceinline__ bool comes_last(unsigned *came, unsigned blocks) {
+COMES_LAST = """__device__ __forceinline__ bool comes_last(unsigned *came, unsigned blocks) {
   __shared__ bool last;
   __threadfence();  // what this block wrote is seen before its coming is
   __syncthreads();
@@ -100,8 +100,8 @@ TOGETHER = """__device__ __forceinline__ bool comes_last(unsigned *came, unsigne
   __syncthreads();
   __threadfence();
   return last;
-}
-template <class Op, int PARTS, class T>
+}"""
+TOGETHER = """template <class Op, int PARTS, class T>
 __device__ __forceinline__ T together(const T *part, int apart) {
   T all = *part;
 #pragma unroll 4

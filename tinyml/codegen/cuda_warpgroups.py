@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.cuda_text import HOPPER, SHAPES
+from tinyml.codegen.cuda_text import FRAGMENTS, HOPPER, SHAPES
 from tinyml.codegen.expr import Name
 from tinyml.codegen.fragments import WARP
 from tinyml.codegen.matrices import Matrix, Product
@@ -26,6 +26,13 @@ class WarpgroupRenderer(Renderer):
     def boxes(self) -> tuple[Box, ...]:
         made = (copy.box for produced in self.k.produced for copy in produced.copies)
         return tuple(dict.fromkeys(made))
+
+    def barrier(self) -> str:
+        """Those who have boxes copied wait for nobody."""
+        if not self.k.produced:
+            return "__syncthreads();"
+        self.prelude[FRAGMENTS] = None
+        return f"tinyml_named_barrier(1, {prod(self.k.block)});"
 
     def instr(self, instr: ir.Instr) -> Iterator[str]:
         match instr:
