@@ -103,6 +103,7 @@ def runners(step: trace.KernelLowered) -> str:
 
 TRAINING = """
     from tinyml import Tensor, nn
+
     Tensor.manual_seed(0)
     model = [nn.Linear(64, 32), Tensor.relu, nn.Linear(32, 10)]
     optimizer = nn.optim.SGD(nn.state.get_parameters(model), lr=0.1)

@@ -9,6 +9,7 @@ kernel, and a matmul with relu, where there is no primitive for either.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 import textwrap
@@ -39,6 +40,8 @@ def graph(result: Tensor, **inputs: Tensor) -> str:
 
 
 def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
     if Device.DEFAULT == "NUMPY":
         if not Device.available("CPU"):
             sys.exit("The tour is about kernels. NUMPY has none, and there is no C compiler here.")

@@ -23,7 +23,7 @@ try:
     from sklearn.datasets import load_digits
     from tqdm import tqdm
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install 'tinyml[examples]' (or: make demo)")
+    sys.exit(f"this example needs {error.name}: pip install tqdm scikit-learn (or: make demo)")
 
 
 class Digits:
@@ -54,7 +54,9 @@ def digits(test_share: float = 0.2) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=12, help="times each image is seen")
     parser.add_argument("--batch", type=int, default=64, help="images in one step")
     parser.add_argument("--lr", type=float, default=1e-2, help="highest learning rate")

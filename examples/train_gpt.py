@@ -162,17 +162,19 @@ def write(model: GPT, prompt: Tokens, count: int, context: int, warmth: float) -
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="text to learn (default: Python's own sources)")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--dim", type=int, default=128)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="text to learn; None: Python's own sources")
+    parser.add_argument("--layers", type=int, default=4, help="blocks of attention and MLP")
+    parser.add_argument("--heads", type=int, default=4, help="heads of attention in a block")
+    parser.add_argument("--dim", type=int, default=128, help="numbers for each token")
     parser.add_argument("--context", type=int, default=128, help="tokens the model sees")
     parser.add_argument("--batch", type=int, default=16, help="windows in one step")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--steps", type=int, default=400, help="training steps")
+    parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate")
     parser.add_argument("--report", type=int, default=50, help="steps between two reports")
-    parser.add_argument("--eval-batches", type=int, default=8)
+    parser.add_argument("--eval-batches", type=int, default=8, help="batches of a validation")
     parser.add_argument("--sample", type=int, default=400, help="bytes to write at the end")
     parser.add_argument("--prompt", default="\ndef ", help="what the written text begins with")
     parser.add_argument("--warmth", type=float, default=0.8, help="temperature of the sampling")

@@ -162,7 +162,9 @@ def accuracy(model: Net, images: Tensor, labels: Tensor, batch: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder with the four IDX files")
     parser.add_argument("--steps", type=int, default=1000, help="training steps")
     parser.add_argument("--batch", type=int, default=128, help="images in one step")

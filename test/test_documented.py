@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import pydoc
 from collections.abc import Iterator
 from types import ModuleType
@@ -83,3 +84,12 @@ def test_everything_public_is_annotated() -> None:
 def test_help_shows_signature_and_docstring(name: str, words: list[str]) -> None:
     text = pydoc.plain(pydoc.render_doc(getattr(Tensor, name)))
     assert all(word in text for word in words), text
+
+
+def test_methods_go_by_the_names_that_users_know() -> None:
+    """A model's list may hold Tensor.softmax, and be pickled."""
+    methods = [getattr(Tensor, name) for name in dir(Tensor) if not name.startswith("_")]
+    for method in filter(inspect.isroutine, methods):
+        assert pickle.loads(pickle.dumps(method)) == method
+    with pytest.raises(TypeError, match=r"^Tensor\.sum\(\) got an unexpected"):
+        Tensor([1.0]).sum(axes=0)

@@ -399,7 +399,7 @@ OWN: dict[str, list[Case]] = {
         (DeviceError, "one device", lambda: X.cross_entropy(FAR)),
     ],
     "sparse_categorical_crossentropy": [
-        (ShapeError, r"do not fit \(2, 3\)", lambda: X.sparse_categorical_crossentropy(J)),
+        (ShapeError, r"do not fit scores \(2, 3\)", lambda: X.sparse_categorical_crossentropy(J)),
         (TypeError, "Y must be", lambda: X.sparse_categorical_crossentropy(1)),
     ],
     "binary_crossentropy": [

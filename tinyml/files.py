@@ -13,7 +13,11 @@ def write_whole(path: Path, *parts: bytes, private: bool = False, lasting: bool 
 
     `lasting`: it is on the disk, and not just on its way there, when this returns.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    except OSError as error:
+        error.filename = str(path)  # what was asked for
+        raise
     try:
         with open(handle, "wb") as file:
             file.writelines(parts)

@@ -137,6 +137,7 @@ OWN: dict[str, list[Case]] = {
     "safe_save": [
         (TypeError, "a dict of tensors by name", lambda: state.safe_save([X], "model")),
         (TypeError, "a name must be a str, got 1", lambda: state.safe_save({1: X}, "model")),
+        (OSError, "/no/where/w", lambda: state.safe_save({"w": X}, "/no/where/w")),
         (TypeError, "'w' must be a Tensor", lambda: state.safe_save({"w": [1.0]}, "model")),
         (OSError, "No such file", lambda: state.safe_save({"w": X}, "nowhere/model")),
     ],

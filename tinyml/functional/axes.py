@@ -148,15 +148,25 @@ _PAIRS_IN_TORCH = ("max", "min", "cummax", "cummin")  # for whom dim= means valu
 def spelled_either_way(cls: _C) -> _C:
     """Each method that takes an axis takes it as a dim, too, and so on: as others spell it.
 
-    What is taken as `*axis` can be said by that name, too.
+    What is taken as `*axis` can be said by that name, too. Errors, help() and pickles know a method
+    by its name as one.
     """
     for name, method in list(vars(cls).items()):
         made_of = method.__func__ if isinstance(method, classmethod) else method
-        others = _other_names(made_of) if inspect.isfunction(made_of) else {}
-        if others:
+        if not inspect.isfunction(made_of):
+            continue
+        if made_of.__name__.rstrip("_") == name:  # sum_, but not what has two names
+            _known_as(name, made_of)
+        if others := _other_names(made_of):
             spelled = _spelled(made_of, others, name)
+            _known_as(name, spelled)
             setattr(cls, name, spelled if made_of is method else classmethod(spelled))
     return cls
+
+
+def _known_as(name: str, method: Callable[..., Any]) -> None:
+    method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+    method.__module__ = "tinyml.tensor"
 
 
 def _other_names(function: Callable[..., Any]) -> dict[str, str]:

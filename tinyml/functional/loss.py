@@ -120,7 +120,10 @@ def sparse_categorical_crossentropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
     if Y.shape != x.shape[:-1]:
-        raise ShapeError(f"sparse_categorical_crossentropy: Y {Y.shape} do not fit {x.shape}")
+        raise ShapeError(
+            f"sparse_categorical_crossentropy: classes {Y.shape} do not fit scores {x.shape}: "
+            "one class for each row of scores"
+        )
     scores = log_softmax(x, -1)
     counts = Y.ne(ignore_index)
     classes = bounded.classes("sparse_categorical_crossentropy", counts.where(Y, 0), x.shape[-1])

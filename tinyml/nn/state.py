@@ -210,6 +210,6 @@ def _safetensors() -> Any:
     except ImportError as error:
         raise ImportError(
             "reading and writing .safetensors files needs the package safetensors: "
-            "pip install 'tinyml[state]'"
+            "pip install safetensors"
         ) from error
     return safetensors
