@@ -9,12 +9,14 @@ import pytest
 import stages
 from graphs import leaf
 
+from tinyml import lazy
 from tinyml.codegen.estimate import Factor, Product, Tiling
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, OptKind
+from tinyml.ops import Op
 from tinyml.schedule import schedule
 
 ONE = replace(stages.C, cores=1)
@@ -74,3 +76,13 @@ def test_few_rows_pass_over_a_matrix_as_it_lies():
     opts = chosen(4, 1024, 4096)
     assert of(opts, OptKind.BLOCK, "r0") == [8]
     assert OptKind.STAGE not in [opt.kind for opt in opts]
+
+
+def test_what_is_heavy_is_done_with_one_register_tile_after_the_other():
+    sums = graphs.matmul(leaf(50, 24), leaf(24, 64))
+    functions = [lazy.map_(Op.EXP, lazy.map_(op, sums)) for op in (Op.NEG, Op.TANH, Op.SIN)]
+    (k,) = stages.kernels_of(schedule(functions))
+    opts = choose(lower(k), ONE)[0]
+    assert of(opts, OptKind.BLOCK, "r0") == [24]
+    assert of(opts, OptKind.PEEL, "i0") == [6]
+    stages.assert_right(k, target=ONE)

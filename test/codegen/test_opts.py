@@ -272,6 +272,8 @@ def test_what_is_made_of_the_sums_of_a_block_is_made_in_a_loop() -> None:
     blocked = optimize(plain, opts)
     unrolled = {axis.name for axis, kind in blocked.kinds if kind is nest.Kind.UNROLL}
     assert unrolled == {"i0su_sums0"}
+    (sums,) = blocked.nests[0].tiles  # of what is written out: they wait for that loop alone
+    assert (sums.size, sums.after.name, sums.over) == (3 * 8, "i1", None)
     (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(12, 20), leaf(20, 16))]))
     found = arrays_of(k)
     simulate(linearize(blocked), found)

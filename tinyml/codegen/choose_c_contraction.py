@@ -4,14 +4,16 @@ The loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matri
 (2008). One factor is packed in panels as wide as a register tile, which stay in the L2 cache
 while rows of the other factor pass over them. Where the fold is so long that a row of the other
 factor would not stay in the L1 cache, or where that factor is read with jumps and has to be packed
-too, the fold is made in steps, and sums wait in a tile between them. Which of all these sizes are
-taken, estimate.py says.
+too, the fold is made in steps, and sums wait in a tile between them. Where much is made of the
+sums, those of a register tile wait for a loop that does it. Which of all these sizes are taken,
+estimate.py says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from tinyml.codegen.ahead import LINE
@@ -112,14 +114,13 @@ def _tiling(
         other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
         target=chooser.target,
     )
-    heavy = _work_after(one, fold) > HEAVY and sides.kept.size >= 2 * height
-    proposals = [*_blocked(product, fold, width, height, heavy)]
-    if not (heavy and proposals):
-        runs = _runs(product, fold, width, height)
-        proposals = [*plain(product, width, height), *proposals, *runs]
+    some = _blocked(product, fold, width, height), _runs(product, fold, width, height)
+    proposals = [*plain(product, width, height), *chain(*some)]
     inner = depth // fold.axes[0].size
     cycles = [product.cycles(t, inner * t.step or depth) for t in proposals]
-    return next(t for t, n in zip(proposals, cycles, strict=True) if n <= NEARLY * min(cycles))
+    best = next(t for t, n in zip(proposals, cycles, strict=True) if n <= NEARLY * min(cycles))
+    heavy = _work_after(one, fold) > HEAVY
+    return replace(best, step=fold.axes[0].size) if heavy and not best.step else best
 
 
 def _jump(load: Load | None, fold: Fold, size: int) -> float:
@@ -142,16 +143,14 @@ def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
                 yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
 
 
-def _blocked(
-    product: Product, fold: Fold, width: int, height: int, heavy: bool
-) -> Iterator[Tiling]:
+def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
     """The fold in steps, between which sums wait in tiles; surplus rows are masked.
 
     Steps are short where a factor jumps: few lines that are a power of two apart fit a cache.
     """
     shortest = -(-product.depth // LEAST)
     for count in (shortest,) if product.other.jump else _growing(shortest):
-        step = _step(fold, count) if count > 1 or heavy else 0
+        step = _step(fold, count) if count > 1 else 0
         for parts in _growing(-(-product.rows // (2 * LEAST))):
             piece = _round(-(-product.rows // parts), height)
             # masks are asked once if what they mask is packed
@@ -224,14 +223,13 @@ def _apply(
 ) -> None:
     lane, kept = sides.lane.name, sides.kept.name
     depth = found.fold.axes[0]
-    blocked = tiling.step or tiling.repacks
+    masked = 0 < tiling.step < depth.size or tiling.repacks
     chooser.apply(OptKind.PEEL, lane, tiling.panels * tiling.vectors * lanes)
     if tiling.step:
         chooser.apply(OptKind.PAD, depth, tiling.step)
-    if tiling.piece:
-        chooser.apply(OptKind.PAD if blocked else OptKind.PEEL, kept, tiling.piece)
-    elif tiling.step:
-        chooser.apply(OptKind.PAD, kept, tiling.height)
+    if tiling.piece or tiling.step:  # sums that wait are those of whole register tiles
+        whole = tiling.piece or tiling.height
+        chooser.apply(OptKind.PAD if masked else OptKind.PEEL, kept, whole)
     chooser.apply(OptKind.LANES, lane, lanes)
     if tiling.vectors > 1:
         chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
@@ -252,14 +250,11 @@ def _apply(
 
 def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
     """Copy what is read again to tiles, before a piece of work or each step of the fold."""
+    stepped = tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step)
     grid = chooser.nest.grid(chooser.one(number))
-    if not grid or sides.packed is None:
+    if not (grid and tiling.packs) or sides.packed is None:
         return
-    after = grid[-1].name
-    if tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step):
-        after = depth.name
-    if not tiling.packs:
-        return
+    after = depth.name if stepped and tiling.step < depth.size else grid[-1].name
     chooser.apply(OptKind.STAGE, after, slot=sides.packed.slot)
     if tiling.repacks and sides.other is not None:
         chooser.apply(OptKind.STAGE, after, slot=sides.other.slot)

@@ -51,7 +51,7 @@ class Tiling:
     height: int  # rows of a register tile
     panels: int  # packed at once
     piece: int = 0  # rows that one piece of work walks; 0 for all
-    step: int = 0  # of the first axis of the fold; 0 for all at once
+    step: int = 0  # of the first axis of the fold, before sums wait in a tile; 0 if none do
     packs: bool = True  # whether there is a tile for panels at all
     repacks: bool = False  # whether the other factor is packed too
 

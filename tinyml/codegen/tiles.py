@@ -33,7 +33,8 @@ ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
 def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     """Folds over `axis` in steps of `amount`: tiles hold the sums for all rows of a block.
 
-    Where there are many steps, further tiles hold the sums of groups of them.
+    Where there are many steps, further tiles hold the sums of groups of them. If the only step is
+    the whole axis, a tile holds what is written out or along lanes, at a step of the last loop.
     """
     if axis.size % amount or axis.more:
         raise OptError(f"cannot block {axis.name}: {amount} does not divide it; pad it first")
@@ -46,11 +47,9 @@ def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
         if not found:
             blocked.append(one)
             continue
-        sizes = groups(axis.size // amount, found)
+        sizes = groups(axis.size // amount, found) if amount < axis.size else []
         steps = [Axis(f"{axis.name}{'o' * n}", size) for n, size in enumerate(sizes)][::-1]
-        index = linear(steps[0])
-        for within in (*steps[1:], inner):
-            index = index * within.size + linear(within)
+        index = numbered([*steps, inner])
         change = Change({axis: index}, {axis: (*steps, inner)}, {})
         number = sum(len(other.tiles) for other in (*nest.nests, *blocked))
         made, own = _accumulated(nest, change.nest(one), steps, inner, number)
@@ -71,15 +70,19 @@ def _accumulated(
     whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)
     alike = all({*steps, within} & {*f.axes} and f.free <= {*one.rows} for f in one.folds)
     apart = not any(fold.body.has_fold for fold in one.folds)
-    if not (grid and whole and alike and apart) or one.tiles:
+    shared = frozenset(rows).intersection(*(f.free for f in one.folds)) if not steps else ()
+    loops = [a for a in rows if a in shared and nest.kind(a) is Kind.LOOP]
+    rows = [a for a in rows if a not in loops]
+    outside = [*grid, *loops]
+    if not (outside and whole and alike and apart) or one.tiles:
         raise OptError(f"cannot block {within.name}: its fold is not one of whole tiles in a block")
-    made, found = one, []
+    made, found = replace(one, rows=(*outside, *rows)), []
     pairs: list[tuple[Axis, Axis]] = []
     for n, fold in enumerate(one.folds):
         inner = sorted((a for a in rows if a in fold.free), key=lambda a: ORDER[nest.kind(a)])
         if not inner:
             raise OptError(f"cannot block {within.name}: a fold is the same for a whole block")
-        tiles, stored, own = _sums(fold, inner, [grid[-1], *steps], f"sums{number + n}")
+        tiles, stored, own = _sums(fold, inner, [outside[-1], *steps], f"sums{number + n}")
         made = reading(made, fold, stored)
         found.append(tiles)
         pairs += own
@@ -92,13 +95,14 @@ def _sums(
 ) -> tuple[list[Tile], Expr, list[tuple[Axis, Axis]]]:
     """Tiles for what `fold` makes in all steps, and in groups of them, and what reads the first.
 
-    The first of the steps begins them.
+    The first of the steps begins them; where there are no others, they are not added to.
     """
     index = numbered(inner)
     value: Expr = Fold(fold.op, fold.body, tuple(a for a in fold.axes if a not in steps))
     tiles: list[Tile] = []
     pairs: list[tuple[Axis, Axis]] = []
-    for level, (over, after) in enumerate(pairwise(reversed(steps))):
+    around: list[tuple[Axis | None, Axis]] = [*pairwise(reversed(steps))] or [(None, steps[0])]
+    for level, (over, after) in enumerate(around):
         label = name + "o" * level
         own = {a: Axis(f"{a.name}_{label}", a.size) for a in inner}
         image = {a: linear(b) for a, b in own.items()}
