@@ -217,6 +217,8 @@ def test_lstm_cell(device):
         state = layer(Tensor(step), state)
     np.testing.assert_allclose(state[0].numpy(), h, **CLOSE)
     np.testing.assert_allclose(state[1].numpy(), c, **CLOSE)
+    alone = layer(Tensor(x[1][0]), layer(Tensor(x[0][0])))  # without batch
+    np.testing.assert_allclose(alone[0].numpy(), h[0], **CLOSE)
 
 
 def test_names_and_shapes_are_those_of_pytorch():

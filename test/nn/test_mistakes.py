@@ -102,8 +102,14 @@ OWN: dict[str, list[Case]] = {
         (ValueError, "in_channels=3 into groups=2", lambda: nn.Conv2d(3, 2, 3, groups=2)),
         (ValueError, "'typo'.*'valid', or 'same'", lambda: nn.Conv2d(2, 2, 3, padding="typo")),
     ],
-    "BatchNorm": [(TypeError, "momentum must be a number", lambda: nn.BatchNorm(4, momentum="a"))],
-    "GroupNorm": [(ValueError, "4 channels into 3 groups", lambda: nn.GroupNorm(3, 4))],
+    "BatchNorm": [
+        (TypeError, "momentum must be a number", lambda: nn.BatchNorm(4, momentum="a")),
+        (TypeError, "affine must be a bool, got 0.1", lambda: nn.BatchNorm(4, 1e-5, 0.1)),
+    ],
+    "GroupNorm": [
+        (ValueError, "4 channels into 3 groups", lambda: nn.GroupNorm(3, 4)),
+        (TypeError, "affine must be a bool", lambda: nn.GroupNorm(2, 4, 1e-5, 0.1)),
+    ],
     "RMSNorm": [(TypeError, "eps must be a number", lambda: nn.RMSNorm(3, eps="a"))],
     "Embedding": [
         (ValueError, "vocab_size must be at least 0", lambda: nn.Embedding(-3, 2)),

@@ -216,6 +216,22 @@ def test_half_precision_parameters_have_float32_state(device):
     np.testing.assert_allclose(p.numpy(), [0.5, 2.5], rtol=2e-3)
 
 
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam])
+def test_double_precision_parameters_have_a_float64_rate_and_state(make: Any) -> None:
+    moved = []
+    for dtype in ("float32", "float64"):
+        w = Tensor.zeros(1, dtype=dtype, requires_grad=True)
+        optimizer = make([w], lr=0.1)
+        optimizer.lr = 0.1
+        for gradient in (3.0, 3.0):
+            w.grad = Tensor([gradient], dtype=dtype)
+            optimizer.step()
+        assert w.dtype.name == optimizer.lr.dtype.name == dtype
+        moved.append(w.item())
+    expected = -0.6 if make is optim.SGD else -0.2
+    assert moved[1] == pytest.approx(expected, rel=4e-9) != moved[0]
+
+
 def test_running_averages_are_not_optimized():
     norm = nn.BatchNorm(2)
     optimizer = optim.SGD(nn.state.get_parameters(norm), lr=0.1)

@@ -55,6 +55,12 @@ def _check_numbers(layer: object, **numbers: Any) -> None:
         number(value, type(layer).__name__, name)
 
 
+def _check_flags(layer: object, **flags: Any) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):  # in torch a momentum stands there
+            raise wrong_type(type(layer).__name__, name, "a bool", flag)
+
+
 def _check_tensor(layer: object, x: Any, name: str = "the input") -> None:
     if not isinstance(x, Tensor):
         raise wrong_type(type(layer).__name__, name, "a Tensor", x)
@@ -205,6 +211,7 @@ class BatchNorm:
     ) -> None:
         _check_counts(self, 0, sz=sz)
         _check_numbers(self, eps=eps, momentum=momentum)
+        _check_flags(self, affine=affine, track_running_stats=track_running_stats)
         self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
         self.sz = sz
         self.weight = _ones(sz) if affine else None
@@ -264,6 +271,7 @@ class GroupNorm:
         _check_counts(self, 1, num_groups=num_groups)
         _check_counts(self, 0, num_channels=num_channels)
         _check_numbers(self, eps=eps)
+        _check_flags(self, affine=affine)
         if num_channels % num_groups:
             raise ShapeError(f"cannot split {num_channels} channels into {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
@@ -379,10 +387,14 @@ class LSTMCell:
         self.bias_hh = _uniform(bound, 4 * hidden_size) if bias else None
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """x (batch, input_size), h and c (batch, hidden_size); zeros if there are none yet."""
+        """x (batch, input_size), h and c (batch, hidden_size), zeros if there are none yet.
+
+        Or all of them without batch.
+        """
         _check_input(self, x, -1, self.weight_ih.shape[-1])
         if hc is None:
-            zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device)
+            shape = (*x.shape[:-1], self.hidden_size)
+            zeros = Tensor.zeros(shape, dtype=x.dtype, device=x.device)
             hc = zeros, zeros
         if not isinstance(hc, (tuple, list)) or len(hc) != 2:
             raise wrong_type("LSTMCell", "the state", "a pair of tensors (h, c)", hc)
@@ -390,6 +402,6 @@ class LSTMCell:
             _check_input(self, part, -1, self.hidden_size, name)
         gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
         gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)
-        take, keep, new, show = gates.chunk(4, dim=1)  # each (batch, hidden)
+        take, keep, new, show = gates.chunk(4, dim=-1)  # each (batch, hidden)
         c = keep.sigmoid() * hc[1] + take.sigmoid() * new.tanh()
         return show.sigmoid() * c.tanh(), c

@@ -42,7 +42,8 @@ class Optimizer:
             p.requires_grad_()
         self.device = self.params[0].device
         self.fused = fused
-        self._lr = _state((1,), dt.float32, self.device, lr)
+        self._wide = dt.promote(*map(_wide, self.params))
+        self._lr = _state((1,), self._wide, self.device, lr)
         self._state = self._make_state()
         Tensor.realize(*params, self._lr, *self._state)
 
@@ -56,7 +57,7 @@ class Optimizer:
         if not isinstance(value, Tensor):
             self._check_numbers(lr=value)
             # An array is uploaded. A number would be part of a kernel: a new one for each rate.
-            value = Tensor(np.array([value], np.float32), device=self.device)
+            value = Tensor(np.array([value], self._wide.compute), device=self.device)
         self._lr.assign(value.detach().cast(self._lr.dtype).reshape(1)).realize()
 
     def _check_numbers(self, **numbers: Any) -> None:
@@ -260,8 +261,8 @@ class LAMB(Optimizer):
 
     def _make_state(self) -> list[Tensor]:
         self.m, self.v = self._per_parameter(), self._per_parameter()
-        self.m_weight = _state((), dt.float32, self.device)
-        self.v_weight = _state((), dt.float32, self.device)
+        self.m_weight = _state((), self._wide, self.device)
+        self.v_weight = _state((), self._wide, self.device)
         return [self.m_weight, self.v_weight, *self.m, *self.v]
 
     def _before_updates(self) -> None:
