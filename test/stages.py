@@ -61,11 +61,16 @@ def simulated(target: Target, opts: Sequence[Opt] | None = ()) -> Runner:
 
 def assert_right(k: Kernel, tolerance: float = 2e-5, target: Target = C) -> None:
     """With the Opts that the rules of thumb choose, a kernel is what its whole arrays give."""
+    assert_made(k, simulated(target, None), tolerance)
+
+
+def assert_made(k: Kernel, runner: Runner, tolerance: float = 2e-5) -> None:
+    """A runner makes what the kernel's whole arrays give."""
     rng = np.random.default_rng(5)
     arrays = [graphs.numbers(rng, shape, dtype) for shape, dtype in k.slots]
     wanted = [a.copy() for a in arrays]
     kernel.run(k, wanted)
-    simulated(target, None)(k, arrays)
+    runner(k, arrays)
     for output in k.outputs:
         made, right = (values[output.slot].astype(np.float64) for values in (arrays, wanted))
         np.testing.assert_allclose(made, right, tolerance, tolerance)

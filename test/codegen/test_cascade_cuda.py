@@ -111,9 +111,9 @@ def test_a_sum_of_other_powers_is_a_cascade_too() -> None:
     assert_right(one_kernel(weights @ v), stages.simulated(BUSY, None))
 
 
-def test_floats_and_wide_rows_are_kernels_of_their_own() -> None:
-    for size, dtype in (((1, 2, 33, 33, 16), float32), ((1, 2, 33, 33, 136), bfloat16)):
-        q, k, v = given(*size, dtype=dtype)
+def test_wide_rows_are_kernels_of_their_own() -> None:
+    for width, dtype in ((264, float32), (136, bfloat16)):
+        q, k, v = given(1, 2, 33, 33, width, dtype=dtype)
         assert len(kernels(q.scaled_dot_product_attention(k, v))) == 3
 
 

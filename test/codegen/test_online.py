@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import stages
+from cards import CARD, compiled, on_emu
 
 from tinyml import Tensor
-from tinyml.codegen import choose_c_online
+from tinyml.codegen import choose_c_online, choose_cuda_online
+from tinyml.codegen.compile import compile
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
+from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
 
+CUDA = replace(CARD, capability=75)  # where tensor cores keep no rows
+TARGETS = pytest.mark.parametrize("target", [stages.C, CUDA], ids=["C", "CUDA"])
 SIZES = [(1, 2, 16, 24, 2), (2, 1, 33, 37, 3), (1, 1, 37, 25, 2)]
 
 
@@ -24,6 +33,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds of a few steps are long ones."""
     monkeypatch.setattr(choose_c_online, "LONG", 24)
     monkeypatch.setattr(choose_c_online, "STEP", 8)
+    monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:
@@ -35,22 +45,24 @@ def kernel_of(*made: Tensor) -> Kernel:
     return k
 
 
-def kinds(k: Kernel) -> set[OptKind]:
-    return {opt.kind for opt in choose(lower(k), stages.C)[0]}
+def walks(k: Kernel, target: Target) -> int:
+    """How often a kernel walks what it folds."""
+    return sum(opt.kind is OptKind.ONLINE for opt in choose(lower(k), target)[0])
 
 
-def assert_right(k: Kernel, tolerance: float = 2e-5) -> None:
-    assert OptKind.ONLINE in kinds(k)
-    stages.assert_right(k, tolerance)
+def assert_right(k: Kernel, target: Target, tolerance: float = 2e-5, times: int = 1) -> None:
+    assert walks(k, target) == times
+    stages.assert_right(k, tolerance, target)
 
 
+@TARGETS
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_attention_of_any_size(size: tuple[int, ...], causal: bool) -> None:
+def test_attention_of_any_size(size: tuple[int, ...], causal: bool, target: Target) -> None:
     b, h, n, m, d = size
     q, k, v = memory(b, h, n, d), memory(b, h, m, d), memory(b, h, m, d + 1)
-    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal)))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal)), target)
 
 
 def variants(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
@@ -69,40 +81,62 @@ def variants(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     }
 
 
+@TARGETS
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("variant", ["added", "window", "capped", "bias", "base 2"])
-def test_attention_as_people_write_it(variant: str) -> None:
+def test_attention_as_people_write_it(variant: str, target: Target) -> None:
     q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
-    assert_right(kernel_of(variants(q, k, v)[variant]))
+    assert_right(kernel_of(variants(q, k, v)[variant]), target)
 
 
+@TARGETS
 @pytest.mark.usefixtures("short")
-def test_heads_that_share_keys_and_halves() -> None:
+def test_heads_that_share_keys_and_halves(target: Target) -> None:
     q, k, v = (memory(1, h, 24, 4, dtype=bfloat16) for h in (4, 2, 2))
-    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, enable_gqa=True)), 2e-2)
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, enable_gqa=True)), target, 2e-2)
 
 
+@TARGETS
 @pytest.mark.usefixtures("short")
-def test_weights_that_are_rounded_to_float16_are_divided_before() -> None:
+def test_weights_that_are_rounded_to_float16_are_divided_before(target: Target) -> None:
     """Undivided they could underflow, and a sum of quotients waits for the whole divisor."""
     q, k, v = (memory(1, 2, 24, 4, dtype=float16) for _ in range(3))
-    one = kernel_of(q.scaled_dot_product_attention(k, v))
-    assert walks(one) == 2
-    assert_right(one, 2e-3)
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v)), target, 2e-3, times=2)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+def test_what_is_not_a_factor_waits_for_the_whole_fold(target: Target) -> None:
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    scores = q @ k.transpose(-2, -1)
+    made = (scores - scores.max(-1, keepdim=True)).sin() @ v
+    assert_right(kernel_of(made), target, times=2)
 
 
 @pytest.mark.usefixtures("short")
-def test_what_is_not_a_factor_waits_for_the_whole_fold() -> None:
-    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
-    scores = q @ k.transpose(-2, -1)
-    one = kernel_of((scores - scores.max(-1, keepdim=True)).sin() @ v)
-    assert walks(one) == 2
-    assert_right(one)
+@pytest.mark.parametrize("order", ThreadOrder)
+def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
+    """Several rows and columns of each, and rows and keys that are no whole steps."""
+    q, k, v = (memory(3, n, 36) for n in (70, 45, 45))
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
+    program = compile(made, replace(CARD, cores=1), verify=True)
+    assert program.block == (1, 256, 1)
+    stages.assert_made(made, on_emu(program, order))
 
 
-def walks(k: Kernel) -> int:
-    """How often a kernel walks what it folds."""
-    return sum(opt.kind is OptKind.ONLINE for opt in choose(lower(k), stages.C)[0])
+@pytest.mark.parametrize(
+    ("width", "architecture", "cache"), [(256, "sm_80", 163), (128, "sm_90a", 227)]
+)
+def test_registers_of_a_card_suffice(
+    width: int, architecture: str, cache: int, tmp_path: Path
+) -> None:
+    q, k, v = (memory(8, 16, 4096, width) for _ in range(3))
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
+    program = compile(made, replace(CARD, cache=cache << 10))
+    assert program.shared <= cache << 10
+    resources, _ = compiled(program, architecture, tmp_path)
+    assert not resources.spills
+    assert not resources.stack
 
 
 def test_memory_does_not_grow_with_the_length_of_a_row() -> None:

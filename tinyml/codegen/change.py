@@ -58,6 +58,15 @@ def is_row(nest: LoopNest, axis: Axis) -> bool:
     return any(axis in one.rows for one in nest.nests)
 
 
+def is_shared_out(nest: LoopNest, axis: Axis) -> bool:
+    """Whether it walks a tile, or what is made of tiles that are computed: then by any thread."""
+    return any(
+        axis in tile.axes or (not tile.copies and any(axis in walk.axes for walk in one.walks))
+        for one in nest.nests
+        for tile in one.tiles
+    )
+
+
 def bind(nest: LoopNest, axis: Axis, kind: Kind) -> LoopNest:
     """`axis` walked by somebody else."""
     kinds = dict(nest.kinds)

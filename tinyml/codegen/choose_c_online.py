@@ -9,15 +9,14 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.chooser import Chooser
-from tinyml.codegen.expr import Alu, Fold, Load
+from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.keep import divided_last
-from tinyml.codegen.nest import Kind, Nest, Tile
-from tinyml.codegen.online import Running, running
+from tinyml.codegen.nest import Kind, Tile
+from tinyml.codegen.online import running, sides_along
 from tinyml.codegen.opts import OptKind
 from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
-from tinyml.ops import Op
 
 VECTORS = 2  # of rows that meet what is read for all of them
 STEP = 128  # of a fold whose steps are made one after the other
@@ -29,7 +28,7 @@ def run_along(chooser: Chooser, number: int) -> bool:
     """Choose blocks and steps; False if no long fold is made of products that can run along."""
     one = divided_last(chooser.one(number))
     found = running(one)
-    sides = None if found is None or found.axis.size < LONG else _sides(one, found)
+    sides = None if found is None or found.axis.size < LONG else sides_along(one, found)
     if found is None or sides is None:
         return False
     kept, others = sides
@@ -54,23 +53,6 @@ def run_along(chooser: Chooser, number: int) -> bool:
     for tile in chooser.one(number).tiles:
         _in_registers(chooser, tile, inner)
     return True
-
-
-def _sides(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:
-    """The row axis that products inside of the folds walk and what they meet does not; others."""
-    rows, kept, others = {*one.rows}, set[Axis](), set[Axis]()
-    for fold in one.folds:
-        body = fold.body
-        if found.axis not in fold.free or not (isinstance(body, Alu) and body.op is Op.MUL):
-            continue
-        others |= fold.free & rows
-        for own, met in (body.operands, body.operands[::-1]):
-            if found.axis in met.free - own.free:
-                kept |= (own.free - met.free) & rows
-    if not kept:
-        return None
-    longest = max(kept, key=lambda a: (a.size, a.name))
-    return longest, others - {longest}
 
 
 def _lanes_of_blocks(chooser: Chooser, kept: Axis, others: set[Axis], width: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.choose_cuda_online import run_along
 from tinyml.codegen.choose_cuda_products import multiply
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.fragments import sides_of, sides_within
@@ -72,7 +73,7 @@ class CudaChooser(Chooser):
         self.bind_grid(number)
 
     def contraction(self, number: int, found: Contraction) -> bool:
-        if multiply(self, number):
+        if multiply(self, number) or run_along(self, number):
             return True
         one = self.one(number)
         sides = sides_of(one)

@@ -114,7 +114,8 @@ class CudaRenderer(WarpgroupRenderer):
     def thread_axes(self, part: ir.Part) -> Iterator[str]:
         self.threads = prod(a.size for a in part.threads)
         number = f"(ty % {self.threads})" if self.threads < self.k.block[1] else "ty"
-        yield from self.numbered(part.threads, number)
+        if all(a.name != "ty" for a in part.threads):
+            yield from self.numbered(part.threads, number)
 
     def axis(self, name: str) -> str:
         along = {ir.TX: 0, "ty": 1}.get(name)

@@ -70,6 +70,24 @@ class Filler:
             else:
                 self._by_value(scope, tile, value, index, order, when, later)
 
+    def shared_out(
+        self, scope: Scope, name: str, axes: Sequence[Axis]
+    ) -> tuple[Scope, ir.Begin, Known]:
+        """Where the steps of a tile's axes are made, each by a thread of its own, if there are any.
+
+        The loop around them is made once, by as many threads as there are steps.
+        """
+        once, sizes = Axis(f"c_{name}", 1), tuple(a.size for a in axes)
+        count = prod(sizes)
+        if count > self.threads:
+            raise OptError(
+                f"cannot fill {name}: {count} steps are more than {self.threads} threads"
+            )
+        stop = () if count == self.threads else (count - self.number,)
+        inner = Scope(scope.bound | {once} | self.number.free, scope)
+        known = dict(zip(axes, unravel(self.number, sizes), strict=True))
+        return inner, ir.Begin(once, (), stop), known
+
     def begin(self, scope: Scope, begin: ir.Begin, known: Known, tiles: list[Tile]) -> None:
         """Before a loop: what tiles that are filled ahead hold at its first steps.
 

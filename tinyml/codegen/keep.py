@@ -21,6 +21,7 @@ from dataclasses import replace
 from tinyml.codegen.change import Change, OptError
 from tinyml.codegen.crop import known_outside
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, select
+from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten, roots
 from tinyml.codegen.tiles import (
     ORDER,
@@ -40,8 +41,8 @@ COSTLY = 12  # work on an element that takes longer than to bring it back from a
 
 def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     """One more value kept for each step of `after`, its rows as long as whole steps of `amount`."""
-    alone = Kind.THREAD not in dict(nest.kinds).values() and not within_fold(nest, after)
-    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or not alone:
+    alone = all(a.name != TX for one in nest.nests for a in one.axes)
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or not alone or within_fold(nest, after):
         raise OptError(f"cannot keep anything for {after.name}: it is walked by many at once")
     kept, kinds = [], dict(nest.kinds)
     number = sum(len(one.tiles) for one in nest.nests)

@@ -7,52 +7,46 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from math import prod
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
-from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import (
-    Const,
     Expr,
     Fold,
-    Load,
     Name,
-    Part,
-    Place,
     const,
     lanes_of,
     substitute,
-    with_sources,
 )
 from tinyml.codegen.fill import Filler, fences, held
 from tinyml.codegen.fragments import placed
 from tinyml.codegen.group_products import grouped
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold, joined
-from tinyml.codegen.matrices import Matrix, Product
+from tinyml.codegen.matrices import Product
+from tinyml.codegen.namer import Namer
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn, worth_naming
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
 from tinyml.codegen.tiles import by_stride, names_read
 from tinyml.codegen.turns import in_turns
 from tinyml.codegen.wide_stores import at_steps, side_by_side
-from tinyml.dtype import DType
 from tinyml.graph import toposort
-from tinyml.index import ZERO, Axis, Linear, linear, map_looked, numbered
+from tinyml.index import ZERO, Axis, linear, numbered
 from tinyml.interpret import identity
 from tinyml.ops import Op
 
-DEEPEST = 8  # ops written into one another before a value gets a name
 SEPARATE = 8  # accumulators at most that one fold is spread over
 
 
 def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     """Instructions for all nests. Without `vectors`, lanes are scalars loaded side by side."""
     kinds = dict(nest.kinds)
-    threads = [[a for a in n.rows if kinds.get(a) is Kind.THREAD] for n in nest.nests]
+    threads = [_thread_axes(n, kinds) for n in nest.nests]
     along_y = max((prod(a.size for a in group) for group in threads), default=1)
     along_x = max((a.size for n in nest.nests for a in n.axes if a.name == ir.TX), default=1)
     parts = []
@@ -68,24 +62,32 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     )
 
 
-class _Emitter:
+def _thread_axes(one: Nest, kinds: Mapping[Axis, Kind]) -> list[Axis]:
+    """The axes that threads are numbered by; one axis if each tile has its own."""
+
+    def of(axes: Iterable[Axis]) -> list[Axis]:
+        return [a for a in axes if kinds.get(a) is Kind.THREAD and a.name != ir.TX]
+
+    groups = [of(axes) for axes in (*[w.axes for w in one.walks], *[t.axes for t in one.tiles])]
+    if not any(groups):
+        return of(one.rows)
+    return [Axis("ty", max(prod(a.size for a in group) for group in groups))]
+
+
+class _Emitter(Namer):
     """Writes one nest."""
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
+        lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
+        super().__init__(f"_{number}" if number else "", lanes, nest.ahead)
         one, self.kinds = nest.nests[number], dict(nest.kinds)
         self.parts, self.grid = nest.parts(one), nest.grid(one)
         self.splits = [split for split in nest.splits if split.rest]
-        self.mark = f"_{number}" if number else ""
         self.block, self.vectors = block, vectors
-        self.names = 0
         self.filler = Filler(block, self.emit, nest.turn(one))
         self.tiles: tuple[Tile, ...] = ()
         self.tx: set[Axis] = set()
-        self.free_lanes: set[Axis] = set()
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
-        if vectors:
-            self.free_lanes.update(a for a, kind in nest.kinds if kind is Kind.LANE)
-        self.ahead = Ahead(nest.ahead, self.free_lanes)
 
     def kind(self, axis: Axis) -> Kind:
         return self.kinds.get(axis, Kind.LOOP)
@@ -153,8 +155,8 @@ class _Emitter:
             plain = [[replace(s, value=number[s]) for s in wide] for wide in stores]
             self._put_all(inner, plain, known, unrolled, once)
 
-        with self.ahead.in_loop():
-            self._open(scope, self._loops(group).cropped(only, instead), {}, enter, body)
+        with self._shared_out(scope, f"walk{self.names}", group) as (inner, known):
+            self._open(inner, self._loops(group).cropped(only, instead), known, enter, body)
 
     def _put_all(
         self,
@@ -379,16 +381,18 @@ class _Emitter:
         return []
 
     def _fill_tiles(self, scope: Scope, after: Axis, known: Known) -> None:
-        """Every thread of the block copies its share of the tiles that start here."""
-        filled = self._filled(after)
-        if prod(self.block) == 1:
-            for over, tiles in groupby(filled, lambda tile: tile.over):
-                self._fill_serially(scope, list(tiles), over, known)
-        elif filled:
-            self.filler.fill(scope, filled, known)
-            scope.instrs += [*fences(filled), ir.Barrier()]
+        """The tiles that start here: what is copied is shared out evenly among threads."""
+        block = prod(self.block) > 1
+        for copied, group in groupby(self._filled(after), lambda t: block and t.copies):
+            if copied:
+                filled = list(group)
+                self.filler.fill(scope, filled, known)
+                scope.instrs += [*fences(filled), ir.Barrier()]
+                continue
+            for over, tiles in groupby(group, lambda tile: tile.over):
+                self._fill_in_turn(scope, list(tiles), over, known)
 
-    def _fill_serially(
+    def _fill_in_turn(
         self, scope: Scope, tiles: Sequence[Tile], over: Axis | None, known: Known
     ) -> None:
         """Tiles one after the other; those that combine the steps of an axis in one loop."""
@@ -434,66 +438,24 @@ class _Emitter:
             loops = loops.cropped(only, instead)
         if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
             loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
+        with self._shared_out(scope, tile.name, tile.axes) as (within, at):
+            self._open(within, loops, at, enter, body)
+        if prod(self.block) > 1:
+            scope.instrs.append(ir.Barrier())
+
+    @contextmanager
+    def _shared_out(
+        self, scope: Scope, name: str, group: Iterable[Axis]
+    ) -> Iterator[tuple[Scope, Known]]:
+        """Where a thread makes its steps of a group's axes, and which they are."""
+        threads = [a for a in group if self.kind(a) is Kind.THREAD and a.name != ir.TX]
         with self.ahead.in_loop():
-            self._open(scope, loops, {}, enter, body)
-
-    # ---- expressions ----
-
-    def emit(self, scope: Scope, root: Expr) -> Expr:
-        """`root` in terms of names; what is used twice, or outside this loop, gets a name."""
-        if root in scope.known:
-            return scope.known[root][0]
-        made: dict[Expr, Expr] = {}
-        homes: dict[Expr, Scope] = {}
-        fresh: list[Expr] = []
-        for e in toposort([root], scope.known):
-            if e in scope.known:
-                made[e], homes[e] = scope.known[e]
-                continue
-            fresh.append(e)
-            home = scope.home(e.free - self.free_lanes)
-            for source in e.sources:  # not outside of where its operands have names
-                if homes[source].depth > home.depth:
-                    home = homes[source]
-            homes[e] = home
-        named = worth_naming(fresh, homes, scope)
-        depth: dict[Expr, int] = {}
-        for e in fresh:
-            made[e] = with_sources(e, tuple([made[s] for s in e.sources]))
-            depth[e] = 1 + max([depth.get(s, 0) for s in e.sources], default=0)
-            trivial = isinstance(e, (Const, Name, Part, Matrix)) or (
-                isinstance(e, Place) and not e.sources
-            )
-            if not trivial and (e in named or depth[e] > DEEPEST):
-                name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
-                homes[e].instrs.append(ir.Let(name, made[e]))
-                if isinstance(e, Load):
-                    homes[e].instrs += self.ahead.fetches(e, homes[e])
-                scope.name(e, name, homes[e])
-                made[e], depth[e] = name, 0
-        return made[root]
-
-    def _place(self, scope: Scope, position: Linear) -> Linear:
-        """A position in terms of names."""
-        return map_looked(position, lambda a: self.emit_named(scope, a.value).looked(a.size))
-
-    def emit_named(self, scope: Scope, value: Expr) -> Name:
-        """Like emit, but the result is a name."""
-        made = self.emit(scope, value)
-        if isinstance(made, Name):
-            return made
-        name = self._name("v", value.dtype, self._lanes(value.free))
-        scope.instrs.append(ir.Let(name, made))
-        scope.name(value, name)
-        return name
-
-    def _name(self, kind: str, dtype: DType, lanes: int) -> Name:
-        self.names += 1
-        name: Name = Name(f"{kind}{self.names - 1}{self.mark}", dtype, lanes)
-        return name
-
-    def _lanes(self, free: frozenset[Axis]) -> int:
-        return max((a.size for a in free & self.free_lanes), default=1)
+            if not threads:
+                yield scope, {}
+                return
+            inner, begin, at = self.filler.shared_out(scope, name, threads)
+            yield inner, at
+            scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]
 
 
 def _nothing(scope: Scope, known: Known) -> None:

@@ -93,6 +93,23 @@ def _unmasked(e: Expr) -> Expr:
     return e.value if isinstance(e, Select) and _is(e.other, -inf) else e
 
 
+def sides_along(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:
+    """The row axis that products inside of the folds walk and what they meet does not; others."""
+    rows, kept, others = {*one.rows}, set[Axis](), set[Axis]()
+    for fold in one.folds:
+        body = fold.body
+        if found.axis not in fold.free or not (isinstance(body, Alu) and body.op is Op.MUL):
+            continue
+        others |= fold.free & rows
+        for own, met in (body.operands, body.operands[::-1]):
+            if found.axis in met.free - own.free:
+                kept |= (own.free - met.free) & rows
+    if not kept:
+        return None
+    longest = max(kept, key=lambda a: (a.size, a.name))
+    return longest, others - {longest}
+
+
 def online(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     """What folds read of each other, in steps of `amount` for the rows inside of `after`."""
     if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or within_fold(nest, after):
@@ -174,7 +191,15 @@ class _Tiles:
         one = self.one
         for f, value in [*final.items(), *done.items()]:
             one = reading(one, f, value)
-        return self._kept(replace(one, tiles=(*one.tiles, *self.tiles)))
+        return self._kept(self._shared_out(replace(one, tiles=(*one.tiles, *self.tiles))))
+
+    def _shared_out(self, one: Nest) -> Nest:
+        """Rows within walks, if threads have them: shared out as those of tiles are."""
+        rows = [a for a in self.rows if a in one.rows]
+        if all(self.nest.kind(a) is not Kind.THREAD for a in rows):
+            return one
+        walks = tuple(replace(walk, axes=(*rows, *walk.axes)) for walk in one.walks)
+        return replace(one, rows=tuple(a for a in one.rows if a not in rows), walks=walks)
 
     def _scale(self, fold: Fold, old: Image, now: Image) -> Expr:
         """What a sum is multiplied by once it is known what leads it now."""

@@ -41,7 +41,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tinyml.codegen.boxes import bulk
-from tinyml.codegen.change import OptError, bind, collapse, find, first, is_row, pad, peel, split
+from tinyml.codegen.change import (
+    OptError,
+    bind,
+    collapse,
+    find,
+    first,
+    is_row,
+    is_shared_out,
+    pad,
+    peel,
+    split,
+)
 from tinyml.codegen.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
@@ -108,6 +119,7 @@ _AFTER_TILES = {
     *(OptKind.PERSIST, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
     *(OptKind.KEEP, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
 }
+_DIVIDING = {OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES, OptKind.THREAD}
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
 
 
@@ -200,17 +212,15 @@ def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
     tiles = [tile for one in nest.nests for tile in one.tiles]
     if not tiles:
         return
-    folded = any(not tile.copies for tile in tiles)
-    _require(opt.kind is not OptKind.THREAD or not folded, opt, "sums in tiles are one thread's")
     if opt.kind in _AFTER_TILES:
         return
     if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
         return
     used = [one for one in nest.nests if one.tiles and axis in one.axes]
     outside = {a for one in used for tile in one.tiles for a in _known_before(tile)}
-    free = opt.kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES) and axis not in outside
+    free = opt.kind in _DIVIDING and axis not in outside
     even = opt.amount > 0 and axis.size % opt.amount == 0
-    by_loops = opt.kind is not OptKind.SPLIT and nest.kind(axis) is Kind.LOOP
+    by_loops = opt.kind in (OptKind.UNROLL, OptKind.LANES) and nest.kind(axis) is Kind.LOOP
     _require(not used or (free and (even or by_loops)), opt, "tiles are staged last")
 
 
@@ -231,7 +241,8 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
         whole = not products or is_row(nest, axis)
         _require(whole, opt, "matrix products are made by whole warps")
         _require(_apart(nest, axis), opt, "a fold over tx would depend on tx")
-        name = f"{axis.name}t" if is_row(nest, axis) else TX
+        row = is_row(nest, axis) or is_shared_out(nest, axis)
+        name = f"{axis.name}t" if row else TX
         return split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
     letter, kind = {
         OptKind.LANES: ("v", Kind.LANE),

@@ -6,7 +6,7 @@ columns. Halves are rounded after every op, as the generated text does.
 
 All threads take each instruction together, so that a race would go unnoticed. Three rules make
 up for it: what is put into a tile shows only after a barrier, an element is not filled between
-two barriers in which it is also read, and no two threads store different values at one place.
+two barriers in which another thread reads it, and no two store different values at one place.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Remainder, Valid
 from tinyml.ops import MEANING, Op
 
 Array = npt.NDArray[Any]
+LATEST = 1 << 62  # after all threads
+SEVERAL, NOBODY = np.full((1, 1), LATEST - 2), np.full((1, 1), LATEST - 1)  # and in their place
 _Put = tuple[str, tuple[Array, Array], Array]  # a tile, block and place, values
 
 
@@ -66,7 +68,7 @@ class _Threads:
         width, height = k.block
         self.size = width * height  # of a block
         number = np.arange(part.blocks * self.size).reshape(-1, 1)
-        self.block, self.tx = number // (width * height), number % width
+        self.number, self.block, self.tx = number, number // self.size, number % width
         ty = number // width % height
         self.lanes = {a: np.arange(a.size).reshape(1, -1) for a in k.lanes}
         self.axes: dict[Axis, Array] = dict(self.lanes)
@@ -131,9 +133,9 @@ class _Threads:
                 at, chosen = self.index(index), self.condition(valid) & self.active
                 new = self.value(value)
                 if op is not None:
-                    old = self.tiles.read(tile, self.block, at)
+                    old = self._read(tile, at)
                     new = interpret.rounded(np.asarray(MEANING[op](old, new)), value.dtype)
-                self.tiles.put(tile, self.block, at, new, chosen)
+                self.tiles.put(tile, self.block, at, new, chosen, self.number)
             case _:
                 self._ahead(instr)
 
@@ -253,7 +255,7 @@ class _Threads:
                 lanes_at = np.broadcast_to(self.index(lane), (len(values), 1))
                 return np.take_along_axis(values, lanes_at, 1)
             case Stored(name=name, index=index):
-                return self.tiles.read(name, self.block, self.index(index))
+                return self._read(name, self.index(index))
             case Held():
                 return self._held(e, done)
             case Select(valid=valid, value=value, other=other):
@@ -307,7 +309,11 @@ class _Threads:
             row, column = (column, row) if e.crosswise else (row, column)
             held.append(own[:, matrix * 8 + row] + column)
         at = np.stack(held, axis=-1).reshape(len(self.block), e.lanes)
-        return self.tiles.read(e.name, self.block, at)
+        return self._read(e.name, at)
+
+    def _read(self, tile: str, at: Array) -> Array:
+        """Elements of a tile, as each thread sees them."""
+        return self.tiles.read(tile, self.block, at, np.where(self.active, self.number, -1))
 
     def _matrix(self, e: Matrix) -> Array:
         """That of each warpgroup, by lines."""
@@ -356,16 +362,19 @@ class _Tiles:
         self.alone, self.name = prod(k.block) == 1, k.name
         self.shown = {t.name: np.zeros((blocks, t.size), t.dtype.compute) for t in k.locals}
         self.written = {name: tile.copy() for name, tile in self.shown.items()}
-        self.read_since = {
-            name: np.zeros(tile.shape, np.bool_) for name, tile in self.shown.items()
-        }
+        # the first and the last thread that has read an element since the last barrier
+        self.first = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
+        self.last = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
+        self.barrier()
         self.groups: list[list[_Put]] = [[]]  # of copies under way; the last one is still open
 
-    def put(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
-        self._write(self._checked(tile, block, at, value, chosen))
+    def put(
+        self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
+    ) -> None:
+        self._write(self._checked(tile, block, at, value, chosen, thread))
 
     def copy(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
-        self.groups[-1].append(self._checked(tile, block, at, value, chosen))
+        self.groups[-1].append(self._checked(tile, block, at, value, chosen, NOBODY))
 
     def bring(self, tile: str, block: Array, at: Array, values: Array) -> None:
         """Values that all see at once."""
@@ -380,11 +389,15 @@ class _Tiles:
             for put in self.groups.pop(0):
                 self._write(put)
 
-    def _checked(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> _Put:
-        shape = np.broadcast_shapes(block.shape, at.shape, value.shape, chosen.shape)
-        block, at, value, chosen = (np.broadcast_to(x, shape) for x in (block, at, value, chosen))
-        where = block[chosen], at[chosen]
-        if self.read_since[tile][where].any() and not self.alone:
+    def _checked(
+        self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
+    ) -> _Put:
+        given = block, at, value, chosen, thread
+        shape = np.broadcast_shapes(*(x.shape for x in given))
+        block, at, value, chosen, thread = (np.broadcast_to(x, shape) for x in given)
+        where, own = (block[chosen], at[chosen]), thread[chosen]
+        others = (self.first[tile][where] < own) | (self.last[tile][where] > own)
+        if others.any() and not self.alone:
             raise VerifyError(f"{self.name}: {tile} is filled while others may read it")
         return tile, where, value[chosen]
 
@@ -394,16 +407,21 @@ class _Tiles:
         if self.alone:
             self.shown[tile] = self.written[tile]
 
-    def read(self, tile: str, block: Array, at: Array) -> Array:
+    def read(self, tile: str, block: Array, at: Array, thread: Array = SEVERAL) -> Array:
         if at.size and (at.min() < 0 or at.max() >= self.shown[tile].shape[1]):
             raise VerifyError(f"{self.name}: reads {tile}[{at.min()}..{at.max()}]")
-        self.read_since[tile][block, at] = True
+        if not self.alone:
+            block_, at_, thread = np.broadcast_arrays(block, at, thread)
+            reads = thread >= 0
+            where = block_[reads], at_[reads]
+            np.minimum.at(self.first[tile], where, thread[reads])
+            np.maximum.at(self.last[tile], where, thread[reads])
         values: Array = self.shown[tile][block, at]
         return values
 
     def barrier(self) -> None:
-        for read in self.read_since.values():
-            read[...] = False
+        for name in self.first:
+            self.first[name][...], self.last[name][...] = LATEST, -1
         self.shown = {name: tile.copy() for name, tile in self.written.items()}
 
 

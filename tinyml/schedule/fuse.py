@@ -11,7 +11,7 @@ Two groups are joined when one reads the other row by row, so that values pass i
     reduction into reduction  the same rows                  softmax, variance, logsumexp
     map into reduction      same elements, or one per row    prologues that others read too
 
-Where a device keeps rows of a product in cache, a cascade is one group too: a product, folds
+Where a device keeps rows of a product close by, a cascade is one group too: a product, folds
 over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See `_cascade`.
 """
 
@@ -42,7 +42,8 @@ MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
-WIDEST = 128  # what a card's product folds, and columns of what is made of it
+WIDEST = 128  # what a card's product of halves folds, and columns of what is made of it
+WIDE = 256  # the same of floats, whose sums wait in shared memory
 
 
 def _assigns(group: Group) -> bool:
@@ -238,9 +239,8 @@ class Fusion:
         ]
         devices = {m.device for m in members}
         kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
-        narrow = max(within) <= WIDEST * row and all(
-            map(multiplies_halves, (*head.members, *tail.members))
-        )
+        halves = all(map(multiplies_halves, (*head.members, *tail.members)))
+        narrow = max(within) <= (WIDEST if halves else WIDE) * row
         return (
             (kept or (devices <= CARDS and narrow))
             and len(members) <= MOST_MEMBERS

@@ -1,0 +1,80 @@
+"""Namer: expressions become lines, each where all is known that it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.ahead import Ahead
+from tinyml.codegen.expr import Const, Expr, Load, Name, Part, Place, lanes_of, with_sources
+from tinyml.codegen.matrices import Matrix
+from tinyml.codegen.scope import Scope, worth_naming
+from tinyml.dtype import DType
+from tinyml.graph import toposort
+from tinyml.index import Axis, Linear, map_looked
+
+DEEPEST = 8  # ops written into one another before a value gets a name
+
+
+class Namer:
+    """Gives values of one nest names, whose last letters are `mark`."""
+
+    def __init__(self, mark: str, lanes: Iterable[Axis], ahead: tuple[Axis, ...]) -> None:
+        self.mark, self.names, self.free_lanes = mark, 0, {*lanes}
+        self.ahead = Ahead(ahead, self.free_lanes)
+
+    def emit(self, scope: Scope, root: Expr) -> Expr:
+        """`root` in terms of names; what is used twice, or outside this loop, gets a name."""
+        if root in scope.known:
+            return scope.known[root][0]
+        made: dict[Expr, Expr] = {}
+        homes: dict[Expr, Scope] = {}
+        fresh: list[Expr] = []
+        for e in toposort([root], scope.known):
+            if e in scope.known:
+                made[e], homes[e] = scope.known[e]
+                continue
+            fresh.append(e)
+            home = scope.home(e.free - self.free_lanes)
+            for source in e.sources:  # not outside of where its operands have names
+                if homes[source].depth > home.depth:
+                    home = homes[source]
+            homes[e] = home
+        named = worth_naming(fresh, homes, scope)
+        depth: dict[Expr, int] = {}
+        for e in fresh:
+            made[e] = with_sources(e, tuple([made[s] for s in e.sources]))
+            depth[e] = 1 + max([depth.get(s, 0) for s in e.sources], default=0)
+            trivial = isinstance(e, (Const, Name, Part, Matrix)) or (
+                isinstance(e, Place) and not e.sources
+            )
+            if not trivial and (e in named or depth[e] > DEEPEST):
+                name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
+                homes[e].instrs.append(ir.Let(name, made[e]))
+                if isinstance(e, Load):
+                    homes[e].instrs += self.ahead.fetches(e, homes[e])
+                scope.name(e, name, homes[e])
+                made[e], depth[e] = name, 0
+        return made[root]
+
+    def _place(self, scope: Scope, position: Linear) -> Linear:
+        """A position in terms of names."""
+        return map_looked(position, lambda a: self.emit_named(scope, a.value).looked(a.size))
+
+    def emit_named(self, scope: Scope, value: Expr) -> Name:
+        """Like emit, but the result is a name."""
+        made = self.emit(scope, value)
+        if isinstance(made, Name):
+            return made
+        name = self._name("v", value.dtype, self._lanes(value.free))
+        scope.instrs.append(ir.Let(name, made))
+        scope.name(value, name)
+        return name
+
+    def _name(self, kind: str, dtype: DType, lanes: int) -> Name:
+        self.names += 1
+        name: Name = Name(f"{kind}{self.names - 1}{self.mark}", dtype, lanes)
+        return name
+
+    def _lanes(self, free: frozenset[Axis]) -> int:
+        return max((a.size for a in free & self.free_lanes), default=1)
