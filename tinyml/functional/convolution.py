@@ -65,10 +65,6 @@ def named_padding(
     return tuple((n // 2, n - n // 2) for n in reach)
 
 
-def _pad_spatial(x: Tensor, pairs: Pairs, value: float | int | bool = 0) -> Tensor:
-    return pad_by(x, ((0, 0),) * (x.ndim - len(pairs)) + pairs, value)
-
-
 @composition
 def conv2d(
     x: Tensor,
@@ -197,7 +193,7 @@ def conv_transpose2d(
         ((k - 1) * d - before, (k - 1) * d - after + more)
         for k, d, (before, after), more in zip(kernel, dilations, pairs, extra, strict=True)
     )
-    return conv2d(_pad_spatial(x, grown), filters, bias, groups, 1, dilations, 0)
+    return conv2d(pad_by(x, ((0, 0), (0, 0), *grown)), filters, bias, groups, 1, dilations, 0)
 
 
 def _check_made(

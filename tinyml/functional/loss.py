@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def _check(op: str, x: Tensor, reduction: str, /, **others: Tensor | None) -> None:
+def _check(
+    op: str, x: Tensor, reduction: str, /, smoothing: float = 0.0, **others: Tensor | None
+) -> None:
     check_tensors(op, x, **others)
     if reduction not in REDUCTIONS:
         raise ValueError(f"{op}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    if not 0.0 <= smoothing <= 1.0:
+        raise ValueError(f"{op}: label_smoothing is between 0 and 1, got {smoothing}")
 
 
 def _reduced(x: Tensor, reduction: str) -> Tensor:
@@ -35,9 +39,8 @@ def _class_axis(scores: Tensor) -> int:
     return 1 if scores.ndim > 1 else 0
 
 
-def _classes(op: str, scores: Tensor, classes: Tensor) -> Tensor:
+def _classes(op: str, scores: Tensor, classes: Tensor, axis: int) -> Tensor:
     """The classes, one for each place beside the class axis of the scores."""
-    axis = _class_axis(scores)
     if classes.shape != (*scores.shape[:axis], *scores.shape[axis + 1 :]):
         raise ShapeError(
             f"{op}: classes {classes.shape} do not fit scores {scores.shape}: one class for each "
@@ -48,9 +51,9 @@ def _classes(op: str, scores: Tensor, classes: Tensor) -> Tensor:
     return bounded.classes(op, classes, scores.shape[axis])
 
 
-def _at(scores: Tensor, classes: Tensor) -> Tensor:
-    """scores[i, classes[i], ..]."""
-    axis, shape = _class_axis(scores), classes.shape
+def _at(scores: Tensor, classes: Tensor, axis: int) -> Tensor:
+    """scores[.., classes[..], ..], where the axis is."""
+    shape = classes.shape
     index = classes._reshape_to((*shape[:axis], 1, *shape[axis:]))
     return scores._gather(axis, index)._reshape_to(shape)
 
@@ -67,8 +70,9 @@ def nll_loss(
     """-x at the right class, where x are log probabilities (n, classes, ...)."""
     _check("nll_loss", x, reduction, Y=Y, weight=weight)
     counts = Y.ne(ignore_index) if ignore_index is not None else None
-    classes = _classes("nll_loss", x, Y if counts is None else counts.where(Y, 0))
-    losses = -_at(x, classes)
+    axis = _class_axis(x)
+    classes = _classes("nll_loss", x, Y if counts is None else counts.where(Y, 0), axis)
+    losses = -_at(x, classes, axis)
     scale = None if weight is None else weight.cast(x.dtype)[classes]
     if counts is not None:
         mask = counts.cast(x.dtype)
@@ -86,15 +90,11 @@ def cross_entropy(
     x: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0
 ) -> Tensor:
     """The surprise at Y (class indices, or probabilities like x) of logits (n, classes, ...)."""
-    _check("cross_entropy", x, reduction, Y=Y)
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(
-            f"cross_entropy: label_smoothing is between 0 and 1, got {label_smoothing}"
-        )
+    _check("cross_entropy", x, reduction, label_smoothing, Y=Y)
     axis = _class_axis(x)
     scores = log_softmax(x, axis)
     if Y.ndim < x.ndim:
-        losses = -_at(scores, _classes("cross_entropy", scores, Y))
+        losses = -_at(scores, _classes("cross_entropy", scores, Y, axis), axis)
         if label_smoothing:
             losses = losses * (1 - label_smoothing) - scores.mean(axis) * label_smoothing
         return _reduced(losses, reduction)
@@ -116,18 +116,10 @@ def sparse_categorical_crossentropy(
     reduction: str = "mean",
 ) -> Tensor:
     """The surprise at classes Y (..) of logits (.., classes); ignored ones do not count."""
-    _check("sparse_categorical_crossentropy", x, reduction, Y=Y)
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
-    if Y.shape != x.shape[:-1]:
-        raise ShapeError(
-            f"sparse_categorical_crossentropy: classes {Y.shape} do not fit scores {x.shape}: "
-            "one class for each row of scores"
-        )
-    scores = log_softmax(x, -1)
-    counts = Y.ne(ignore_index)
-    classes = bounded.classes("sparse_categorical_crossentropy", counts.where(Y, 0), x.shape[-1])
-    chosen = scores._gather(x.ndim - 1, classes._reshape_to((*Y.shape, 1)))._reshape_to(Y.shape)
+    op, axis = "sparse_categorical_crossentropy", x.ndim - 1
+    _check(op, x, reduction, label_smoothing, Y=Y)
+    counts, scores = Y.ne(ignore_index), log_softmax(x, -1)
+    chosen = _at(scores, _classes(op, scores, counts.where(Y, 0), axis), axis)
     losses = chosen * (label_smoothing - 1)
     if label_smoothing:
         losses = losses - scores.mean(-1) * label_smoothing
