@@ -145,8 +145,8 @@ def test_wrong_source_is_an_error_with_the_compiler_s_words(toolchain):
 
 
 @pytest.mark.skipif(not TOOLCHAINS, reason="neither nvcc nor NVRTC on this machine")
-def test_compile_cubin_needs_no_card():
-    assert nvcc.compile_cubin(program("copy").text, "sm_90a").startswith(b"\x7fELF")
+def test_a_cubin_needs_no_card():
+    assert nvcc.find().compile(program("copy").text, "sm_90a")[0].startswith(b"\x7fELF")
 
 
 def test_no_compiler_is_a_device_error():

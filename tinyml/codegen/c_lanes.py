@@ -96,9 +96,9 @@ class CLanes(CValues):
         assert stride is not None
         kind, mask = self._memory_vector(e.dtype, lanes), self.vector(bool_, lanes)
         start = e.position.substitute({lane: linear(0)})
-        bits = self.memory_bits(e.dtype, lanes)
+        bits = self.bits(e.dtype.itemsize, lanes)
         name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
-        own = self.mask_bits("m", e.dtype.itemsize, lanes)
+        own = self.mask_bits(e.dtype.itemsize, lanes)
         text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, own, lanes, stride)
         self.prelude[text] = None
         held = self.mask(e.valid, lane)[0]

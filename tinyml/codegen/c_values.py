@@ -67,7 +67,12 @@ def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
     """A vector type in registers, and its definition."""
     kept = register(dtype)
     name, kind = f"{SHORT[kept.name]}x{lanes}", "int" if dtype is bool_ else TYPES[kept.name]
-    return name, vector_type(name, kind, 4 if dtype is bool_ else kept.itemsize, lanes)
+    return name, vector_type(name, kind, _size(dtype), lanes)
+
+
+def _size(dtype: DType) -> int:
+    """Bytes of an element in a vector register."""
+    return 4 if dtype is bool_ else register(dtype).itemsize
 
 
 def _toward(source: DType, target: DType) -> DType:
@@ -159,23 +164,16 @@ class CValues(Renderer):
         if lanes == 1:
             return super().where(mask, value, other, dtype, lanes)
         kind = self.vector(dtype, lanes)
-        bits = self._mask_type(dtype, lanes)
-        own = self.mask_bits("m", register(dtype).itemsize if dtype is not bool_ else 4, lanes)
+        bits, own = self._mask_type(dtype, lanes), self.mask_bits(_size(dtype), lanes)
         self.prelude[blend(kind, bits, self.vector(bool_, lanes), own)] = None
         return f"blend_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
-        return self._bits(4 if dtype is bool_ else register(dtype).itemsize, lanes)
+        return self.bits(_size(dtype), lanes)
 
-    def memory_bits(self, dtype: DType, lanes: int) -> str:
-        """The vector type of the bits of elements as memory holds them."""
-        return self._bits(dtype.itemsize, lanes)
-
-    def _bits(self, size: int, lanes: int) -> str:
-        signed = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[size]
-        name = f"{SHORT[signed]}x{lanes}"
-        self.prelude[vector_type(name, TYPES[signed], size, lanes)] = None
-        return name
+    def bits(self, size: int, lanes: int) -> str:
+        """The vector type of integers of so many bytes."""
+        return self._memory_vector(by_name(f"int{8 * size}"), lanes)
 
     def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
@@ -259,8 +257,7 @@ class CValues(Renderer):
     ) -> Text:
         dtype = value.dtype
         kind, element = self.vector(dtype, lanes), TYPES[dtype.name]
-        unsigned = f"{SHORT[f'u{dtype.name}']}x{lanes}"
-        self.prelude[vector_type(unsigned, TYPES[f"u{dtype.name}"], dtype.itemsize, lanes)] = None
+        unsigned = self._memory_vector(by_name(f"u{dtype.name}"), lanes)
         name = f"require_range_{dtype.name}x{lanes}"
         self.prelude[require_range(name, kind, unsigned, element, lanes)] = None
         ends = ", ".join(self.number(end, dtype)[0] for end in between)
@@ -306,9 +303,9 @@ class CValues(Renderer):
             text = f"__builtin_convertvector({text}, {self._memory_vector(source, lanes)})"
         return text
 
-    def mask_bits(self, mask: str, size: int, lanes: int) -> str:
-        """A mask, which is of int32, in integers of another size."""
-        return self.converted(mask, int32, by_name(f"int{8 * size}"), lanes)
+    def mask_bits(self, size: int, lanes: int) -> str:
+        """The mask m, which is of int32, in integers of another size."""
+        return self.converted("m", int32, by_name(f"int{8 * size}"), lanes)
 
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if source.is_half:

@@ -50,8 +50,12 @@ FULL, EMPTY = "full", "empty"  # barriers in shared memory, one per stage of til
 TX = "tx"  # the thread axis along which folds are combined; rows are walked by the others
 
 
+class Instr:
+    """Base of all instructions."""
+
+
 @dataclass(frozen=True)
-class Begin:
+class Begin(Instr):
     """A loop over the steps of `axis` that no start lies behind, and that lie before every stop."""
 
     axis: Axis
@@ -60,12 +64,12 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class End:
+class End(Instr):
     axis: Axis
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Instr):
     """The steps of axes that together are at this row-major position."""
 
     axes: tuple[Axis, ...]
@@ -73,33 +77,33 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Let:
+class Let(Instr):
     name: Name
     value: Expr
 
 
 @dataclass(frozen=True)
-class Declare:
+class Declare(Instr):
     name: Name
     value: Expr
 
 
 @dataclass(frozen=True)
-class Update:
+class Update(Instr):
     name: Name
     op: Op
     value: Expr
 
 
 @dataclass(frozen=True)
-class AcrossLanes:
+class AcrossLanes(Instr):
     name: Name
     op: Op
     source: Name
 
 
 @dataclass(frozen=True)
-class AcrossThreads:
+class AcrossThreads(Instr):
     """A name combined over threads with neighbouring numbers: all along tx, or some of a warp."""
 
     name: Name
@@ -108,7 +112,7 @@ class AcrossThreads:
 
 
 @dataclass(frozen=True)
-class AcrossBlocks:
+class AcrossBlocks(Instr):
     """Names combined over all blocks of one `tile`, each of which has one `part`, in their order.
 
     The block that comes last does it, and what follows; the others are done.
@@ -121,7 +125,7 @@ class AcrossBlocks:
 
 
 @dataclass(frozen=True)
-class Put:
+class Put(Instr):
     """slot[position] = values, or op= values, where valid.
 
     Several values go to consecutive positions in one wide access. `once`: only by the first
@@ -139,7 +143,7 @@ class Put:
 
 
 @dataclass(frozen=True)
-class PutTile:
+class PutTile(Instr):
     tile: str
     dtype: DType
     index: Linear
@@ -149,7 +153,7 @@ class PutTile:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class Fetch(Instr):
     """The line that slot[position] lies in, if there is such a place."""
 
     slot: int
@@ -157,7 +161,7 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(Instr):
     """Elements side by side in a slot, zeros where not valid, copied to a tile, if `when`."""
 
     tile: str
@@ -174,12 +178,12 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Commit:
+class Commit(Instr):
     pass
 
 
 @dataclass(frozen=True)
-class Await:
+class Await(Instr):
     """Until at most so many groups of a thread's copies are under way."""
 
     groups: int
@@ -201,7 +205,7 @@ class BoxCopy:
 
 
 @dataclass(frozen=True)
-class Produce:
+class Produce(Instr):
     """At each step of a loop, a warp of its own has boxes copied, into one of so many stages.
 
     Where a stage was used before, it waits for its release. The other threads go on at once.
@@ -216,7 +220,7 @@ class Produce:
 
 
 @dataclass(frozen=True)
-class AwaitBoxes:
+class AwaitBoxes(Instr):
     """Until the boxes of a step of `axis` have come."""
 
     axis: Axis
@@ -226,7 +230,7 @@ class AwaitBoxes:
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Instr):
     """This thread is done with the boxes of a step of `axis`."""
 
     axis: Axis
@@ -235,24 +239,24 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Fence:
+class Fence(Instr):
     """What this thread has put into panels may be multiplied, once all have come to a barrier."""
 
 
 @dataclass(frozen=True)
-class BeginProducts:
+class BeginProducts(Instr):
     """Products of warpgroups are added to these sums from here on."""
 
     names: tuple[Name, ...]
 
 
 @dataclass(frozen=True)
-class EndProducts:
+class EndProducts(Instr):
     pass
 
 
 @dataclass(frozen=True)
-class AwaitProducts:
+class AwaitProducts(Instr):
     """Until all groups but so many are made: what they multiplied may be overwritten.
 
     If none is left, the sums may be used.
@@ -263,35 +267,8 @@ class AwaitProducts:
 
 
 @dataclass(frozen=True)
-class Barrier:
+class Barrier(Instr):
     pass
-
-
-Instr = (
-    Begin
-    | End
-    | Number
-    | Let
-    | Declare
-    | Update
-    | AcrossLanes
-    | AcrossThreads
-    | AcrossBlocks
-    | Put
-    | PutTile
-    | Fetch
-    | Copy
-    | Commit
-    | Await
-    | Produce
-    | AwaitBoxes
-    | Release
-    | Fence
-    | BeginProducts
-    | EndProducts
-    | AwaitProducts
-    | Barrier
-)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The host's compiler: found once, asked what the processor can do, run on source text.
 
 find      name?                 -> Compiler       the first one on PATH that works
-build     Compiler, text        -> Built          a shared object on disk, from the cache if there
+build     Compiler, text        -> Unit           a shared object on disk, from the cache if there
 functions Compiler, Program*    -> address*       through a few units (units.py)
 """
 
@@ -66,17 +66,6 @@ class Compiler:
         return key(self.fingerprint, text)
 
 
-@dataclass(frozen=True)
-class Built:
-    """A shared object, and how it came to be."""
-
-    path: Path
-    seconds: float
-    cached: bool
-    command: str
-    output: str  # what the compiler said
-
-
 def find(requested: str, cache: DiskCache) -> Compiler:
     """The C compiler `requested` by the user or, for "", the first one that works."""
     why = []
@@ -95,7 +84,7 @@ def find(requested: str, cache: DiskCache) -> Compiler:
     )
 
 
-def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) -> Built:
+def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) -> Unit[Path]:
     """Compile `text` to a shared object, or find it in the cache.
 
     CompileError has what the compiler said and, with `keep`, a file with the refused text.
@@ -103,7 +92,7 @@ def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) ->
     start = time.perf_counter()
     path = cache.path(compiler.key_of(text), ".so")
     if path is not None:
-        return Built(path, time.perf_counter() - start, True, shlex.join(compiler.command), "")
+        return Unit(path, time.perf_counter() - start, True, shlex.join(compiler.command))
     with tempfile.TemporaryDirectory(prefix="tinyml-") as folder:
         source, target = Path(folder, "unit" + compiler.suffix), Path(folder, "unit.so")
         source.write_text(text)
@@ -115,7 +104,7 @@ def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) ->
             where = str(_kept(text, compiler.suffix) if keep else source)
             raise CompileError(str(error).replace(str(source), where)) from None
         path = cache.put(compiler.key_of(text), ".so", target.read_bytes())
-    return Built(path, time.perf_counter() - start, False, shlex.join(command), output)
+    return Unit(path, time.perf_counter() - start, False, shlex.join(command), output)
 
 
 def open_library(path: Path) -> ctypes.CDLL:
@@ -170,7 +159,7 @@ class Functions(Units[ctypes.CDLL]):
     def make(self, text: str, keep: bool) -> Unit[ctypes.CDLL]:
         """Compile a text; CompileError with a file that holds it, if that is to be kept."""
         built = build(self.compiler, self.cache, text, keep)
-        library = open_library(built.path)
+        library = open_library(built.binary)
         return Unit(library, built.seconds, built.cached, built.command, built.output)
 
 

@@ -1,7 +1,6 @@
 """CUDA C to cubins: by NVRTC (a library, some five times faster) or by nvcc (a program).
 
 find            -> Toolchain            NVRTC where its library is found, else nvcc
-compile_cubin   text, architecture -> bytes           without a cache; needs no card
 Images          Program* -> Image*      through a few units (units.py)
 
 NVRTC reads no system headers: source uses CUDA's own types (`unsigned`, `long long`) rather than
@@ -75,11 +74,6 @@ def architecture(capability: tuple[int, int]) -> str:
     major, minor = capability
     # From Hopper on the newest instructions (wgmma, tcgen05) belong to one chip: the suffix "a".
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-
-
-def compile_cubin(source: str, arch: str, nvcc: str = "") -> bytes:
-    """Compile `source` for `arch`, e.g. "sm_90a"; CompileError, or DeviceError with no compiler."""
-    return find(nvcc).compile(source, arch)[0]
 
 
 @functools.cache

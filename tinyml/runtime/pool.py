@@ -48,5 +48,5 @@ def load(compiler: Compiler, cache: DiskCache) -> Pool:
     found = _pools.get(compiler.fingerprint)
     if found is None:
         built = build(compiler, cache, _SOURCE.read_text())
-        found = _pools[compiler.fingerprint] = Pool(built.path)
+        found = _pools[compiler.fingerprint] = Pool(built.binary)
     return found

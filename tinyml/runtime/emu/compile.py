@@ -76,7 +76,7 @@ def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:
     version = key(said.stdout, platform.machine(), *map(Path.read_bytes, shim_files()))
     scheduler = Compiler(command, (*_COMMON, *_SCHEDULER_FLAGS), ".cpp", (), version, "")
     built = build(scheduler, cache, (SHIM / "emu_scheduler.cpp").read_text())
-    libraries = (str(built.path),)
+    libraries = (str(built.binary),)
     return Compiler(command, (*_COMMON, *_UNIT_FLAGS), ".cpp", libraries, version, "")
 
 
