@@ -39,6 +39,8 @@ class Cost:
 class Box:
     """Boxes of a slot's elements, which a card copies by itself, with zeros around the array.
 
+    Floats (4 bytes) arrive rounded to the 19 bits that tensor cores take.
+
     The array begins `offset` bytes into the slot; neighbours along x lie side by side.
     """
 

@@ -20,10 +20,11 @@ from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import Opt, OptError, OptKind, optimize, parse
 from tinyml.device import Device, open_device
-from tinyml.dtype import bfloat16, float16, float32
+from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.lazy import LazyBuffer
 from tinyml.runtime.emu import ThreadOrder
 
+HOPPER = replace(CARD, warpgroups=True)
 STAGED = "split r0 4, unroll r0s 4, stage r0 slot1, stage r0 slot2"
 LAST = f"grid i0, grid i1, {STAGED}"
 
@@ -61,6 +62,7 @@ def test_matrix_products_of_warpgroups(
     agree(root, opts(f"{first}, {LAST}, pipeline r0 2"), TOLERANCE[dtype])
 
 
+PADDED_FLOATS = "pad i0 64, pad i1 64, pad r0 32, "
 PADDED = "pad i0 128, pad i1 128, pad r0 64, warpgroup r0 64, unroll i1 2"
 
 
@@ -69,7 +71,7 @@ def test_what_lies_beyond_an_edge_is_zeros() -> None:
     for (m, k, n), ahead, mark in (
         ((72, 104, 136), "bulk r0 2", "tinyml_copy_box"),
         ((72, 104, 136), "pipeline r0 2", "tinyml_cp_async16"),
-        ((67, 130, 161), "pipeline r0 2", "swizzled("),
+        ((67, 130, 161), "pipeline r0 2", "swizzled<64>("),
     ):
         assert mark in agree(product(m, k, n, bfloat16), opts(f"{PADDED}, {LAST}, {ahead}"))
     plain = lower(kernel_of(product(67, 130, 161, bfloat16)))
@@ -156,14 +158,34 @@ def test_what_does_not_fit_is_refused(chosen: str, why: str) -> None:
         optimize(lower(kernel_of(product(128, 128, 128, float16))), opts(chosen))
 
 
-def test_warpgroups_multiply_halves_that_are_staged() -> None:
-    with pytest.raises(OptError, match="cannot multiply float32"):
-        optimize(lower(kernel_of(product(128, 128, 128, float32))), opts("warpgroup r0 64"))
+@pytest.mark.parametrize(
+    ("shape", "crosswise", "first", "ahead", "mark"),
+    [
+        ((128, 96, 128), (False, True), "", "bulk r0 2", "tinyml_copy_box"),
+        ((104, 72, 120), (False, True), PADDED_FLOATS, "bulk r0 3", "tinyml_copy_box"),
+        ((128, 64, 128), (True, False), "", "pipeline r0 2", "tinyml_tf32"),
+    ],
+)
+def test_floats_lose_bits_on_their_way_to_panels(
+    shape: tuple[int, int, int], crosswise: tuple[bool, bool], first: str, ahead: str, mark: str
+) -> None:
+    """In boxes, along the fold; else every thread turns them."""
+    root = product(*shape, float32, crosswise)
+    assert mark in agree(root, opts(f"{first}warpgroup r0 64, {LAST}, {ahead}"), 0.01)
+
+
+@pytest.mark.parametrize(("crosswise", "kind"), [(True, "warpgroup"), (False, "fragment")])
+def test_floats_that_lie_along_the_fold_are_for_warpgroups(crosswise: bool, kind: str) -> None:
+    plain = lower(kernel_of(product(512, 512, 512, float32, (False, crosswise))))
+    for tf32, expected in ((True, {kind}), (False, set())):
+        chosen, _ = choose(plain, replace(HOPPER, tf32=tf32))
+        found = {opt.kind.value for opt in chosen}
+        assert found & {"warpgroup", "fragment"} == expected
+
+
+def test_warpgroups_multiply_what_is_staged() -> None:
     with pytest.raises(OptError, match="not staged in panels"):
         compile(kernel_of(product(128, 128, 128, float16)), CARD, opts("warpgroup r0 64, grid i0"))
-
-
-HOPPER = replace(CARD, warpgroups=True)
 
 
 @pytest.mark.parametrize(
@@ -200,19 +222,26 @@ def test_only_a_card_that_has_warpgroups_is_asked_for_them() -> None:
     assert OptKind.FRAGMENT in {opt.kind for opt in chosen}
 
 
-@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (256, 4096, 128)])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "name"),
+    [
+        ((4096, 4096, 4096), bfloat16, "HGMMA.64x256x16.F32.BF16"),
+        ((256, 4096, 128), float16, "HGMMA.64x64x16.F32"),
+        ((4096, 4096, 4096), float32, "HGMMA.64x256x8.F32.TF32"),
+    ],
+)
 def test_registers_suffice_for_what_the_rules_choose(
-    shape: tuple[int, int, int], tmp_path: Path
+    shape: tuple[int, int, int], dtype: DType, name: str, tmp_path: Path
 ) -> None:
-    program = compile(kernel_of(product(*shape, bfloat16)), HOPPER)
+    root = product(*shape, dtype, (False, dtype is float32))
+    program = compile(kernel_of(root), replace(HOPPER, tf32=True))
     resources, cubin = compiled(program, "sm_90a", tmp_path)
     assert not resources.spills
     assert not resources.stack
     assert resources.registers * prod(program.block) <= 1 << 16
     found = instructions(cubin)
-    matrices = sum(n for op, n in found.items() if op.startswith("HGMMA.64x"))
-    assert matrices > 0 == matrices % 4
-    assert found["WARPGROUP.DEPBAR.LE"] <= matrices // 4 + 1  # none waits for the one before
+    assert found[name] > 0 == found[name] % 4
+    assert found["WARPGROUP.DEPBAR.LE"] <= found[name] // 4 + 1  # none waits for the one before
     assert found["UTMALDG.3D"] > 0
 
 

@@ -366,13 +366,15 @@ API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, 
                                     const cuuint32_t *steps, CUtensorMapInterleave,
                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
                                     CUtensorMapFloatOOBfill) {
-  bool right = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 && rank == 3 && box[0] == 64 && box[2] == 1;
+  cuuint64_t itemsize = type == CU_TENSOR_MAP_DATA_TYPE_UINT16 ? 2 : 4;
+  bool right = itemsize == 2 || type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  right = right && rank == 3 && box[0] * itemsize == 128 && box[2] == 1;
   right = right && swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[1] >= 1 && box[1] <= 256;
   for (int i = 0; i < 3; i++) right = right && steps[i] == 1 && sizes[i] >= 1;
   for (int i = 0; i < 2; i++) right = right && strides[i] % 16 == 0 && strides[i];
   if (!right || (uintptr_t)address % 16 || (uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
   emu::BoxMap made = {emu::BOX_MAP, (uintptr_t)address, {sizes[0], sizes[1], sizes[2]},
-                      {strides[0], strides[1]}, {box[0], box[1]}, 2};
+                      {strides[0], strides[1]}, {box[0], box[1]}, itemsize};
   memset(map, 0, sizeof *map);
   memcpy(map, &made, sizeof made);
   return CUDA_SUCCESS;

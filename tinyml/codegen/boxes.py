@@ -1,7 +1,8 @@
 """Boxes: tiles in panels that the card copies by itself, as bulk copies.
 
-A box is rows of 64 halves, of lines that are equally far apart; what lies beyond an array's edges
-arrives as zeros. So the condition under which an element is loaded has to be that of an edge.
+A box is rows of 128 bytes, of lines that are equally far apart; what lies beyond an array's edges
+arrives as zeros, and floats are rounded to what tensor cores take. So the condition under which an
+element is loaded has to be that of an edge.
 PTX ISA, "Tensors": tiled mode, 128-byte swizzle.
 """
 
@@ -14,7 +15,7 @@ from math import gcd, prod
 from tinyml.codegen.change import OptError
 from tinyml.codegen.expr import Load
 from tinyml.codegen.nest import LoopNest, Tile
-from tinyml.codegen.panels import BYTES, ROW
+from tinyml.codegen.panels import row_of
 from tinyml.codegen.tiles import pipeline
 from tinyml.codegen.turns import counted
 from tinyml.index import ZERO, Axis, Linear, linear
@@ -67,14 +68,15 @@ def _axes(tile: Tile) -> _Axes | None:
     load = tile.value
     if not (tile.panels and isinstance(load, Load)):
         return None
+    row = row_of(load.dtype)
     strides = [(tile.index.stride(a), load.position.stride(a), a) for a in tile.axes]
     known = sorted((p, s, a.name, a) for p, s, a in strides if p is not None and s is not None)
-    within = [(p, s) for p, s, *_ in known if p < ROW]
-    others = [(p, s, a) for p, s, _, a in known if p >= ROW]
+    within = [(p, s) for p, s, *_ in known if p < row]
+    others = [(p, s, a) for p, s, _, a in known if p >= row]
     if len(known) < len(strides) or any(p != s for p, s in within) or not others:
         return None
     apart = others[0][1]
-    lines = tuple(a for p, s, a in others if s * ROW == p * apart)
+    lines = tuple(a for p, s, a in others if s * row == p * apart)
     panels = tuple(a for p, s, a in others if a not in lines)
     count = prod(a.size for a in lines)
     if apart <= 0 or any(p != s * count for p, s, a in others if a in panels):
@@ -126,8 +128,9 @@ def _made(tile: Tile, load: Load, axes: _Axes, source: _Source) -> Boxed | None:
     step = reduce(gcd, (f for _, f in source.z.terms), 0) or source.height or source.y.high + 1
     z = Linear(tuple((a, f // step) for a, f in source.z.terms), 0)
     begins = load.position - (source.x + (source.y + source.z) * axes.apart)
-    strides = axes.apart * BYTES, axes.apart * step * BYTES
-    offset, count = begins.constant * BYTES, prod(a.size for a in axes.lines)
+    size = load.dtype.itemsize
+    strides = axes.apart * size, axes.apart * step * size
+    offset, count = begins.constant * size, prod(a.size for a in axes.lines)
     even = all(n % PIECE == 0 for n in (*strides, offset))
     lows = [z.low, 0 if source.width else source.x.low, 0 if source.height else source.y.low]
     if begins.terms or not even or count > LINES or min(offset, *lows) < 0:
@@ -135,5 +138,5 @@ def _made(tile: Tile, load: Load, axes: _Axes, source: _Source) -> Boxed | None:
     sizes = source.width or source.x.high + 1, source.height or source.y.high + 1, z.high + 1
     begin = dict.fromkeys(tile.axes, ZERO)
     at = source.x.substitute(begin), source.y.substitute(begin), z
-    box = Box(load.slot, BYTES, offset, sizes, strides, (ROW, count))
+    box = Box(load.slot, size, offset, sizes, strides, (row_of(load.dtype), count))
     return Boxed(box, at, prod(a.size for a in axes.panels))

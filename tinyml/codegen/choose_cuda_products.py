@@ -27,7 +27,7 @@ from tinyml.codegen.fragments import (
 )
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.panels import ROW
+from tinyml.codegen.panels import row_of
 from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
@@ -114,21 +114,24 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
     """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
 
-    If factors can be put into panels; copied in boxes, if they can be.
+    If factors can be put into panels; copied in boxes, if they can be. Floats have to be: where
+    they do not lie along the fold all threads would turn them, which products of warps do not ask.
     """
-    if not chooser.target.warpgroups or sides.depth != EDGE:
+    if not chooser.target.warpgroups or not (sides.depth == EDGE or chooser.target.tf32):
         return False
     before = chooser.nest, [*chooser.opts]
     rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
-    steps, name = ROW // EDGE, axis.name
+    row, name = row_of(sides.a.dtype), axis.name
+    steps = row // sides.depth
     fits = _fits(sides.rows.size, rows) and _fits(sides.columns.size, columns)
-    done = fits and _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, ROW))
+    done = fits and _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row))
     if done and chooser.apply(OptKind.WARPGROUP, name, columns):
         _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
         _to_grid(chooser, number, sides)
         name = _shared(chooser, number, name, steps, parts)
         _stage(chooser, number, sides, name, steps, written_out=True)
-        if all_in_panels(chooser.one(number)):
+        by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
+        if all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE):
             return True
     chooser.nest, chooser.opts[:] = before
     return False

@@ -29,7 +29,7 @@ from tinyml.codegen.cuda_warpgroups import WarpgroupRenderer
 from tinyml.codegen.expr import Expr, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Product
-from tinyml.codegen.panels import BYTES, PIECE
+from tinyml.codegen.panels import ROW, ROWS
 from tinyml.codegen.render import (
     ATOM,
     LIBM,
@@ -67,7 +67,7 @@ class CudaRenderer(WarpgroupRenderer):
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
         self.prelude[PACK] = None
-        self.panels = {local.name for local in k.locals if local.panels}
+        self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
                 self.prelude[HEADERS[dtype.name]] = None
@@ -236,6 +236,9 @@ class CudaRenderer(WarpgroupRenderer):
         text = self.text(put.value)
         if put.op is not None:
             text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
+        if put.dtype is float32 and put.tile in self.panels:
+            self.prelude[FRAGMENTS] = None
+            text = f"__uint_as_float(tinyml_tf32({text[0]}))", ATOM
         yield self.guarded(put.valid, f"{place} = {self._bits_of(text, put.dtype)[0]};")
 
     def stored(self, e: Stored, lanes: int) -> Text:
@@ -249,7 +252,7 @@ class CudaRenderer(WarpgroupRenderer):
         if tile not in self.panels:
             return place
         self.prelude[SWIZZLED] = None
-        return f"swizzled({place[0]})", ATOM
+        return f"swizzled<{ROW // self.panels[tile].itemsize}>({place[0]})", ATOM
 
     # ---- matrix products ----
 
@@ -358,7 +361,7 @@ def _reach(i: Linear) -> int:
 
 
 def _alignment(local: ir.Local) -> int:
-    return PIECE * BYTES if local.panels else 16
+    return ROWS * ROW if local.panels else 16
 
 
 def _aligned(local: ir.Local) -> int:

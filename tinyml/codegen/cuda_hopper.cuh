@@ -51,7 +51,7 @@ struct __align__(64) tinyml_tensor_map {  // what cuTensorMapEncodeTiled writes
 };
 
 // The box that begins at (x, y, z), zeros where it is outside, in rows of 128 bytes whose pieces of
-// 16 bytes are exchanged. By one thread; its bytes arrive at the barrier.
+// 16 bytes are exchanged; floats arrive as tf32. By one thread; its bytes arrive at the barrier.
 __device__ __forceinline__ void tinyml_copy_box(void *shared, const tinyml_tensor_map *map, int x,
                                                 int y, int z, unsigned long long *barrier) {
   asm volatile(
@@ -75,8 +75,8 @@ __device__ __forceinline__ void tinyml_fence_async() {
 
 // ---- products of the four warps of a warpgroup ----
 
-// 16-bit values in rows of 128 bytes, 16-byte pieces exchanged as tinyml_copy_box does. Eight rows
-// begin `stride` bytes after the eight before them; where the values of a row are those of several
+// Values in rows of 128 bytes, 16-byte pieces exchanged as tinyml_copy_box does. Eight rows begin
+// `stride` bytes after the eight before them; where the 64 halves of a row are those of as many
 // lines of the matrix ("crosswise"), the next 64 lines begin `leading` bytes later.
 __device__ __forceinline__ unsigned long long tinyml_matrix(const void *shared, int leading,
                                                             int stride) {
@@ -112,8 +112,9 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
   tinyml_wgmma_hold(sums);
 }
 
-// d (64 x N) += a (64 x 16) @ b (16 x N), sums in float32, done when they are waited for. Thread t
-// has of each 16 x 8 sums of its warp those that a lane has of mma.m16n8k16.
+// d (64 x N) += a (64 x K) @ b (K x N), sums in float32, done when they are waited for. Thread t has
+// of each 16 x 8 sums of its warp those that a lane has of mma.m16n8k16. K is 16; 8 for floats,
+// whose upper 19 bits count, and which are never crosswise.
 #define TINYML_REGISTERS_0 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -132,25 +133,27 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
 #define TINYML_SUMS_32(d) TINYML_SUMS_16(d), TINYML_SUMS_16(d + 16)
 #define TINYML_SUMS_64(d) TINYML_SUMS_32(d), TINYML_SUMS_32(d + 32)
 #define TINYML_SUMS_128(d) TINYML_SUMS_64(d), TINYML_SUMS_64(d + 64)
-#define TINYML_WGMMA(N, NAME, TYPE, COUNT, REGISTERS, OPERANDS)                                  \
+#define TINYML_WGMMA(N, K, NAME, TYPE, COUNT, REGISTERS, OPERANDS)                               \
   template <int a_crosswise, int b_crosswise>                                                    \
-  __device__ __forceinline__ void tinyml_wgmma_m64n##N##k16_##NAME(                              \
+  __device__ __forceinline__ void tinyml_wgmma_m64n##N##k##K##_##NAME(                           \
       float (&d)[COUNT], unsigned long long a, unsigned long long b) {                           \
+    static_assert(K == 16 || !(a_crosswise | b_crosswise), "only halves can be crosswise");      \
     asm volatile("{\n\t.reg .pred add;\n\tsetp.eq.u32 add, 0, 0;\n\t"                            \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " "             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPE "." TYPE " "         \
                  "{" REGISTERS "}, " OPERANDS ";\n\t}"                                           \
                  : TINYML_SUMS_##COUNT(d)                                                        \
                  : "l"(a), "l"(b), "n"(a_crosswise), "n"(b_crosswise));                          \
   }
-#define TINYML_WGMMAS(NAME, TYPE)                                                                \
-  TINYML_WGMMA(64, NAME, TYPE, 32, TINYML_REGISTERS_0, "%32, %33, add, 1, 1, %34, %35")          \
-  TINYML_WGMMA(128, NAME, TYPE, 64, TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1,                  \
-               "%64, %65, add, 1, 1, %66, %67")                                                  \
-  TINYML_WGMMA(256, NAME, TYPE, 128,                                                             \
+#define TINYML_WGMMAS(K, NAME, TYPE, FLAGS_64, FLAGS_128, FLAGS_256)                             \
+  TINYML_WGMMA(64, K, NAME, TYPE, 32, TINYML_REGISTERS_0, "%32, %33, add, 1, 1" FLAGS_64)        \
+  TINYML_WGMMA(128, K, NAME, TYPE, 64, TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1,               \
+               "%64, %65, add, 1, 1" FLAGS_128)                                                  \
+  TINYML_WGMMA(256, K, NAME, TYPE, 128,                                                          \
                TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2                \
                ", " TINYML_REGISTERS_3,                                                          \
-               "%128, %129, add, 1, 1, %130, %131")
-TINYML_WGMMAS(f16, "f16")
-TINYML_WGMMAS(bf16, "bf16")
+               "%128, %129, add, 1, 1" FLAGS_256)
+TINYML_WGMMAS(16, f16, "f16", ", %34, %35", ", %66, %67", ", %130, %131")
+TINYML_WGMMAS(16, bf16, "bf16", ", %34, %35", ", %66, %67", ", %130, %131")
+TINYML_WGMMAS(8, tf32, "tf32", "", "", "")
 
 #endif

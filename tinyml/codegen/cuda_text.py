@@ -50,9 +50,9 @@ PRODUCT = """__device__ __forceinline__ void add_product_KIND(
 SHAPES = {"float16": "m16n8k16_f16", "bfloat16": "m16n8k16_bf16", "float32": "m16n8k8_tf32"}
 
 
-# the place of a half in panels: 16 bytes of a row stand where the row's number says
-SWIZZLED = """__device__ __forceinline__ int swizzled(int place) {
-  return place ^ (place >> 6 & 7) << 3;
+# a place in panels: 16 bytes of a row stand where the row's number says
+SWIZZLED = """template <int ROW> __device__ __forceinline__ int swizzled(int place) {
+  return place ^ (place / ROW & 7) * (ROW / 8);
 }"""
 
 

@@ -10,7 +10,7 @@ from tinyml.codegen.cuda_text import FRAGMENTS, HOPPER, SHAPES
 from tinyml.codegen.expr import Name
 from tinyml.codegen.fragments import WARP
 from tinyml.codegen.matrices import Matrix, Product
-from tinyml.codegen.panels import BYTES, PIECE
+from tinyml.codegen.panels import ROW, ROWS
 from tinyml.codegen.render import Renderer, wrap
 from tinyml.index import Axis, Linear
 from tinyml.ops import Op
@@ -67,7 +67,7 @@ class WarpgroupRenderer(Renderer):
 
     def _matrix(self, e: Matrix) -> str:
         place = f"{e.name} + {wrap(self.index(e.index), 12)}"
-        return f"tinyml_matrix({place}, {e.leading}, {PIECE * BYTES})"
+        return f"tinyml_matrix({place}, {e.leading}, {ROWS * ROW})"
 
     def _phase(self, name: str, axis: Axis, stage: Linear) -> str:
         return f"{name}_{axis.name} + {wrap(self.index(stage), 12)}"

@@ -65,7 +65,9 @@ class Filler:
             value = substitute(tile.value, known)
             index = tile.index.substitute(known)
             order = by_stride(tile)
-            if tile.stages > 1 and isinstance(value, Load) and in_pieces(value, index, order):
+            rounded = tile.panels and not value.dtype.is_half
+            whole = isinstance(value, Load) and in_pieces(value, index, order) and not rounded
+            if tile.stages > 1 and isinstance(value, Load) and whole:
                 self._by_piece(scope, tile, value, index, order, when)
             else:
                 self._by_value(scope, tile, value, index, order, when, later)

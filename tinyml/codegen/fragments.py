@@ -14,7 +14,7 @@ A factor may itself be made of sums of products with the same rows, as softmax(q
 of v. A lane holds of those sums what it has to hold of the factor: they never leave registers. What
 is folded along their columns (a largest, a sum) is folded by each lane, then across four of them.
 
-A warpgroup multiplies 64 x 16 by 16 x n elements at once, out of panels (panels.py). Of the sums
+A warpgroup multiplies 64 x k by k x n elements at once, out of panels (panels.py). Of the sums
 each of its four warps has 16 rows, whose lanes hold of each 8 columns what they hold above: h and p
 below 2, g below n / 8, four warps more.
 
@@ -132,32 +132,35 @@ def _exactly(factor: Expr) -> Expr:
 
 def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
     """The fold over `axis` made of matrix products by warps, `depth` steps of it in each."""
-    return _multiplied(nest, axis, (EDGE, EDGE, depth))
+    return _multiplied(nest, axis, EDGE, EDGE, depth)
 
 
 def warpgroup(nest: LoopNest, axis: Axis, columns: int) -> LoopNest:
     """The fold over `axis` made of matrix products by warpgroups, so many columns in each."""
     if columns not in COLUMNS:
         raise OptError(f"cannot multiply {columns} columns at once: there are {COLUMNS}")
-    return _multiplied(nest, axis, (WARPS * EDGE, columns, EDGE))
+    return _multiplied(nest, axis, WARPS * EDGE, columns)
 
 
-def _multiplied(nest: LoopNest, axis: Axis, shape: tuple[int, int, int]) -> LoopNest:
-    """The fold over `axis` made of products of so many rows, columns and steps."""
-    depth = shape[2]
+def _multiplied(
+    nest: LoopNest, axis: Axis, rows: int, columns: int, depth: int | None = None
+) -> LoopNest:
+    """The fold over `axis` made of products of so many rows, columns and steps: those there are."""
     one = divided_last(nest.nests[0])
     found = sides_of(one) if len(nest.nests) == 1 else None
     inner = sides_within(one, found) if found is not None else None
     if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
         raise OptError(f"cannot make matrix products over {axis.name}: it is not one sum of those")
+    depth = found.depth if depth is None else depth
     if inner is None or any(sides.depth != EDGE or depth != EDGE for sides in inner):
         raise OptError(f"cannot make matrix products over {axis.name}: it reads other folds")
-    if depth != found.depth:
+    if not depth or depth != found.depth:
         raise OptError(f"cannot multiply {found.a.dtype} by {found.b.dtype} {depth} at a time")
     if not {axis} <= found.a.free & found.b.free:
         raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
-    if inner and shape[0] > EDGE:
+    if inner and rows > EDGE:
         raise OptError(f"cannot make matrix products over {axis.name}: warps keep what they make")
+    shape = rows, columns, depth
     whole = zip((found.rows, found.columns, axis), shape, strict=True)
     for changed, step in (*whole, *((sides.longest, depth) for sides in inner)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:

@@ -68,7 +68,7 @@ class Fragment(Held):
 
 
 class Matrix(Held):
-    """A matrix of `lines` by 16 halves, in panels (see panels.py) of the tile from `index` on.
+    """A matrix of `lines` by 32 bytes, in panels (see panels.py) of the tile from `index` on.
 
     Lines are rows of a panel; or, `crosswise`, its columns, and 64 more begin `leading` bytes on.
     """
@@ -95,7 +95,7 @@ class Matrix(Held):
         return Matrix(self.name, self.dtype, index, self.after, *shape)
 
     def written(self, sources: list[str]) -> str:
-        return f"{self.name}[{self.index}]{' crosswise' * self.crosswise}x{self.lines}x16"
+        return f"{self.name}[{self.index}]{' crosswise' * self.crosswise}x{self.lines}"
 
 
 class Bundle(Held):

@@ -34,10 +34,10 @@ from tinyml.codegen.expr import (
     Stored,
     Wide,
 )
-from tinyml.codegen.fragments import EDGE, PLACES, WARP, WARPS, sum_place
+from tinyml.codegen.fragments import PLACES, WARP, WARPS, sum_place
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
-from tinyml.codegen.panels import ROW
+from tinyml.codegen.panels import ROW, STEP
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -319,12 +319,13 @@ class _Threads:
         """That of each warpgroup, by lines."""
         threads = slice(None, None, WARP * WARPS)
         start = np.broadcast_to(self.index(e.index), self.block.shape)[threads]
-        line, k = np.arange(e.lines).reshape(-1, 1), np.arange(EDGE)
-        rows, columns = line * ROW + k, line // ROW * (e.leading // 2) + line % ROW + k * ROW
+        size, row = e.dtype.itemsize, ROW // e.dtype.itemsize
+        line, k = np.arange(e.lines).reshape(-1, 1), np.arange(STEP // size)
+        rows, columns = line * row + k, line // row * (e.leading // size) + line % row + k * row
         at = (columns if e.crosswise else rows).reshape(1, -1)
         values: Array = self.tiles.read(e.name, self.block[threads], start + at)
-        shaped: Array = values.reshape(-1, e.lines, EDGE)
-        return shaped
+        shaped = values.reshape(-1, e.lines, len(k))
+        return shaped if e.dtype.is_half else _tf32(shaped)
 
     # ---- indices ----
 
@@ -454,7 +455,8 @@ def _product(a: Array, b: Array, count: int) -> Array:
 def _tf32(values: Array) -> Array:
     """Floats rounded to their upper 19 bits."""
     bits = values.astype(np.float32).view(np.uint32)
-    return np.where(np.isnan(values), bits, (bits + 0x1000) & 0xFFFFE000).view(np.float32)
+    rounded: Array = np.where(np.isnan(values), bits, (bits + 0x1000) & 0xFFFFE000).view(np.float32)
+    return rounded
 
 
 def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Array]]:

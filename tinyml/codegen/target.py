@@ -18,7 +18,7 @@ class Target:
     cache: int = 1 << 19  # bytes close to one core (C) or of shared memory per block (CUDA)
     last_cache: int = 32 << 20  # bytes of the one that all cores share (C)
     capability: int = 0  # of a card: 80 is 8.0 (CUDA)
-    warpgroups: bool = False  # whether they multiply halves, where the card has them (CUDA)
+    warpgroups: bool = False  # whether they multiply, where the card has them (CUDA)
     tf32: bool = False  # whether tensor cores may round the factors of float32 products (CUDA)
 
     @property

@@ -14,7 +14,7 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Load, Require, Select, Stored, 
 from tinyml.codegen.long_fold import groups
 from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
-from tinyml.codegen.panels import across_panels, in_panels
+from tinyml.codegen.panels import across_panels, in_panels, row_of
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,
@@ -297,7 +297,11 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     panels, crossing = _by_warpgroups(one, factor), None
     if panels:
         lines, along = _as_in_memory(inner, folded, position)
-        order, index, crossing = [*lines, *along], in_panels(lines, along), across_panels(along)
+        if not (factor.dtype.is_half or folded & {*along}):
+            lines, along = along, lines
+        row = row_of(factor.dtype)
+        order, index = [*lines, *along], in_panels(lines, along, row)
+        crossing = across_panels(along, row)
     elif Kind.THREAD in dict(nest.kinds).values():
         lines, along = _as_in_memory(inner, folded, position)
         order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)

@@ -16,8 +16,8 @@ from tinyml.program import Box
 
 _BYTES, _ALIGNMENT = 128, 64  # of a CUtensorMap
 _TOGETHER = 256  # maps in one allocation
-# of cuda.h: unsigned integers of so many bytes; the third size of a swizzle; lines of the L2 cache
-_TYPES, _SWIZZLE_128, _PROMOTE_128 = {1: 0, 2: 1, 4: 2, 8: 4}, 3, 2
+# of cuda.h: 16 bits, or tf32; the third size of a swizzle; lines of the L2 cache
+_TYPES, _SWIZZLE_128, _PROMOTE_128 = {2: 1, 4: 11}, 3, 2
 
 
 class TensorMaps:

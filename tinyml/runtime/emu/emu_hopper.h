@@ -55,7 +55,10 @@ inline void bring_box(const BoxCopy &copy) {
       for (int i = 0; i < 3; i++) inside &= at[i] >= 0 && at[i] < long(map.sizes[i]);
       size_t offset = at[0] * map.itemsize + at[1] * map.strides[0] + at[2] * map.strides[1];
       unsigned char *target = dynamic_shared + swizzled(place);
-      if (inside) {
+      if (inside && map.itemsize == 4) {
+        unsigned bits = tinyml_tf32(*reinterpret_cast<const float *>(map.address + offset));
+        memcpy(target, &bits, sizeof bits);
+      } else if (inside) {
         memcpy(target, reinterpret_cast<const char *>(map.address + offset), map.itemsize);
       } else {
         memset(target, 0, map.itemsize);
@@ -69,21 +72,31 @@ inline void bring_box(const BoxCopy &copy) {
 
 // ------------------------------------------------------------------ products of warpgroups
 
+// What counts of an element.
+template <class T>
+float element_of(T element) {
+  return float(element);
+}
+inline float element_of(float element) {
+  return bits_as<float>(bits_as<unsigned>(element) & 0xffffe000u);
+}
+
 // Element (line, k) of a matrix that a descriptor tells of.
 template <class T>
 float matrix_element(unsigned long long matrix, bool crosswise, int line, int k) {
   size_t start = (matrix & 0x3fff) << 4;
   size_t leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
   size_t offset = crosswise ? line / 64 * leading + k / 8 * stride + k % 8 * 128 + line % 64 * 2
-                            : line / 8 * stride + line % 8 * 128 + k * 2;
-  return float(*reinterpret_cast<const T *>(dynamic_shared + swizzled(start + offset)));
+                            : line / 8 * stride + line % 8 * 128 + k * sizeof(T);
+  return element_of(*reinterpret_cast<const T *>(dynamic_shared + swizzled(start + offset)));
 }
 
 template <class T, int columns, bool a_crosswise, bool b_crosswise>
 void multiply_now(const Multiplication &made) {
   int warp = current->number / WARP % 4, first = warp * 16 + current->lane / 4;
-  float a[2][16];
-  for (int k = 0; k < 16; k++) {
+  constexpr int depth = 32 / sizeof(T);
+  float a[2][depth];
+  for (int k = 0; k < depth; k++) {
     for (int h = 0; h < 2; h++) {
       a[h][k] = matrix_element<T>(made.a, a_crosswise, first + 8 * h, k);
     }
@@ -91,7 +104,7 @@ void multiply_now(const Multiplication &made) {
   for (int i = 0; i < columns / 4; i++) {
     int column = i / 2 * 8 + current->lane % 4 * 2 + i % 2;
     float upper = 0, lower = 0;
-    for (int k = 0; k < 16; k++) {
+    for (int k = 0; k < depth; k++) {
       float b = matrix_element<T>(made.b, b_crosswise, column, k);
       upper += a[0][k] * b;
       lower += a[1][k] * b;
@@ -172,16 +185,14 @@ inline void tinyml_wgmma_made(float (&sums)[count], int line = __builtin_LINE())
 
 #define EMU_WGMMA(N, NAME, T)                                                                \
   template <int a_crosswise, int b_crosswise>                                                \
-  inline void tinyml_wgmma_m64n##N##k16_##NAME(float (&d)[N / 2], unsigned long long a,      \
-                                               unsigned long long b,                         \
-                                               int line = __builtin_LINE()) {                \
+  inline void tinyml_wgmma_m64n##N##NAME(float (&d)[N / 2], unsigned long long a,            \
+                                         unsigned long long b, int line = __builtin_LINE()) { \
     emu::check_matrix(a & b, line);                                                          \
     emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>}, line); \
   }
-EMU_WGMMA(64, f16, __half)
-EMU_WGMMA(128, f16, __half)
-EMU_WGMMA(256, f16, __half)
-EMU_WGMMA(64, bf16, __nv_bfloat16)
-EMU_WGMMA(128, bf16, __nv_bfloat16)
-EMU_WGMMA(256, bf16, __nv_bfloat16)
+#define EMU_WGMMAS(NAME, T) EMU_WGMMA(64, NAME, T) EMU_WGMMA(128, NAME, T) EMU_WGMMA(256, NAME, T)
+EMU_WGMMAS(k16_f16, __half)
+EMU_WGMMAS(k16_bf16, __nv_bfloat16)
+EMU_WGMMAS(k8_tf32, float)
+#undef EMU_WGMMAS
 #undef EMU_WGMMA
