@@ -35,9 +35,9 @@ def on_emu(program: Program, order: ThreadOrder) -> stages.Runner:
         pairs = zip(arrays, k.slots, strict=True)
         buffers = [Buffer(machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
         executable.launch([b.memory for b in buffers])
-        (output,) = k.outputs
-        shape, dtype = k.slots[output.slot]
-        arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)
+        for output in k.outputs:
+            shape, dtype = k.slots[output.slot]
+            arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)
 
     return run
 

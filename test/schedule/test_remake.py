@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import stages
+from cards import CARD, compiled, on_emu
 
 from tinyml import Tensor
-from tinyml.codegen import choose_c_online
+from tinyml.codegen import choose_c_online, choose_cuda_online
+from tinyml.codegen.compile import compile
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
+from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import remake, schedule
 
 QUERIES, KEYS = 18, 26
+TARGETS = pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -28,6 +34,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remake, "LONG", 16)
     monkeypatch.setattr(choose_c_online, "LONG", 16)
     monkeypatch.setattr(choose_c_online, "STEP", 8)
+    monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:
@@ -69,19 +76,23 @@ def biased(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q.scaled_dot_product_attention(k, v, attn_mask=bias.expand(q.shape[-2], k.shape[-2]))
 
 
+@TARGETS
 @pytest.mark.parametrize("attend", [plain, causal, window, capped, biased])
-def test_a_step_of_training_is_three_kernels_and_no_scores(attend: Attention) -> None:
+def test_a_step_of_training_is_three_kernels_and_no_scores(
+    attend: Attention, target: Target
+) -> None:
     """The result with what rows need; the queries' gradient; those of keys and values."""
     kernels = training(attend, memory(1, QUERIES, 3), memory(1, KEYS, 3), memory(1, KEYS, 2))
     assert len(kernels) == 3
     assert largest(kernels) < QUERIES * KEYS
     for k in kernels:
-        assert OptKind.ONLINE in {opt.kind for opt in choose(lower(k), stages.C)[0]}
-        stages.assert_right(k)
+        assert OptKind.ONLINE in {opt.kind for opt in choose(lower(k), target)[0]}
+        stages.assert_right(k, 1e-4, target)
 
 
+@TARGETS
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
-def test_halves_and_heads_that_share_keys(dtype: DType) -> None:
+def test_halves_and_heads_that_share_keys(dtype: DType, target: Target) -> None:
     def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return q.scaled_dot_product_attention(k, v, is_causal=True, enable_gqa=True)
 
@@ -89,7 +100,45 @@ def test_halves_and_heads_that_share_keys(dtype: DType) -> None:
     kernels = training(grouped, *given)
     assert largest(kernels) < QUERIES * KEYS
     for k in kernels:
-        stages.assert_right(k, 2e-2)
+        stages.assert_right(k, 2e-2, target)
+
+
+def test_a_card_trains_without_scores() -> None:
+    """What its kernels make together is what numpy makes of the graph."""
+
+    def made(device: str) -> list[np.ndarray]:
+        rng = np.random.default_rng(2)
+        given = [
+            Tensor(rng.standard_normal(shape).astype(np.float32), device=device)
+            for shape in ((2, QUERIES, 3), (2, KEYS, 3), (2, KEYS, 5))
+        ]
+        for x in given:
+            x.realize().requires_grad_()
+        y = causal(*given)
+        gradients = y.square().sum().gradient(*given)
+        if device != "NUMPY":
+            kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
+            assert largest(kernels) < QUERIES * KEYS
+        return [y.numpy(), *(g.numpy() for g in gradients)]
+
+    for mine, right in zip(made("EMU"), made("NUMPY"), strict=True):
+        np.testing.assert_allclose(mine, right, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("order", ThreadOrder)
+def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
+    for k in training(causal, memory(1, 37, 20), memory(1, KEYS, 20), memory(1, KEYS, 9)):
+        stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order), 1e-4)
+
+
+def test_registers_of_a_card_suffice(tmp_path: Path) -> None:
+    given = [memory(8, 4096, 128) for _ in range(3)]
+    for k in training(causal, *given):
+        program = compile(k, CARD)
+        resources, _ = compiled(program, "sm_90a", tmp_path)
+        assert program.shared <= CARD.cache
+        assert not resources.spills
+        assert not resources.stack
 
 
 def test_weights_that_are_wanted_are_stored() -> None:

@@ -42,6 +42,8 @@ class CudaChooser(Chooser):
             self.apply(OptKind.LANES, axis, lanes)
 
     def rows(self, number: int) -> None:
+        if run_along(self, number):
+            return
         one = self.one(number)
         folded = {f.axes[-1] for f in one.folds}
         last_row = one.rows[-1] if one.rows else None
@@ -73,9 +75,11 @@ class CudaChooser(Chooser):
         self.bind_grid(number)
 
     def contraction(self, number: int, found: Contraction) -> bool:
-        if multiply(self, number) or run_along(self, number):
+        if multiply(self, number):
             return True
         one = self.one(number)
+        if len(one.folds) > 1 and run_along(self, number):
+            return True
         sides = sides_of(one)
         if sides is not None and sides_within(one, sides):  # each thread has a row of both products
             self.apply(OptKind.UNROLL, sides.columns, sides.columns.size)
@@ -83,7 +87,11 @@ class CudaChooser(Chooser):
             return True
         if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False
-        position = one.walks[0].stores[0].position
+        return self._small_tiles(number, found)
+
+    def _small_tiles(self, number: int, found: Contraction) -> bool:
+        """Each thread has sums of up to four rows and columns, of factors in shared memory."""
+        position = self.one(number).walks[0].stores[0].position
         across = max(
             found.kept | found.streamed, key=lambda a: (position.stride(a) == 1, a.size, a.name)
         )

@@ -30,26 +30,29 @@ STEPS = 64, 32, 16, 8  # of a fold
 
 def run_along(chooser: Chooser, number: int) -> bool:
     """Choose rows and steps; False if no folds run along, or tiles of them are too large."""
+    one = divided_last(chooser.one(number))
+    found = running(one)
+    sides = sides_along(one, found) if found is not None else None
+    if found is None or sides is None:
+        return False
     before, made = chooser.nest, len(chooser.opts)
-    for rows, step in product(ROWS, STEPS):
-        if _tiled(chooser, number, rows, step):
+    for rows, step in sorted(product(ROWS, STEPS), key=_reads):
+        if _tiled(chooser, number, (found.axis, *sides), rows, step):
             return True
         chooser.nest = before
         del chooser.opts[made:]
     return False
 
 
-def _tiled(chooser: Chooser, number: int, rows: int, step: int) -> bool:
-    one = divided_last(chooser.one(number))
-    found = running(one)
-    sides = sides_along(one, found) if found is not None else None
-    if found is None or sides is None:
-        return False
-    kept, others = sides
+def _tiled(
+    chooser: Chooser, number: int, walked: tuple[Axis, Axis, set[Axis]], rows: int, step: int
+) -> bool:
+    """Whether blocks of so many rows fit, that meet so many others in a step."""
+    one, (folded, kept, others) = chooser.one(number), walked
     blocks = prod(a.size for a in others) * -(-kept.size // rows)
     if rows > WARP and (kept.size <= rows // 2 or blocks < chooser.target.cores):
         return False
-    chooser.apply(OptKind.PAD, found.axis, step)
+    chooser.apply(OptKind.PAD, folded, step)
     columns = [a for a in one.rows if a not in (kept, *others)]
     for axis in (*columns, *(a for walk in one.walks for a in walk.axes)):
         chooser.apply(OptKind.PAD, axis, OTHERS)
@@ -69,7 +72,8 @@ def _tiled(chooser: Chooser, number: int, rows: int, step: int) -> bool:
             for axis in dict.fromkeys(fold.axes[-1] for fold in folds):
                 chooser.apply(OptKind.UNROLL, axis, NEIGHBOURS)
     for walk in chooser.one(number).walks:
-        _to_threads(chooser, walk.axes, False)
+        if any(chooser.nest.kind(a) is Kind.LOOP for a in walk.axes):
+            _to_threads(chooser, walk.axes, False)
     return _held(chooser.one(number)) <= chooser.target.cache
 
 
@@ -118,6 +122,12 @@ def _to_threads(chooser: Chooser, axes: Iterable[Axis], folded: bool) -> None:
     if folded and each > side:
         chooser.apply(OptKind.SPLIT, name, each // side)
         chooser.apply(OptKind.UNROLL, f"{name}s", each // side)
+
+
+def _reads(sizes: tuple[int, int]) -> float:
+    """Elements that are read for each product of a tile's: rows first, if all else is equal."""
+    rows, step = sizes
+    return 1 / rows + 1 / step
 
 
 def _held(one: Nest) -> int:

@@ -279,7 +279,7 @@ def _tiles_along(nest: LoopNest, nests: Sequence[Nest]) -> bool:
 def _apart(nest: LoopNest, axis: Axis) -> bool:
     """Whether tx stays either an axis that a fold walks or one that it depends on, never both."""
     for one in nest.nests:
-        inside = {a for walk in one.walks for a in walk.axes}
+        inside = {a for group in one.groups[1:] for a in group}
         for fold in one.folds:
             over = any(a.name == TX or a is axis for a in fold.axes)
             under = any(a.name == TX or a is axis for a in fold.free & inside)

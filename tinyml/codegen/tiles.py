@@ -142,6 +142,9 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         if len(found) > 1:
             raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
         tile, changed = _tile(nest, one, found[0], after, f"tile{number}")
+        if (same := _same_tile(one, tile)) is not None:
+            staged.append(_tile(nest, one, found[0], after, same)[1])
+            continue
         made = with_tile(changed, tile)
         check_filled(nest, made)
         staged.append(made)
@@ -151,6 +154,18 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         for axis in _written_out(nest, tile):
             nest = bind(nest, axis, Kind.UNROLL)
     return replace(nest, nests=tuple(staged))
+
+
+def _same_tile(one: Nest, tile: Tile) -> str | None:
+    """The name of a tile that holds the same elements in the same places, if there is one."""
+    for other in one.tiles:
+        if [a.size for a in other.axes] == [a.size for a in tile.axes]:
+            image = {a: linear(b) for a, b in zip(tile.axes, other.axes, strict=True)}
+            index, value = tile.index.substitute(image), substitute(tile.value, image)
+            renamed = replace(tile, name=other.name, axes=other.axes, index=index, value=value)
+            if renamed == other:
+                return other.name
+    return None
 
 
 def with_tile(one: Nest, tile: Tile) -> Nest:

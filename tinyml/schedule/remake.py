@@ -18,7 +18,7 @@ from tinyml.schedule.units import contracts
 LARGE = 1 << 28  # elements, a gigabyte mostly, that are not stored
 LONG = 1024  # steps of each fold over them
 SHORT = 128  # of the fold that makes them: each element costs no more
-DEVICES = frozenset({"CPU"})  # that make them a few steps at a time
+DEVICES = frozenset({"CPU", "CUDA", "EMU"})  # that make them a few steps at a time
 
 
 Readers = Mapping[LazyBuffer, list[LazyBuffer]]
