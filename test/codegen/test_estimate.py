@@ -57,6 +57,13 @@ def test_there_is_work_for_all_cores(cores: int):
     assert 512 // columns * (pieces or [1])[0] >= cores
 
 
+def test_a_short_rest_of_rows_is_no_piece_of_work_more():
+    two = replace(stages.C, cores=2)
+    product = Product(1, 16384, 4, 512, 4, 36 << 20, False, Factor(), Factor(), two)
+    even, rest = (product.cycles(Tiling(2, 6, 4, piece), 512) for piece in (2048, 2046))
+    assert rest < 1.02 * even
+
+
 @pytest.mark.parametrize("jump", [0, 1])
 def test_a_factor_that_jumps_is_packed_if_it_is_read_often(jump: float):
     product = Product(1, 512, 32, 512, 4, 3 << 20, False, Factor(), Factor(0, jump), ONE)

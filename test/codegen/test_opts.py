@@ -246,6 +246,14 @@ def test_a_fold_made_in_steps_keeps_its_sums_in_a_tile() -> None:
     np.testing.assert_allclose(found[0], found[1] @ found[2], 1e-4, 1e-5)
 
 
+def test_rows_of_a_tile_that_are_filled_in_turn_lie_an_odd_number_of_lines_apart() -> None:
+    plain = plain_of(graphs.matmul(lazy.permute(leaf(64, 24), (1, 0)), leaf(64, 16)))
+    opts = ["unroll i0 4", "grid i1", "stage i1 slot1"]
+    blocked = optimize(plain, [parse(opt) for opt in ["peel i1 8", "lanes i1 8", *opts]])
+    (tile,) = blocked.nests[0].tiles
+    assert tile.size == 5 * (64 * 4 + 16) + 64 * 4
+
+
 def test_the_sums_of_many_steps_are_added_up_in_groups() -> None:
     node = graphs.matmul(leaf(12, 198), leaf(198, 16))
     opts = [

@@ -155,7 +155,7 @@ def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[
             piece = _round(-(-product.rows // parts), height)
             # masks are asked once if what they mask is packed
             repacks = product.rows % piece > 0 or product.other != Factor()
-            for some in _parts(product.panels, 4):
+            for some in _parts(product.panels):
                 if product.others * parts * some > 1 and (step or repacks):
                     panels = -(-product.panels // some)
                     yield Tiling(width, height, panels, piece, step, repacks=repacks)

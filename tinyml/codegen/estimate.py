@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, prod
+from math import ceil, inf, prod
 
 from tinyml.codegen.target import Target
 
@@ -110,8 +110,8 @@ class Product:
         if kept:
             computing += 2 * tiles * sums
             fetched.append((2 * tiles * sums * vector, kept + packed))
-        both = self._together(computing, fetched)
-        return self._shared(both, self.others * pieces * blocks, t.vectors)
+        wide, high = self.panels / t.panels, self.rows / piece
+        return self._shared(self._together(computing, fetched), wide, high, t.vectors)
 
     def _step(self, t: Tiling, depth: int) -> float:
         """Cycles of a register tile for one element of the fold."""
@@ -124,12 +124,16 @@ class Product:
             step += self.columns.work * t.vectors + self.columns.jump * JUMP * (depth > RUNS)
         return step
 
-    def _shared(self, cycles: float, count: int, vectors: int) -> float:
-        """How long so many pieces of work take on the threads for which there is enough to do."""
+    def _shared(self, cycles: float, wide: float, high: float, vectors: int) -> float:
+        """How long pieces of work take on the threads for which there is enough to do.
+
+        There are so many of them side by side, and so many below each other; rests are smaller.
+        """
         useful = self.others * self.rows * self.panels * vectors * self.depth / PORTS
         threads = min(self.target.cores, 1 + int(useful / SHARED))
-        late = 1 / threads + (1 - 1 / threads) / 2 / count
-        return cycles * max(-(-count // threads) / count, late)
+        late = 1 / threads + (1 - 1 / threads) / 2 / (self.others * ceil(wide) * ceil(high))
+        whole = -(-self.others * int(wide) * int(high) // threads)
+        return cycles * max(whole / (self.others * wide * high), late)
 
     def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
         """How long it takes with vectors along the fold, for so many rows and columns at a time."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise, permutations
 from math import prod
 
+from tinyml.codegen.ahead import LINE
 from tinyml.codegen.bounds import require
 from tinyml.codegen.change import Change, OptError, bind, check_inner
 from tinyml.codegen.crop import known_outside
@@ -323,7 +324,7 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     else:
         value, stands = windows(factor, stands, {a for a in inner if nest.kind(a) is Kind.LANE})
         order = _as_walked(nest, [*stands], folded, _position(value), len(stands) == len(inner))
-        index = numbered(order)
+        index = _in_lines(order, _position(value), factor.dtype.itemsize)
     own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
     if crossing is not None:
         axis, steps = crossing
@@ -355,6 +356,19 @@ def _as_walked(
         return order, apart and axis in folded, -stride, axis.name
 
     return sorted(axes, key=key)
+
+
+def _in_lines(order: list[Axis], position: Linear, itemsize: int) -> Linear:
+    """Rows of a tile; an odd number of cache lines apart, if a part of a line of each is filled
+    in turn: lines that are a power of two apart have few places in the closest cache.
+    """
+    first, *along = order
+    length, stride = prod(a.size for a in along), abs(position.factor(first))
+    further = any(abs(position.factor(a)) > stride for a in along)
+    run = prod(a.size for a in along if abs(position.factor(a)) < stride)
+    if further and run * itemsize < LINE and length * itemsize % (2 * LINE) == 0:
+        length += LINE // itemsize
+    return row_major([linear(first), numbered(along)], [first.size, length])
 
 
 def windows(
