@@ -1,10 +1,10 @@
-"""Nodes: equal ones are one object, and what does not fit is refused when it is recorded."""
+"""Nodes: known ones that are equal are one object, and what does not fit is refused at once."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from graphs import DEVICE, add, const, leaf, matmul, mul, total
@@ -15,6 +15,12 @@ from tinyml.errors import DTypeError, ShapeError
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, UNARY, Op
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    with lazy.known:
+        yield
 
 
 def test_equal_nodes_are_one_object() -> None:

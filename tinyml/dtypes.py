@@ -130,8 +130,8 @@ class _DTypes:
         if type(value).__name__ in ("bool", "bool_"):
             return formats.bool_
         if isinstance(value, builtins.int):
-            fits = self.default_int.min <= value <= self.default_int.max
-            return self.default_int if fits else formats.int64
+            own = default_int.now
+            return own if own.min <= value <= own.max else formats.int64
         if isinstance(value, builtins.float):
             return self.default_float
         raise DTypeError(f"no dtype for {value!r} of type {type(value).__name__}")

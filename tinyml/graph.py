@@ -8,12 +8,30 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 
+class Says(Protocol):
+    """A node, as far as being equal to another one is concerned."""
+
+    arg: Any
+    shape: Any
+    dtype: Any
+    device: str
+    sources: Any
+
+
+_M = TypeVar("_M", bound=Says)
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
 class Known:
     """Nodes that are alive, by what they are made of: nobody waits for one to die.
 
-    The dead are dropped now and then. Until then a key holds what it names, so keys of those that
-    every op makes name their sources by ids: they live as long as the node does, and once it is
-    dead its key leads nowhere.
+    New ones are looked up here `with known:`, and while somebody listens.
+
+    The dead are dropped now and then. Until then a key holds what it names, so it names sources by
+    ids: they live as long as the node does, and once it is dead its key leads nowhere.
     """
 
     __slots__ = ("listeners", "nodes", "room")
@@ -23,8 +41,28 @@ class Known:
         self.room = 256
         self.listeners: list[Callable[[Any], None]] = []  # are told of each new node
 
+    def __enter__(self) -> None:
+        self.listeners.append(_ignore)
+
+    def __exit__(self, *_: object) -> None:
+        self.listeners.remove(_ignore)
+
     def __len__(self) -> int:
         return sum(reference() is not None for reference in self.nodes.copy().values())
+
+    def one(self, made: _M) -> _M:
+        """The known node that says the same as this new one, which is it if there was none."""
+        key = type(made), made.arg, made.shape, made.dtype, made.device, *map(id, made.sources)
+        reference = self.nodes.get(key)
+        found: _M | None = None if reference is None else reference()
+        if found is not None:
+            return found
+        self.nodes[key] = ref(made)
+        if len(self.nodes) > self.room:
+            self.sweep()
+        for listener in self.listeners:
+            listener(made)
+        return made
 
     def sweep(self) -> None:
         """Drop the dead. (Of equal nodes that two threads make at once both may live on.)"""

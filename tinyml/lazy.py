@@ -15,8 +15,9 @@
            | Assign(target, value)            the target's memory, holding value from now on
            | Slot(number)                     a kernel's argument (in kernels only)
 
-A node never changes. Equal nodes are one object, except Data, which has an identity. Shapes
-and dtypes are checked by the functions at the end of this file, when an op is recorded.
+A node never changes. When a graph is scheduled, equal nodes become one object, except Data, which
+has an identity. Shapes and dtypes are checked by the functions at the end of this file,
+when an op is recorded.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, TypeAlias, TypeVar
-from weakref import ref
 
 from tinyml import shape as shapes
 from tinyml.dtype import DType, bool_, from_text, to_text
-from tinyml.errors import DTypeError, ShapeError, TinymlError
+from tinyml.errors import DTypeError, ShapeError
 from tinyml.faults import Fault
 from tinyml.graph import Known
 from tinyml.ops import BITWISE, COMPARE, FLOAT_ONLY, INT_ONLY, REDUCE, Movement, Op
@@ -218,7 +218,6 @@ def assigned(node: LazyBuffer) -> LazyBuffer:
 
 # ---- building: each checks what it is given and returns a node ----
 
-_WHERE = Op.WHERE  # looking up a member of an Enum takes its time
 _identities = itertools.count()
 known = Known()
 
@@ -226,27 +225,14 @@ known = Known()
 def node(
     kind: type[_N], shape: Shape, dtype: DType, device: str, sources: Sources = (), arg: Any = None
 ) -> _N:
-    """The node that says this: the one there is, or a new one."""
-    key: Any
-    count = len(sources)
-    if count == 1:  # written out, because most nodes have one or two
-        key = kind, arg, id(sources[0]), dtype, device
-    elif count == 2:
-        key = kind, arg, id(sources[0]), id(sources[1]), dtype, device
-    else:
-        key = kind, arg, shape, dtype, device, *map(id, sources)
-    reference = known.nodes.get(key)
-    made = None if reference is None else reference()
-    if made is None:
-        made = kind()
-        made.shape, made.dtype, made.device = shape, dtype, device
-        made.sources, made.arg = sources, arg
-        known.nodes[key] = ref(made)
-        if len(known.nodes) > known.room:
-            known.sweep()
-        for listener in known.listeners:
-            listener(made)
-    return made
+    """A node that says this: the one there is, `with known:`, else one of perhaps several.
+
+    Looking for it takes longer than making one, and every op that is recorded makes some.
+    """
+    made = kind()
+    made.shape, made.dtype, made.device = shape, dtype, device
+    made.sources, made.arg = sources, arg
+    return known.one(made) if known.listeners else made
 
 
 def data(shape: Shape, dtype: DType, device: str) -> Data:
@@ -284,49 +270,49 @@ def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
 
 def mapped(op: Op, operands: Sources) -> LazyBuffer:
     """map_, of operands in a tuple. Of what is only repeated, each value is mapped once."""
-    last = operands[-1]
+    first, last = operands[0], operands[-1]
     if type(last) is Move and len(operands) == 1 and last.arg[0] is _EXPAND:
         return expand(mapped(op, last.sources), last.shape)
-    shape, dtype, device, first, spread = last.shape, last.dtype, last.device, operands[0], False
-    fits = first.dtype is (bool_ if op is _WHERE else dtype)
-    for other in operands:
-        if other.shape != shape:
-            spread = True
-        if other.device != device or (other.dtype is not dtype and other is not first):
-            fits = False
+    shape, dtype, device = last.shape, last.dtype, last.device
+    fits = first.shape == shape and first.device == device
+    for other in operands[1:-1]:
+        fits = fits and other.shape == shape and other.device == device and other.dtype is dtype
     if not fits:
-        raise _unfit(op, operands)
-    if spread:
-        shape = shapes.broadcast_shape(op, *[other.shape for other in operands])
-        operands = tuple([x if x.shape == shape else _spread(x, shape) for x in operands])
-    return node(Map, shape, _result_dtype(op, dtype), device, operands, op)
+        operands = _together(op, operands)
+        shape = operands[0].shape
+    return node(Map, shape, _result_dtype(op, first.dtype, dtype), device, operands, op)
 
 
-def _spread(x: LazyBuffer, to: Shape) -> LazyBuffer:
+def _together(op: Op, operands: Sources) -> Sources:
+    """Operands on one device, repeated to one shape; of three the last two have one dtype."""
+    last = operands[-1]
+    for x in operands:
+        if x.device != last.device:
+            raise ShapeError(
+                f"{op.name} needs operands on one device, got {x.device} and {last.device}; move "
+                f"one with .to({last.device!r})"
+            )
+    if operands[1].dtype is not last.dtype:
+        raise DTypeError(f"{op.name} needs equal dtypes, got {[x.dtype for x in operands]}")
+    to = shapes.broadcast_shape(op, *[x.shape for x in operands])
+    return tuple([x if x.shape == to else _repeated(x, to) for x in operands])
+
+
+def _repeated(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """x in a shape that it is known to broadcast to."""
-    new = len(to) - len(x.shape)
-    if new:
-        x = reshape(x, (1,) * new + x.shape)
+    shape, ndim = x.shape, len(to)
+    if len(shape) < ndim:
+        x = reshape(x, (1,) * (ndim - len(shape)) + shape)
     return x if x.shape == to else node(Move, to, x.dtype, x.device, (x,), (_EXPAND, to))
 
 
-def _unfit(op: Op, operands: Sources) -> TinymlError:
-    """The error for operands on different devices or of dtypes that the op does not take."""
-    devices = [other.device for other in operands]
-    if devices.count(devices[0]) < len(devices):
-        return ShapeError(
-            f"{op.name} needs operands on one device, got {' and '.join(dict.fromkeys(devices))}; "
-            f"move one with .to({devices[-1]!r})"
-        )
-    dtypes = [other.dtype for other in operands]
-    if op is _WHERE and dtypes[1] is dtypes[2]:
-        return DTypeError(f"WHERE chooses by a bool, not by {dtypes[0]}")
-    return DTypeError(f"{op.name} needs equal dtypes, got {dtypes}")
-
-
 @cache
-def _result_dtype(op: Op, dtype: DType) -> DType:
-    """The dtype of `op` on operands of `dtype`."""
+def _result_dtype(op: Op, first: DType, dtype: DType) -> DType:
+    """The dtype of `op` on operands of `dtype`, of which the first one has its own."""
+    if first is not (bool_ if op is Op.WHERE else dtype):
+        if op is Op.WHERE:
+            raise DTypeError(f"WHERE chooses by a bool, not by {first}")
+        raise DTypeError(f"{op.name} needs equal dtypes, got {[first, dtype]}")
     wrong = (
         (op in FLOAT_ONLY and not dtype.is_float)
         or (op in INT_ONLY and not dtype.is_int)
@@ -435,10 +421,6 @@ _RESHAPE, _PERMUTE, _EXPAND = Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAN
 _PAD, _SHRINK = Movement.PAD, Movement.SHRINK
 
 
-def _move(movement: Movement, x: LazyBuffer, shape: Shape, arg: Any) -> LazyBuffer:
-    return node(Move, shape, x.dtype, x.device, (x,), (movement, arg))
-
-
 def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """The same elements in row-major order, with another shape."""
     if x.shape == to:
@@ -448,19 +430,22 @@ def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
         x = x.sources[0]  # the reshape between is not needed
         if x.shape == to:
             return x
-    return _move(_RESHAPE, x, to, to)
+    return node(Move, to, x.dtype, x.device, (x,), (_RESHAPE, to))
 
 
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
     """Axis i of the result is axis order[i] of x."""
     order = tuple(order)
     moved = shapes.permuted_shape(x.shape, order)
-    return x if moved is None else _move(_PERMUTE, x, moved, order)
+    return x if moved is None else node(Move, moved, x.dtype, x.device, (x,), (_PERMUTE, order))
 
 
 def expand(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """Axes of size 1 repeated; the number of axes stays."""
-    return x if x.shape == to else _move(_EXPAND, x, shapes.expanded_shape(x.shape, to), to)
+    if x.shape == to:
+        return x
+    shapes.expanded_shape(x.shape, to)
+    return node(Move, to, x.dtype, x.device, (x,), (_EXPAND, to))
 
 
 def broadcast(x: LazyBuffer, to: Shape) -> LazyBuffer:
@@ -472,19 +457,24 @@ def broadcast(x: LazyBuffer, to: Shape) -> LazyBuffer:
 def pad(x: LazyBuffer, counts: shapes.Spans, value: Any = 0) -> LazyBuffer:
     """`value` added (before, after) each axis."""
     result = shapes.padded_shape(x.shape, counts)
-    return x if result == x.shape else _move(_PAD, x, result, (counts, to_text(value, x.dtype)))
+    if result == x.shape:
+        return x
+    arg = counts, to_text(value, x.dtype)
+    return node(Move, result, x.dtype, x.device, (x,), (_PAD, arg))
 
 
 def shrink(x: LazyBuffer, spans: shapes.Spans) -> LazyBuffer:
     """Elements start <= i < stop of each axis."""
     result = shapes.shrunk_shape(x.shape, spans)
-    return x if result == x.shape else _move(_SHRINK, x, result, spans)
+    if result == x.shape:
+        return x
+    return node(Move, result, x.dtype, x.device, (x,), (_SHRINK, spans))
 
 
 def flip(x: LazyBuffer, axes: Iterable[int]) -> LazyBuffer:
     """Each of `axes` walked backwards."""
     kept = shapes.turned_axes(x.shape, tuple(axes))
-    return _move(Movement.FLIP, x, x.shape, kept) if kept else x
+    return node(Move, x.shape, x.dtype, x.device, (x,), (Movement.FLIP, kept)) if kept else x
 
 
 def skew(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer:
@@ -496,4 +486,4 @@ def skew(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer:
     if axis == by or step == 0 or size < 0:
         raise ShapeError(f"cannot skew axis {axis} of {x.shape} by axis {by} in steps of {step}")
     shape = tuple(size if a == axis else n for a, n in enumerate(x.shape))
-    return _move(Movement.SKEW, x, shape, (axis, by, step, size))
+    return node(Move, shape, x.dtype, x.device, (x,), (Movement.SKEW, (axis, by, step, size)))

@@ -376,9 +376,9 @@ class Mean(Sum):
     __slots__ = ()
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        total = Sum.forward(self, x)
-        count = size_along(x.shape, self.axes)
-        return lazy.map_(Op.DIV, total, lazy.const(count, x.dtype, x.device, total.shape))
+        total, count = Sum.forward(self, x), size_along(x.shape, self.axes)
+        divisor = lazy.const(count, x.dtype, x.device, total.shape)
+        return lazy.mapped(Op.DIV, (total, divisor))
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return Sum.backward(self, grad / size_along(self.inputs[0].shape, self.axes), out)

@@ -34,7 +34,8 @@ def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     collects = gc.isenabled()
     gc.disable()  # many small nodes and no circles: the collector would only walk them
     try:
-        return _prepared(nodes, leaves)
+        with lazy.known:
+            return _prepared(nodes, leaves)
     finally:
         if collects:
             gc.enable()

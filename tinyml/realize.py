@@ -65,6 +65,15 @@ def watch(holder: Holder, node: LazyBuffer) -> None:
         trace.emit(trace.Held(holder))
 
 
+def watch_all(holders: Sequence[Holder], nodes: Sequence[LazyBuffer]) -> None:
+    """As `watch`, of several."""
+    if _held or Data in map(type, nodes):
+        for holder, node in zip(holders, nodes, strict=True):
+            watch(holder, node)
+    else:
+        _pending.note_all(holders)
+
+
 def pending() -> list[Holder]:
     """Everybody who holds a node that is not real yet."""
     return _pending.retain(_is_pending)

@@ -92,7 +92,8 @@ def _parts(call: Call | ReferenceCall) -> tuple[Call | ReferenceCall, Program | 
 
 def loaded(content: bytes) -> tuple[Any, ...]:
     """The inverse of `spelled`."""
-    _, parts = pickle.loads(content)  # as much to be trusted as the machine code beside
+    with lazy.known:
+        _, parts = pickle.loads(content)  # as much to be trusted as the machine code beside
     calls: list[Any] = [call for call, _ in parts]
     wanted: dict[str, list[int]] = {}
     for number, (call, program) in enumerate(parts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -30,30 +30,41 @@ class Roster:
     in somebody's turn.
     """
 
-    __slots__ = ("_bells", "_limit", "_references")
+    __slots__ = ("_bells", "_limit", "_references", "_room")
 
     def __init__(self) -> None:
         self._references: list[ref[Any]] = []
         self._bells: tuple[ref[Bell], ...] = ()
-        self._limit = 64
+        self._limit = self._room = 64  # there is no room where bells are to be rung each time
 
     def note(self, somebody: object) -> None:
         """Add somebody; more than once does no harm."""
         references = self._references
         references.append(ref(somebody))
+        if len(references) > self._room:
+            self._noted()
+
+    def note_all(self, those: Iterable[object]) -> None:
+        """Add several."""
+        self._references += map(ref, those)
+        if len(self._references) > self._room:
+            self._noted()
+
+    def _noted(self) -> None:
+        references = self._references
         if len(references) > self._limit and turn.begin():
             try:
                 self._keep(len(references), lambda _: True)
                 self._limit = 2 * len(references) + 64
             finally:
                 turn.end()
-        if self._bells:
-            self.ring()
+        self._room = -1 if self._bells else self._limit
+        self.ring()
 
     def hang(self, bell: Bell) -> None:
         """Ring this bell, while it is alive, when somebody is noted."""
         alive = [r for r in self._bells if r() is not None and r() is not bell]
-        self._bells = (*alive, ref(bell))
+        self._bells, self._room = (*alive, ref(bell)), -1
 
     def _keep(self, count: int, condition: Callable[[Any], bool]) -> list[Any]:
         """Of the first `count` that were noted, those that are alive and fulfil a condition.

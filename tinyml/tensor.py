@@ -6,7 +6,7 @@ and what Python's own syntax asks of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, overload
 
 from tinyml import autograd, lazy, mlops, moves
@@ -121,8 +121,9 @@ class Tensor(Methods, metaclass=Trains):
         if self._view is not None:
             views.refresh(self, self._view)
         wanted = self.requires_grad
+        inputs: tuple[Tensor, ...] = (self,)
         if others:
-            nodes = [self._lazy]
+            inputs, nodes = (self, *others), [self._lazy]
             for tensor in others:
                 if tensor._view is not None:
                     views.refresh(tensor, tensor._view)
@@ -136,7 +137,7 @@ class Tensor(Methods, metaclass=Trains):
         out._lazy = node
         realizing.watch(out, node)
         if node.dtype.is_float and (not mode.paused or mode.recording):
-            function.inputs, function.clock = (self, *others), mode.assignments
+            function.inputs, function.clock = inputs, mode.assignments
             out._record = function
             if wanted:
                 out.requires_grad = True
@@ -156,6 +157,11 @@ class Tensor(Methods, metaclass=Trains):
         tensor = _new(cls)
         tensor._lazy = node
         return tensor
+
+    @staticmethod
+    def _watch(tensors: Sequence[Tensor]) -> None:
+        """Note several tensors that `_constant` made."""
+        realizing.watch_all(tensors, [tensor._lazy for tensor in tensors])
 
     @staticmethod
     def _passing(node: LazyBuffer) -> Tensor:
@@ -477,6 +483,10 @@ class _Passing(Tensor):
     @classmethod
     def _of(cls, node: LazyBuffer) -> Tensor:
         return cls._constant(node)
+
+    @staticmethod
+    def _watch(tensors: Sequence[Tensor]) -> None:
+        pass
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
         nodes = [other.lazy for other in others] if others else ()

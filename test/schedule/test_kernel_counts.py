@@ -55,3 +55,18 @@ def test_results_of_several_shapes_have_memory_of_their_own() -> None:
     x = Tensor([[1.0, 2.0], [3.0, 4.0]]).exp() + 1
     roots = schedule([x.lazy, x.reshape(4).lazy, x.reshape(1, 4).lazy]).roots
     assert len({*roots}) == 3
+
+
+def test_what_is_said_twice_is_computed_once() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    total = x.exp().sum(0)
+    once, twice = items((total + total,)), items((x.exp().sum(0) + x.exp().sum(0),))
+    assert [item.kernel for item in twice] == [item.kernel for item in once]
+
+
+def test_equal_results_have_memory_of_their_own() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    one, other = x + 1, x + 1
+    Tensor.realize(one, other)
+    one += 1
+    assert (one.tolist(), other.tolist()) == ([3.0, 4.0], [2.0, 3.0])

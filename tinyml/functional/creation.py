@@ -104,10 +104,11 @@ def arange(
 
     ShapeError (a ValueError) where the step is 0 or leads away from stop.
     """
-    for name, value in (("start", start), ("stop", 0 if stop is None else stop), ("step", step)):
-        number(value, "arange", name)
+    for name, value in ("start", start), ("stop", 0 if stop is None else stop), ("step", step):
+        if type(value) is not int:
+            number(value, "arange", name)
     start, stop = (0, start) if stop is None else (start, stop)
-    whole = all(isinstance(v, int) for v in (start, stop, step))
+    whole = isinstance(start, int) and isinstance(stop, int) and isinstance(step, int)
     target = (
         to_dtype(dtype)
         if dtype is not None

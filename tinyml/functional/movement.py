@@ -300,8 +300,11 @@ def _margins(
 
 def part(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     """Elements start <= i < stop of one axis."""
-    pairs = enumerate(x._lazy.shape)
-    return _cut(x, tuple([(start, stop) if a == axis else (0, n) for a, n in pairs]))
+    return _cut(x, _span_along(x._lazy.shape, axis, start, stop))
+
+
+def _span_along(shape: Shape, axis: int, start: int, stop: int) -> Spans:
+    return tuple([(start, stop) if a == axis else (0, n) for a, n in enumerate(shape)])
 
 
 def pad_axis(x: Tensor, axis: int, before: int, after: int, value: Scalar = 0) -> Tensor:
@@ -339,19 +342,27 @@ def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
 
 def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces of `sizes` along `dim`; the last may be smaller if sizes is one number."""
-    dim = resolve_axis(dim, x.ndim, "split")
-    n = x.shape[dim]
-    for size in sizes if isinstance(sizes, (tuple, list)) else (sizes,):
-        if whole(size, "split", "a size") < 0:
-            raise ShapeError(f"split: a size cannot be negative, got {size}")
+    shape = x._lazy.shape
+    dim = resolve_axis(dim, len(shape), "split")
+    if not isinstance(sizes, (tuple, list)):
+        boxes = _pieces(shape, whole(sizes, "split", "a size"), dim)
+    else:
+        boxes = _pieces(shape, all_whole(tuple(sizes), "split", "a size"), dim)
+    return tuple([_cut(x, box) for box in boxes])
+
+
+@lru_cache(maxsize=4096)  # the same few sizes of the same few shapes
+def _pieces(shape: Shape, sizes: int | tuple[int, ...], dim: int) -> tuple[Spans, ...]:
+    """What each piece is cut out by."""
+    n = shape[dim]
     if isinstance(sizes, int):
-        sizes = [min(sizes, n - i) for i in range(0, max(n, 1), max(sizes, 1))]
+        sizes = tuple([min(sizes, n - i) for i in range(0, max(n, 1), max(sizes, 1))])
+    if min(sizes, default=0) < 0:
+        raise ShapeError(f"split: a size cannot be negative, got {min(sizes)}")
     if sum(sizes) != n:
-        raise ShapeError(
-            f"split: sizes {list(sizes)} do not add up to {n}, axis {dim} of {x.shape}"
-        )
+        raise ShapeError(f"split: sizes {list(sizes)} do not add up to {n}, axis {dim} of {shape}")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(part(x, dim, s, s + k) for s, k in zip(starts, sizes, strict=True))
+    return tuple([_span_along(shape, dim, s, s + k) for s, k in zip(starts, sizes, strict=True)])
 
 
 def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:

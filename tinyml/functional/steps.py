@@ -96,13 +96,14 @@ class _Call:
 def _look(node: LazyBuffer) -> object:
     """What else decides what is made of a node that is no reshape and does not repeat another.
 
-    A constant is itself what counts; of others, whether skews look into it.
+    Of a constant and its moves, what they are; of others, whether skews look into it.
     """
-    own, below = type(node), node
+    own, below, moves = type(node), node, []
     while type(below) is _Move:
+        moves.append(below.arg)
         below = below.sources[0]
     if type(below) is lazy.Const:
-        return node
+        return below.arg, *moves
     return "map" if own is lazy.Map and node.arg is not Op.MUL else "open"
 
 
@@ -112,7 +113,7 @@ def _stand_in(node: LazyBuffer, number: int, nodes: list[LazyBuffer]) -> LazyBuf
     nodes.append(node)
     if type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
         found = node.with_sources((_stand_in(node.sources[0], number, nodes),))
-    elif type(node) not in _STORED and _look(node) is node:
+    elif type(node) not in _STORED and type(_look(node)) is tuple:
         found = node
     else:
         found = lazy.node(lazy.Slot, node.shape, node.dtype, node.device, (), number)
@@ -134,7 +135,7 @@ class Steps:
         nodes = [_stand_in(t.lazy, i, given) for i, t in enumerate(call.tensors)]
         pairs = zip(nodes, call.tensors, strict=True)
         operands = [t._of(node)._requiring(t.requires_grad) for node, t in pairs]
-        with enable_grad():
+        with enable_grad(), lazy.known:
             made = function(operands)
         self._several = type(made) is tuple
         results = made if self._several else (made,)
@@ -190,26 +191,28 @@ class Steps:
 
     def __call__(self, call: _Call) -> Any:
         """The results for the tensors of a call."""
-        values = [*self._constants, *call.nodes]
+        values, node = [*self._constants, *call.nodes], lazy.node
         for kind, shape, dtype, device, arg, pick in self._nodes:
             sources = (values[pick],) if isinstance(pick, int) else pick(values)
-            values.append(lazy.node(kind, shape, dtype, device, sources, arg))
-        of, found = call.tensors[0]._of, [*self._tensors, *call.tensors]
+            values.append(node(kind, shape, dtype, device, sources, arg))
+        first, found = call.tensors[0], [*self._tensors, *call.tensors]
         if not mode.paused or mode.recording:
-            for number, make, pick, requires_grad in self._records:
-                tensor = of(values[number])
-                if make is not None:
-                    record = tensor._record = make()
+            count, make, clock = len(found), first._constant, mode.assignments
+            for number, recorded, pick, requires_grad in self._records:
+                tensor = make(values[number])
+                if recorded is not None:
+                    record = tensor._record = recorded()
                     record.inputs = (found[pick],) if isinstance(pick, int) else pick(found)
-                    record.clock = mode.assignments
+                    record.clock = clock
                     if requires_grad:
                         tensor.requires_grad = True
                 found.append(tensor)
+            first._watch(found[count:])
             results = [found[place] for place in self._results]
         else:
             count = len(found)
             results = [
-                found[i] if i < count else of(values[self._records[i - count][0]])
+                found[i] if i < count else first._of(values[self._records[i - count][0]])
                 for i in self._results
             ]
         return tuple(results) if self._several else results[0]

@@ -14,6 +14,7 @@ from tinyml.schedule.build import build
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrowed
+from tinyml.schedule.merge import merged
 from tinyml.schedule.remake import remade
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
 from tinyml.schedule.units import find_units
@@ -66,6 +67,11 @@ class Schedule:
 
 def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
+    with lazy.known:
+        return _scheduled(merged(wanted))
+
+
+def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     roots = _unshaped(narrowed(share_assigned(split_reductions(join_sums(wanted)))))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots, remade(order, {*roots}))
