@@ -181,7 +181,7 @@ class _Devices:
         return upper
 
     def memory_stats(self, name: str | None = None) -> MemoryStats:
-        """Bytes in use, cached, and at most in use so far, on one device."""
+        """Bytes in use, cached, at most in use so far, and of programs, on one device."""
         return open_device(self.canonical(name)).machine.memory_stats()
 
     def synchronize(self, name: str | None = None) -> None:

@@ -67,6 +67,7 @@ class Program:
     cost: Cost = Cost()
     faults: tuple[Fault, ...] = ()  # that it may note
     boxes: tuple[Box, ...] = ()
+    held: int = 0  # bytes of memory that it has of its own, from when it is loaded on
 
     def __str__(self) -> str:
         launch = f"grid {self.grid}, block {'x'.join(map(str, self.block))}"

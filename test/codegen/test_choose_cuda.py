@@ -134,10 +134,12 @@ def test_parts_are_added_up_in_one_order() -> None:
         assert Opt(OptKind.GRID, "r0") in opts
         runners = {"simulated": stages.simulated(CARD, opts)}
         if Device.available("EMU"):
+            before = Device.memory_stats("EMU").programs
             runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], opts)
             made = schedule([root])
             again = [stages.run(made, known, runners["EMU"])[0] for _ in range(2)]
             np.testing.assert_array_equal(*again)
+            assert Device.memory_stats("EMU").programs > before  # the parts wait in memory
         stages.agree([root], known, runners, rtol=close, atol=close)
 
 

@@ -58,7 +58,7 @@ class EmuBuilder:
 
     def build(self, text: str) -> tuple[bytes, str]:
         made = build(self._compiler, CACHE, text)
-        return made.path.read_bytes(), made.output
+        return made.binary.read_bytes(), made.output
 
 
 def machine(**more: Any) -> CudaMachine:

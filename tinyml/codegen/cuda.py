@@ -140,6 +140,8 @@ class CudaRenderer(WarpgroupRenderer):
         each = (across.tile.high + 1) * prod(self.k.block)
         at = across.tile * prod(self.k.block) + self.thread()
         kind, waiting = f"pack<{TYPES[dtype.name]}, {first.lanes}>", f"parts_{first.name}"
+        size = first.lanes * dtype.itemsize
+        self.held = parts * count * each * size + (across.tile.high + 1) * 4
         yield f"static __device__ {kind} {waiting}[{parts * count * each}];"
         yield f"static __device__ unsigned came_{first.name}[{across.tile.high + 1}];"
         for n, name in enumerate(across.names):

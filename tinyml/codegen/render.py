@@ -77,6 +77,7 @@ class Renderer:
     types: dict[str, str]
     nan, infinity = ("", ""), ("", "")  # as float64, as float32
     index_type = "long"
+    held = 0  # bytes of memory of the program's own
     inline = "static inline"  # what stands before a function of the prelude
 
     def __init__(self, k: LinearKernel) -> None:
@@ -104,6 +105,7 @@ class Renderer:
             cost,
             tuple(self.faults),
             self.boxes(),
+            self.held,
         )
 
     def signature(self, name: str) -> str:

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -219,7 +220,7 @@ class CudaMachine:
 
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
-        return self._memory.stats()
+        return replace(self._memory.stats(), programs=sum(p.held for p in self._loaded))
 
     @property
     def identity(self) -> str:

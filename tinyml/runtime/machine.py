@@ -22,6 +22,7 @@ class MemoryStats:
     in_use: int  # held by live buffers
     cached: int  # kept for reuse
     peak: int  # largest in_use so far
+    programs: int = 0  # that loaded programs have of their own
 
 
 class Executable(Protocol):

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -239,7 +240,7 @@ class EmuMachine:
 
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
-        return self._memory.stats()
+        return replace(self._memory.stats(), programs=sum(p.held for p in self._loaded))
 
     @property
     def identity(self) -> str:
