@@ -66,7 +66,7 @@ def test_a_short_rest_of_rows_is_no_piece_of_work_more():
 
 @pytest.mark.parametrize("jump", [0, 1])
 def test_a_factor_that_jumps_is_packed_if_it_is_read_often(jump: float):
-    product = Product(1, 512, 32, 512, 4, 3 << 20, False, Factor(), Factor(0, jump), ONE)
+    product = Product(1, 512, 32, 512, 4, 3 << 20, False, 0, Factor(), Factor(0, jump), ONE)
     tilings = [Tiling(2, 6, 16, 516, 128, repacks=packs) for packs in (True, False)]
     packed, plain = (product.cycles(tiling, 128) for tiling in tilings)
     assert (packed < plain) == bool(jump)
@@ -76,6 +76,17 @@ def test_a_factor_that_jumps_is_packed_if_it_is_read_often(jump: float):
 def test_tiles_fit_a_stack(shape: tuple[int, int, int]):
     made = linearize(choose(plain(*shape), ONE)[1], vectors=True)
     assert sum(local.size * local.dtype.itemsize for local in made.locals) <= 2 << 20
+
+
+@pytest.mark.parametrize(("depth", "lane"), [(64, "i1"), (4096, "i0")])
+def test_lanes_lie_where_the_fold_does_not_jump_though_results_are_stored_apart(
+    depth: int, lane: str
+):
+    """As in attention's gradients: weights are read by columns, for few columns of results."""
+    root = graphs.matmul(lazy.permute(leaf(depth, 96), (1, 0)), leaf(depth, 32))
+    (k,) = stages.kernels_of(schedule([root]))
+    opts = choose(lower(k), ONE)[0]
+    assert of(opts, OptKind.LANES, lane) == [stages.C.vector_bytes // 4]
 
 
 def test_few_rows_pass_over_a_matrix_as_it_lies():

@@ -22,7 +22,7 @@ from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.estimate import CLOSEST, NEAR, PAGE, RUNS, Factor, Product, Tiling
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Nest
+from tinyml.codegen.nest import Nest, Store
 from tinyml.codegen.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
@@ -56,22 +56,26 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
         chooser.collapse(STORES if apart else CONDITIONS)
         found = contraction_of(chooser.one(number)) or found
-    lanes = chooser.lanes
-    sides = _sides(chooser, number, found, lanes)
-    if sides is None:
+    ranked = _sides(chooser, number, found)
+    proposals = [_tiling(chooser, number, found, sides) for sides in ranked]
+    if not proposals:
         return False
-    height = _even(sides.kept.size, chooser.target.tile_height)
-    packs = sides.packed is not None and sides.kept.size >= 2 * height
-    if sides.lane.size < (2 if packs else 1) * lanes:  # a tail of its own, masked
-        chooser.apply(OptKind.PAD, sides.lane, min(-(-sides.lane.size // lanes), 2) * lanes)
-    lane = chooser.row(number, sides.lane.name) or sides.lane
-    tiling = _tiling(chooser, number, found, sides, lane.size // lanes, height)
+    least = NEARLY * min(cycles for cycles, _ in proposals)
+    both = zip(ranked, proposals, strict=True)
+    sides, tiling = next((sides, tiling) for sides, (cycles, tiling) in both if cycles <= least)
+    lanes = chooser.lanes
+    if sides.lane.size < tiling.vectors * lanes:  # a tail of its own, masked
+        chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
 
 
-def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Sides | None:
-    """The row axis for the lanes: long enough, stored and loaded side by side if possible."""
+def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
+    """What row axes the lanes may lie along, the best first: stored and loaded side by side.
+
+    It is the best one wherever a factor is computed, for which there are no estimates.
+    """
+    lanes = chooser.lanes
     position = chooser.one(number).walks[0].stores[0].position
     candidates = []
     streamed = found.streamed, found.streamed_load, found.streamed_factor
@@ -88,20 +92,26 @@ def _sides(chooser: Chooser, number: int, found: Contraction, lanes: int) -> _Si
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
                 sides = _Sides(axis, longest, load, other, _work((packed,)), _work((factor,)))
                 candidates.append((score, axis.size, axis.name, sides))
-    return max(candidates, key=lambda c: c[:3])[3] if candidates else None
+    ranked = [c[3] for c in sorted(candidates, key=lambda c: c[:3], reverse=True)]
+    return ranked[:1] if any(e.packed is None or e.other is None for e in ranked) else ranked
 
 
 def _tiling(
-    chooser: Chooser, number: int, found: Contraction, sides: _Sides, vectors: int, height: int
-) -> Tiling:
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides
+) -> tuple[float, Tiling]:
     """The tiling that is estimated to take the least; of nearly equals, the simplest."""
+    one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
+    height = _even(sides.kept.size, chooser.target.tile_height)
+    packs = sides.packed is not None and sides.kept.size >= 2 * height
+    vectors = sides.lane.size // lanes
+    if vectors < (2 if packs else 1):
+        vectors = min(-(-sides.lane.size // lanes), 2)
     width = min(vectors, 2)
-    one, fold = chooser.one(number), found.fold
     whole, depth = max(vectors // width, 1), prod(a.size for a in fold.axes)
     if sides.packed is None:
         panel = depth * width * chooser.target.vector_bytes
-        return Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
-    lanes, scattered = chooser.lanes, sides.packed.position.stride(sides.lane) != 1
+        return 0, Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
+    scattered = sides.packed.position.stride(sides.lane) != 1
     product = Product(
         others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
         rows=sides.kept.size,
@@ -110,6 +120,7 @@ def _tiling(
         itemsize=chooser.target.vector_bytes // lanes,
         nbytes=chooser.nbytes,
         scattered=scattered,
+        apart=_apart(one, fold, sides.lane),
         columns=Factor(sides.packed_work + scattered * lanes, _jump(sides.packed, fold, PAGE)),
         other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
         target=chooser.target,
@@ -118,9 +129,19 @@ def _tiling(
     proposals = [*plain(product, width, height), *chain(*some)]
     inner = depth // fold.axes[0].size
     cycles = [product.cycles(t, inner * t.step or depth) for t in proposals]
-    best = next(t for t, n in zip(proposals, cycles, strict=True) if n <= NEARLY * min(cycles))
-    heavy = _work_after(one, fold) > HEAVY
-    return replace(best, step=fold.axes[0].size) if heavy and not best.step else best
+    least = NEARLY * min(cycles)
+    taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
+    if _work_after(one, fold) > HEAVY and not best.step:
+        best = replace(best, step=fold.axes[0].size)
+    return taken, best
+
+
+def _apart(one: Nest, fold: Fold, lane: Axis) -> int:
+    """How many numbers of each result lie across, and are read and written one by one."""
+    stores = [store for walk in one.walks for store in walk.stores]
+    after = toposort([store.value for store in stores], (fold,))
+    places = [e.position for e in (*after, *stores) if isinstance(e, (Load, Store))]
+    return sum(position.stride(lane) not in (0, 1) for position in places)
 
 
 def _jump(load: Load | None, fold: Fold, size: int) -> float:

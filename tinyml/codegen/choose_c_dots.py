@@ -77,6 +77,7 @@ def _packing_pays(
         itemsize=chooser.target.vector_bytes // lanes,
         nbytes=chooser.nbytes,
         scattered=True,
+        apart=0,
         columns=Factor(lanes),
         other=Factor(),
         target=replace(chooser.target, cores=1),

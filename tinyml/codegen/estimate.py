@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
+from tinyml.codegen.ahead import LINE
 from tinyml.codegen.target import Target
 
 PORTS = 2  # vectors that a core loads in a cycle, and multiplies and adds
@@ -32,7 +33,8 @@ COPIED = 4  # cycles that a vector takes to be copied to a tile
 NUMBER = 3  # cycles that an element takes to be copied alone
 ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
-JUMP = 4  # cycles that a step of the fold takes to what the closest cache has lost
+JUMP = 4  # cycles that a step of the fold takes to another line, if these fit the closest cache
+FAR = 6  # times that at most, if they do not
 PAGE = 4096  # bytes
 LONG = 1024  # bytes side by side that memory delivers as fast as any more
 REACH = 8 << 20  # bytes whose pages a processor knows where to find
@@ -75,6 +77,7 @@ class Product:
     itemsize: int
     nbytes: int  # of all that is read and written
     scattered: bool  # whether columns do not lie side by side: vectors of them are put together
+    apart: int  # numbers that are read or written one by one with each sum
     columns: Factor
     other: Factor
     target: Target
@@ -110,6 +113,7 @@ class Product:
         if kept:
             computing += 2 * tiles * sums
             fetched.append((2 * tiles * sums * vector, kept + packed))
+        computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
         wide, high = self.panels / t.panels, self.rows / piece
         return self._shared(self._together(computing, fetched), wide, high, t.vectors)
 
@@ -119,7 +123,8 @@ class Product:
         step = max(sums / PORTS, loaded / PORTS, WAIT)
         if not t.repacks:
             spread = self.other.work + SPREAD if self.other.work else 0
-            step += spread * t.height + self.other.jump * JUMP
+            lost = min(max(depth * LINE / CLOSEST, 1), FAR)
+            step += spread * t.height + self.other.jump * JUMP * lost
         if not t.packs:
             step += self.columns.work * t.vectors + self.columns.jump * JUMP * (depth > RUNS)
         return step
