@@ -59,7 +59,7 @@ def test_there_is_work_for_all_cores(cores: int):
 
 def test_a_short_rest_of_rows_is_no_piece_of_work_more():
     two = replace(stages.C, cores=2)
-    product = Product(1, 16384, 4, 512, 4, 36 << 20, False, Factor(), Factor(), two)
+    product = Product(1, 16384, 4, 512, 4, 36 << 20, False, 0, Factor(), Factor(), two)
     even, rest = (product.cycles(Tiling(2, 6, 4, piece), 512) for piece in (2048, 2046))
     assert rest < 1.02 * even
 
