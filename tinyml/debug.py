@@ -156,21 +156,19 @@ class Report:
 
     def subscribe(self) -> list[Callable[[], None]]:
         """Listen to what this level shows; returns what ends that."""
-        ends = [
-            trace.subscribe(trace.DeviceOpened, self.opened),
-            trace.subscribe(trace.DevicePassedOver, self.passed_over),
-            trace.subscribe(trace.Scheduled, self.scheduled),
-            trace.subscribe(trace.KernelLowered, self.lowered),
-            trace.subscribe(trace.Compiled, self.compiled),
-            trace.subscribe(trace.Tried, self.tried),
-            trace.subscribe(trace.Searched, self.searched),
+        shown: list[tuple[type[trace.Event], trace.Listener]] = [
+            (trace.DeviceOpened, self.opened),
+            (trace.DevicePassedOver, self.passed_over),
+            (trace.Scheduled, self.scheduled),
+            (trace.KernelLowered, self.lowered),
+            (trace.Compiled, self.compiled),
+            (trace.Tried, self.tried),
+            (trace.Searched, self.searched),
         ]
         if self.level >= 2:
-            ends += [
-                trace.subscribe(trace.KernelRan, self.ran),
-                trace.subscribe(trace.Copied, self.copied),
-                trace.subscribe(trace.Interpreted, self.interpreted),
-            ]
+            launches = (trace.KernelRan, self.ran), (trace.Copied, self.copied)
+            shown += [*launches, (trace.Interpreted, self.interpreted)]
+        ends = [trace.subscribe(kind, listener) for kind, listener in shown]
         atexit.register(self.totals)
         return [*ends, lambda: atexit.unregister(self.totals)]
 

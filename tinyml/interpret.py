@@ -6,7 +6,7 @@ is only summed goes through matmul, because the product itself may be larger tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import MEANING, REDUCE, Movement, Op
 
 Array = npt.NDArray[Any]
+Number = float | int | bool
+INFINITE = (float("inf"), float("-inf"))
 
 ACCUMULATE: dict[Op, Any] = {op: MEANING[op] for op in REDUCE}  # each has .reduce and .at
 
@@ -169,6 +171,36 @@ def rounded(values: Array, dtype: DType) -> Array:
 
 def _accumulator(dtype: DType) -> np.dtype[Any]:
     return float32.compute if dtype.is_half else dtype.compute
+
+
+# ---- what is known of some operands alone ----
+
+
+def known_result(
+    op: Op, dtype: DType, operands: Sequence[Number | None], types: Sequence[DType]
+) -> Number | None:
+    """The number that `op` makes of operands; None if it depends on those that are not known.
+
+    0 times anything is taken for 0, and -inf plus anything for -inf: only what is finite is
+    promised.
+    """
+    known = [x for x in operands if x is not None]
+    if len(known) == len(operands) and (op in MEANING or op is Op.CAST):
+        arrays = [np.asarray(x, t.compute) for x, t in zip(known, types, strict=True)]
+        with np.errstate(all="ignore"):
+            if op is Op.CAST:
+                return _number(cast(arrays[0], types[0], dtype))
+            return _number(rounded(np.asarray(MEANING[op](*arrays)), dtype))
+    if (op is Op.MUL and 0 in known) or (op is Op.DIV and operands[0] == 0):
+        return _number(np.zeros((), dtype.compute))
+    if op is Op.ADD:
+        return next((x for x in known if x in INFINITE), None)
+    return None
+
+
+def _number(value: Array) -> Number:
+    number: Number = value.item()
+    return number
 
 
 # ---- movement ----

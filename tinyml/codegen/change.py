@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tinyml.codegen.bounds import require
@@ -180,7 +180,7 @@ class Change:
         valid = store.valid
         if self.guards:
             free = store.position.free | store.value.free
-            guarded = both(valid, [g for a in free for g in self.guards.get(a, ())])
+            guarded = both(valid, self._of(free))
             assert guarded is not None
             valid = guarded
         changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
@@ -194,18 +194,19 @@ class Change:
         guarded = rewrite(root, self._guard) if any(self.guards.values()) else root
         return substitute(guarded, self.index, self.done, self.axes)
 
+    def _of(self, axes: Iterable[Axis]) -> list[Range]:
+        return [guard for a in axes for guard in self.guards.get(a, ())]
+
     def _guard(self, e: Expr) -> Expr | None:
         if isinstance(e, Load):
-            guards = [g for a in e.free for g in self.guards.get(a, ())]
-            valid = both(e.valid, guards)
+            valid = both(e.valid, self._of(e.free))
             assert valid is not None
             made: Expr = Load(e.slot, e.dtype, e.position, valid)
             return made
         if isinstance(e, Require):  # nothing is demanded of surplus steps
-            guards = [g for a in e.free for g in self.guards.get(a, ())]
-            return require(e.fault, e.operands, both(guards))
+            return require(e.fault, e.operands, both(self._of(e.free)))
         if isinstance(e, Fold):
-            outside = both(g for a in e.axes for g in self.guards.get(a, ()))
+            outside = both(self._of(e.axes))
             assert outside is not None
             start = const(identity(e.op, e.dtype), e.dtype)
             product = e.op is Op.ADD and isinstance(e.body, (Alu, Product))

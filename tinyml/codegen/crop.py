@@ -2,7 +2,7 @@
 
 A sum of p[r] * x[r], where p is 0 unless r <= i, needs no step beyond i; nor does the largest of
 what is -inf there. What is known is read from the expression: a Select gives its other value
-where its conditions do not hold, and what ops make of that value follows (known.py).
+where its conditions do not hold, and what ops make of that value follows (interpret.known_result).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from tinyml.codegen.nest import Tile, Walk
 from tinyml.codegen.scope import Known
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, linear, moved
-from tinyml.interpret import identity
-from tinyml.known import known_result
+from tinyml.interpret import identity, known_result
 from tinyml.ops import WORK, Op
 
 LEAST = 4  # steps of a loop that is worth bounds

@@ -82,7 +82,9 @@ def _kept(
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in sorted({*inner, *bound}, key=str)}
     last = inner[-1]
     whole = -(-last.size // amount) * amount if amount else last.size
-    if whole > last.size and any(last in e.free for e in toposort([value]) if _reads_tile(e)):
+    if whole > last.size and any(
+        last in e.free for e in toposort([value]) if isinstance(e, Stored)
+    ):
         raise OptError(f"cannot keep {value}: a tile that it reads has no whole steps")
     sizes = [*(a.size for a in inner[:-1]), whole]
     index = row_major([linear(a) for a in inner], sizes)
@@ -99,10 +101,6 @@ def _kept(
         (other,) = (e.free - value.free) or (last,)
         made = reading(made, e, stored.substitute({last: linear(other)}))
     return with_tile(made, tile), own
-
-
-def _reads_tile(e: Expr) -> bool:
-    return isinstance(e, Stored)
 
 
 def divided_last(one: Nest) -> Nest:

@@ -123,10 +123,11 @@ class _Threads:
                 lanes = self.value(source)
                 self._set(name, interpret.ACCUMULATE[op].reduce(lanes, axis=1, keepdims=True))
             case ir.AcrossThreads(name, op, threads):
-                self._set(name, self._across_threads(op, self.value(name), threads))
+                self._across(name, op, (-1, threads, max(1, name.lanes)), 1)
             case ir.AcrossBlocks(names, op, _, part):
                 for name in names:
-                    self._set(name, self._across_blocks(op, self.value(name), part.high + 1))
+                    # blocks of one part have neighbouring numbers
+                    self._across(name, op, (part.high + 1, -1), 0)
             case ir.Put():
                 self._put(instr)
             case ir.PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
@@ -193,15 +194,11 @@ class _Threads:
             raise VerifyError(f"{self.k.name}: {name.name} cannot hold {value.shape[1]} lanes")
         self.names[name.name] = interpret.rounded(value, name.dtype)
 
-    def _across_threads(self, op: Op, value: Array, threads: int) -> Array:
-        lines = value.reshape(-1, threads, value.shape[1])
-        folded = interpret.ACCUMULATE[op].reduce(lines, axis=1, keepdims=True)
-        return np.broadcast_to(folded, lines.shape).reshape(value.shape)
-
-    def _across_blocks(self, op: Op, value: Array, parts: int) -> Array:
-        by_part = value.reshape(parts, -1)  # blocks of one part have neighbouring numbers
-        folded = interpret.ACCUMULATE[op].reduce(by_part, axis=0, keepdims=True)
-        return np.broadcast_to(folded, by_part.shape).reshape(value.shape)
+    def _across(self, name: Name, op: Op, shape: tuple[int, ...], axis: int) -> None:
+        value = self.value(name)
+        parts = value.reshape(shape)
+        folded = interpret.ACCUMULATE[op].reduce(parts, axis=axis, keepdims=True)
+        self._set(name, np.broadcast_to(folded, parts.shape).reshape(value.shape))
 
     def _put(self, put: ir.Put) -> None:
         chosen = self.condition(put.valid) & self.active & self.stores

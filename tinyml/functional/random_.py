@@ -261,11 +261,9 @@ def normal(
     return (drawn * std + mean)._requiring(requires_grad)
 
 
-def _fans(sizes: Shape) -> tuple[int, int]:
-    """Inputs and outputs of one unit, for a weight of shape (out, in, *kernel)."""
-    window = math.prod(sizes[2:])
-    inputs = math.prod(sizes[1:])
-    return inputs, (sizes[0] * window if sizes else 1)
+def _kaiming(op: str, gain: int, sizes: Shape, a: float) -> float:
+    """How far a weight of shape (out, in, *kernel) is spread, by a gain; `a` slopes the relu."""
+    return math.sqrt(gain / (1 + number(a, op, "a") ** 2) / max(1, math.prod(sizes[1:])))
 
 
 def scaled_uniform(kind: type[Tensor], /, *shape: Any, **options: Any) -> Tensor:
@@ -285,14 +283,14 @@ def glorot_uniform(kind: type[Tensor], /, *shape: Any, **options: Any) -> Tensor
 def kaiming_uniform(kind: type[Tensor], /, *shape: Any, a: float = 0.01, **options: Any) -> Tensor:
     """Evenly, with a variance that keeps that of activations through a leaky relu (He 2015)."""
     sizes = new_shape(shape, "kaiming_uniform")
-    bound = math.sqrt(6 / (1 + number(a, "kaiming_uniform", "a") ** 2) / max(1, _fans(sizes)[0]))
+    bound = _kaiming("kaiming_uniform", 6, sizes, a)
     return uniform(kind, *sizes, low=-bound, high=bound, **options)
 
 
 def kaiming_normal(kind: type[Tensor], /, *shape: Any, a: float = 0.01, **options: Any) -> Tensor:
     """Normal, with a variance that keeps that of activations through a leaky relu (He 2015)."""
     sizes = new_shape(shape, "kaiming_normal")
-    std = math.sqrt(2 / (1 + number(a, "kaiming_normal", "a") ** 2) / max(1, _fans(sizes)[0]))
+    std = _kaiming("kaiming_normal", 2, sizes, a)
     return normal(kind, *sizes, mean=0.0, std=std, **options)
 
 

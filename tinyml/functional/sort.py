@@ -103,15 +103,11 @@ def _places(key: Tensor) -> Tensor:
     digit = digit.reshape((*key.shape[:-1], -1, BLOCK))
     mine, other = digit.unsqueeze(-1), digit.unsqueeze(-2)
     counts = _count(other == key._arange(KINDS).reshape((KINDS, 1)))  # (.., blocks, KINDS)
-    before = _sums_before(counts.transpose(-1, -2).flatten(-2))
+    counts = counts.transpose(-1, -2).flatten(-2)
+    before = cumsum(counts, -1, int32) - counts
     starts = before.reshape((*key.shape[:-1], KINDS, -1)).transpose(-1, -2)
     within = _count((other == mine) & _earlier(digit))
     return (starts.contiguous()._gather(digit.ndim - 1, digit) + within).reshape(key.shape)
-
-
-def _sums_before(counts: Tensor) -> Tensor:
-    """Along the last axis: the sum of all that is before each element."""
-    return cumsum(counts, -1, int32) - counts
 
 
 @composition

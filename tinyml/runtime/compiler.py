@@ -147,17 +147,14 @@ class Functions(Units[ctypes.CDLL]):
         return [(program, _address(program, unit)) for program, unit in self.units(programs)]
 
     def key_of(self, text: str) -> str:
-        """The cache key of a text."""
         return self.compiler.key_of(text)
 
     def recall(self, unit_key: str) -> Unit[ctypes.CDLL] | None:
-        """A unit of the disk cache; None if there is none any more."""
         path = self.cache.path(unit_key, ".so")
         opened = None if path is None else _opened(path)
         return None if opened is None else Unit(opened, 0.0, True)
 
     def make(self, text: str, keep: bool) -> Unit[ctypes.CDLL]:
-        """Compile a text; CompileError with a file that holds it, if that is to be kept."""
         built = build(self.compiler, self.cache, text, keep)
         library = open_library(built.binary)
         return Unit(library, built.seconds, built.cached, built.command, built.output)

@@ -123,7 +123,6 @@ class CpuExecutable:
             raise_noted(fault, self.program.faults)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
-        """Run the program and return the seconds it took."""
         start = time.perf_counter()
         self.launch(memories)
         return time.perf_counter() - start
@@ -169,7 +168,6 @@ class CpuPlan:
             raise_noted(fault, self._keep[failed - 1].program.faults)
 
     def rebind(self, call: int, slot: int, address: int) -> None:
-        """From now on, launch number `call` uses the memory at `address` for `slot`."""
         self._pointers[self._first[call] + slot] = address
 
 
@@ -188,7 +186,6 @@ class CpuMachine:
         self._loaded: dict[Program, CpuExecutable] = {}
 
     def address(self, memory: int) -> int:
-        """A handle is an address."""
         return memory
 
     def adopt(self, address: int, nbytes: int) -> int:
@@ -196,23 +193,18 @@ class CpuMachine:
         return address
 
     def allocate(self, nbytes: int) -> int:
-        """The address of nbytes of memory; OutOfMemoryError if there is none."""
         return self._memory.allocate(nbytes)
 
     def free(self, memory: int, nbytes: int) -> None:
-        """Give memory back, to be given out again."""
         self._memory.free(memory, nbytes)
 
     def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
-        """Copy a C-contiguous array into memory."""
         ctypes.memmove(memory, data.ctypes.data, data.nbytes)
 
     def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
-        """Fill a C-contiguous array from memory."""
         ctypes.memmove(data.ctypes.data, memory, data.nbytes)
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
-        """Compile programs together, or find them in the disk cache; CompileError if not."""
         found = self._functions.addresses(programs)
         for program, address in found:
             if program not in self._loaded:
@@ -220,14 +212,12 @@ class CpuMachine:
         return [self._loaded[program] for program, _ in found]
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CpuPlan:
-        """Launches (an executable, its memories) that run in one go, again and again."""
         return CpuPlan(calls, self._pool)
 
     def synchronize(self) -> None:
         """A launch returns when it is done."""
 
     def memory_stats(self) -> MemoryStats:
-        """How much memory is in use."""
         return self._memory.stats()
 
     @property

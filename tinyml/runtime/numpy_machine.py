@@ -28,7 +28,6 @@ class NumpyMachine:
         self._in_use = self._peak = 0
 
     def address(self, memory: Bytes) -> int:
-        """Where the array's elements begin."""
         return int(memory.ctypes.data)
 
     def adopt(self, address: int, nbytes: int) -> Bytes:
@@ -36,7 +35,6 @@ class NumpyMachine:
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def allocate(self, nbytes: int) -> Bytes:
-        """Memory for nbytes; OutOfMemoryError if none."""
         try:
             raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
         except MemoryError:
@@ -55,11 +53,9 @@ class NumpyMachine:
         self._in_use -= nbytes
 
     def copy_in(self, memory: Bytes, data: npt.NDArray[Any]) -> None:
-        """Copy a C-contiguous array into memory."""
         memory[: data.nbytes] = data.reshape(-1).view(np.uint8)
 
     def copy_out(self, data: npt.NDArray[Any], memory: Bytes) -> None:
-        """Fill a C-contiguous array from memory."""
         data.reshape(-1).view(np.uint8)[:] = memory[: data.nbytes]
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
@@ -73,7 +69,6 @@ class NumpyMachine:
         """Nothing is ever under way."""
 
     def memory_stats(self) -> MemoryStats:
-        """How much memory is in use."""
         return MemoryStats(self._in_use, 0, self._peak)
 
     @property

@@ -127,7 +127,6 @@ class Nvcc:
         self.fingerprint = key(_VERSION, "nvcc", *self._flags, version)
 
     def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
-        """The cubin, and what the compiler said; CompileError if the source is wrong."""
         with tempfile.TemporaryDirectory(prefix="tinyml-") as folder:
             given, made = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
             given.write_text(source)
@@ -171,7 +170,6 @@ class Nvrtc:
         self.fingerprint = key(_VERSION, "nvrtc", *self._options, f"{major.value}.{minor.value}")
 
     def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
-        """The cubin, and what the compiler said; CompileError if the source is wrong."""
         program = ctypes.c_void_p()
         create = self._library.nvrtcCreateProgram
         self._check(
@@ -260,11 +258,9 @@ class CudaBuilder:
         self.fingerprint = key(toolchain.fingerprint, architecture)
 
     def render(self, programs: tuple[Program, ...]) -> str:
-        """The text of one unit."""
         return translation_unit(programs)
 
     def build(self, text: str) -> tuple[bytes, str]:
-        """The cubin of a unit, and what the compiler said; CompileError if it is wrong."""
         return self._toolchain.compile(text, self._architecture)
 
 
@@ -276,18 +272,15 @@ class Images(Units[Image]):
         self.builder, self.render = builder, builder.render
 
     def key_of(self, text: str) -> str:
-        """The cache key of a text."""
         return key(self.builder.fingerprint, text)
 
     def recall(self, unit_key: str) -> Unit[Image] | None:
-        """A unit of the disk cache; None if there is none any more."""
         data, output = self.cache.get(unit_key, ".cubin"), self.cache.get(unit_key, ".log")
         if data is None:
             return None
         return Unit(Image(unit_key, data), 0.0, True, "", (output or b"").decode())
 
     def make(self, text: str, keep: bool) -> Unit[Image]:
-        """Compile a text; CompileError if it is wrong."""
         start, unit_key = time.perf_counter(), self.key_of(text)
         data, output = self.builder.build(text)
         self.cache.put(unit_key, ".cubin", data)

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 
 from tinyml import lazy
 from tinyml.graph import toposort
-from tinyml.known import Number, known_result
+from tinyml.interpret import Number, known_result
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 
