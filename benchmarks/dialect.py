@@ -44,7 +44,7 @@ class Ops(Protocol):
 
 
 class _Methods:
-    """What tinyml and tinygrad spell alike: methods of the tensor."""
+    """What libraries spell alike: methods of the tensor."""
 
     def exp(self, x: Array) -> Array:
         return x.exp()
@@ -129,7 +129,7 @@ class TinygradOps(_Methods):
         return layer(tokens)
 
 
-class TorchOps:
+class TorchOps(_Methods):
     """torch: its fused functions where it has some."""
 
     def __init__(self) -> None:
@@ -137,41 +137,17 @@ class TorchOps:
 
         self._torch, self._f = torch, torch.nn.functional
 
-    def exp(self, x: Array) -> Array:
-        return x.exp()
-
-    def sin(self, x: Array) -> Array:
-        return x.sin()
-
-    def tanh(self, x: Array) -> Array:
-        return x.tanh()
-
-    def sigmoid(self, x: Array) -> Array:
-        return x.sigmoid()
-
-    def relu(self, x: Array) -> Array:
-        return x.relu()
-
     def gelu(self, x: Array) -> Array:
         return self._f.gelu(x, approximate="tanh")
 
     def sum(self, x: Array, axis: int | None) -> Array:
         return x.sum() if axis is None else x.sum(axis)
 
-    def softmax(self, x: Array) -> Array:
-        return x.softmax(-1)
-
-    def log_softmax(self, x: Array) -> Array:
-        return x.log_softmax(-1)
-
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
         return self._f.layer_norm(x, x.shape[-1:], weight, bias)
 
     def rms_norm(self, x: Array, weight: Array) -> Array:
         return self._f.rms_norm(x, x.shape[-1:], weight, 1e-5)
-
-    def transposed(self, x: Array) -> Array:
-        return x.T.contiguous()
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         return self._f.linear(x, weight, bias)
@@ -189,9 +165,6 @@ class TorchOps:
 
     def max_pool(self, x: Array) -> Array:
         return self._f.max_pool2d(x, 2)
-
-    def swap(self, x: Array, first: int, second: int) -> Array:
-        return x.transpose(first, second)
 
     def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
         return self._f.scaled_dot_product_attention(q, k, v, is_causal=causal)

@@ -19,8 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
-from tinyml import Device, Tensor, notation, trace
-from tinyml.graph import toposort
+from tinyml import Device, Tensor, trace
+from tinyml.explain import graph_text
 from tinyml.schedule import KernelItem
 
 
@@ -30,13 +30,6 @@ def say(title: str, text: str, value: object = "") -> None:
     print(textwrap.fill(" ".join(text.split()), 88))
     if str(value):
         print("\n" + textwrap.indent(str(value).rstrip(), "    "))
-
-
-def graph(result: Tensor, **inputs: Tensor) -> str:
-    """What `result` is computed from, a line for each node, inputs by their names."""
-    names = {tensor.lazy: name for name, tensor in inputs.items()}
-    lines, known = notation.write(toposort([result.lazy]), names)
-    return "\n".join([*lines, f"result = {known[result.lazy]}"])
 
 
 def main() -> None:
@@ -66,7 +59,7 @@ def sum_of_two() -> None:
         a few primitives; equal nodes are one object. A sum keeps the axes that it folds, with
         size 1, and a reshape drops them: moving elements about costs nothing here, for it will
         end up as arithmetic on positions.""",
-        graph(total, a=a, b=b),
+        graph_text([total.lazy], {a.lazy: "a", b.lazy: "b"}),
     )
     realize_aloud(total)
     say(
@@ -156,7 +149,7 @@ def softmax() -> None:
         "Softmax: what is wanted",
         """A softmax subtracts the largest element of its row, so that exp cannot overflow, and
         divides by the sum: two reductions, the second of them over what the first one gave.""",
-        graph(result, x=x),
+        graph_text([result.lazy], {x.lazy: "x"}),
     )
     with trace.listen(trace.KernelLowered) as lowered:
         result.realize()
@@ -181,7 +174,7 @@ def matmul_relu() -> None:
         """No primitive multiplies matrices. Both operands are spread out to one shape, multiplied
         element by element and summed over the axis that they share: 32 x 64 x 48 products, of
         which none is ever stored. And relu is max(x, 0).""",
-        graph(result, x=x, w=w),
+        graph_text([result.lazy], {x.lazy: "x", w.lazy: "w"}),
     )
     with trace.listen(trace.KernelLowered) as lowered:
         result.realize()

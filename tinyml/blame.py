@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -33,17 +33,11 @@ def start() -> Callable[[], None]:
     """From now on, raise NanError at a realize whose result holds NaN; returns what ends it."""
     watcher = _Watcher()
     lazy.known.listeners.append(watcher.note)
-    ends: list[Callable[[], None]] = [
-        trace.subscribe(trace.Realizing, watcher.keep),
-        trace.subscribe(trace.Realized, watcher.check),
-        partial(lazy.known.listeners.remove, watcher.note),
-    ]
-
-    def end() -> None:
-        while ends:
-            ends.pop()()
-
-    return end
+    ends = ExitStack()
+    ends.callback(lazy.known.listeners.remove, watcher.note)
+    ends.callback(trace.subscribe(trace.Realized, watcher.check))
+    ends.callback(trace.subscribe(trace.Realizing, watcher.keep))
+    return ends.close
 
 
 class _Watcher:

@@ -51,17 +51,12 @@ _MOST_KERNELS = 8  # in the list of where the time went
 
 def start(settings: config.Config) -> Callable[[], None]:
     """Show what `settings` ask for, from now on; returns the function that ends it."""
-    ends: list[Callable[[], None]] = []
+    ends = contextlib.ExitStack()
     if settings.dump:
-        ends.append(trace.subscribe(trace.KernelLowered, Dump(settings.dump)))
-    if settings.debug > 0:
-        ends += Report(settings.debug).subscribe()
-
-    def end() -> None:
-        while ends:
-            ends.pop()()
-
-    return end
+        ends.callback(trace.subscribe(trace.KernelLowered, Dump(settings.dump)))
+    for end in Report(settings.debug).subscribe() if settings.debug > 0 else ():
+        ends.callback(end)
+    return ends.close
 
 
 def say(text: str) -> None:

@@ -193,8 +193,7 @@ def newton_schulz(
     eps: float = 1.0e-7,
 ) -> Tensor:
     """Nearly U @ V of the singular value decomposition, by steps of an odd polynomial."""
-    if x.ndim < 2:
-        raise ShapeError(f"newton_schulz: expected a matrix, got {x.shape}")
+    matrix_of(x, "newton_schulz")
     norm = (x * x).sum((-2, -1), keepdim=True).sqrt()
     g = x / (norm + eps)
     wide = g.shape[-2] > g.shape[-1]

@@ -22,21 +22,8 @@ from tinyml.functional.axes import wrong_type
 from tinyml.tensor import Tensor
 
 # The file format's names for the dtypes.
-_CODES = {
-    "BOOL": dt.bool_,
-    "U8": dt.uint8,
-    "U16": dt.uint16,
-    "U32": dt.uint32,
-    "U64": dt.uint64,
-    "I8": dt.int8,
-    "I16": dt.int16,
-    "I32": dt.int32,
-    "I64": dt.int64,
-    "F16": dt.float16,
-    "BF16": dt.bfloat16,
-    "F32": dt.float32,
-    "F64": dt.float64,
-}
+_CODES = {"BOOL": dt.bool_, "BF16": dt.bfloat16}
+_CODES |= {f"{d.kind.upper()}{d.bitsize}": d for d in dt.ALL if d not in _CODES.values()}
 # What is never part of a model: looking inside would find the attributes of someone else.
 _OPAQUE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
 
