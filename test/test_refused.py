@@ -471,7 +471,7 @@ OWN: dict[str, list[Case]] = {
     ],
     "bitcast": [(ShapeError, r"\(2, 3\) float32.*whole int64", lambda: X.bitcast("int64"))],
     "to": [
-        (DeviceError, "'GPU7'; there are: NUMPY, CPU.*did you mean 'CUDA'", lambda: X.to("GPU7")),
+        (DeviceError, "'gpu'; there are: NUMPY, CPU.*did you mean 'CUDA'", lambda: X.to("gpu")),
         (TypeError, "named by a str", lambda: X.to(3)),
     ],
     "size": [(IndexError, "axis 5", lambda: X.size(5))],

@@ -175,7 +175,7 @@ class _Devices:
             )
         upper = name.upper().removesuffix(":0")
         if upper not in _OPENERS:
-            near = difflib.get_close_matches(upper, _OPENERS, 1) or ["CUDA"] * ("GPU" in upper)
+            near = ["CUDA"] if "GPU" in upper else difflib.get_close_matches(upper, _OPENERS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DeviceError(f"no device {name!r}; there are: {', '.join(_OPENERS)}{hint}")
         return upper

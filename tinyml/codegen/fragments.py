@@ -267,7 +267,7 @@ Place: TypeAlias = Callable[[int, Any, Any], tuple[Any, Any]]
 
 
 def a_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
-    """Row and step of element n of what a lane holds of 16 x 16 halves."""
+    """Row and step of element n of what a lane holds of 16 x 16 halves; or, of sums, column."""
     return q + n // 2 % 2 * 8, r * 2 + (n % 2 + n // 4 * 8)
 
 
@@ -284,11 +284,6 @@ def a_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
 def b_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
     """Column and step of element n of what a lane holds of 8 x 16 floats."""
     return q + n // 2 * 8, r + n % 2 * 4
-
-
-def sum_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
-    """Row and column of sum n of those that a lane holds."""
-    return q + n // 2 % 2 * 8, r * 2 + (n % 2 + n // 4 * 8)
 
 
 PLACES: dict[int, tuple[Place, Place]] = {8: (a_place, b_place), 4: (a_place8, b_place8)}

@@ -34,7 +34,7 @@ from tinyml.codegen.expr import (
     Stored,
     Wide,
 )
-from tinyml.codegen.fragments import PLACES, WARP, WARPS, sum_place
+from tinyml.codegen.fragments import PLACES, WARP, WARPS, a_place
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
 from tinyml.codegen.panels import ROW, STEP
@@ -444,7 +444,7 @@ def _product(a: Array, b: Array, count: int) -> Array:
             matrix[:, edge, step] = (held if lanes == 8 else _tf32(held))[:, n].reshape(-1, WARP)
         whole.append(matrix)
     sums = np.einsum("wik,wjk->wij", *whole)
-    places = [sum_place(n, q, r) for n in range(count)]
+    places = [a_place(n, q, r) for n in range(count)]
     share = [sums[:, row, column] for row, column in places]
     return np.stack(share, axis=-1).reshape(len(a), count)
 
