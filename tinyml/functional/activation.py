@@ -158,9 +158,13 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
 
 
 def _mish(x: Tensor) -> Tensor:
-    """With p = exp(-x), tanh(log(1 + 1 / p)) is 1 / (1 + p * (1 - 1 / (1 + 2 * p)))."""
-    opposite = -x
-    return _logistic(x, opposite, -_logistic(constant(x, 1, x.dtype), opposite, 1))
+    """With e = exp(x), x / (1 + (1 - e / (e + 2)) / e); where that is near x, x less the rest."""
+    near = x > 0.25
+    some = x.clip(max_=40)  # beyond, nothing is left
+    power = some.exp()
+    more = near.where(power * 0.5, -(power / (power + 2)))
+    share = _logistic(some, near.where(some, -some), more)
+    return near.where(x - share, share)
 
 
 @composition
