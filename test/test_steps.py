@@ -96,6 +96,19 @@ def test_numbers_that_are_equal_are_not_the_same_argument() -> None:
         Tensor(ROWS).softmax(1.0)  # type: ignore[arg-type]
 
 
+def test_a_constant_and_its_moves_are_part_of_the_kind() -> None:
+    written = []
+
+    @composition
+    def raised(x: Tensor) -> Tensor:
+        written.append(x)
+        return x.exp() + 1
+
+    for value in (1.0, 1.0, 2.0):
+        raised(Tensor.full((3,), value).pad((1, 1)))
+    assert len(written) == 2
+
+
 def test_defaults_are_part_of_the_kind() -> None:
     x = Tensor([1, 2])
     assert x.softmax().dtype is dtypes.float32

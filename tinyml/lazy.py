@@ -26,6 +26,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from math import prod
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from tinyml import shape as shapes
@@ -220,6 +221,7 @@ def assigned(node: LazyBuffer) -> LazyBuffer:
 
 _identities = itertools.count()
 known = Known()
+_shape_of = attrgetter("shape")
 
 
 def node(
@@ -285,16 +287,16 @@ def mapped(op: Op, operands: Sources) -> LazyBuffer:
 
 def _together(op: Op, operands: Sources) -> Sources:
     """Operands on one device, repeated to one shape; of three the last two have one dtype."""
-    last = operands[-1]
-    for x in operands:
-        if x.device != last.device:
-            raise ShapeError(
-                f"{op.name} needs operands on one device, got {x.device} and {last.device}; move "
-                f"one with .to({last.device!r})"
-            )
-    if operands[1].dtype is not last.dtype:
+    first, other, last = operands[0], operands[1], operands[-1]
+    if not first.device == other.device == last.device:
+        devices = dict.fromkeys(x.device for x in operands)
+        raise ShapeError(
+            f"{op.name} needs operands on one device, got {' and '.join(devices)}; move one with "
+            f".to({last.device!r})"
+        )
+    if other.dtype is not last.dtype:
         raise DTypeError(f"{op.name} needs equal dtypes, got {[x.dtype for x in operands]}")
-    to = shapes.broadcast_shape(op, *[x.shape for x in operands])
+    to = shapes.broadcast_shape(op, *map(_shape_of, operands))
     return tuple([x if x.shape == to else _repeated(x, to) for x in operands])
 
 

@@ -7,6 +7,7 @@ and what Python's own syntax asks of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias, overload
 
 from tinyml import autograd, lazy, mlops, moves
@@ -43,6 +44,7 @@ _Bool: TypeAlias = bool
 _Int: TypeAlias = int
 _Float: TypeAlias = float
 _new = object.__new__
+_node_of: Callable[[Any], LazyBuffer] = attrgetter("_lazy")
 
 
 @spelled_either_way
@@ -161,7 +163,7 @@ class Tensor(Methods, metaclass=Trains):
     @staticmethod
     def _watch(tensors: Sequence[Tensor]) -> None:
         """Note several tensors that `_constant` made."""
-        realizing.watch_all(tensors, [tensor._lazy for tensor in tensors])
+        realizing.watch_all(tensors, list(map(_node_of, tensors)))
 
     @staticmethod
     def _passing(node: LazyBuffer) -> Tensor:

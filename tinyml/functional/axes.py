@@ -181,6 +181,8 @@ def _other_names(function: Callable[..., Any]) -> dict[str, str]:
 def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Callable[..., Any]:
     @wraps(method)
     def spelled(*args: Any, **named: Any) -> Any:
+        if not named:
+            return method(*args)
         for name in named:
             if name in others and others[name] not in named:
                 named = {_own_name(op, n, others): value for n, value in named.items()}

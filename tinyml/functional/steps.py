@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _Pick = Callable[[Sequence[Any]], Any]
+_Kind = tuple[Any, ...]
 # which class, shape, dtype, device and arg; on which nodes
 _Node = tuple[type[LazyBuffer], lazy.Shape, DType, str, Any, "int | _Pick"]
 # of which node; what makes a record, if there is one, of which tensors; if they require a gradient
@@ -41,6 +42,7 @@ _Record = tuple[int, Callable[[], mlops.Function] | None, "int | _Pick", bool | 
 _MOST = 1024  # kinds of arguments of one composition that are remembered
 _PLAIN = frozenset({int, bool, str, DType, type(None)})
 _STORED: dict[type, object] = dict.fromkeys((lazy.Data, lazy.Contiguous, lazy.Assign), "stored")
+_new = object.__new__
 _Move, _RESHAPE, _EXPAND = lazy.Move, Movement.RESHAPE, Movement.EXPAND
 
 
@@ -51,46 +53,41 @@ class Unclear(Exception):
 # ---- the arguments of a call ----
 
 
-class _Call:
-    """The tensors among the arguments of a call, their nodes, and the kind of all arguments."""
+def _add(
+    values: Iterable[Any], kind: list[Any], tensors: list[Tensor], nodes: list[LazyBuffer]
+) -> bool:
+    """Add what is of a kind in the values of a call, the tensors among them, and their nodes.
 
-    __slots__ = ("kind", "nodes", "tensors")
-
-    def __init__(self) -> None:
-        self.kind: list[Any] = [default_float.now, default_int.now]
-        self.tensors: list[Tensor] = []
-        self.nodes: list[LazyBuffer] = []  # each with what it is a reshape of
-
-    def add(self, values: Iterable[Any]) -> bool:
-        """More arguments; whether all are plain values and tensors of one class."""
-        kind, nodes, tensors = self.kind, self.nodes, self.tensors
-        for value in values:
-            own = type(value)
-            if own in _PLAIN:
-                kind += (own, value)
-            elif hasattr(value, "_lazy"):
-                node = value.lazy if value._view is not None else value._lazy
-                if tensors and type(tensors[0]) is not own:
-                    return False
-                tensors.append(value)
-                nodes.append(node)
-                while type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
-                    kind += (node.arg, node.shape)
-                    node = node.sources[0]
-                    nodes.append(node)
-                look = _STORED.get(type(node)) or _look(node)
-                kind += (own, value.requires_grad, node.shape, node.dtype, node.device, look)
-            elif own is float:
-                kind += (own, value or str(value))  # 0.0 is not -0.0
-            elif own is tuple or own is list:
-                kind += (own, len(value))
-                if not self.add(value):
-                    return False
-            elif hasattr(own, "__dataclass_params__") and own.__dataclass_params__.frozen:
-                kind += (own, value)
-            else:
+    Each node with what it is a reshape of. False unless all are plain values and tensors of one
+    class.
+    """
+    for value in values:
+        own = type(value)
+        if own in _PLAIN:
+            kind += (own, value)
+        elif hasattr(value, "_lazy"):
+            node = value.lazy if value._view is not None else value._lazy
+            if tensors and type(tensors[0]) is not own:
                 return False
-        return True
+            tensors.append(value)
+            nodes.append(node)
+            while type(node) is _Move and (node.arg[0] is _RESHAPE or node.arg[0] is _EXPAND):
+                kind += (node.arg, node.shape)
+                node = node.sources[0]
+                nodes.append(node)
+            look = _STORED.get(type(node)) or _look(node)
+            kind += (own, value.requires_grad, node.shape, node.dtype, node.device, look)
+        elif own is float:
+            kind += (own, value or str(value))  # 0.0 is not -0.0
+        elif own is tuple or own is list:
+            kind += (own, len(value))
+            if not _add(value, kind, tensors, nodes):
+                return False
+        elif hasattr(own, "__dataclass_params__") and own.__dataclass_params__.frozen:
+            kind += (own, value)
+        else:
+            return False
+    return True
 
 
 def _look(node: LazyBuffer) -> object:
@@ -130,10 +127,12 @@ class Steps:
 
     __slots__ = ("_constants", "_nodes", "_records", "_results", "_several", "_tensors")
 
-    def __init__(self, call: _Call, function: Callable[[list[Tensor]], Any]) -> None:
+    def __init__(
+        self, kind: _Kind, given_tensors: list[Tensor], function: Callable[[list[Tensor]], Any]
+    ) -> None:
         given: list[LazyBuffer] = []
-        nodes = [_stand_in(t.lazy, i, given) for i, t in enumerate(call.tensors)]
-        pairs = zip(nodes, call.tensors, strict=True)
+        nodes = [_stand_in(t.lazy, i, given) for i, t in enumerate(given_tensors)]
+        pairs = zip(nodes, given_tensors, strict=True)
         operands = [t._of(node)._requiring(t.requires_grad) for node, t in pairs]
         with enable_grad(), lazy.known:
             made = function(operands)
@@ -146,8 +145,8 @@ class Steps:
             raise Unclear
         tensors = _computed(results, operands)
         numbers = self._note_nodes(given, [t._lazy for t in tensors])
-        moved = any(kind is _Move and arg[0] is Movement.SKEW for kind, *_, arg, _ in self._nodes)
-        if moved and "open" in call.kind:
+        moved = any(of is _Move and arg[0] is Movement.SKEW for of, *_, arg, _ in self._nodes)
+        if moved and "open" in kind:
             raise Unclear
         self._note_records(operands, tensors, results, numbers)
 
@@ -189,17 +188,19 @@ class Steps:
             self._records.append((numbers[tensor._lazy], make, pick, tensor.requires_grad))
         self._results = [places[result] for result in results]
 
-    def __call__(self, call: _Call) -> Any:
-        """The results for the tensors of a call."""
-        values, node = [*self._constants, *call.nodes], lazy.node
+    def __call__(self, tensors: list[Tensor], nodes: list[LazyBuffer]) -> Any:
+        """The results for the tensors of a call, and their nodes."""
+        values, node = [*self._constants, *nodes], lazy.node
         for kind, shape, dtype, device, arg, pick in self._nodes:
             sources = (values[pick],) if isinstance(pick, int) else pick(values)
             values.append(node(kind, shape, dtype, device, sources, arg))
-        first, found = call.tensors[0], [*self._tensors, *call.tensors]
+        first, found = tensors[0], [*self._tensors, *tensors]
+        count = len(found)
         if not mode.paused or mode.recording:
-            count, make, clock = len(found), first._constant, mode.assignments
+            of, clock = type(first), mode.assignments
             for number, recorded, pick, requires_grad in self._records:
-                tensor = make(values[number])
+                tensor = _new(of)
+                tensor._lazy = values[number]
                 if recorded is not None:
                     record = tensor._record = recorded()
                     record.inputs = (found[pick],) if isinstance(pick, int) else pick(found)
@@ -208,13 +209,13 @@ class Steps:
                         tensor.requires_grad = True
                 found.append(tensor)
             first._watch(found[count:])
-            results = [found[place] for place in self._results]
-        else:
-            count = len(found)
-            results = [
-                found[i] if i < count else first._of(values[self._records[i - count][0]])
-                for i in self._results
-            ]
+            if not self._several:
+                return found[self._results[0]]
+            return tuple([found[place] for place in self._results])
+        results = [
+            found[i] if i < count else first._of(values[self._records[i - count][0]])
+            for i in self._results
+        ]
         return tuple(results) if self._several else results[0]
 
 
@@ -249,30 +250,35 @@ def _maker(record: mlops.Function) -> Callable[[], mlops.Function]:
 
 def composition(function: _F) -> _F:
     """A function of tensors, made of others, that records its steps again when it is called."""
-    known: dict[tuple[Any, ...], Steps | None] = {}
+    known: dict[_Kind, Steps | None] = {}
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        call = _Call()
-        plain = call.add(args) and (
-            not kwargs or call.add([x for pair in kwargs.items() for x in pair])
+        said: list[Any] = [default_float.now, default_int.now]
+        tensors: list[Tensor] = []
+        nodes: list[LazyBuffer] = []
+        plain = _add(args, said, tensors, nodes) and (
+            not kwargs or _add([x for pair in kwargs.items() for x in pair], said, tensors, nodes)
         )
-        if not plain or not call.tensors:
+        if not plain or not tensors:
             return function(*args, **kwargs)
-        kind = tuple(call.kind)
+        kind = tuple(said)
         steps = known.get(kind)
         if steps is None and kind not in known:
             if len(known) >= _MOST:
                 known.clear()
-            known[kind] = steps = _steps(call, functools.partial(_with, function, args, kwargs))
-        return function(*args, **kwargs) if steps is None else steps(call)
+            again = functools.partial(_with, function, args, kwargs)
+            known[kind] = steps = _steps(kind, tensors, again)
+        return function(*args, **kwargs) if steps is None else steps(tensors, nodes)
 
     return cast(_F, called)
 
 
-def _steps(call: _Call, function: Callable[[list[Tensor]], Any]) -> Steps | None:
+def _steps(
+    kind: _Kind, tensors: list[Tensor], function: Callable[[list[Tensor]], Any]
+) -> Steps | None:
     try:
-        return Steps(call, function)
+        return Steps(kind, tensors, function)
     except Unclear:
         return None
 
