@@ -45,6 +45,18 @@ def test_reading(device: str, compare: Compare) -> None:
     compare({str(i): (Tensor(x)[_both(i)], x[i]) for i in BASIC + ADVANCED})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "bool"])
+def test_every_second_element_up_to_the_last(device: str, compare: Compare, dtype: str) -> None:
+    """Vectors of them are taken out of whole vectors, which must not go beyond the memory."""
+    x = np.arange(3 * 74).reshape(3, 74) % 7 % 2
+    t = Tensor(x).cast(dtype).realize()
+    pairs = {"all": (t.reshape(111, 2)[:, 1].float(), x.reshape(111, 2)[:, 1])}
+    for first in (0, 1):
+        ours, wanted = t[:, first::2].float(), x[:, first::2]
+        pairs[f"from {first}, padded"] = ours.pad((1, 1)), np.pad(wanted, ((0, 0), (1, 1)))
+    compare(pairs)
+
+
 def test_an_int_beside_tensors_is_a_slice_first_as_torch_has_it(device: str) -> None:
     x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     got = Tensor(x)[0, :, Tensor(ROWS)]

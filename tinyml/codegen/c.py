@@ -82,11 +82,10 @@ class CRenderer(CLanes):
             return self.guarded_load(e, self._value_of(self._bits_at(e)[0], e.dtype))
         looked = any(self.lanes(s) > 1 for s in e.sources)
         shared = lane is None or not any(lane in v.free for v in e.valid)
-        if lane is not None and not looked and shared and e.position.stride(lane) == 1:
-            start = self.index(e.position, lane)
-            kind = self._memory_vector(e.dtype, lanes)
-            text = f"*(const {kind} *)(slot{e.slot} + {wrap(start, 12)})", UNARY
-            converted = self._from_memory(text, e.dtype, lanes)
+        stride = e.position.stride(lane) if lane is not None and not looked else None
+        if lane is not None and shared and stride in (1, 2):
+            place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
+            converted = self._from_memory(self.run(e.dtype, lanes, place, stride), e.dtype, lanes)
             if e.valid:
                 register_kind = self.vector(e.dtype, lanes)
                 condition = wrap(self.condition(e.valid), TERNARY + 1)

@@ -90,6 +90,15 @@ class CLanes(CValues):
         stride = e.position.stride(lane)
         return stride is not None and 0 < stride <= NEAR
 
+    def run(self, dtype: DType, lanes: int, place: str, stride: int) -> Text:
+        """Elements at a place and behind it; or every second of them."""
+        kind = self._memory_vector(dtype, lanes)
+        if stride == 1:
+            return f"*(const {kind} *)({place})", UNARY
+        places = self.bits(dtype.itemsize, lanes)
+        self.prelude[_every_second(kind, TYPES[dtype.name], places, lanes)] = None
+        return f"second_{kind}({place})", ATOM
+
     def masked_load(self, e: Load, lane: Axis) -> Text:
         """Elements at even distances, 0 where the conditions of a lane do not hold."""
         lanes, stride = lane.size, e.position.stride(lane)
@@ -99,7 +108,11 @@ class CLanes(CValues):
         bits = self.bits(e.dtype.itemsize, lanes)
         name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
         own = self.mask_bits(e.dtype.itemsize, lanes)
-        text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, own, lanes, stride)
+        listed = ", ".join(f"p[at + {n * stride}]" for n in range(lanes))
+        taken = f"({kind}){{{listed}}}"
+        if stride <= 2:
+            taken = self.run(e.dtype, lanes, "p + at", stride)[0]
+        text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, own, lanes, stride, taken)
         self.prelude[text] = None
         held = self.mask(e.valid, lane)[0]
         size = prod(self.k.slots[e.slot][0])
@@ -120,6 +133,20 @@ class CLanes(CValues):
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize * lanes
         self.prelude[streaming_store(kind, TYPES[dtype.name], size)] = None
         return f"stream_{kind}(slot{slot} + {start}, {value});"
+
+
+def _every_second(kind: str, element: str, places: str, lanes: int) -> str:
+    """`lanes` elements with gaps of one between them, out of vectors that end with the last one."""
+    last = lanes - 1
+    chosen = ", ".join(str(n if n < lanes else n + 1) for n in range(0, 2 * lanes, 2))
+    return f"""static inline {kind} second_{kind}(const {element} *p) {{
+  const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {last});
+#if defined(__clang__)
+  return __builtin_shufflevector(first, last, {chosen});
+#else
+  return __builtin_shuffle(first, last, ({places}){{{chosen}}});
+#endif
+}}"""
 
 
 def _is_plain(i: Linear) -> bool:

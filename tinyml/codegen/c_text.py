@@ -79,14 +79,21 @@ def blend(kind: str, bits: str, mask: str, own: str) -> str:
 
 
 def masked_load(
-    name: str, kind: str, element: str, mask: str, bits: str, own: str, lanes: int, stride: int
+    name: str,
+    kind: str,
+    element: str,
+    mask: str,
+    bits: str,
+    own: str,
+    lanes: int,
+    stride: int,
+    taken: str,
 ) -> str:
     """`lanes` elements from `at` on, 0 where the mask m is not set; `own` is m in `bits`.
 
-    Without a branch where all of them lie in the buffer; else only what is asked for is touched.
+    All of them are `taken`, without a branch, where they lie in the buffer; else only what is
+    asked for is touched.
     """
-    listed = ", ".join(f"p[at + {i * stride}]" for i in range(lanes))
-    taken = f"*(const {kind} *)(p + at)" if stride == 1 else f"({kind}){{{listed}}}"
     return (
         f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
         f"  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
