@@ -9,7 +9,7 @@ from tinyml.cache import DiskCache
 from tinyml.ceilings import Ceilings, Level, loads
 from tinyml.device import open_device
 from tinyml.runtime.cpu import CpuMachine
-from tinyml.runtime.cuda_card import Properties, nominal
+from tinyml.runtime.cuda_driver import Properties, nominal
 
 KNOWN = Ceilings(
     flops=1e11,

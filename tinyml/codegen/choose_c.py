@@ -176,11 +176,9 @@ class CChooser(Chooser):
         rows = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.LOOP]
         for axis in rows[:-1] if len(rows) > 1 else ():
             self.apply(OptKind.GRID, axis)
-        if len(rows) == 1 and rows[0].size >= 2 and not self._peels(rows[0]):
+        rests = {split.outer for split in self.nest.splits if split.rest}
+        if len(rows) == 1 and rows[0].size >= 2 and rows[0] not in rests:
             self.apply(OptKind.GRID, rows[0])
-
-    def _peels(self, axis: Axis) -> bool:
-        return any(split.outer is axis and split.rest for split in self.nest.splits)
 
     def rows(self, number: int) -> None:
         if run_along(self, number):

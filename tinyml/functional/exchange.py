@@ -254,7 +254,8 @@ def to_dlpack(
     array = _view(_duplicate(x) if copy else x, np.dtype(f"u{x.dtype.itemsize}"))
     if target[0] == _CARD and stream != -1:
         own.synchronize()
-    version = {"max_version": max_version} if max_version and _numpy_has_versions() else {}
+    has_versions = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+    version = {"max_version": max_version} if max_version and has_versions else {}
     capsule: Any = array.__dlpack__(**version)  # type: ignore[arg-type]
     tensor, _ = _opened(capsule)
     tensor.device_type, tensor.device_id = target
@@ -267,10 +268,6 @@ def _duplicate(x: Tensor) -> Tensor:
     leaf = x.realize().lazy
     assert isinstance(leaf, lazy.Data)
     return x._of(realizing.upload(realizing.download(leaf), leaf.dtype, leaf.device))
-
-
-def _numpy_has_versions() -> bool:
-    return np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 def from_dlpack(

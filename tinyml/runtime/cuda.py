@@ -31,11 +31,9 @@ from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.cuda_boxes import TensorMaps
-from tinyml.runtime.cuda_card import nominal, properties
-from tinyml.runtime.cuda_driver import open_driver
-from tinyml.runtime.cuda_faults import CudaFaults
+from tinyml.runtime.cuda_driver import nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
-from tinyml.runtime.cuda_memory import CudaMemory
+from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory
 from tinyml.runtime.cuda_staging import Staging
 from tinyml.runtime.machine import Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
