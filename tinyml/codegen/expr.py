@@ -376,14 +376,17 @@ def _cast_number(value: float | int | bool, dtype: DType) -> float | int | bool:
 
 
 def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
-    """`value` where `valid` holds, else `other`. A load that is 0 there needs no select."""
+    """`value` where `valid` holds, else `other`. No select if it is a load, or cast, 0 there."""
     if valid is None:
         return other
     if not valid or value is other:
         return value
     if isinstance(value, Select) and value.valid == valid:
         value = value.value
-    zero_there = isinstance(value, Load) and set(valid) <= set(value.valid)
+    load = value
+    while isinstance(load, Alu) and load.op is Op.CAST:
+        (load,) = load.operands
+    zero_there = isinstance(load, Load) and set(valid) <= set(load.valid)
     if zero_there and isinstance(other, Const) and other.value == 0 and "-" not in other.text:
         return value
     made: Expr = Select(valid, value, other)

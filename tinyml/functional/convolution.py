@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tinyml import mlops
-from tinyml.dtype import DType, float32
+from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
@@ -91,7 +91,11 @@ def conv2d(
         padding = named_padding(padding, kernel, strides, dilations, "conv2d")
     pairs = paddings(padding, count, "conv2d")
     path, how = _windows_and_filters(x.shape, weight.shape, groups, strides, dilations, pairs)
-    result = contract(path.of(x), weight, how, None)
+    dtype = promote(x.dtype, weight.dtype)
+    # windows of wide values have gradients that are added up in one kernel before they are rounded;
+    # where they move by more than one step it would have phases, which tensor cores do not take
+    wide = x.cast(float32) if dtype.is_half and prod(strides) == 1 else x
+    result = contract(path.of(wide), weight, how, dtype)
     return result if bias is None else result + bias._reshape_to((*bias.shape, *(1,) * count))
 
 

@@ -72,14 +72,14 @@ def _add_shared(
         reduced[node] = frozenset().union(
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
         )
-        base = _unmoved(node.sources[0]) if node.sources else node
+        base = _narrowest(node.sources[0]) if node.sources else node
         if isinstance(base, lazy.Map) and base not in units and not reduced[base] & remade:
             reason = _worth_storing(node, base, work[base], reduced[base])
             if reason:
                 units[base] = reason
         own_memory = len(sinks[node]) > 1 and not reduced[node] & remade
-        if isinstance(node, lazy.Map) and node not in units and own_memory:
-            if reduced[node] and _goes_on(node, readers[node], free):
+        if isinstance(node, lazy.Map) and node not in units and own_memory and not _widens(node):
+            if _goes_on(node, readers[node], free):
                 continue
             if reduced[node]:
                 units[node] = "of a reduction, and wanted in several places"
@@ -115,6 +115,7 @@ def _goes_on(node: LazyBuffer, readers: list[LazyBuffer], free: set[LazyBuffer])
     return (
         len(readers) == 1
         and isinstance(readers[0], lazy.Map)
+        and not _widens(readers[0])
         and all(s is node or s in free for s in readers[0].sources)
     )
 
@@ -195,10 +196,16 @@ def _repeats(node: LazyBuffer) -> bool:
     return False
 
 
-def _unmoved(node: LazyBuffer) -> LazyBuffer:
-    while isinstance(node, lazy.Move):
+def _narrowest(node: LazyBuffer) -> LazyBuffer:
+    """What a node is without its moves, and without casts that make halves wider."""
+    while isinstance(node, lazy.Move) or _widens(node):
         node = node.sources[0]
     return node
+
+
+def _widens(node: LazyBuffer) -> bool:
+    cast = type(node) is lazy.Map and node.op is Op.CAST
+    return cast and node.sources[0].dtype.is_half
 
 
 def _add_large(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
