@@ -91,6 +91,14 @@ def test_activations_overflow_nowhere(device: str) -> None:
     assert np.isfinite(x.grad.numpy()).all()
 
 
+def test_hardsigmoid_is_flat_from_its_corners_on(device: str) -> None:
+    x = Tensor([-3.0, 3.0], dtype="float64", requires_grad=True)
+    y = x.hardsigmoid()
+    y.sum().backward()
+    assert y.tolist() == [0, 1]
+    assert x.grad.tolist() == [0, 0]
+
+
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,

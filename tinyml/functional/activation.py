@@ -218,7 +218,8 @@ def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
     """alpha * x + beta, not below 0 and not above 1; a float."""
     number(alpha, "hardsigmoid", "alpha")
     number(beta, "hardsigmoid", "beta")
-    return hardtanh(x * alpha + beta, 0, 1)
+    # x * alpha + beta in one rounding would not be 0 where x is -beta / alpha
+    return hardtanh(x / (1 / alpha if alpha else math.inf) + beta, 0, 1)
 
 
 @composition

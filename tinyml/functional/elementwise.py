@@ -69,7 +69,7 @@ def div(
     if rounding_mode not in ("trunc", "floor"):
         raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
     if x.dtype.is_float:
-        return (x / y).trunc() if rounding_mode == "trunc" else _floor_quotient(x, y)
+        return _rounded_quotient(x, y, rounding_mode)
     if x.dtype is bool_:
         x, y = x.cast(dtypes.default_int), y.cast(dtypes.default_int)
     floored = _bits(Op.IDIV, "idiv", x, y)
@@ -90,6 +90,16 @@ def floordiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
 
 
 @composition
+def _rounded_quotient(x: Tensor, y: Tensor, rounding_mode: str) -> Tensor:
+    """Of steps, whose gradient is zero, also where the quotient is infinite."""
+    compute = _floor_quotient if rounding_mode == "floor" else _trunc_quotient
+    return with_gradient(compute, lambda grad, out, x, y: (x.zeros_like(), y.zeros_like()), x, y)
+
+
+def _trunc_quotient(x: Tensor, y: Tensor) -> Tensor:
+    return (x / y).trunc()
+
+
 def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
     """floor(x / y) of the exact quotient, where rounding x / y first may be off by one."""
     exact = ((x - x._apply(mlops.Mod(), y)) / y).round()
@@ -133,6 +143,8 @@ def _power(x: Tensor, exponent: Scalar) -> Tensor:
             1: lambda x: x,
             2: lambda x: x * x,
             3: lambda x: x * x * x,
+            0.5: lambda x: x.sqrt(),  # NaN of -inf, as torch has it
+            -0.5: lambda x: x.rsqrt(),
             -1: lambda x: x.reciprocal(),
             -2: lambda x: x.reciprocal().square(),  # in this order the gradient at 0 is no NaN
         }
