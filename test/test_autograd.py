@@ -157,6 +157,14 @@ def test_hooks_see_gradients_and_may_replace_them() -> None:
         x.detach().register_hook(lambda grad: None)
 
 
+def test_hooks_are_called_in_their_order_though_nobody_holds_them() -> None:
+    x = Tensor([1.0], requires_grad=True)
+    for factor in (2, 3):
+        x.register_hook(lambda grad, factor=factor: grad * factor + 1)
+    x.sum().backward()
+    assert x.grad.tolist() == [(1 * 2 + 1) * 3 + 1]
+
+
 def test_a_tensor_between_retains_its_gradient_if_asked() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     hidden, other = x * 3, x * 2

@@ -12,6 +12,7 @@ step) would have to save for it the values that are overwritten, so it is freed 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 import weakref
@@ -171,12 +172,20 @@ def _free(tensors: Iterable[Tensor]) -> None:
 class Hook:
     """A function that is called with the gradient of a tensor, until `remove()`."""
 
-    def __init__(self, hooks: dict[int, Callable[[Tensor], Tensor | None]]) -> None:
-        self._hooks = hooks
+    def __init__(
+        self,
+        hooks: dict[int, Callable[[Tensor], Tensor | None]],
+        function: Callable[[Tensor], Tensor | None],
+    ) -> None:
+        self._hooks, self._number = hooks, next(_hook_numbers)
+        hooks[self._number] = function  # which stays there when nobody holds this
 
     def remove(self) -> None:
         """Call the function no more."""
-        self._hooks.pop(id(self), None)
+        self._hooks.pop(self._number, None)
+
+
+_hook_numbers = itertools.count()
 
 
 def _hooked(tensor: Tensor, grad: Tensor) -> Tensor:

@@ -116,6 +116,4 @@ def register_hook(x: Tensor, hook: Callable[[Tensor], Tensor | None]) -> autogra
         raise wrong_type("register_hook", "hook", "a function of the gradient", hook)
     if x._hooks is None:
         x._hooks = {}
-    handle = autograd.Hook(x._hooks)
-    x._hooks[id(handle)] = hook
-    return handle
+    return autograd.Hook(x._hooks, hook)
