@@ -84,13 +84,25 @@ def test_threads_in_any_order() -> None:
         assert_right(made, on_emu(program, order))
 
 
-def test_rows_are_walked_twice_or_thrice() -> None:
-    """Weights in bfloat16 are divided last, so that their sum is made beside the values."""
-    for dtype, walks in ((bfloat16, 2), (float16, 3)):
+def test_rows_are_walked_once_or_twice() -> None:
+    """Sums follow the largest; weights in float16 are divided before, and wait for their sum."""
+    for dtype, walks in ((bfloat16, 1), (float16, 2)):
         q, k, v = given(1, 2, 64, 256, 32, dtype=dtype)
         made = one_kernel(q.scaled_dot_product_attention(k, v))
         assert compile(made, BUSY).source.count("for (int r0 = ") == walks
         assert_right(made, stages.simulated(BUSY, None))
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("later", [False, True], ids=["early keys", "late keys"])
+def test_rows_that_meet_nobody_for_a_while_or_ever(later: bool, dtype: DType) -> None:
+    q, k, v = given(1, 1, 70, 150, 16, dtype=dtype)
+    rows, columns = Tensor.arange(70, device="EMU").unsqueeze(-1), Tensor.arange(150, device="EMU")
+    meets = columns > rows * 2 + 40 if later else columns < rows - 40
+    scores = meets.where(q.float() @ k.float().transpose(-2, -1), -float("inf"))
+    nan = scores.softmax(-1).cast(dtype) @ v
+    for made in (q.scaled_dot_product_attention(k, v, attn_mask=meets), nan):
+        assert_right(one_kernel(made), stages.simulated(BUSY, None))
 
 
 def test_masks_heads_that_share_keys_and_one_buffer() -> None:
@@ -133,6 +145,7 @@ def test_registers_suffice(architecture: str, cache: int, depth: int, tmp_path: 
     made = one_kernel(q.scaled_dot_product_attention(k, v, is_causal=True))
     program = compile(made, replace(CARD, cache=cache << 10))
     resources, cubin = compiled(program, architecture, tmp_path)
+    assert "r0_stop" in program.source  # what lies behind the diagonal is left out
     assert not resources.spills
     assert not resources.stack
     assert resources.registers * program.block[1] * 2 <= 65536  # two blocks on a multiprocessor

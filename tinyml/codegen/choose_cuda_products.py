@@ -317,6 +317,7 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     whole = [(rows, EDGE * warps), (columns, EDGE), (axis, EDGE * steps), *folded]
     if columns.size > WIDEST or not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
         return False
+    chooser.apply(OptKind.ONLINE, axis.name)
     if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):
         return False
     _divided(chooser, rows.name, OptKind.THREAD, warps)

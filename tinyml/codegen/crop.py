@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, substitute
 from tinyml.codegen.linear import Begin
+from tinyml.codegen.matrices import Bundle, Product
 from tinyml.codegen.nest import Tile, Walk
 from tinyml.codegen.scope import Known
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Range, Valid, linear, moved
+from tinyml.index import Axis, Linear, Range, Valid, inside, linear, moved
 from tinyml.interpret import identity, known_result
 from tinyml.ops import WORK, Op
 
@@ -25,13 +26,32 @@ LEAST = 4  # steps of a loop that is worth bounds
 def needed(folds: Sequence[Fold]) -> Valid:
     """Conditions without which none of the folds' bodies, walked together, changes anything."""
     every = []
+    common = frozenset.intersection(*(fold.free for fold in folds)).union(folds[0].axes)
     for fold in folds:
         start = identity(fold.op, fold.dtype)
-        found = _known(fold.body, {*fold.axes})
-        every.append({r.index: r for r, known in found if known.value == start})
-        if not every[-1]:
-            return ()
+        for body in terms(fold):
+            found = [r for r, known in _known(body, {*fold.axes}) if known.value == start]
+            every.append({r.index: r for r in (_weaker(r, common) for r in found)})
+            if not every[-1]:
+                return ()
     return _around(every, every[0])
+
+
+def _weaker(r: Range, common: frozenset[Axis]) -> Range:
+    """What a condition asks of some axes, whatever all others are."""
+    own = Linear(tuple((a, f) for a, f in r.index.terms if a.free <= common), 0)
+    rest = r.index - own
+    return inside(own, r.low - rest.high, r.high - rest.low)
+
+
+def terms(fold: Fold) -> tuple[Expr, ...]:
+    """What has to be the start of a fold, so that it changes nothing: of a product, one factor."""
+    body = fold.body
+    while type(body) is Fold and body.op is fold.op:
+        body = body.body
+    if isinstance(body, Product):
+        return body.a.values if isinstance(body.a, Bundle) else (body.a,)
+    return (body,)
 
 
 def changing(folds: Sequence[Fold], steps: Iterable[Known]) -> Iterator[tuple[int, int, Expr]]:

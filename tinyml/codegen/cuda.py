@@ -269,6 +269,9 @@ class CudaRenderer(WarpgroupRenderer):
                 self.prelude[product_of(a.dtype)] = None
                 operands = ", ".join([name.name, self.value(a), self.value(b)])
                 yield f"add_product_{a.dtype.name}({operands});"
+            case ir.Update(name, Op.MUL, Bundle(values=values)):
+                for n, value in enumerate(values):
+                    yield f"{name.name}.at[{n}] *= {self.value(value)};"
             case ir.Copy(tile=tile, slot=slot, valid=valid, when=when):
                 self.prelude[FRAGMENTS] = None
                 places = f"{tile} + {wrap(self._place_in(tile, instr.index), 12)}"

@@ -191,7 +191,8 @@ class _Fragments:
         found = sides_of(one)
         assert found is not None
         while fold := next((f for f in one.folds if self._walks_columns(f)), None):
-            one = reading(one, fold, self._by_lanes(fold, fold in toposort([found.fold])))
+            apart = self.axis.name not in nest.along and fold in toposort([found.fold])
+            one = reading(one, fold, self._by_lanes(fold, apart))
             found = sides_of(one)
             assert found is not None
         one = reading(one, found.fold, self._share(found, self.axis, "f"))
@@ -211,11 +212,11 @@ class _Fragments:
         """Whether a fold walks columns of an inner product."""
         return self.axis in fold.axes and self.found.columns not in fold.free
 
-    def _by_lanes(self, fold: Fold, before: bool) -> Expr:
-        """The fold made by those who hold the columns: before the products, or beside them."""
+    def _by_lanes(self, fold: Fold, apart: bool) -> Expr:
+        """The fold made by those who hold the columns: in a walk apart, or at each step of one."""
         steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
         body = substitute(fold.body, {self.axis: _column(steps, across)})
-        if before:
+        if apart:
             made: Expr = Fold(fold.op, body, (steps, *across))
         else:
             made = Fold(fold.op, Fold(fold.op, body, across), (steps,))

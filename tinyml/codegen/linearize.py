@@ -7,14 +7,13 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import groupby
 from math import prod
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
+from tinyml.codegen.along import abreast, before, followers, led_by, sums_of, together
 from tinyml.codegen.expr import (
     Expr,
     Fold,
@@ -23,18 +22,19 @@ from tinyml.codegen.expr import (
     lanes_of,
     substitute,
 )
-from tinyml.codegen.fill import Filler, fences, held
+from tinyml.codegen.fill import held
 from tinyml.codegen.fragments import placed
 from tinyml.codegen.group_products import grouped
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
-from tinyml.codegen.namer import Namer
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk
+from tinyml.codegen.online import Image, finite, last_scale_of, replaced, scale_of
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
-from tinyml.codegen.tiles import by_stride, names_read
+from tinyml.codegen.tiles import names_read
 from tinyml.codegen.turns import in_turns
 from tinyml.codegen.wide_stores import at_steps, side_by_side
+from tinyml.codegen.write_tiles import TileWriter
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, linear, numbered
 from tinyml.interpret import identity
@@ -74,33 +74,17 @@ def _thread_axes(one: Nest, kinds: Mapping[Axis, Kind]) -> list[Axis]:
     return [Axis("ty", max(prod(a.size for a in group) for group in groups))]
 
 
-class _Emitter(Namer):
+class _Emitter(TileWriter):
     """Writes one nest."""
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
-        lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
-        super().__init__(f"_{number}" if number else "", lanes, nest.ahead)
-        one, self.kinds = nest.nests[number], dict(nest.kinds)
+        super().__init__(nest, number, block, vectors)
+        one = nest.nests[number]
         self.parts, self.grid = nest.parts(one), nest.grid(one)
         self.splits = [split for split in nest.splits if split.rest]
-        self.block, self.vectors = block, vectors
-        self.filler = Filler(block, self.emit, nest.turn(one))
-        self.tiles: tuple[Tile, ...] = ()
         self.tx: set[Axis] = set()
+        self.along = {*nest.along}
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
-
-    def kind(self, axis: Axis) -> Kind:
-        return self.kinds.get(axis, Kind.LOOP)
-
-    def _loops(self, group: Iterable[Axis]) -> Loops:
-        """The axes of one walk or fold: those that are loops, and those that are written out."""
-        group, written_out = list(group), {Kind.UNROLL}
-        if not self.vectors:
-            written_out.add(Kind.LANE)
-        return Loops(
-            [a for a in group if self.kind(a) is Kind.LOOP],
-            [a for a in group if self.kind(a) in written_out],
-        )
 
     # ---- rows and walks ----
 
@@ -288,14 +272,24 @@ class _Emitter(Namer):
                 below += 1
             depth[e] = below
         groups: dict[tuple[int, tuple[Axis, ...]], list[Fold]] = {}
+        order = [*toposort(roots, scope.known)] if self.along else []
+        for fold in together([e for e in order if e not in scope.known], ready, self.along):
+            del ready[fold]
         for fold, level in ready.items():
             groups.setdefault((level, fold.axes), []).append(fold)
         for level, group in sorted(groups, key=lambda key: key[0]):
-            folds, tiles = groups[level, group], self.tiles
+            folds, tiles, later = groups[level, group], self.tiles, list[Fold]()
+            if not self.along.isdisjoint(a.name for a in group):
+                next_ = groups.get((level + 1, group), [])
+                later = followers([f for f in next_ if f not in scope.known], folds)
             if prod(self.block) > 1 and tiles:  # others are not filled
-                read = names_read(fold.body for fold in folds)
+                read = names_read(fold.body for fold in (*folds, *later))
                 self.tiles = tuple(t for t in tiles if t.name in read or not t.copies)
-            self._fold_group(scope, group, folds)
+            folds = [fold for fold in folds if fold not in scope.known]
+            if later:
+                self._run_along(scope, group, folds, later)
+            elif folds:
+                self._fold_group(scope, group, folds)
             self.tiles = tiles
             if self.parts:
                 names = tuple(self.emit_named(scope, fold) for fold in folds)
@@ -340,6 +334,51 @@ class _Emitter(Namer):
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
 
+    def _run_along(
+        self, scope: Scope, group: tuple[Axis, ...], leaders: list[Fold], later: list[Fold]
+    ) -> None:
+        """One loop that fills the accumulators of folds, and of what reads them at each step."""
+        acc = {fold: self._declare(scope, fold, None) for fold in (*leaders, *later)}
+        sums = {f: [(x, led_by(x, leaders)) for x in sums_of(f)] for f in later}
+
+        def enter(inner: Scope, known: Known) -> None:
+            self._folds(inner, [substitute(fold.body, known) for fold in leaders])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            steps, old = every_step(known, unrolled), dict[Fold, Expr]()
+            made = {f: [substitute(f.body, step) for step in steps] for f in acc}
+            self._folds(inner, [value for f in leaders for value in made[f]])
+            for f in leaders:
+                name = self._name("before", f.dtype, 1)
+                inner.instrs.append(ir.Let(name, acc[f]))
+                old[f] = before(f, name, group[0])
+                inner.name(old[f], name, inner)
+                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in made[f]]
+                inner.name(f, acc[f], inner)
+            now: Image = {f: f for f in leaders}
+            for f in later:
+                scales = [scale_of(x, {g: old[g] for g in led}, now) for x, led in sums[f]]
+                self._scale(inner, acc[f], scales)
+            values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
+            self._folds(inner, [value for f in later for value in values[f]])
+            for f in later:
+                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in values[f]]
+
+        loops = self._loops(group).cropped(crop.needed([*acc]))
+        with self.ahead.in_loop():
+            self._open(scope, loops, {}, enter, body)
+        for f in leaders:
+            self._finish(scope, f, [acc[f]], None, None)
+        for f in later:
+            self._scale(
+                scope, acc[f], [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
+            )
+            self._finish(scope, f, [acc[f]], None, None)
+
+    def _scale(self, scope: Scope, sums: Name, by: list[Expr]) -> None:
+        factors = abreast([self.emit_named(scope, scale) for scale in by])
+        scope.instrs.append(ir.Update(sums, Op.MUL, factors))
+
     def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
         size = lane.size if lane is not None else self._lanes(fold.free)
         size = fold.body.lanes if isinstance(fold.body, Product) else size
@@ -364,98 +403,6 @@ class _Emitter(Namer):
         if threads > 1:
             scope.instrs.append(ir.AcrossThreads(result, fold.op, threads))
         scope.name(fold, result)
-
-    # ---- tiles ----
-
-    def _filled(self, after: Axis) -> list[Tile]:
-        return [tile for tile in self.tiles if tile.after is after]
-
-    def _fill_step(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> list[Instr]:
-        """The tiles of one step of a loop; the answer is what ends the step."""
-        whole = loops.whole(axis)
-        filled = self._filled(whole)
-        if any(tile.stages > 1 for tile in filled):
-            at = known.get(whole, linear(axis))
-            return self.filler.go_on(scope, {**known, whole: at}, filled)
-        self._fill_tiles(scope, whole, known)
-        return []
-
-    def _fill_tiles(self, scope: Scope, after: Axis, known: Known) -> None:
-        """The tiles that start here: what is copied is shared out evenly among threads."""
-        block = prod(self.block) > 1
-        for copied, group in groupby(self._filled(after), lambda t: block and t.copies):
-            if copied:
-                filled = list(group)
-                self.filler.fill(scope, filled, known)
-                scope.instrs += [*fences(filled), ir.Barrier()]
-                continue
-            for over, tiles in groupby(group, lambda tile: tile.over):
-                self._fill_in_turn(scope, list(tiles), over, known)
-
-    def _fill_in_turn(
-        self, scope: Scope, tiles: Sequence[Tile], over: Axis | None, known: Known
-    ) -> None:
-        """Tiles one after the other; those that combine the steps of an axis in one loop."""
-        for tile in tiles:
-            value = substitute(tile.value, known)
-            start = const(identity(tile.op, value.dtype), value.dtype)
-            self._write_tile(scope, tile, start if over else value, None)
-        if over is None:
-            return
-        inner = Scope(scope.bound | {over}, scope)
-        self._fill_tiles(inner, over, known)
-        for tile in tiles:
-            op = None if tile.name in names_read([tile.value]) else tile.op
-            self._write_tile(inner, tile, substitute(tile.value, known), op)
-        begin = crop.steps(over, tiles, self._filled(over), known, scope.bound)
-        scope.instrs += [begin, *inner.instrs, ir.End(over)]
-
-    def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:
-        def enter(inner: Scope, known: Known) -> None:
-            self._folds(inner, [substitute(value, known)] if value.has_fold else [])
-
-        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            steps = every_step(known, unrolled)
-            values = [substitute(value, step) for step in steps]
-            self._folds(inner, values)
-            for step, made in zip(steps, values, strict=True):
-                stored = self.emit(inner, made)
-                index = tile.index.substitute(step)
-                inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
-
-        outside = crop.known_outside(value, tile.axes) if op is None else ()
-        number = next((n for _, n in outside), None)
-
-        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            for step in every_step(known, unrolled):
-                assert number is not None
-                index = tile.index.substitute(step)
-                inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
-
-        loops = self._loops(by_stride(tile))
-        if number is not None:
-            only = tuple(r for r, n in outside if n is number)
-            loops = loops.cropped(only, instead)
-        if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
-            loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
-        with self._shared_out(scope, tile.name, tile.axes) as (within, at):
-            self._open(within, loops, at, enter, body)
-        if prod(self.block) > 1:
-            scope.instrs.append(ir.Barrier())
-
-    @contextmanager
-    def _shared_out(
-        self, scope: Scope, name: str, group: Iterable[Axis]
-    ) -> Iterator[tuple[Scope, Known]]:
-        """Where a thread makes its steps of a group's axes, and which they are."""
-        threads = [a for a in group if self.kind(a) is Kind.THREAD and a.name != ir.TX]
-        with self.ahead.in_loop():
-            if not threads:
-                yield scope, {}
-                return
-            inner, begin, at = self.filler.shared_out(scope, name, threads)
-            yield inner, at
-            scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]
 
 
 def _nothing(scope: Scope, known: Known) -> None:

@@ -157,6 +157,7 @@ class LoopNest:
     """A kernel as loops. `kinds` lists the axes that are not plain loops.
 
     While a step of the axes in `ahead` is computed, memory is asked for what the next one reads.
+    Folds over the axes named in `along` are made in one walk, even if they read each other.
     """
 
     name: str
@@ -165,6 +166,7 @@ class LoopNest:
     kinds: tuple[tuple[Axis, Kind], ...] = ()
     splits: tuple[Split, ...] = ()
     ahead: tuple[Axis, ...] = ()
+    along: tuple[str, ...] = ()
 
     @functools.cached_property
     def _kind_of(self) -> dict[Axis, Kind]:
@@ -241,6 +243,8 @@ def _lines(ln: LoopNest) -> Iterator[str]:
             yield f"  folds over {named(tuple(bound))}"
     for axis in ln.ahead:
         yield f"  reads ahead of {axis.name}"
+    for name in ln.along:
+        yield f"  folds over {name} run along"
     for split in ln.splits:
         if split.rest:
             yield f"  {split.rest} of {split.inner.name} remain after {split.outer.name}"

@@ -77,6 +77,20 @@ def running(one: Nest) -> Running | None:
     return None
 
 
+def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
+    """The folds over an axis made together, with sums in registers: see along.py."""
+    one = divided_last(nest.nests[0])
+    found = running(one)
+    if found is None or found.axis is not axis or not found.leaders or len(nest.nests) > 1:
+        raise OptError(f"cannot run along {axis.name}: no sum follows another fold")
+    leaders = {f: f for f in found.leaders}
+    for fold in one.folds:
+        led = not leaders.keys().isdisjoint(toposort([fold.body]))
+        if led and fold not in found.followers and changes_alike(fold, leaders):
+            raise OptError(f"cannot run along {axis.name}: sums are larger than what they follow")
+    return replace(nest, along=(*nest.along, axis.name))
+
+
 def _follows(fold: Fold, leaders: Image) -> bool:
     """Whether a fold is a sum that only has to be scaled when leaders change.
 
@@ -85,8 +99,12 @@ def _follows(fold: Fold, leaders: Image) -> bool:
     """
     below = {*toposort([fold.body])}
     bounded = all(_unmasked(leader.body) in below for leader in leaders if leader in below)
-    follows = fold.op is Op.ADD and bounded
-    return follows and _Factor(fold, leaders, leaders).of(fold.body) is not None
+    return bounded and changes_alike(fold, leaders)
+
+
+def changes_alike(fold: Fold, leaders: Image) -> bool:
+    """Whether a fold is a sum whose terms all change by the same factor when leaders do."""
+    return fold.op is Op.ADD and _Factor(fold, leaders, leaders).of(fold.body) is not None
 
 
 def _unmasked(e: Expr) -> Expr:
@@ -175,18 +193,17 @@ class _Tiles:
         scales: dict[Expr, _Memory] = {}
         final: dict[Fold, Expr] = {}
         for f in self.found.followers:
-            sums, part = self._memory("sums", f), self._step(f, _replaced(f.body, _finite(now)))
+            sums, part = self._memory("sums", f), self._step(f, replaced(f.body, finite(now)))
             final[f] = sums.read(self.after)
             led = {leader: top for leader, top in old.items() if leader in toposort([f.body])}
             if led:
-                scale = self._scale(f, led, now)
+                scale = scale_of(f, led, now)
                 if scale not in scales:
                     scales[scale] = self._memory("scale", scale)
                     self._tile(scales[scale], scale)
                 seen = alu(Op.MUL, f.dtype, sums.read(self.steps), scales[scale].read(self.steps))
                 part = alu(Op.ADD, f.dtype, seen, part)
-                last = _Factor(f, _finite(done), done).whole()
-                final[f] = alu(Op.MUL, f.dtype, final[f], last)
+                final[f] = alu(Op.MUL, f.dtype, final[f], last_scale_of(f, done))
             self._tile(sums, part, Op.ADD)
         one = self.one
         for f, value in [*final.items(), *done.items()]:
@@ -200,14 +217,6 @@ class _Tiles:
             return one
         walks = tuple(replace(walk, axes=(*rows, *walk.axes)) for walk in one.walks)
         return replace(one, rows=tuple(a for a in one.rows if a not in rows), walks=walks)
-
-    def _scale(self, fold: Fold, old: Image, now: Image) -> Expr:
-        """What a sum is multiplied by once it is known what leads it now."""
-        scale = _Factor(fold, _finite(old), _finite(now)).whole()
-        for leader, before in old.items():
-            nothing = _nothing(leader, before)
-            scale = alu(Op.WHERE, fold.dtype, nothing, zero(fold.dtype), scale)
-        return scale
 
     def _memory(self, kind: str, value: Expr) -> _Memory:
         self.names += 1
@@ -271,17 +280,30 @@ def _apart(nest: LoopNest, number: int, name: str) -> LoopNest:
     return replace(nest, nests=nests, kinds=tuple(kinds.items()))
 
 
-def _finite(image: Image) -> dict[Fold, Expr]:
+def finite(image: Image) -> dict[Fold, Expr]:
     """The same, with 0 where nothing was folded."""
-    return {f: alu(Op.WHERE, f.dtype, _nothing(f, e), zero(f.dtype), e) for f, e in image.items()}
+    return {f: alu(Op.WHERE, f.dtype, nothing(f, e), zero(f.dtype), e) for f, e in image.items()}
 
 
-def _nothing(leader: Fold, value: Expr) -> Expr:
+def nothing(leader: Fold, value: Expr) -> Expr:
     return alu(Op.EQUAL, bool_, value, const(identity(leader.op, leader.dtype), leader.dtype))
 
 
-def _replaced(e: Expr, image: Image) -> Expr:
+def replaced(e: Expr, image: Image) -> Expr:
     return rewrite(e, lambda found: image.get(found) if isinstance(found, Fold) else None)
+
+
+def scale_of(fold: Fold, old: Image, now: Image) -> Expr:
+    """What a sum is multiplied by once it is known what leads it now."""
+    scale = _Factor(fold, finite(old), finite(now)).whole()
+    for leader, before in old.items():
+        scale = alu(Op.WHERE, fold.dtype, nothing(leader, before), zero(fold.dtype), scale)
+    return scale
+
+
+def last_scale_of(fold: Fold, done: Image) -> Expr:
+    """What a sum is multiplied by in the end: a row of -inf gives what it gives all at once."""
+    return _Factor(fold, finite(done), done).whole()
 
 
 class _Factor:
@@ -322,8 +344,8 @@ class _Factor:
         if not self._led(e):
             return zero(e.dtype)
         if e.free.isdisjoint(self.fold.axes):
-            before = alu(Op.NEG, e.dtype, _replaced(e, self.old))
-            return alu(Op.ADD, e.dtype, _replaced(e, self.new), before)
+            before = alu(Op.NEG, e.dtype, replaced(e, self.old))
+            return alu(Op.ADD, e.dtype, replaced(e, self.new), before)
         if isinstance(e, Select):
             return self.shift(e.value) if _is(e.other, -inf) else None
         if not isinstance(e, Alu):

@@ -23,7 +23,8 @@
               next ones are on their way
     BULK      the same, for tiles of warpgroups: by a warp more, which has the card copy whole boxes
     ONLINE    folds that read each other at each step of an axis are made in steps of a given size,
-              all of them at once: sums are scaled when what they follow changes
+              all of them at once: sums are scaled when what they follow changes. Without a size:
+              folds over the axis, whose sums are in registers
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
     AHEAD     while a step of an axis is computed, memory is asked for what the next one reads
     STREAM    vectors along lanes are stored past the caches
@@ -57,7 +58,7 @@ from tinyml.codegen.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
-from tinyml.codegen.online import online
+from tinyml.codegen.online import online, running_along
 from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.turns import persist
@@ -201,8 +202,7 @@ def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
         case OptKind.ONLINE:
-            _require(opt.amount > 0, opt, "steps have a size")
-            return online(nest, axis, opt.amount)
+            return online(nest, axis, opt.amount) if opt.amount else running_along(nest, axis)
     _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
     return block(nest, axis, opt.amount)
 
