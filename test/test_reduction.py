@@ -100,3 +100,13 @@ def test_the_largest_of_what_comparisons_say(device: str) -> None:
     Tensor.realize(*results)
     wanted = [[0, 0, 0], [False] * 3, [False, False, True], [True] * 3]
     assert [r.tolist() for r in results] == wanted
+
+
+def test_a_costly_condition_that_two_reductions_read(device: str) -> None:
+    """It waits in a tile, where a bool takes a byte, whatever a lane takes."""
+    x = np.random.default_rng(0).random((3, 200), np.float32)
+    t = Tensor(x).realize()
+    small = t.exp() < 2
+    largest = small.where(t, -9).max(-1, keepdim=True)
+    first = (small & (t == largest)).where(Tensor.arange(200), 200).min(-1)
+    assert first.tolist() == np.where(np.exp(x) < 2, x, -9).argmax(-1).tolist()

@@ -11,7 +11,7 @@ from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
-from tinyml.dtype import bool_, int32
+from tinyml.dtype import DType, bool_, int32
 from tinyml.index import Axis, Linear, Looked, linear, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
@@ -168,23 +168,34 @@ class CRenderer(CLanes):
         start = self.index(put.index, lane)
         place: Text = f"{put.tile}[{start[0]}]", ATOM
         if lane is not None:
-            kind = self.vector(put.dtype, lanes)
+            kind = self._tile_vector(put.dtype, lanes)
             place = f"*({kind} *)({put.tile} + {wrap(start, 12)})", UNARY
         text = self.text(put.value, lanes)
         if put.op is not None:
-            text = self.alu(put.op, put.dtype, [place, text], lanes)
+            old = self._of_tile(place, put.dtype, lanes)
+            text = self.alu(put.op, put.dtype, [old, text], lanes)
+        if put.dtype is bool_ and lane is not None:
+            text = self._to_memory(text, bool_, lanes)
         yield self.guarded(put.valid, f"{place[0]} = {text[0]};")
 
     def stored(self, e: Stored, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)
         if lane is None or lanes == 1:
             return f"{e.name}[{self.index(e.index)[0]}]", ATOM
-        kind = self.vector(e.dtype, lanes)
+        kind = self._tile_vector(e.dtype, lanes)
         if e.index.stride(lane) == 1:
             start = wrap(self.index(e.index, lane), 12)
-            return f"*(const {kind} *)({e.name} + {start})", UNARY
+            return self._of_tile((f"*(const {kind} *)({e.name} + {start})", UNARY), e.dtype, lanes)
         steps = [self.index(e.index.substitute({lane: linear(n)}))[0] for n in range(lanes)]
-        return f"({kind}){{{', '.join(f'{e.name}[{s}]' for s in steps)}}}", ATOM
+        listed = ", ".join(f"{e.name}[{step}]" for step in steps)
+        return self._of_tile((f"({kind}){{{listed}}}", ATOM), e.dtype, lanes)
+
+    def _tile_vector(self, dtype: DType, lanes: int) -> str:
+        """Values lie in tiles as in registers, but bools as in memory: a byte each."""
+        return (self._memory_vector if dtype is bool_ else self.vector)(dtype, lanes)
+
+    def _of_tile(self, text: Text, dtype: DType, lanes: int) -> Text:
+        return self._from_memory(text, dtype, lanes) if dtype is bool_ and lanes > 1 else text
 
     def looked(self, value: Expr, size: int) -> Text:
         self.prelude[LOOK] = None

@@ -32,6 +32,7 @@ SORTED = 128  # the longest one that is sorted for its first few
 DIGIT = 4  # bits of a key that one pass looks at
 KINDS = 1 << DIGIT
 BLOCK = 64  # elements that are compared with each other for places among equal digits
+TURNS = 8  # elements at most that are selected one after the other
 FEW = 4  # a selection of less than one in so many is no sort
 
 _SIGNED = {uint32: int32, uint64: int64}
@@ -148,10 +149,30 @@ def topk(
         values, order = sort(x, dim, largest)
         return part(values, dim, 0, k), part(order, dim, 0, k)
     key = _keys(x.detach(), largest).transpose(dim, -1).contiguous()
-    chosen = _first(key, k).contiguous()
-    order = argsort(key._gather(key.ndim - 1, chosen))
-    found = chosen._gather(key.ndim - 1, order).transpose(dim, -1)
+    found = (_in_turn if k <= TURNS else _first_in_order)(key, k).transpose(dim, -1)
     return x._gather(dim, found), found
+
+
+def _in_turn(key: Tensor, k: int) -> Tensor:
+    """The indices of the k smallest along the last axis, each from those that come after the last.
+
+    A row is read k times, in cache, where digits of keys would go through memory.
+    """
+    n, largest = key.shape[-1], (1 << 8 * key.dtype.itemsize) - 1
+    at, left = key._arange(n), key._full(key.shape, True, bool_)
+    found: list[Tensor] = []
+    for _ in range(k):
+        least = left.where(key, largest).min(-1, keepdim=True)
+        first = (left & (key == least)).where(at, n).min(-1, keepdim=True)
+        left = (key > least) | ((key == least) & (at > first))
+        found.append(first)
+    return found[0].cat(*found[1:], dim=-1)
+
+
+def _first_in_order(key: Tensor, k: int) -> Tensor:
+    """The same of more of them: they are sorted once they are known."""
+    chosen = _first(key, k).contiguous()
+    return chosen._gather(key.ndim - 1, argsort(key._gather(key.ndim - 1, chosen)))
 
 
 def _first(key: Tensor, k: int) -> Tensor:
