@@ -48,3 +48,12 @@ def test_the_gradient_of_an_image_is_one_kernel() -> None:
     x, w = halves(2, 8, 12, 12), halves(8, 8, 3, 3)
     (gradient,) = x.conv2d(w, padding=1).gradient(x, gradient=halves(2, 8, 12, 12))
     assert len(kernels(gradient)) == 1
+
+
+def test_so_do_those_of_attention_and_its_gradients() -> None:
+    given = [halves(2, 24, 16) for _ in range(3)]
+    y = given[0].scaled_dot_product_attention(*given[1:], is_causal=True)
+    made = kernels(y, *y.gradient(*given, gradient=halves(2, 24, 16)))
+    found = [sides_of(one) for k in made for one in lower(k).nests]
+    factors = [(s.a.dtype, s.b.dtype) for s in found if s is not None]
+    assert set(factors) == {(bfloat16, bfloat16)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinyml.dtype import bool_, float32
+from tinyml.dtype import DType, bool_, float32
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors
+from tinyml.functional.composed import with_gradient
 from tinyml.functional.reduction import largest
 from tinyml.functional.steps import composition
 
@@ -37,7 +38,8 @@ def scaled_dot_product_attention(
         value = value.repeat_interleave(x.shape[-3] // value.shape[-3], dim=-3)
     dtype = x.dtype
     wide = float32 if dtype.is_half else dtype
-    scores = x.cast(wide) @ key.cast(wide).transpose(-2, -1) * x.shape[-1] ** -0.5
+    scores = x.cast(wide) @ key.cast(wide).transpose(-2, -1)
+    scores = _scaled(scores, x.shape[-1] ** -0.5, dtype)
     if is_causal:
         rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
         attn_mask = rows.unsqueeze(-1) >= columns
@@ -62,6 +64,17 @@ def _check(x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> N
             f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
             "together: (.., n, d), (.., m, d) and (.., m, e)"
         )
+
+
+def _scaled(scores: Tensor, scale: float, dtype: DType) -> Tensor:
+    """scores * scale, with a gradient that is rounded to `dtype`: a factor for tensor cores."""
+    if scores.dtype is dtype:
+        return scores * scale
+
+    def rounded(grad: Tensor, *_: Tensor) -> tuple[Tensor]:
+        return ((grad * scale).cast(dtype).cast(grad.dtype),)
+
+    return with_gradient(lambda s: s * scale, rounded, scores)
 
 
 def _softmax(x: Tensor) -> Tensor:
