@@ -236,11 +236,14 @@ def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Da
         if len(_routines) >= _MOST_ROUTINES:
             del _routines[next(iter(_routines))]
         _routines[key] = routine
-    results = []
+    results: list[Data] = []
+    known: dict[tuple[Any, ...], Data] = {}
     for node, buffer in zip(unreal, routine.run(buffers), strict=True):
-        leaf = lazy.data(node.shape, node.dtype, node.device)
-        memory[leaf] = buffer
-        results.append(leaf)
+        said = buffer, node.shape, node.dtype
+        if said not in known:  # equal nodes have one leaf
+            known[said] = lazy.data(node.shape, node.dtype, node.device)
+            memory[known[said]] = buffer
+        results.append(known[said])
     return results
 
 
