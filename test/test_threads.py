@@ -257,8 +257,9 @@ def test_what_another_thread_assigns_while_one_captures_is_done_once(
             assert (step.captured is not None) == (call > 1)
 
 
+@pytest.mark.parametrize("kept", [0, 1])
 def test_a_step_made_of_what_another_thread_assigns_meanwhile_is_captured_later(
-    device: str,
+    device: str, kept: int
 ) -> None:
     mine, theirs = Tensor([0.0, 0.0]).realize(), Tensor([1.0, 2.0]).realize()
     with ThreadPoolExecutor(1) as pool:
@@ -266,13 +267,13 @@ def test_a_step_made_of_what_another_thread_assigns_meanwhile_is_captured_later(
         @TinyJit
         def step(x: Tensor) -> Tensor:
             if call < 3:
-                pool.submit(lambda: theirs.assign(theirs + mine + 1)).result()
+                pool.submit(lambda: theirs.assign(theirs * kept + mine + 1)).result()
             mine.assign(mine + x * theirs)
             return (mine * 2).realize()
 
         now, theirs_now = 0.0, 1.0
         for call in range(1, 6):
-            theirs_now += (now + 1) * (call < 3)
+            theirs_now = theirs_now * kept + now + 1 if call < 3 else theirs_now
             now += theirs_now
             assert step(Tensor([1.0, 1.0])).tolist()[0] == 2 * now
             assert (step.captured is not None) == (call > 2)  # the second call is no capture

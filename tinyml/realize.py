@@ -171,9 +171,10 @@ def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
             if (fault := fault_of(error)) is not None:
                 _drop(fault, order)
             raise
-    for holder, node in readers:
-        if trace.wanted(trace.ValuesKept):
+    if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by
+        for holder, _ in readers:
             trace.emit(trace.ValuesKept(holder))
+    for holder, node in readers:
         holder.lazy = made[node]
     return [n if isinstance(n, Data) else made[n] for n in wanted]
 

@@ -99,7 +99,8 @@ def capture(
         if t.grad is not None and t.grad is not grads[i]
     ]
     outline, analysis = recording.outline(), _Analysis(recording, before, inputs, results)
-    step = None if recording.foreign & analysis.wanted else analysis.step(own)
+    disturbed = recording.disturbed or recording.foreign & analysis.wanted
+    step = None if disturbed else analysis.step(own)
     tensors = [_tensor(r, inputs) for r in results]
     return tensors, structure, step, outline
 

@@ -16,7 +16,7 @@ from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
 from tinyml.graph import toposort
 from tinyml.plan import CopyCall, KernelCall, NewBuffer
-from tinyml.realize import memory
+from tinyml.realize import memory, pending
 from tinyml.runtime.machine import Buffer
 
 
@@ -48,7 +48,7 @@ class Launch:
 
     @property
     def reads(self) -> frozenset[int]:
-        return frozenset().union(*self.flows.values())
+        return frozenset(self.buffers).difference(self.flows).union(*self.flows.values())
 
     @property
     def writes(self) -> frozenset[int]:
@@ -77,6 +77,7 @@ class Recording:
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
+    disturbed: bool = False  # what the function makes is made of what another thread assigns
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
@@ -114,9 +115,15 @@ class Recording:
         """A tensor that the function has not made, nor assigned to, will not be one for this."""
         if not self.changed(event.holder):
             self._keeping.add(id(event.holder))
-            graph = [n for n in toposort([event.holder.lazy]) if isinstance(n, lazy.Assign)]
             ours = self._overwritten(tensor.lazy for tensor in self.assigned())
-            self.foreign |= self._overwritten(graph) - ours
+            theirs = {
+                node
+                for node in toposort([event.holder.lazy])
+                if isinstance(node, lazy.Assign) and not self._overwritten([node]) <= ours
+            }
+            self.foreign |= self._overwritten(theirs)
+            own = [holder.lazy for holder in pending() if self.changed(holder)]
+            self.disturbed |= not theirs.isdisjoint(toposort(own))
 
     def _overwritten(self, nodes: Iterable[lazy.LazyBuffer]) -> set[int]:
         targets = [t for node in nodes if isinstance(t := lazy.assigned(node), lazy.Data)]
