@@ -78,13 +78,14 @@ def biased(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @TARGETS
 @pytest.mark.parametrize("attend", [plain, causal, window, capped, biased])
-def test_a_step_of_training_is_three_kernels_and_no_scores(
+def test_a_step_of_training_is_four_kernels_and_no_scores(
     attend: Attention, target: Target
 ) -> None:
-    """The result with what rows need; the queries' gradient; those of keys and values."""
+    """The result with what rows need; a sum over it; the queries' gradient; of keys and values."""
     kernels = training(attend, memory(1, QUERIES, 3), memory(1, KEYS, 3), memory(1, KEYS, 2))
-    assert len(kernels) == 3
+    assert len(kernels) == 4
     assert largest(kernels) < QUERIES * KEYS
+    assert {int(np.prod(output.shape)) for output in kernels.pop(1).outputs} == {QUERIES}
     for k in kernels:
         assert OptKind.ONLINE in {opt.kind for opt in choose(lower(k), target)[0]}
         stages.assert_right(k, 1e-4, target)

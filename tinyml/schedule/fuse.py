@@ -105,9 +105,10 @@ class Fusion:
         self._join_siblings()
         return self.groups()
 
-    def _nearest(self, use: Use) -> int:
+    def _nearest(self, use: Use) -> tuple[bool, int]:
+        """Products first: what follows one element by element need not be read again."""
         group = self.group_of.get(use.node)
-        return 0 if group is None else -group.last
+        return (True, 0) if group is None else (not group.contracts, -group.last)
 
     def _try(self, above: Group, below: Group) -> None:
         places = None

@@ -10,6 +10,7 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
+from tinyml.schedule.associate import associated
 from tinyml.schedule.build import build
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
@@ -72,7 +73,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
-    roots = _unshaped(narrowed(share_assigned(split_reductions(join_sums(wanted)))))
+    roots = _unshaped(narrowed(share_assigned(split_reductions(associated(join_sums(wanted))))))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots, remade(order, {*roots}))
     try:

@@ -1,0 +1,73 @@
+"""Sums of products of products are made of the other order where that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tinyml import Tensor, lazy
+from tinyml.dtype import DType, float16, float32
+from tinyml.graph import toposort
+from tinyml.ops import Op
+from tinyml.schedule.associate import associated
+
+KEYS, WIDTH = 37, 5
+
+
+def drawn(*shape: int, dtype: DType = float32, device: str = "NUMPY") -> Tensor:
+    made = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+    return Tensor(made, device).cast(dtype).realize().detach().requires_grad_()
+
+
+def attention(dtype: DType = float32, device: str = "NUMPY", **how: bool) -> list[Tensor]:
+    """A result, and the gradients of queries, keys and values."""
+    shapes = (2, 31, WIDTH), (2, KEYS, WIDTH), (2, KEYS, WIDTH)
+    given = [drawn(*shape, dtype=dtype, device=device) for shape in shapes]
+    y = given[0].scaled_dot_product_attention(*given[1:], **how)
+    return [y, *y.gradient(*given, gradient=drawn(*y.shape, dtype=dtype, device=device).detach())]
+
+
+def rows_added_up(tensors: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+    """How much each sum adds up that is no product of matrices: as it is, and associated."""
+
+    def lengths(roots: Sequence[lazy.LazyBuffer]) -> list[int]:
+        folds = [n for n in toposort(roots) if isinstance(n, lazy.Reduce) and n.op is Op.ADD]
+        plain = [n for n in folds if len(n.shape) == 3 or n.size == 2 * 31]
+        return sorted(n.sources[0].size // n.size for n in plain)
+
+    roots = [tensor.lazy for tensor in tensors]
+    return lengths(roots), lengths(associated(roots))
+
+
+@pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=str)
+def test_the_gradient_of_scores_sums_over_values_instead_of_keys(how: dict[str, bool]) -> None:
+    before, after = rows_added_up(attention(**how))
+    assert before == [KEYS, KEYS]
+    assert after == [WIDTH, KEYS]
+
+
+def test_halves_are_rounded_where_the_program_says() -> None:
+    before, after = rows_added_up(attention(float16))
+    assert before == after
+
+
+def test_without_the_result_nothing_is_multiplied_for_it() -> None:
+    before, after = rows_added_up(attention()[1:2])
+    assert before == after
+
+
+def test_a_longer_sum_is_not_made() -> None:
+    """As of a norm's gradient, behind which a wide layer follows."""
+    x, w = drawn(31, 4), drawn(4, 9)
+    y = x.rmsnorm() @ w
+    (gradient,) = y.gradient(x, gradient=drawn(31, 9).detach())
+    roots = [y.lazy, gradient.lazy]
+    assert associated(roots) == roots
+
+
+@pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=str)
+def test_values_are_those_of_the_reference(how: dict[str, bool], device: str) -> None:
+    for one, other in zip(attention(**how), attention(device=device, **how), strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
