@@ -67,6 +67,14 @@ def test_a_longer_sum_is_not_made() -> None:
     assert associated(roots) == roots
 
 
+def test_powers_of_powers_are_not_multiplied_out() -> None:
+    x = drawn(3, 4) @ drawn(4, 3) + drawn(3, 4) @ drawn(4, 3)
+    for _ in range(60):
+        x = x * x
+    roots = [x.sum().lazy]
+    assert associated(roots) == roots
+
+
 @pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=str)
 def test_values_are_those_of_the_reference(how: dict[str, bool], device: str) -> None:
     for one, other in zip(attention(**how), attention(device=device, **how), strict=True):

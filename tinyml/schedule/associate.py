@@ -25,7 +25,7 @@ from tinyml.schedule.labels import FIXED, MIXED, Labels, through
 from tinyml.schedule.units import contracts
 
 SHORTER = 2  # times that the new sum is shorter
-MOST = 16  # factors that are looked at
+MOST = 64  # nodes that a product is looked for in: powers of powers have no end
 PLACED = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND})
 
 Factor = tuple[LazyBuffer, Labels]  # a factor, and the walked axis of each of its axes
@@ -73,8 +73,9 @@ def _factors(node: LazyBuffer, walked: Sequence[int]) -> _Sum | None:
     powers = Counter[Factor]()
     negative = False
     stack = [(node.sources[0], tuple(walked), 1)]
-    while stack:
-        each, labels, power = stack.pop()
+    for each, labels, power in stack:  # grows
+        if len(stack) > MOST:
+            return None
         if isinstance(each, lazy.Move) and each.movement in PLACED:
             below = through(each, labels)
             if MIXED not in below:
@@ -86,7 +87,7 @@ def _factors(node: LazyBuffer, walked: Sequence[int]) -> _Sum | None:
             stack += [(s, labels, n) for s, n in zip(each.sources, powered, strict=False)]
             continue
         labels = tuple(FIXED if n == 1 else x for x, n in zip(labels, each.shape, strict=True))
-        if MIXED in labels or len(powers) > MOST:
+        if MIXED in labels:
             return None
         powers[each, labels] += power
     return _Sum(negative, powers, folded)
