@@ -95,11 +95,13 @@ def test_on_machines(name: str, device: str) -> None:
 
 
 def test_gradients_of_masked_attention() -> None:
-    """Every kernel leaves steps out: what waits in memory is masked before and after."""
+    """Kernels of scores leave steps out: what waits in memory is masked before and after."""
     q, k, v = (memory(1, 1, N, 8) for _ in range(3))
     out = q.scaled_dot_product_attention(k, v, is_causal=True)
     found = stages.kernels_of(schedule([g.lazy for g in out.square().sum().gradient(q, k, v)]))
-    assert all(cropped(one, stages.C) for one in found)
+    of_scores = [one for one in found if any(shape.count(N) > 1 for shape, _ in one.slots)]
+    assert len(of_scores) >= len(found) - 1  # the sum of values times the result has none
+    assert all(cropped(one, stages.C) for one in of_scores)
     for one in found:
         stages.assert_right(one, 1e-3)
 
