@@ -8,7 +8,7 @@ threads: a program gives the same bits wherever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tinyml import lazy
@@ -24,7 +24,8 @@ FEW_PRODUCTS = 1 << 17  # the same of products of matrices
 LARGE = 16384  # elements folded into one result
 COLUMNS = 2048  # sums down up to so many columns are done in pieces, so that whole rows are read
 TALL = 2048  # if the columns have so many elements
-PIECE = 1024  # elements that one piece folds, about
+PIECES = 64  # of them
+PIECE = 1024  # elements that one piece of other folds has, about
 
 
 def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
@@ -185,19 +186,23 @@ def _is_product(node: lazy.Reduce) -> bool:
     """
     if not contracts(node) or node.device in CARDS:
         return False
-    read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
-    return all(contracts(e) for e in read if isinstance(e, lazy.Reduce))
+    return all(map(contracts, _folds_read(node)))
 
 
 def _sums_columns(node: lazy.Reduce) -> bool:
     """Whether a few long columns, of nothing that is folded down them before, are added up."""
     if node.op is not Op.ADD or contracts(node) or len(node.axes) > 1 or node.size > COLUMNS:
         return False
-    source, (axis,) = node.sources[0], node.axes
-    along = prod(source.shape[axis + 1 :]) == node.size > FEW_RESULTS
+    shape, (axis,) = node.sources[0].shape, node.axes
+    if shape[axis] < TALL or not prod(shape[axis + 1 :]) == node.size > FEW_RESULTS:
+        return False
+    return all(axis not in fold.axes for fold in _folds_read(node))
+
+
+def _folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
+    """The folds that a fold is made of, but not those that these are made of."""
     read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
-    before = (e for e in read if isinstance(e, lazy.Reduce))
-    return along and source.shape[axis] >= TALL and all(axis not in e.axes for e in before)
+    return (e for e in read if isinstance(e, lazy.Reduce))
 
 
 def _split(node: lazy.Reduce) -> LazyBuffer:
@@ -206,7 +211,7 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
     if source.size == 0:
         return node
     if _sums_columns(node):
-        return _in_pieces(node, node.axes[0], 64)
+        return _in_pieces(node, node.axes[0], PIECES)
     if node.size > FEW_PRODUCTS or folded < LARGE:
         return node
     axis = max(node.axes, key=lambda a: source.shape[a])
