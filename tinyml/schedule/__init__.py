@@ -1,5 +1,6 @@
 """Schedule: cut the lazy graph into kernels, in an order that respects reads and writes.
 
+merge    equal nodes become one
 associate sums of products of products are made of those that are there
 split    large reductions to few results are done in two steps
 remake   large products that kernels make again, rather than store and read them

@@ -166,19 +166,26 @@ def _multiplied(
     changed: Mapping[LazyBuffer, LazyBuffer],
 ) -> LazyBuffer:
     """Factors with their powers, of axes where labels say; those with folded ones are added up."""
-    order = sorted(powers, key=lambda f: (not folded.intersection(f[1]), powers[f] < 0))
-    made: LazyBuffer | None = None
-    summed = False
-    for (node, labels), power in ((f, powers[f]) for f in order):
-        if made is not None and not summed and not folded.intersection(labels):
-            made, summed = lazy.reduce_(Op.ADD, made, folded), True
-        placed = _placed(changed[node], labels, rank)
+    inside = {f: n for f, n in powers.items() if folded.intersection(f[1])}
+    outside = {f: n for f, n in powers.items() if f not in inside}
+    made = lazy.reduce_(Op.ADD, _times(None, inside, rank, changed), folded)
+    return _times(made, outside, rank, changed)
+
+
+def _times(
+    made: LazyBuffer | None,
+    powers: Mapping[Factor, int],
+    rank: int,
+    changed: Mapping[LazyBuffer, LazyBuffer],
+) -> LazyBuffer:
+    """`made`, or the first factor, times all others; quotients come last."""
+    for node, labels in sorted(powers, key=lambda f: powers[f] < 0):
+        placed, power = _placed(changed[node], labels, rank), powers[node, labels]
         for _ in range(abs(power)):
-            made = (
-                placed if made is None else lazy.map_(Op.DIV if power < 0 else Op.MUL, made, placed)
-            )
+            op = Op.DIV if power < 0 else Op.MUL
+            made = placed if made is None else lazy.map_(op, made, placed)
     assert made is not None
-    return made if summed else lazy.reduce_(Op.ADD, made, folded)
+    return made
 
 
 def _placed(node: LazyBuffer, labels: Labels, rank: int) -> LazyBuffer:
