@@ -13,7 +13,6 @@ from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op
@@ -65,9 +64,8 @@ def _blocks(chooser: Chooser, found: Contraction, kept: Axis, others: set[Axis])
         return kept.name
     most = min(most, -(-kept.size // 2))
     block = next((n for n in range(most, most // 2, -1) if kept.size % n == 0), 0)
-    block = block or max(most // chooser.target.tile_height, 1) * min(
-        chooser.target.tile_height, most
-    )
+    height = chooser.target.tile_height
+    block = block or max(most // height, 1) * min(height, most)
     if others:  # else what is peeled would have nothing around it; surplus rows are masked
         chooser.apply(OptKind.PEEL, kept, block)
     count = kept.size // block if others else -(-kept.size // block)
@@ -123,7 +121,4 @@ def _pack(chooser: Chooser, number: int) -> None:
     for fold in products if grid else ():
         for load in (e for e in toposort([fold.body]) if isinstance(e, Load)):
             if load.free & lanes and load.free & {*fold.axes}:
-                found = ways(chooser.one(number), load.slot)
-                which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
-                if which:
-                    chooser.apply(OptKind.STAGE, grid[-1], which, load.slot)
+                chooser.stage(number, grid[-1], load)

@@ -14,7 +14,6 @@ from tinyml.codegen.keep import divided_last
 from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.online import running, sides_along
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
@@ -82,10 +81,7 @@ def _stage_rows(chooser: Chooser, number: int, after: Axis) -> None:
         bound = {a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes}
         for load in (e for e in toposort([tile.value]) if isinstance(e, Load)):
             if load.free & lanes and load.free & bound:
-                found = ways(chooser.one(number), load.slot)
-                which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
-                if which:
-                    chooser.apply(OptKind.STAGE, after, which, load.slot)
+                chooser.stage(number, after, load)
 
 
 def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:
@@ -95,8 +91,7 @@ def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:
     ]
     folded = [e for e in toposort([tile.value]) if isinstance(e, Fold)]
     if folded and others:
-        chooser.apply(
-            OptKind.UNROLL, others[-1].name, min(chooser.target.tile_height, others[-1].size)
-        )
+        height = min(chooser.target.tile_height, others[-1].size)
+        chooser.apply(OptKind.UNROLL, others[-1].name, height)
     elif folded:
         chooser.apply(OptKind.UNROLL, folded[-1].axes[-1].name, 4)

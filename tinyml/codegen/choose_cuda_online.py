@@ -17,7 +17,6 @@ from tinyml.codegen.keep import divided_last
 from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.online import running, sides_along
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
@@ -99,11 +98,8 @@ def _stage(chooser: Chooser, number: int) -> None:
         for load in [e for e in toposort([tile.value]) if isinstance(e, Load)]:
             if load.free.isdisjoint(bound) or load.free.isdisjoint(tile.axes):
                 continue
-            found = ways(chooser.one(number), load.slot)
-            which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
             steps = [a for a in (tile.over, tile.after) if a is not None and a in load.free]
-            if which:
-                chooser.apply(OptKind.STAGE, (*steps, grid)[0], which, load.slot)
+            chooser.stage(number, (*steps, grid)[0], load)
 
 
 def _to_threads(chooser: Chooser, axes: Iterable[Axis], folded: bool) -> None:

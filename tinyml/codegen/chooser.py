@@ -16,6 +16,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.phase import phases
 from tinyml.codegen.target import Target
+from tinyml.codegen.tiles import ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op
@@ -157,6 +158,13 @@ class Chooser:
         if not self.apply(OptKind.KEEP, after, amount):
             return None
         return next((t for t in self.one(number).tiles if t.name not in before), None)
+
+    def stage(self, number: int, after: Axis, load: Load) -> None:
+        """Copy what is made of a load to a tile, ready-made, if something is."""
+        found = ways(self.one(number), load.slot)
+        which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
+        if which:
+            self.apply(OptKind.STAGE, after, which, load.slot)
 
     def collapse(self, divided: int = 0) -> None:
         """Neighbouring axes joined wherever that is possible; see change.collapse."""
