@@ -23,7 +23,10 @@ try:
     from sklearn.datasets import load_digits
     from tqdm import tqdm
 except ImportError as error:
-    sys.exit(f"this example needs {error.name}: pip install tqdm scikit-learn (or: make demo)")
+    sys.exit(
+        f"this example needs {error.name}: pip install tqdm scikit-learn (tinyml's extra "
+        "'examples'; or: make demo)"
+    )
 
 
 class Digits:

@@ -226,5 +226,5 @@ def test_without_the_package_it_is_named(monkeypatch: Any):
         return plain(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match="pip install safetensors"):
+    with pytest.raises(ImportError, match=r"pip install safetensors \(tinyml's extra 'state'"):
         state.safe_load("anything")

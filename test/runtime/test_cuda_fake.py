@@ -93,5 +93,5 @@ def test_no_driver(fake, cache):
 def test_no_pycuda(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycuda", None)
     monkeypatch.setitem(sys.modules, "pycuda.driver", None)
-    with pytest.raises(DeviceError, match=r"pip install pycuda"):
+    with pytest.raises(DeviceError, match=r"pip install pycuda \(tinyml's extra 'cuda'"):
         CudaMachine()

@@ -197,6 +197,6 @@ def _safetensors() -> Any:
     except ImportError as error:
         raise ImportError(
             "reading and writing .safetensors files needs the package safetensors: "
-            "pip install safetensors"
+            "pip install safetensors (tinyml's extra 'state')"
         ) from error
     return safetensors

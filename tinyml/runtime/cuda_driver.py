@@ -26,7 +26,9 @@ def open_driver() -> Any:
                 f"CUDA needs NVIDIA's driver, whose library is not here ({error}). Without an "
                 "NVIDIA card use DEVICE=CPU, or DEVICE=EMU to run CUDA kernels on the CPU"
             ) from None
-        raise DeviceError(f"CUDA needs PyCUDA: pip install pycuda ({error})") from None
+        raise DeviceError(
+            f"CUDA needs PyCUDA: pip install pycuda (tinyml's extra 'cuda'; {error})"
+        ) from None
     try:
         driver.init()
         if driver.Device.count() == 0:
