@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,3 +72,10 @@ def compare() -> Callable[..., None]:
             np.testing.assert_allclose(tensor.numpy(), array, rtol, atol, err_msg=name)
 
     return compared
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests were skipped, a line for each reason; what failed is listed after it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for reason, count in Counter(str(report.longrepr[2]) for report in skipped).items():
+        terminalreporter.write_line(f"{count} tests: {reason}")
