@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import os
 import pickle
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, defaults, dtypes, nn
-from tinyml.config import from_environment
+from tinyml.config import from_environment, mistyped
 
 
 def test_repr_shows_what_is_known_and_computes_nothing(device: str) -> None:
@@ -182,18 +183,49 @@ def test_the_package_says_what_it_has() -> None:
         tinyml.Tensors  # noqa: B018
 
 
-@pytest.mark.parametrize(("name", "text"), [("THREADS", "-3"), ("NOOPT", "yes"), ("SEED", "1.5")])
-def test_a_setting_that_cannot_be_meant_is_refused(name: str, text: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}='{text}'.*whole number from 0 on"):
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("THREADS", "-3", "a whole number from 0 on"),
+        ("SEED", "1.5", "a whole number from 0 on"),
+        ("NOOPT", "2", "1, true, yes or on, or 0, false, no or off"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(name: str, text: str, wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}='{text}'.*must be {wanted}$"):
         from_environment({name: text})
     assert from_environment({name: ""}) == from_environment({name: "0"})
 
 
-def test_importing_warns_of_nothing() -> None:
+def test_a_switch_is_turned_by_the_usual_words() -> None:
+    on = [from_environment({"NOOPT": word}) for word in ("1", "true", "True", "yes", "on ")]
+    off = [from_environment({"JIT": word}) for word in ("0", "false", "no", "OFF", "")]
+    assert all(settings.noopt for settings in on)
+    assert not any(settings.jit for settings in off)
+
+
+@pytest.mark.parametrize("name", ["DEBG", "DEBUUG", "DEUBG", "DE_BUG", "TINYML_DEBUG", "DEBU"])
+def test_a_mistyped_setting_is_told(name: str) -> None:
+    assert mistyped({name: "2"}) == [
+        f"{name}='2' in the environment is no setting of tinyml; DEBUG is"
+    ]
+
+
+def test_variables_of_other_programs_are_nobodys_mistake() -> None:
+    others = {"SED": "1", "BEM": "1", "CXX": "g++", "DEBUG": "1", "debug": "1", "NTHREADS": "4"}
+    assert not mistyped({**others, "DEBUGINFOD_URLS": "1", "DEBG": "/var/log", "VERIFYY": "peer"})
+
+
+def test_importing_warns_of_mistyped_settings_alone() -> None:
     code = "import tinyml, tinyml.nn, tinyml.jit; print(tinyml.Tensor([1.0]).tolist())"
     command = [sys.executable, "-W", "error", "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (found.stdout, found.stderr) == ("[1.0]\n", "")
+    wrong = {**os.environ, "DEBG": "2"}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=wrong)
+    assert found.stderr.endswith(
+        "UserWarning: DEBG='2' in the environment is no setting of tinyml; DEBUG is\n"
+    )
 
 
 class Celsius:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -49,24 +50,72 @@ _NAMES = {
 }
 
 
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off", ""), False),
+}
+_VARIABLES = {_NAMES.get(f.name, f.name.upper()): f for f in fields(Config)}
+
+
 def from_environment(environment: Mapping[str, str]) -> Config:
     """Read a Config out of environment variables; raise ValueError naming a bad one."""
     found: dict[str, Any] = {}
-    for field in fields(Config):
-        name = _NAMES.get(field.name, field.name.upper())
-        text = environment.get(name)
-        if text is None:
-            continue
-        kind = type(field.default)
-        if kind in (int, bool) and text and not text.strip().isdecimal():
-            raise ValueError(f"{name}={text!r} in the environment must be a whole number from 0 on")
-        found[field.name] = kind(int(text or 0)) if kind in (int, bool) else text
+    for name, field in _VARIABLES.items():
+        if (text := environment.get(name)) is not None:
+            found[field.name] = _value(name, type(field.default), text)
     if "device" in found:
         found["device"] = found["device"].upper()
     return Config(**found)
 
 
+def _value(name: str, kind: type[Any], text: str) -> Any:
+    """What `text` says of a setting of this kind."""
+    word = text.strip().lower()
+    if kind is bool:
+        if word in _SWITCHES:
+            return _SWITCHES[word]
+        wanted = "1, true, yes or on, or 0, false, no or off"
+    elif kind is int:
+        if not word or word.isdecimal():
+            return int(word or 0)
+        wanted = "a whole number from 0 on"
+    else:
+        return text
+    raise ValueError(f"{name}={text!r} in the environment must be {wanted}")
+
+
+def mistyped(environment: Mapping[str, str]) -> list[str]:
+    """Sentences about variables that are meant to be settings, and are none.
+
+    Such are names with a letter missing, doubled or swapped with the next one, with an underscore
+    too many, or with TINYML_ before them, whose value is one that the setting could have. Names of
+    less than five letters are too close to those of other programs, as SED is to SEED.
+    """
+    meant = {wrong: name for name in _VARIABLES for wrong in _typos(name)}
+    found = []
+    for wrong in sorted(meant.keys() & environment.keys() - _VARIABLES.keys()):
+        text, name = environment[wrong], meant[wrong]
+        try:
+            _value(name, type(_VARIABLES[name].default), text)
+        except ValueError:
+            continue
+        found.append(f"{wrong}={text!r} in the environment is no setting of tinyml; {name} is")
+    return found
+
+
+def _typos(name: str) -> Iterator[str]:
+    yield f"TINYML_{name}"
+    for i in range(1, len(name)) if len(name) > 4 else ():
+        before, after = name[:i], name[i:]
+        yield from (before[:-1] + after, before + before[-1] + after, f"{before}_{after}")
+        yield before[:-1] + after[0] + before[-1] + after[1:]
+    if len(name) > 4:
+        yield from (name[:-1], name + name[-1])
+
+
 current: Config = from_environment(os.environ)
+for _sentence in mistyped(os.environ):
+    warnings.warn(_sentence, stacklevel=3)  # at the line that imports tinyml
 
 
 @contextmanager
