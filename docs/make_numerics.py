@@ -5,13 +5,14 @@ python docs/make_numerics.py        # needs a C compiler, torch and mpmath; take
 float32 arguments are bit patterns: all of them at a stride, so every exponent and both signs are
 met, with as many again between -20 and 20, and some around 1. The truth is torch's in float64.
 Halves are all there are. For float64 a few hundred arguments are compared with mpmath, at 40
-digits.
+digits. What takes two is given any number with any other, numbers whose power is within the range
+with exponents half of which are whole, and all pairs of what is special.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,13 @@ class Function:
     """An op of Tensor, and the truth about it."""
 
     name: str
-    truth: Callable[[Any], Any]  # on a float64 tensor of torch
-    exact: Callable[[Any], Any]  # on an mpmath number
+    truth: Callable[..., Any]  # on float64 tensors of torch
+    exact: Callable[..., Any]  # on mpmath numbers
+    arity: int = 1
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, *others: Tensor) -> Tensor:
         name, _, argument = self.name.partition(" ")
-        made: Tensor = getattr(x, name)(*argument.split())
+        made: Tensor = getattr(x, name)(*others, *argument.split())
         return made
 
 
@@ -66,6 +68,11 @@ def _mish(x: torch.Tensor) -> torch.Tensor:
 
 def _gelu_none(x: torch.Tensor) -> torch.Tensor:
     return x * torch.special.erfc(-x * 0.5**0.5) / 2
+
+
+def _power(x: Any, y: Any) -> Any:
+    """mpmath's, where it is to be trusted; the special cases are tested on all devices."""
+    return mp.power(x, y) if x and mp.isfinite(x) and mp.isfinite(y) else mp.nan
 
 
 FUNCTIONS = [
@@ -106,7 +113,10 @@ FUNCTIONS = [
         _gelu_none,
         lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
     ),
+    Function("div", torch.div, lambda x, y: x / y, 2),
+    Function("pow", torch.pow, _power, 2),
 ]
+SPECIAL = [0.0, 1.0, 2.0, 3.0, 0.5, 0.3, 126.0, 149.0, 1e-40, 3e-8, 60000.0, 3e38, np.inf, np.nan]
 
 
 def arguments(dtype: str, stride: int) -> Array:
@@ -129,18 +139,35 @@ def arguments(dtype: str, stride: int) -> Array:
     return x
 
 
-def truth(one: Function, x: Array) -> Array:
-    """What is right, with more digits than x has: float64, or the objects of mpmath."""
-    if x.dtype == np.float64:
+def pairs(dtype: str, stride: int) -> tuple[Array, Array]:
+    """Numbers of all sizes and both signs, and others that go with them."""
+    x, rng = arguments(dtype, stride), np.random.default_rng(2)
+    with np.errstate(all="ignore"):
+        within = rng.uniform(1.1 * LEAST[dtype], -LEAST[dtype], x.size) / np.log2(abs(x), dtype="d")
+        within = np.where(rng.random(x.size) < 0.5, within, np.rint(within))
+        special = np.array([sign * v for v in SPECIAL for sign in (1, -1)]).astype(x.dtype)
+        ys = np.concatenate([rng.permutation(x), within.astype(x.dtype), np.tile(special, 28)])
+    xs = np.concatenate([x, x, np.repeat(special, 28)])
+    if dtype == "bfloat16":
+        xs, ys = ((v.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for v in (xs, ys))
+    return xs, ys
+
+
+def truth(one: Function, given: Sequence[Array]) -> Array:
+    """What is right, with more digits than those given have: float64, or the objects of mpmath."""
+    if given[0].dtype == np.float64:
         with mp.workdps(40):
-            return np.array([_exact(one, v) for v in x.tolist()], object)
-    made: Array = one.truth(torch.from_numpy(x.astype(np.float64))).numpy()
+            rows = zip(*(x.tolist() for x in given), strict=True)
+            return np.array([_exact(one, row) for row in rows], object)
+    with np.errstate(invalid="ignore"):  # NaN that signal
+        wide = [torch.from_numpy(x.astype(np.float64)) for x in given]
+    made: Array = one.truth(*wide).numpy()
     return made
 
 
-def _exact(one: Function, x: float) -> Any:
+def _exact(one: Function, given: Sequence[float]) -> Any:
     try:
-        value = one.exact(mp.mpf(x))
+        value = one.exact(*map(mp.mpf, given))
     except (ZeroDivisionError, ValueError, OverflowError):
         return mp.nan
     return mp.nan if isinstance(value, mp.mpc) else value
@@ -175,11 +202,14 @@ def _ulps_of(got: float, want: Any) -> float:
     return float(abs(mp.mpf(got) - want) / unit)
 
 
-def computed(functions: list[Function], x: Array, device: str, dtype: str) -> list[Array]:
-    """What tinyml makes of x on a device, all at once."""
-    given = Tensor(x, device=device)
-    given = given.cast("bfloat16") if dtype == "bfloat16" else given
-    results = [one(given) for one in functions]
+def computed(
+    functions: list[Function], given: Sequence[Array], device: str, dtype: str
+) -> list[Array]:
+    """What tinyml makes of these on a device, all at once."""
+    operands = [Tensor(x, device=device) for x in given]
+    if dtype == "bfloat16":
+        operands = [x.cast("bfloat16") for x in operands]
+    results = [one(*operands) for one in functions]
     if dtype == "bfloat16":
         results = [result.cast("float32") for result in results]
     results[0].realize(*results[1:])
@@ -188,15 +218,18 @@ def computed(functions: list[Function], x: Array, device: str, dtype: str) -> li
 
 def largest_errors(
     functions: list[Function], device: str, dtype: str, stride: int
-) -> dict[str, tuple[float, float]]:
-    """By name, the largest error in ulps, and the argument where it is made."""
+) -> dict[str, tuple[float, str]]:
+    """By name, the largest error in ulps, and the arguments where it is made."""
     x = arguments(dtype, stride)
-    x = x[x == x]
     found = {}
-    for one, got in zip(functions, computed(functions, x, device, dtype), strict=True):
-        errors = ulps(got, truth(one, x), dtype)
-        worst = int(np.argmax(errors))
-        found[one.name] = float(errors[worst]), float(x[worst])
+    for arity, given in ((1, (x[x == x],)), (2, pairs(dtype, 4 * stride))):
+        some = [one for one in functions if one.arity == arity]
+        for one, got in zip(
+            some, computed(some, given, device, dtype) if some else [], strict=True
+        ):
+            errors = ulps(got, truth(one, given), dtype)
+            worst = int(np.argmax(errors))
+            found[one.name] = float(errors[worst]), ", ".join(f"{x[worst]:.8g}" for x in given)
     return found
 
 
@@ -215,8 +248,7 @@ def table() -> str:
     found = [largest_errors(FUNCTIONS, device, dtype, n) for dtype, device, n in COLUMNS]
     for one in FUNCTIONS:
         cells = " | ".join(f"{column[one.name][0]:.2f}" for column in found)
-        where = found[1][one.name][1]
-        lines.append(f"| {one.name} | {cells} | {where:.8g} |")
+        lines.append(f"| {one.name} | {cells} | {found[1][one.name][1]} |")
     return "\n".join(lines)
 
 
@@ -236,7 +268,7 @@ def of_torch() -> str:
         if one.name in OF_TORCH:
             function, low = OF_TORCH[one.name]
             x = every[every >= low]
-            errors = ulps(function(torch.from_numpy(x)).numpy(), truth(one, x), "float32")
+            errors = ulps(function(torch.from_numpy(x)).numpy(), truth(one, [x]), "float32")
             found.append(f"{one.name} {np.max(errors):.2f} (x >= {low})")
     return f"torch {torch.__version__.partition('+')[0]}: {', '.join(found)}"
 

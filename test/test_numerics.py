@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "make_numerics.py"
 BOUNDS = {  # in ulps, just above what docs/numerics.md has met; all others: 2
     "sqrt": 0.501, "reciprocal": 0.501, "exp": 1.0, "log": 0.8, "sin": 1.1, "cos": 1.1, "tan": 1.3,
     "asin": 1.7, "acos": 2.1, "erf": 1.4, "sigmoid": 1.6, "softplus": 1.6, "silu": 1.9, "mish": 1.9,
-    "gelu": 1.9, "gelu none": 2.01,
+    "gelu": 1.9, "gelu none": 2.01, "div": 0.501, "pow": 0.8,
 }  # fmt: skip
 PLENTY = 1 << 16  # stride of bit patterns
 ODD = ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "expm1", "log1p"]
@@ -57,6 +57,7 @@ def test_errors_of_single_precision(device: str) -> None:
 def test_errors_of_other_precisions(device: str, dtype: str) -> None:
     most = 2 if dtype == "float64" else 0.51  # halves are computed wider and rounded once
     names = ("exp", "log1p", "cosh", "acos", "sigmoid", "silu", "mish", "gelu", "gelu none")
+    names = (*names, "div", "pow")
     some = [one for one in numerics.FUNCTIONS if one.name in names]
     found = numerics.largest_errors(some, device, dtype, 1)
     assert not {name: error for name, error in found.items() if error[0] > most}
@@ -92,6 +93,22 @@ def test_ends_of_the_range(device: str) -> None:
         about = x[:5] * np.float32(2 / np.pi**0.5 if name == "erf" else 1)
         np.testing.assert_array_max_ulp(got[:5], about, 1)
         assert np.isnan(got[7]), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_powers_and_quotients_of_what_is_special(device: str, dtype: str) -> None:
+    """Every pair, to the sign of zero: C's pow, and the division of IEEE 754."""
+    with np.errstate(over="ignore"):
+        some = np.array([sign * v for v in numerics.SPECIAL for sign in (1, -1)]).astype(dtype)
+    x, y = np.repeat(some, some.size), np.tile(some, some.size)
+    power, quotient = Tensor(x) ** Tensor(y), Tensor(x) / Tensor(y)
+    power.realize(quotient)
+    with np.errstate(all="ignore"):
+        wanted = np.power(x.astype("d"), y), x.astype("d") / y
+        for got, value in zip((power.numpy(), quotient.numpy()), wanted, strict=True):
+            right = value.astype(dtype)
+            np.testing.assert_allclose(got, right, 2e-3 if dtype == "float16" else 1e-6, 1e-45)
+            assert (np.signbit(got) == np.signbit(right))[right == right].all()
 
 
 def test_gates_far_from_zero(device: str) -> None:
