@@ -115,7 +115,8 @@ class TinyJit(Generic[_P, _R]):
         tensors: list[Tensor] = []
         with turn:
             if self._step is not None:
-                if not fits(self._arguments, (args, kwargs), tensors):
+                positional, named = self._arguments.parts
+                if not (fits(positional, args, tensors) and fits(named, kwargs, tensors)):
                     self._complain(flatten((args, kwargs), []), len(bound))
                 return self._replay(self._step, tensors)
             arguments = flatten((args, kwargs), tensors)
@@ -131,7 +132,7 @@ class TinyJit(Generic[_P, _R]):
                 f"{Tensor.training} now: use two TinyJits. {RESET}"
             )
         for tensor in tensors:
-            if type(tensor.lazy) is not Data:
+            if type(tensor._lazy) is not Data:  # `fits` has read views anew
                 Tensor.realize(*tensors)
                 break
         found: _R = rebuild(self._results, iter(step.replay(tensors)))

@@ -24,7 +24,7 @@ from tinyml.errors import JitError
 from tinyml.functional.random_ import generator
 from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.record import Launch
-from tinyml.launch import execute, native, watched
+from tinyml.launch import NativePlan, execute, native, watched
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.plan import NewBuffer
 from tinyml.realize import memory
@@ -190,27 +190,29 @@ class _Runner:
         """Run on this buffer from now on."""
         self._table[number] = buffer
         if self._plan is not None:
-            address = buffer.memory
-            if self._addresses[number] != address:
-                self._addresses[number] = address
-                for call, slot in self._places[number]:
-                    self._plan.rebind(call, slot, address)
+            self._point(self._plan, number, buffer.memory)
 
-    def release(self, numbers: Iterable[int]) -> None:
-        """Buffers that are not ours: hold them no longer. They are bound before the next run."""
-        for number in numbers:
-            self._table[number] = None
+    def _point(self, plan: NativePlan, number: int, address: Any) -> None:
+        self._addresses[number] = address
+        for call, slot in self._places[number]:
+            plan.rebind(call, slot, address)
 
-    def run(self) -> None:
-        """Issue all launches."""
-        if self._plan is not None and not watched():
-            self._plan.run()
+    def run(self, given: Sequence[tuple[int, Buffer]]) -> None:
+        """Issue all launches, on these buffers in place of those of the table."""
+        plan, addresses = self._plan, self._addresses
+        if plan is not None and not watched():
+            for number, buffer in given:
+                address = buffer.memory
+                if addresses[number] != address:
+                    self._point(plan, number, address)
+            plan.run()
             return
-        table = self._table
         turn.hold()
+        table = [*self._table]
+        for number, buffer in given:
+            table[number] = buffer
         for launch in self._launches:
-            buffers = [b for n in launch.buffers if (b := table[n]) is not None]
-            execute(launch.call, buffers)
+            execute(launch.call, [b for n in launch.buffers if (b := table[n]) is not None])
 
 
 # ---- the step ----
@@ -226,16 +228,20 @@ class Step:
         self.parts, self.table, self._held = parts, table, tuple(held)
         self._runner = _Runner(parts.launches, table)
         numbered = [(n, i) for i, n in enumerate(parts.arguments) if n is not None]
-        self._first = dict(reversed(numbered))  # the first argument that has a buffer
-        self._pattern = [None if n is None else self._first[n] for n in parts.arguments]
+        self._first = dict(reversed(numbered))  # of each buffer, the first argument that has it
+        self._repeated = [(self._first[n], i) for n, i in numbered if self._first[n] != i]
         written = {n for launch in parts.launches for n in launch.writes}
         self._written_arguments = [i for n, i in self._first.items() if n in written]
         self._written_states = [s for s in parts.states if s.written]
         followed = any(isinstance(r, Fresh) and r.followers for r in parts.results)
-        self._assigns = bool(self._written_arguments or self._written_states or followed)
-        self._fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
-        self._machines = {n: open_device(r.device).machine for n, r in self._fresh.items()}
-        self._runner.release((*self._first, *self._fresh))
+        self._writes = bool(self._written_arguments or self._written_states)
+        self._assigns = self._writes or followed
+        fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
+        self._fresh = [
+            (r, parts.buffers[n].size, open_device(r.device).machine) for n, r in fresh.items()
+        ]
+        for number in (*self._first, *fresh):
+            table[number] = None  # not ours to hold: each run is given another one
         self._bell, self._moment = Bell(), Moment()
         self._states_known()
 
@@ -247,30 +253,33 @@ class Step:
 
     def replay(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run all launches on these (realized) arguments."""
-        buffers: list[Buffer] = [memory[t.lazy] for t in inputs]  # type: ignore[index]
-        self._check_arguments(inputs, buffers)
+        buffers: list[Buffer] = [memory[t._lazy] for t in inputs]  # type: ignore[index]
+        if self.parts.own_arguments or self._repeated or self._writes:
+            self._check_arguments(inputs, buffers)
         if self._bell.rung or self._deaf:
             holders = [ref() for ref in self._references]
             if [None if t is None else t.lazy for t in holders] != self._nodes:
                 self._find_states()
-        self._keep_values(inputs, buffers)
-        runner, parts = self._runner, self.parts
-        for number, buffer in zip(parts.arguments, buffers, strict=True):
-            if number is not None:
-                runner.bind(number, buffer)
-        for counter in parts.counters:
+        if self._writes:
+            self._keep_values(inputs, buffers)
+        self._bell.rung = False
+        for counter in self.parts.counters:
             values = generator.leaf_values(generator.advance())
             if counter is not None:
                 counter.write(values)
-        made = {number: self._allocate(number) for number in self._fresh}
+        given: list[tuple[int, Buffer]] = []  # comprehensions take longer for a few
+        for number, i in self._first.items():
+            given.append((number, buffers[i]))
+        for fresh, size, machine in self._fresh:
+            given.append((fresh.number, Buffer(machine, size, fresh.dtype)))
         try:
-            runner.run()
+            self._runner.run(given)
         finally:  # of what was written before a fault, too
             if self._assigns:
                 self._moment.now()
                 for i in self._written_arguments:
                     inputs[i]._assigned = self._moment.clock
-        return self._results(inputs, made)
+        return self._results(inputs, dict(given))
 
     # -- arguments --
 
@@ -282,29 +291,28 @@ class Step:
                     "and is another tensor now, whose .grad a replay would not set. Return "
                     f"loss.gradient(x) instead of calling backward(). {RESET}"
                 )
-        pattern = self._pattern
-        ids = list(map(id, buffers))
-        for i, first in enumerate(pattern):
-            if first is not None and first != i and ids[first] != ids[i]:
+        for first, i in self._repeated:
+            if buffers[first] is not buffers[i]:
                 raise JitError(
                     f"tensor arguments {first} and {i} were one tensor when the function was "
                     f"captured, and are two now. {RESET}"
                 )
-        if not (self._written_arguments or self._written_states) or not ids:
-            return
+        if self._writes:
+            self._check_written(inputs, {i: id(buffers[i]) for i in self._first.values()})
+
+    def _check_written(self, inputs: list[Tensor], ids: dict[int, int]) -> None:
+        """JitError if what is written is, or has become, what another one reads."""
         for i in self._written_arguments:
             if inputs[i].follows:
                 raise JitError(
                     f"the function assigns to tensor argument {i}, and it is a view of another "
                     f"tensor now: a replay would not write to that. Pass the tensor itself. {RESET}"
                 )
-        for i in self._written_arguments:
-            for j, other in enumerate(ids):
-                if other == ids[i] and pattern[j] != pattern[i] and pattern[j] is not None:
+            for j, other in ids.items():
+                if other == ids[i] and i != j:
                     self._shared(f"tensor arguments {i} and {j}")
-        states = self._written_ids
-        for i, own in enumerate(ids):
-            if own in states and pattern[i] is not None:
+        for i, own in ids.items():
+            if own in self._written_ids:
                 self._shared(f"tensor argument {i} and a tensor that the function assigns to")
 
     @staticmethod
@@ -371,7 +379,6 @@ class Step:
             realizing.keep_values(written, writers)
         elif self._written_ids and (self._bell.rung or self._somebody_reads()):
             realizing.keep_values(self._written_ids, self._writers)
-        self._bell.rung = False
 
     def _somebody_reads(self) -> bool:
         for holder in realizing.pending():
@@ -384,17 +391,15 @@ class Step:
 
     # -- results --
 
-    def _allocate(self, number: int) -> Buffer:
-        new = self.parts.buffers[number]
-        buffer = Buffer(self._machines[number], new.size, new.dtype)
-        self._runner.bind(number, buffer)
-        return buffer
-
-    def _results(self, inputs: list[Tensor], made: dict[int, Buffer]) -> list[Tensor]:
+    def _results(self, inputs: list[Tensor], given: dict[int, Buffer]) -> list[Tensor]:
         leaves: dict[int, lazy.Data] = {}
+        for fresh, _, _ in self._fresh:
+            leaves[fresh.number] = _leaf(fresh, given[fresh.number])
         results = []
         for result in self.parts.results:
             match result:
+                case Fresh(number=number):
+                    results.append(Tensor._of(leaves[number]))
                 case Given(argument=i):
                     results.append(inputs[i])
                 case Held(tensor=tensor):
@@ -406,24 +411,18 @@ class Step:
                     results.append(read(inputs[root] if isinstance(root, int) else root, moves))
                 case Constant(values=values, dtype=dtype, device=device):
                     results.append(Tensor._of(realizing.upload(values, dtype, device)))
-                case Fresh():
-                    results.append(self._fresh_result(result, leaves, made))
-        self._runner.release(self._first)
         return results
 
-    def _fresh_result(
-        self, fresh: Fresh, leaves: dict[int, lazy.Data], made: dict[int, Buffer]
-    ) -> Tensor:
-        leaf = leaves.get(fresh.number)
-        if leaf is None:
-            leaf = leaves[fresh.number] = lazy.data(fresh.shape, fresh.dtype, fresh.device)
-            memory[leaf] = made[fresh.number]
-            self._runner.release((fresh.number,))
-            for reference in fresh.followers:
-                if (follower := reference()) is not None:
-                    follower.lazy = leaf
-                    follower._assigned = mode.assignments
-        return Tensor._of(leaf)
+
+def _leaf(fresh: Fresh, buffer: Buffer) -> lazy.Data:
+    """A leaf that shows what was computed, which those who held it before hold now."""
+    leaf = lazy.data(fresh.shape, fresh.dtype, fresh.device)
+    memory[leaf] = buffer
+    for reference in fresh.followers:
+        if (follower := reference()) is not None:
+            follower.lazy = leaf
+            follower._assigned = mode.assignments
+    return leaf
 
 
 RESET = "After .reset() the function is captured anew"

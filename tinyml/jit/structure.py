@@ -10,14 +10,15 @@ Two calls may share one capture if their structures are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tinyml.dtype import DType
-from tinyml.lazy import Shape
+from tinyml.lazy import LazyBuffer, Shape
 from tinyml.tensor import Tensor
 
 # Named tuples, because they are made and compared in every replay.
@@ -101,8 +102,7 @@ def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
         if not isinstance(value, Tensor):
             return False
         tensors.append(value)
-        node = value.lazy
-        return bool(structure == (node.shape, node.dtype, node.device))
+        return bool(structure == _looks(value.lazy))
     own, parts = structure
     if kind is ValuePart:
         if own is np.ndarray:
@@ -111,15 +111,25 @@ def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
     if kind is DictPart:
         if not isinstance(value, dict) or len(value) != len(own):
             return False
-        value = [value[key] for key in own if key in value]
+        value = [value[key] for key in own if key in value] if own else ()
     elif type(value) is not own:
         return False
     if len(value) != len(parts):
         return False
+    if not parts:
+        return True
+    if set(map(type, value)) == _ONLY_TENSORS:  # no step of Python for each
+        tensors += value
+        return bool(tuple(map(_looks, map(_node, value))) == parts)
     for part, one in zip(parts, value, strict=True):  # noqa: SIM110  all() takes twice as long
         if not fits(part, one, tensors):
             return False
     return True
+
+
+_ONLY_TENSORS = {Tensor}
+_node: Callable[[Tensor], LazyBuffer] = attrgetter("lazy")
+_looks: Callable[[LazyBuffer], tuple[Any, ...]] = attrgetter("shape", "dtype", "device")
 
 
 def rebuild(structure: Any, tensors: Iterator[Tensor]) -> Any:

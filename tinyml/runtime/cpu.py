@@ -150,22 +150,20 @@ class CpuPlan:
         self._fault = (ctypes.c_long * 2)()
         self._run_plan = threads.run_plan
 
-    def run(self) -> None:
+    def run(self, pointers: Any = None) -> None:
         """Run all launches in order and return when the last is done.
 
         A fault is raised after the launch that found it; later ones are not run.
         """
-        self._run_with(self._pointers)
-
-    def run_on(self, memories: Sequence[int]) -> None:
-        """Run once on other memories: those of the first launch, then those of the second, ..."""
-        self._run_with(self._array(*memories))
-
-    def _run_with(self, pointers: Any) -> None:
         threads, fault = thread_count(), self._fault
+        pointers = pointers or self._pointers
         failed = self._run_plan(self._launches, self._count, pointers, threads, fault)
         if failed:
             raise_noted(fault, self._keep[failed - 1].program.faults)
+
+    def run_on(self, memories: Sequence[int]) -> None:
+        """Run once on other memories: those of the first launch, then those of the second, ..."""
+        self.run(self._array(*memories))
 
     def rebind(self, call: int, slot: int, address: int) -> None:
         self._pointers[self._first[call] + slot] = address
@@ -178,6 +176,7 @@ class CpuMachine:
         self.name = "CPU"
         self.dlpack_device = (1, 0)
         self._memory = HostMemory(self.name, memory_limit)
+        self.allocate, self.free = self._memory.allocate, self._memory.free
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         self._cache = cache
         self.compiler = _compiler(config.current.compiler, cache)
@@ -191,12 +190,6 @@ class CpuMachine:
     def adopt(self, address: int, nbytes: int) -> int:
         """Memory of somebody else, as it lies."""
         return address
-
-    def allocate(self, nbytes: int) -> int:
-        return self._memory.allocate(nbytes)
-
-    def free(self, memory: int, nbytes: int) -> None:
-        self._memory.free(memory, nbytes)
 
     def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
         ctypes.memmove(memory, data.ctypes.data, data.nbytes)
