@@ -16,7 +16,7 @@ FLOORS: list[set[str]] = [
     {"dtype", "faults", "ops", "trace", "config", "cache", "ceilings", "turn", "setting", "shape"},
     {"graph", "roster"},
     {"index", "lazy", "program"},
-    {"interpret", "notation", "windows"},
+    {"interpret", "merge", "notation", "windows"},
     {"kernel", "known"},
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},

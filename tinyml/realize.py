@@ -27,6 +27,7 @@ from tinyml.faults import Fault, fault_of
 from tinyml.graph import numbered, toposort
 from tinyml.launch import Routine, execute
 from tinyml.lazy import Data, LazyBuffer
+from tinyml.merge import merged
 from tinyml.plan import Plan, ReferenceCall, last_versions
 from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
@@ -267,7 +268,8 @@ def _planned(
 
 def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
     """NUMPY: the whole graph by the interpreter; what the other devices must agree with."""
-    last, results = last_versions(unreal), []
+    unreal, results = merged(unreal), list[Data]()
+    last = last_versions(unreal)
     if last:
         turn.hold()
     for node in unreal:

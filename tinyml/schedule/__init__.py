@@ -1,6 +1,6 @@
 """Schedule: cut the lazy graph into kernels, in an order that respects reads and writes.
 
-merge    equal nodes become one
+simplify ops that change nothing are left out, where equal nodes become one (tinyml/merge.py)
 associate sums of products of products are made of those that are there
 split    large reductions to few results are done in two steps
 remake   large products that kernels make again, rather than store and read them

@@ -9,14 +9,15 @@ from tinyml import lazy
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
+from tinyml.merge import merged
 from tinyml.ops import Movement
 from tinyml.schedule.associate import associated
 from tinyml.schedule.build import build
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrowed
-from tinyml.schedule.merge import merged
 from tinyml.schedule.remake import remade
+from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
 from tinyml.schedule.units import find_units
 
@@ -69,7 +70,7 @@ class Schedule:
 def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
     """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
     with lazy.known:
-        return _scheduled(merged(wanted))
+        return _scheduled(merged(wanted, simpler))
 
 
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:

@@ -1,0 +1,96 @@
+"""Simplify: an op that leaves its operand as it is is no op.
+
+Only where that is exact, for every number and the sign of zero: x + 0.0 is not, as it turns -0.0
+into 0.0, but x - 0.0 is, which is recorded as x + -0.0. Codegen knows the same of expressions; here
+it lets what reads them see a factor, a mask or a value in memory that lies behind such ops.
+"""
+
+from __future__ import annotations
+
+from tinyml import lazy
+from tinyml.dtype import DType, to_text
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement, Op
+
+# the second operand that leaves the first as it is; of the COMMUTING also the other way round
+NEUTRAL: dict[Op, float] = {
+    Op.ADD: -0.0, Op.MUL: 1, Op.DIV: 1, Op.IDIV: 1, Op.POW: 1,
+    Op.AND: -1, Op.OR: 0, Op.XOR: 0, Op.SHL: 0, Op.SHR: 0,
+}  # fmt: skip
+COMMUTING = frozenset({Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR})
+UNDONE = frozenset({Op.NEG, Op.NOT})  # by themselves
+
+
+def simpler(node: LazyBuffer) -> LazyBuffer | None:
+    """Which node below has the same values already; None if nothing says that one does."""
+    if type(node) is lazy.Move:
+        return _moved_back(node)
+    if type(node) is not lazy.Map:
+        return None
+    op, first = node.op, node.sources[0]
+    if op is Op.WHERE:
+        return _chosen(*node.sources)
+    if len(node.sources) == 1:
+        back = type(first) is lazy.Map and first.op is op and _undone(op, node, first)
+        return first.sources[0] if back else None
+    if op not in NEUTRAL:
+        return None
+    nothing = to_text(NEUTRAL[op], node.dtype)
+    if _number(node.sources[1]) == nothing:
+        return first
+    return node.sources[1] if op in COMMUTING and _number(first) == nothing else None
+
+
+def _undone(op: Op, node: LazyBuffer, first: LazyBuffer) -> bool:
+    """Whether `op` undoes the same one below it."""
+    if op in UNDONE:
+        return True
+    narrow, wide = node.dtype, first.dtype
+    back = first.sources[0].dtype is narrow
+    return back and (op is Op.BITCAST or (op is Op.CAST and _holds(wide, narrow)))
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether one dtype has every number of another of its kind."""
+    return wide.kind == narrow.kind and wide.itemsize > narrow.itemsize
+
+
+def _chosen(condition: LazyBuffer, one: LazyBuffer, other: LazyBuffer) -> LazyBuffer | None:
+    """What a choice is for which there is none, unless what it drops would find fault."""
+    known = _number(condition)
+    if one is other:
+        kept, dropped = one, condition
+    elif known is not None:
+        kept, dropped = (one, other) if known == str(True) else (other, one)
+    else:
+        return None
+    faults = any(type(below) is lazy.Require for below in toposort([dropped]))
+    return None if faults else kept
+
+
+def _number(node: LazyBuffer) -> str | None:
+    """The text of the number that `node` is everywhere, if it is a constant or minus one."""
+    negative = False
+    while (minus := type(node) is lazy.Map and node.op is Op.NEG) or _repeats(node):
+        negative ^= minus
+        node = node.sources[0]
+    if type(node) is not lazy.Const:
+        return None
+    return to_text(-node.value, node.dtype) if negative else str(node.arg)
+
+
+def _repeats(node: LazyBuffer) -> bool:
+    return type(node) is lazy.Move and node.movement in (Movement.EXPAND, Movement.RESHAPE)
+
+
+def _moved_back(node: lazy.Move) -> LazyBuffer | None:
+    first = node.sources[0]
+    if type(first) is not lazy.Move or first.movement is not node.movement:
+        return None
+    now, before = node.arg[1], first.arg[1]
+    if node.movement is Movement.PERMUTE:
+        back = tuple(before[axis] for axis in now) == tuple(range(len(now)))
+    else:
+        back = node.movement is Movement.FLIP and now == before
+    return first.sources[0] if back else None
