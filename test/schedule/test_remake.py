@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,8 +101,33 @@ def test_halves_and_heads_that_share_keys(dtype: DType, target: Target) -> None:
     given = [memory(1, h, n, 2, dtype=dtype) for h, n in ((2, QUERIES), (1, KEYS), (1, KEYS))]
     kernels = training(grouped, *given)
     assert largest(kernels) < QUERIES * KEYS
+    chosen = [{opt.kind for opt in choose(lower(k), target)[0]} for k in kernels]
+    assert sum(OptKind.FRAGMENT in kinds for kinds in chosen) == (3 if target is CARD else 0)
     for k in kernels:
         stages.assert_right(k, 2e-2, target)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("attend", [plain, causal, window])
+def test_tensor_cores_take_all_products_of_halves(attend: Attention, dtype: DType) -> None:
+    """Three kernels: the result with what rows need, the queries' gradient, that of both others."""
+    given = [memory(2, n, 12, dtype=dtype) for n in (QUERIES, KEYS, KEYS)]
+    kernels = training(attend, *given)
+    assert [len(k.outputs) for k in kernels] == [4, 1, 2]
+    assert largest(kernels) < 2 * QUERIES * KEYS
+    for k in kernels:
+        opts, _ = choose(lower(k), CARD)
+        assert OptKind.FRAGMENT in {opt.kind for opt in opts}
+        stages.assert_right(k, 2e-2, CARD)
+
+
+@pytest.mark.parametrize("order", ThreadOrder)
+def test_warps_of_a_card_in_any_order(order: ThreadOrder) -> None:
+    card = replace(CARD, cores=1)  # several warps to a block
+    for k in training(causal, *(memory(1, n, 20, dtype=bfloat16) for n in (70, 20, 20))):
+        program = compile(k, card, verify=True)
+        assert "add_product" in program.source
+        stages.assert_made(k, on_emu(program, order), 2e-2)
 
 
 def test_a_card_trains_without_scores() -> None:
@@ -132,10 +158,12 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
         stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order), 1e-4)
 
 
-def test_registers_of_a_card_suffice(tmp_path: Path) -> None:
-    given = [memory(8, 4096, 128) for _ in range(3)]
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_registers_of_a_card_suffice(dtype: DType, tmp_path: Path) -> None:
+    given = [memory(8, 4096, 128, dtype=dtype) for _ in range(3)]
     for k in training(causal, *given):
         program = compile(k, CARD)
+        assert ("add_product" in program.source) == dtype.is_half
         resources, _ = compiled(program, "sm_90a", tmp_path)
         assert program.shared <= CARD.cache
         assert not resources.spills

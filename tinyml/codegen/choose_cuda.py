@@ -7,7 +7,7 @@ from math import prod
 from tinyml.codegen.choose_cuda_online import run_along
 from tinyml.codegen.choose_cuda_products import multiply
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
-from tinyml.codegen.fragments import sides_of, sides_within
+from tinyml.codegen.fragments import is_plain, sides_of, sides_within
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.opts import OptKind
 from tinyml.index import Axis
@@ -42,7 +42,7 @@ class CudaChooser(Chooser):
             self.apply(OptKind.LANES, axis, lanes)
 
     def rows(self, number: int) -> None:
-        if run_along(self, number):
+        if multiply(self, number) or run_along(self, number):
             return
         one = self.one(number)
         folded = {f.axes[-1] for f in one.folds}
@@ -81,7 +81,8 @@ class CudaChooser(Chooser):
         if len(one.folds) > 1 and run_along(self, number):
             return True
         sides = sides_of(one)
-        if sides is not None and sides_within(one, sides):  # each thread has a row of both products
+        if sides is not None and is_plain(one, sides) and sides_within(one, sides):
+            # each thread has a row of both products
             self.apply(OptKind.UNROLL, sides.columns, sides.columns.size)
             self._thread_per_row(number)
             return True

@@ -311,7 +311,8 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     every = prod(a.size for a in chooser.one(number).rows if a is not columns)
     most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
     warps = next(n for n in (8, 4, 2, 1) if n <= max(1, most))
-    most = min(2 * axis.size // EDGE, 2 * WIDEST // columns.size)  # sums of both fill registers
+    across = columns.size * (1 + len(sides.beside))
+    most = min(2 * axis.size // EDGE, 2 * WIDEST // across)  # sums of all fill registers
     steps = next(n for n in (4, 2, 1) if n <= max(1, most))
     folded = [(s.longest, EDGE) for s in inner]
     whole = [(rows, EDGE * warps), (columns, EDGE), (axis, EDGE * steps), *folded]

@@ -35,12 +35,12 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Part, Stored, substitute
 from tinyml.codegen.keep import divided_last
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import Bundle, Fragment, Product
-from tinyml.codegen.nest import Kind, LoopNest, Nest, rewritten
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk, rewritten
 from tinyml.codegen.panels import matrix
 from tinyml.codegen.tiles import reading
 from tinyml.dtype import float32
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, linear
+from tinyml.index import Axis, Linear, both, inside, linear
 from tinyml.ops import Op
 
 EDGE = 16  # rows and columns of the sums of a warp
@@ -58,6 +58,7 @@ class Sides:
     columns: Axis
     a: Expr
     b: Expr
+    beside: tuple[Sides, ...] = ()  # others that walk the same
 
     @property
     def longest(self) -> Axis:
@@ -72,49 +73,76 @@ class Sides:
 
 
 def sides_of(one: Nest) -> Sides | None:
-    """The fold that no other fold reads as a product of matrices. Columns lie side by side."""
+    """The folds that no other fold reads as products of matrices. Columns lie side by side.
+
+    If the first factor is not made of folds: then rows are its own, wherever they lie.
+    They may be those of a walk of their own, beside what is stored once for each row.
+    """
     read = {e for fold in one.folds for e in toposort([fold.body]) if isinstance(e, Fold)}
     outer = [fold for fold in one.folds if fold not in read and _factors(fold)]
-    if len(outer) != 1 or len(one.walks) != 1 or one.walks[0].axes:
+    walked = [a for walk in one.walks for a in walk.axes]
+    found = [s for fold in outer if (s := _sides(one, fold, walked)) is not None]
+    if not found or not (len(walked) == 1 or (len(one.walks) == 1 and not walked)):
         return None
-    (fold,), position = outer, one.walks[0].stores[0].position
+    first, *others = found
+    alike = all(_walked(sides) == _walked(first) for sides in others)
+    if not alike or (walked and walked != [first.columns]):
+        return None
+    return replace(first, beside=tuple(others))
+
+
+def _walked(sides: Sides) -> tuple[object, ...]:
+    return sides.rows, sides.columns, sides.fold.axes, sides.a.dtype, sides.b.dtype
+
+
+def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
+    """A fold of products as one of matrices, if each factor has rows of its own."""
     left, right = _factors(fold)
+    stores = [s for walk in one.walks for s in walk.stores if fold in toposort([s.value])]
+    position = stores[0].position
 
     def own(factor: Expr, other: Expr) -> Axis | None:
         """The row axis that one factor alone walks, with the smallest stride."""
-        axes = [a for a in one.rows if a in factor.free and a not in other.free]
+        axes = [a for a in (*one.rows, *walked) if a in factor.free and a not in other.free]
         strides = [(position.stride(a) or 1 << 60, a.name, a) for a in axes]
         return min(strides)[2] if strides else None
 
     columns, rows = own(right, left), own(left, right)
     if columns is None or rows is None:
         return None
-    if (position.stride(rows) or 1 << 60) < (position.stride(columns) or 1 << 60):
+    across = (position.stride(rows) or 1 << 60) < (position.stride(columns) or 1 << 60)
+    if right.has_fold or (across and not left.has_fold):
         rows, columns, left, right = columns, rows, right, left
     return Sides(fold, rows, columns, _exactly(left), _exactly(right))
 
 
-def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
-    """The products of matrices that the first factor is made of, if it is made of such.
+def is_plain(one: Nest, found: Sides) -> bool:
+    """Whether there is one product, and nothing is stored beside it."""
+    return found.columns in one.rows and not found.beside
 
-    They have its rows, and their columns are what `found` sums over. Other folds have its rows
-    and fold these columns. None if there is anything else.
+
+def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
+    """The products of matrices that first factors are made of, if they are made of such.
+
+    They have the same rows, and their columns are what `found` sums over. Other folds have its
+    rows and fold these columns. None if there is anything else.
     """
-    inner = []
+    inner, axes = [], found.fold.axes
+    last = found, *found.beside
     for fold in one.folds:
-        if fold is found.fold:
+        if fold in [sides.fold for sides in last]:
             continue
-        factors, axes = _factors(fold), found.fold.axes
-        sides = [f for f in factors if found.rows in f.free and axes[0] not in f.free]
+        factors = _factors(fold)
+        own = [f for f in factors if found.rows in f.free and axes[0] not in f.free]
         others = [f for f in factors if found.rows not in f.free and axes[0] in f.free]
-        if found.columns in fold.free or found.b.has_fold or len(axes) > 1:
+        if found.columns in fold.free or any(s.b.has_fold for s in last) or len(axes) > 1:
             return None
-        if sides and others:
-            a, b = _exactly(sides[0]), _exactly(others[0])
+        if own and others:
+            a, b = _exactly(own[0]), _exactly(others[0])
             inner.append(Sides(fold, found.rows, axes[0], a, b))
         elif fold.axes != axes:
             return None
-    return inner if inner or len(one.folds) == 1 else None
+    return inner if inner or (is_plain(one, found) and len(one.folds) == 1) else None
 
 
 def _factors(fold: Fold) -> tuple[Expr, ...]:
@@ -191,11 +219,14 @@ class _Fragments:
         found = sides_of(one)
         assert found is not None
         while fold := next((f for f in one.folds if self._walks_columns(f)), None):
-            apart = self.axis.name not in nest.along and fold in toposort([found.fold])
+            last = toposort([s.fold for s in (found, *found.beside)])
+            apart = self.axis.name not in nest.along and fold in last
             one = reading(one, fold, self._by_lanes(fold, apart))
             found = sides_of(one)
             assert found is not None
-        one = reading(one, found.fold, self._share(found, self.axis, "f"))
+        for sides in (found, *found.beside):
+            one = reading(one, sides.fold, self._share(sides, self.axis, "f"))
+        one = _in_rows_alone(one, columns)
         row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
         index = {rows: linear(self.outer[0]) * self.shape[0] + row}
         index[columns] = _column(self.outer[1], across)
@@ -249,6 +280,19 @@ class _Fragments:
         row, column = linear(found.rows) % EDGE, linear(found.columns) % along
         share: Expr = Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
         return share
+
+
+def _in_rows_alone(one: Nest, columns: Axis) -> Nest:
+    """The nest with columns among its rows: what is stored once is stored with the first."""
+    if columns in one.rows:
+        return one
+    first = inside(linear(columns), 0, 0)
+    stores = [
+        store if walk.axes else replace(store, valid=both(store.valid, [first]) or ())
+        for walk in one.walks
+        for store in walk.stores
+    ]
+    return replace(one, rows=(*one.rows, columns), walks=(Walk((), tuple(stores)),))
 
 
 def _column(whole: Axis, across: tuple[Axis, Axis, Axis]) -> Linear:
