@@ -88,7 +88,7 @@ def _larger(pairs: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
 
 _start = st.one_of(st.sampled_from(AXES).map(_axis), st.integers(-20, 20).map(_number))
 PAIRS = st.recursive(_start, _larger, max_leaves=10)
-quick = settings(max_examples=120, deadline=None, derandomize=True)
+quick = settings(max_examples=120)
 
 
 @quick

@@ -214,7 +214,7 @@ def test_where_iota_const_and_the_rest() -> None:
 LETTERS = "abcd"
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
     st.data(),

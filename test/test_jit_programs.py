@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, note, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from programs import NUMBERS, OPS, Run, State, Step
 
@@ -124,12 +124,7 @@ def check_pickled(device: str, program: list[Step], trained: bool) -> list[str]:
     return told
 
 
-def _quick(examples: int) -> settings:
-    phases = [Phase.generate, Phase.shrink]
-    return settings(max_examples=examples, deadline=None, derandomize=True, phases=phases)
-
-
-@_quick(16)
+@settings(max_examples=16)
 @given(program=programs, trained=st.booleans(), before=_few, between=_few)
 def test_replays_of_random_programs(
     program: list[Step], trained: bool, before: list[Step], between: list[Step]
@@ -137,13 +132,13 @@ def test_replays_of_random_programs(
     note("\n".join(check("NUMPY", program, trained, before, between)))
 
 
-@_quick(8)
+@settings(max_examples=8)
 @given(program=programs, trained=st.booleans())
 def test_pickled_steps_of_random_programs(program: list[Step], trained: bool) -> None:
     note("\n".join(check_pickled("NUMPY", program, trained)))
 
 
-@_quick(4)
+@settings(max_examples=4)
 @given(program=programs, trained=st.booleans(), between=_few)
 def test_compiled_replays_of_random_programs(
     program: list[Step], trained: bool, between: list[Step]

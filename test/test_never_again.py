@@ -138,7 +138,7 @@ MOVES: dict[str, Callable[[Any, Any, int], Any]] = {
 }  # fmt: skip
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from(sorted(MOVES)), st.integers(0, 2)), max_size=7),

@@ -227,7 +227,7 @@ def _looked_in(atom: Atom) -> tuple[Looked, ...]:
     match atom:
         case Looked():
             return (atom,)
-        case Quotient(inner=inner) | Remainder(inner=inner):
+        case Quotient(inner=inner) | Remainder(inner=inner) | Within(inner=inner):
             return inner.looked
     return ()
 

@@ -64,7 +64,7 @@ def values_of(root: Expr) -> npt.NDArray[np.int64]:
     return done[root].astype(np.int64)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.recursive(numbers, _grown, max_leaves=8))
 def test_values_lie_within_their_bounds(e: Expr) -> None:
     low, high = bounds(e)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import stages
 from graphs import leaf
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tinyml import kernel, lazy
@@ -134,12 +134,7 @@ def test_each_opt_alone(name: str) -> None:
     assert {OptKind.GRID, OptKind.LANES, OptKind.UNROLL, OptKind.SPLIT} <= applied
 
 
-@settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=100)
 @given(st.data())
 def test_opts_together(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(KERNELS)))

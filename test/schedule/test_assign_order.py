@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import Phase, given, note, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tinyml import Tensor
@@ -86,7 +86,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize("device", ["NUMPY", "CPU"])
-@settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_random_programs(device: str, data: st.DataObject) -> None:
     if not Device.available(device):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import Phase, given, note, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tinyml import Tensor
@@ -18,9 +18,7 @@ from tinyml.errors import ShapeError
 
 Array = npt.NDArray[Any]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-quick = settings(
-    max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink]
-)
+quick = settings(max_examples=40)
 
 
 class Twins:

@@ -158,7 +158,10 @@ class Change:
         return Nest(
             self.axes(one.rows),
             tuple(
-                Walk(self.axes(walk.axes), tuple(self.store(s) for s in walk.stores))
+                Walk(
+                    self.axes(walk.axes),
+                    tuple(self.store(s, {*one.rows, *walk.axes}) for s in walk.stores),
+                )
                 for walk in one.walks
             ),
             tuple(
@@ -176,10 +179,11 @@ class Change:
     def _after(self, axis: Axis) -> Axis:
         return self.listed[axis][0] if axis in self.listed else axis
 
-    def store(self, store: Store) -> Store:
+    def store(self, store: Store, walked: set[Axis]) -> Store:
+        """The store, once where it was: surplus steps may repeat a value, but add nothing."""
         valid = store.valid
         if self.guards:
-            free = store.position.free | store.value.free
+            free = walked if store.op else store.position.free | store.value.free
             guarded = both(valid, self._of(free))
             assert guarded is not None
             valid = guarded

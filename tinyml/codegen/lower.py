@@ -162,8 +162,8 @@ class _Lowering:
             if source.shape[n] > 1:
                 axes.append(self._axis(self.folded, "r", source.shape[n], taken | {*axes}))
                 inner[n] = linear(axes[-1])
-        walked = {a for n, i in enumerate(index) if n not in node.axes for a in i.free}
-        kept = tuple(v for v in valid if not v.free.isdisjoint(walked))  # the rest guards no load
+        outside = tuple(i for n, i in enumerate(index) if n not in node.axes)
+        _, _, kept = _relevant(source, outside, valid)  # the rest guards no load
         body = yield source, tuple(inner), kept
         if node.dtype.is_half:  # halves are summed in float32, and rounded once
             body = alu(Op.CAST, float32, body)
@@ -203,13 +203,13 @@ class _Lowering:
 
 
 def _relevant(node: LazyBuffer, index: Index, valid: Valid) -> Request:
-    """Without conditions on axes that the index does not have: they cannot keep it in bounds.
+    """Without conditions on what the index is not made of: they cannot keep it in bounds.
 
     So a reduction inside a padded region does not come to depend on where in it one is.
     """
     if valid:
-        free = {a for i in index for a in i.free}
-        valid = tuple(v for v in valid if not free.isdisjoint(v.free))
+        atoms = {atom for i in index for atom in (*i.free, *i.looked)}
+        valid = tuple(v for v in valid if not atoms.isdisjoint((*v.free, *v.index.looked)))
     return node, index, valid
 
 
