@@ -8,7 +8,6 @@ each call makes its results anew, after those of the call before were dropped.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 from collections.abc import Callable
 from functools import partial
@@ -101,8 +100,8 @@ class TinygradPeer:
 
     @property
     def version(self) -> str:
-        device = self._tinygrad.Device.DEFAULT
-        return f"{importlib.metadata.version('tinygrad')} {device}, TinyJit"
+        metadata: Any = importlib.import_module("importlib.metadata")  # slow: benchmarks/startup.py
+        return f"{metadata.version('tinygrad')} {self._tinygrad.Device.DEFAULT}, TinyJit"
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         inputs = [_narrowed(self._tinygrad.Tensor(array), work).realize() for array in arrays]

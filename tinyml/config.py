@@ -6,9 +6,11 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+from tinyml.frozen import dataclass
 
 
 @dataclass(frozen=True)

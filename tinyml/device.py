@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 
 from tinyml import config, trace
 from tinyml.ceilings import Ceilings
 from tinyml.codegen.target import Target
 from tinyml.errors import DeviceError
+from tinyml.frozen import dataclass
 from tinyml.program import Language
 from tinyml.runtime.machine import Machine, MemoryStats
 from tinyml.runtime.numpy_machine import NumpyMachine

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
+
+from tinyml.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ no memory, so equal kernels are one cache entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from tinyml import interpret, lazy, notation
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import SIGN, Op

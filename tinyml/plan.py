@@ -7,11 +7,11 @@ scheduling, no lowering, no compiling.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml import lazy
 from tinyml.dtype import DType
+from tinyml.frozen import dataclass
 from tinyml.lazy import Data, LazyBuffer
 
 if TYPE_CHECKING:

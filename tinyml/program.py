@@ -16,10 +16,10 @@ Fault, and the value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from tinyml.faults import Fault
+from tinyml.frozen import dataclass
 
 
 class Language(Enum):

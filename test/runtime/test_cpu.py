@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -231,6 +232,22 @@ def test_a_missing_compiler_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="apt install gcc"):
         compilers.find("", DiskCache(tmp_path))
+
+
+def test_a_compiler_is_asked_once_until_it_is_another_file(tmp_path, monkeypatch):
+    if not Path("/proc/cpuinfo").exists():
+        pytest.skip("the system does not say what its processor knows")
+    own, asked = tmp_path / "cc", tmp_path / "asked"
+    own.write_text(f'#!/bin/sh\necho "$*" >> {asked}\nexec {shutil.which("cc")} "$@"\n')
+    own.chmod(0o755)
+    found = compilers.find(str(own), DiskCache(tmp_path))
+    once = asked.read_text()
+    assert "--version" in once
+    assert compilers.find(str(own), DiskCache(tmp_path)) == found
+    assert asked.read_text() == once
+    own.write_text(own.read_text() + "# newer\n")
+    compilers.find(str(own), DiskCache(tmp_path))
+    assert asked.read_text().count("--version") == 2
 
 
 def test_a_compiler_that_does_not_work_is_passed_over(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ estimate.py says.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import prod
 
@@ -24,6 +24,7 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Nest, Store
 from tinyml.codegen.opts import OptKind
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import WORK

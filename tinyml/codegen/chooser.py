@@ -7,7 +7,6 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -17,6 +16,7 @@ from tinyml.codegen.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.phase import phases
 from tinyml.codegen.target import Target
 from tinyml.codegen.tiles import ways
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op

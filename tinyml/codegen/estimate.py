@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.target import Target
+from tinyml.frozen import dataclass
 
 PORTS = 2  # vectors that a core loads in a cycle, and multiplies and adds
 WAIT = 5  # cycles until a sum can be added to again

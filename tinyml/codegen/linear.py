@@ -34,12 +34,12 @@ A value that depends on a LANE axis is a vector; names say how many lanes they h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tinyml.codegen.expr import Expr, Name, place_text
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid
 from tinyml.lazy import Shape

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from math import ceil
 
@@ -25,6 +25,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Fragment, Matrix, Product
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear
 from tinyml.ops import FUNCTIONS, WORK, Op

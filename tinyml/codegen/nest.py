@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text, rewrite
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid
 from tinyml.lazy import Shape

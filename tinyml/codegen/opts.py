@@ -38,7 +38,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from tinyml.codegen.boxes import bulk
@@ -63,6 +63,7 @@ from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.turns import persist
 from tinyml.codegen.wide_stores import stream
+from tinyml.frozen import dataclass
 from tinyml.index import Axis
 
 __all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize", "parse"]

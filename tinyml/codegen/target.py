@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tinyml.frozen import dataclass
 from tinyml.program import Language
 
 

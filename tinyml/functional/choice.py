@@ -9,7 +9,6 @@ gather. What depends on shapes alone is worked out once for each index that prog
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from tinyml import lazy, mlops, moves
 from tinyml.dtype import int32, int64
 from tinyml.errors import AxisError
+from tinyml.frozen import dataclass
 from tinyml.functional.bounded import wrapped
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition

@@ -9,12 +9,12 @@ with the other factor, in the same space.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, mlops
 from tinyml.dtype import DType, bool_, float32, int32, promote
+from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.shape import inverse_order

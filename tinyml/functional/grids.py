@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml.errors import ShapeError
+from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors, resolve_axis, whole
 from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
 from tinyml.functional.steps import composition

@@ -7,7 +7,6 @@ into one, and so are the indices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from tinyml import moves
 from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.frozen import dataclass
 from tinyml.functional.axes import (
     check_tensors,
     resolve_axis,

@@ -8,11 +8,11 @@ What depends on shapes alone is worked out here, once, and not for each tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml import moves
 from tinyml.errors import ShapeError
+from tinyml.frozen import dataclass
 from tinyml.lazy import Shape
 from tinyml.moves import Rearrangement
 from tinyml.shape import Spans

@@ -10,11 +10,11 @@ reduction, and an error that grows with the block and the levels, not with n (Bl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinyml import moves
 from tinyml.dtype import DType, bool_, int32, uint8
+from tinyml.frozen import dataclass
 from tinyml.functional.axes import resolve_axis
 from tinyml.functional.elementwise import add, maximum, minimum, mul
 from tinyml.functional.movement import pad_axis, part

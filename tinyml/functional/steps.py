@@ -15,7 +15,6 @@ gives a view of an operand.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -83,7 +82,7 @@ def _add(
             kind += (own, len(value))
             if not _add(value, kind, tensors, nodes):
                 return False
-        elif hasattr(own, "__dataclass_params__") and own.__dataclass_params__.frozen:
+        elif hasattr(own, "__dataclass_fields__") and own.__hash__ is not None:
             kind += (own, value)
         else:
             return False
@@ -244,8 +243,9 @@ def _computed(results: Iterable[Tensor], operands: Iterable[Tensor]) -> list[Ten
 def _maker(record: mlops.Function) -> Callable[[], mlops.Function]:
     """What makes such a record again."""
     kind = type(record)
-    parameters = [getattr(record, name) for name in inspect.signature(kind).parameters]
-    return functools.partial(kind, *parameters) if parameters else kind
+    code = getattr(kind.__init__, "__code__", None)  # there is none where it takes nothing
+    names = code.co_varnames[1 : code.co_argcount] if code else ()
+    return functools.partial(kind, *[getattr(record, name) for name in names]) if names else kind
 
 
 def composition(function: _F) -> _F:

@@ -6,12 +6,12 @@ index ::= int | slice | None | ... | mask | integer tensor | a tuple of these
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tinyml.dtype import bool_
+from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.path import Path
 

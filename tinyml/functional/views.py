@@ -11,7 +11,6 @@ two of them: one view that nobody else could write to is a tensor like any other
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
@@ -20,6 +19,7 @@ from tinyml import lazy
 from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
+from tinyml.frozen import dataclass
 from tinyml.moves import Expand, Rearrangement
 
 if TYPE_CHECKING:

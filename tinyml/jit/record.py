@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.plan import CopyCall, KernelCall, NewBuffer
 from tinyml.realize import memory, pending

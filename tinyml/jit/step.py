@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from tinyml.autograd import Moment, mode
 from tinyml.device import open_device
 from tinyml.dtype import DType
 from tinyml.errors import JitError
+from tinyml.frozen import dataclass
 from tinyml.functional.random_ import generator
 from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.record import Launch

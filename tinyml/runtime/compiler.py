@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -17,11 +18,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
+from tinyml.frozen import dataclass
 from tinyml.program import Program, translation_unit
 from tinyml.runtime.units import Unit, Units
 
@@ -71,7 +72,7 @@ def find(requested: str, cache: DiskCache) -> Compiler:
     why = []
     for name in [requested] if requested else _NAMES:
         try:
-            compiler = _ask(tuple(shlex.split(name)))
+            compiler = _known(tuple(shlex.split(name)), cache)
             build(compiler, cache, _PROBE)
             return compiler
         except (OSError, CompileError) as error:
@@ -168,10 +169,35 @@ def _address(program: Program, unit: ctypes.CDLL) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+def _known(command: tuple[str, ...], cache: DiskCache) -> Compiler:
+    """As `_ask`; as the same file answered before on the same processor, if that is kept."""
+    found = shutil.which(command[0]) if command else None
+    if found is None:
+        raise FileNotFoundError("not found on PATH")
+    processor, file = _processor(), os.stat(found)
+    of = (os.path.realpath(found), str(file.st_size), str(file.st_mtime_ns))
+    entry = key("compiler", _VERSION, *FLAGS, *command, *of, processor)
+    kept = cache.get(entry, ".compiler") if processor else None
+    if kept is not None:
+        answered: Compiler = pickle.loads(kept)  # as much to be trusted as the machine code beside
+        return answered
+    compiler = _ask(command)
+    cache.put(entry, ".compiler", pickle.dumps(compiler))
+    return compiler
+
+
+def _processor() -> str:
+    """What the instruction sets of this processor follow from; "" where the system does not say."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return ""
+    lasting = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+    return "\n".join(line for line in first.splitlines() if line.startswith(lasting))
+
+
 def _ask(command: tuple[str, ...]) -> Compiler:
     """A command as a Compiler; OSError or CompileError if it is none."""
-    if not command or shutil.which(command[0]) is None:
-        raise FileNotFoundError("not found on PATH")
     version = run([*command, "--version"])
     listing = ("-dM", "-E", "-x", "c", os.devnull)
     try:

@@ -5,11 +5,11 @@ Asked for first: the rest of CUDA is slow to load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tinyml.ceilings import Ceilings, Level
 from tinyml.errors import DeviceError
+from tinyml.frozen import dataclass
 
 _LAUNCH = 2e-6  # seconds between two small kernels of one stream, on cards of these years
 _SHARED = 128  # bytes that a multiprocessor reads of its own memory in a cycle

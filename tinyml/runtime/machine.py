@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from tinyml.ceilings import Ceilings
 from tinyml.dtype import DType
+from tinyml.frozen import dataclass
 from tinyml.program import Program
 
 

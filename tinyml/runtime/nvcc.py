@@ -19,12 +19,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
+from tinyml.frozen import dataclass
 from tinyml.program import Program, translation_unit
 from tinyml.runtime.compiler import run
 from tinyml.runtime.units import Unit, Units

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tinyml import trace
 from tinyml.cache import DiskCache
 from tinyml.errors import CompileError
+from tinyml.frozen import dataclass
 from tinyml.program import Program
 
 _UNIT = 4096  # bytes of source from which a further compiler process pays for its start

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tinyml import lazy
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op

@@ -8,10 +8,10 @@ FIXED where the index does not change, or MIXED for anything else (merged, shift
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tinyml import lazy
+from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement
 

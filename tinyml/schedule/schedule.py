@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tinyml import lazy
+from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer

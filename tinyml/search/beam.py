@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from tinyml import config, kernel, trace
 from tinyml.cache import key
@@ -11,6 +10,7 @@ from tinyml.codegen.opts import OptError, parse
 from tinyml.device import OpenDevice
 from tinyml.errors import TinymlError
 from tinyml.faults import fault_of
+from tinyml.frozen import dataclass
 from tinyml.kernel import Kernel
 from tinyml.runtime.cpu import host_cache
 from tinyml.search.candidates import neighbours, seeds

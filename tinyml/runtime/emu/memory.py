@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from dataclasses import dataclass
 
 from tinyml import trace
 from tinyml.errors import OutOfMemoryError
+from tinyml.frozen import dataclass
 from tinyml.runtime.machine import MemoryStats
 from tinyml.turn import short_lock
 
