@@ -68,6 +68,18 @@ def test_dlpack_shares_memory_on_the_host() -> None:
     assert back.data_ptr() == theirs.data_ptr()
 
 
+def test_what_is_written_by_others_reaches_no_tensor_that_was_only_equal() -> None:
+    x = Tensor([1.0, 2.0], device="CPU").realize()
+    given, equal = x.clone(), x.clone()
+    Tensor.realize(given, equal)
+    later, seen = equal + 1, given.detach()
+    torch.from_dlpack(given).fill_(7)
+    assert (given.tolist(), seen.tolist()) == ([7, 7], [7, 7])
+    assert (equal.tolist(), later.tolist()) == ([1, 2], [2, 3])
+    torch.from_dlpack(seen).fill_(8)
+    assert given.tolist() == [8, 8]
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 def test_a_blob_is_the_memory_itself(device: str, offset: int) -> None:
     """Of a size that is stored past the caches, and of any address that numbers may have."""

@@ -15,6 +15,7 @@ from tinyml import realize as realizing
 from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, uint8
 from tinyml.errors import DTypeError
+from tinyml.functional import views
 from tinyml.runtime.machine import Buffer
 from tinyml.shape import row_major_strides
 
@@ -33,6 +34,7 @@ def interface_of(x: Tensor) -> dict[str, Any]:
         raise AttributeError(f"a tensor of {x.dtype} on {x.device} has no CUDA array interface")
     leaf = x.realize().lazy
     assert isinstance(leaf, lazy.Data)
+    views.give_away(x)
     address = machine.address(realizing.memory[leaf].memory) if leaf.size else 0
     machine.synchronize()
     return {

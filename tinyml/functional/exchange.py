@@ -8,7 +8,8 @@
     __cuda_array_interface__                   (cuda_arrays.py) what has only that: from_dlpack
 
 Memory that is shared is one memory: what one side writes, the other reads, and so does every
-tensor that holds these values. Ask for copy=True where that is not wanted.
+tensor that holds these values. Ask for copy=True where that is not wanted. What was computed from
+a tensor before its memory is given away, or merely equals it, keeps the values of then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tinyml import realize as realizing
 from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, to_compute
 from tinyml.errors import DTypeError, GradientError
-from tinyml.functional import cuda_arrays
+from tinyml.functional import cuda_arrays, views
 from tinyml.shape import row_major_strides
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def _view(x: Tensor, storage: np.dtype[Any] | None = None, read_only: bool = Fal
     if not leaf.size:
         return np.empty(leaf.shape, storage or leaf.dtype.storage)
     buffer = realizing.memory[leaf]
+    if not read_only:
+        views.give_away(x)
     address = buffer.machine.address(buffer.memory)
     memory = _Memory(address, leaf.shape, (storage or leaf.dtype.storage).str, buffer)
     memory.read_only = read_only

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from tinyml import lazy
+from tinyml import realize as realizing
 from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
 from tinyml.frozen import dataclass
 from tinyml.moves import Expand, Rearrangement
+from tinyml.turn import turn
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -249,6 +251,18 @@ def _read_anew(tensor: Tensor, view: View, root: Tensor) -> None:
         tensor.requires_grad, tensor._record = now.requires_grad, now._record
     tensor.lazy = now._lazy
     tensor._assigned = root._assigned
+
+
+def give_away(tensor: Tensor) -> None:
+    """Others may write to a realized tensor's memory from now on.
+
+    What was recorded until now reads what is there now, and so do tensors that have the same
+    memory only because they were equal.
+    """
+    leaf = tensor.lazy
+    assert isinstance(leaf, _Data)
+    with turn:
+        realizing.keep_values({id(realizing.memory[leaf])}, {id(tensor), id(root_of(tensor))})
 
 
 def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:
