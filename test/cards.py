@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,30 +16,17 @@ import numpy as np
 import pytest
 import stages
 
-from tinyml.dtype import to_compute, to_storage
 from tinyml.errors import DeviceError
-from tinyml.kernel import Kernel
 from tinyml.program import Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
-from tinyml.runtime.machine import Buffer
 
 CARD = replace(stages.CUDA, cores=132, cache=227 << 10, capability=90)
 
 
 def on_emu(program: Program, order: ThreadOrder) -> stages.Runner:
-    executable = EmuMachine(order=order).load([program])[0]
-
-    def run(k: Kernel, arrays: Sequence[stages.Array]) -> None:
-        machine = stages.device("EMU").machine
-        pairs = zip(arrays, k.slots, strict=True)
-        buffers = [Buffer(machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
-        executable.launch([b.memory for b in buffers])
-        for output in k.outputs:
-            shape, dtype = k.slots[output.slot]
-            arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)
-
-    return run
+    machine = EmuMachine(order=order)
+    return stages.launched(machine, machine.load([program])[0])
 
 
 def launched(

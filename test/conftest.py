@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -65,6 +66,13 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 def rng() -> np.random.Generator:
     """Numbers that are the same in every run."""
     return np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_garbage() -> None:
+    """What is there already is no garbage: each capture looks for some, among a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Language
-from tinyml.runtime.machine import Buffer
+from tinyml.runtime.machine import Buffer, Executable, Machine
 from tinyml.schedule import CopyItem, Schedule, schedule
 
 Array = npt.NDArray[Any]
@@ -83,17 +83,27 @@ def device(name: str) -> OpenDevice:
 
 def on_machine(name: str, kernels: Iterable[Kernel], opts: Sequence[Opt] | None = None) -> Runner:
     """A runner for `kernels`, all compiled at once."""
+    wanted = list(dict.fromkeys(kernels))
+    runners = dict(zip(wanted, compiled(name, [(k, opts) for k in wanted]), strict=True))
+    return lambda k, arrays: runners[k](k, arrays)
+
+
+def compiled(name: str, made: Sequence[tuple[Kernel, Sequence[Opt] | None]]) -> list[Runner]:
+    """A runner for each kernel with its Opts, all compiled at once."""
     opened = device(name)
     assert opened.target is not None
-    wanted = list(dict.fromkeys(kernels))
-    programs = [compile(k, opened.target, opts, verify=True) for k in wanted]
-    executables = dict(zip(wanted, opened.machine.load(programs), strict=True))
+    programs = [compile(k, opened.target, opts, verify=True) for k, opts in made]
+    return [launched(opened.machine, executable) for executable in opened.machine.load(programs)]
+
+
+def launched(machine: Machine, executable: Executable) -> Runner:
+    """Runs what a machine has loaded, on buffers of its own."""
 
     def run(k: Kernel, arrays: Sequence[Array]) -> None:
-        pairs = list(zip(arrays, k.slots, strict=True))
-        buffers = [Buffer(opened.machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
-        executables[k].launch([b.memory for b in buffers])
-        opened.machine.synchronize()
+        pairs = zip(arrays, k.slots, strict=True)
+        buffers = [Buffer(machine, a.size, t).write(to_storage(a, t)) for a, (_, t) in pairs]
+        executable.launch([b.memory for b in buffers])
+        machine.synchronize()
         for output in k.outputs:
             shape, dtype = k.slots[output.slot]
             arrays[output.slot][...] = to_compute(buffers[output.slot].read(), dtype).reshape(shape)

@@ -244,7 +244,10 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
         _require(_apart(nest, axis), opt, "a fold over tx would depend on tx")
         row = is_row(nest, axis) or is_shared_out(nest, axis)
         name = f"{axis.name}t" if row else TX
-        return split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
+        made = split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
+        threads = [{a for a in one.axes if a.name == TX} for one in made.nests]
+        _require(all(len(t) < 2 for t in threads), opt, "as many threads must walk all of a row")
+        return made
     letter, kind = {
         OptKind.LANES: ("v", Kind.LANE),
         OptKind.UNROLL: ("u", Kind.UNROLL),
