@@ -1,103 +1,202 @@
-"""The same workloads on an NVIDIA card, timed by the card's own events.
+"""The same workloads on an NVIDIA card, beside torch, torch.compile and tinygrad where they are.
 
-    python benchmarks/cuda.py                # all; beside torch where it has CUDA
-    python benchmarks/cuda.py matmul softmax
+    python benchmarks/cuda.py                            # all; writes benchmarks/results/
+    python benchmarks/cuda.py --seconds 540 --out FILE   # again with the same FILE goes on with it
+    python benchmarks/cuda.py matmul softmax --peers torch
+    python benchmarks/cuda.py --device EMU --small       # a rehearsal without a card
 
-The time of a workload is the sum of what its kernels took between two events each
-(`Executable.launch_timed`), so that neither Python nor the launches are in it; torch is timed
-between two events around the whole call, queued behind others. Medians; nothing is interleaved.
+First everything by tinyml, checked against float64 and timed, then by one peer after the other.
+A process of its own measures (card.py): who fails a kernel, dies or hangs is one line of the
+table, and another process goes on. The file is written after each workload.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import contextlib
+import datetime
+import json
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
-from benchmarks import peers, run, workloads
-from benchmarks.workloads import Workload
-from tinyml import Device, config, trace
-from tinyml.device import open_device
-from tinyml.errors import TinymlError
+from benchmarks import card, machine, report, run
+from benchmarks.card import CEILINGS, OWN, Item
 
-ROUNDS = 20
+RESULTS = Path(__file__).resolve().parent / "results"
+PEERS = "torch", "compile", "tinygrad"
+LIMIT = 120.0  # seconds for one workload: what hangs must not end the run
+HEAD = "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us | {} |"
+Record = dict[str, Any]
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="words: workloads whose name has one of them")
+    parser.add_argument("--peers", default=",".join(PEERS), help="%(default)s")
+    parser.add_argument("--seconds", type=float, default=1e9, help="for all of it")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="for a workload: %(default)s")
+    parser.add_argument("--out", type=Path, help="JSON file to write, or to go on with")
+    parser.add_argument("--device", default="CUDA")
+    parser.add_argument("--small", action="store_true", help="tiny inputs: a rehearsal")
+    args = parser.parse_args(given)
+    args.end = time.monotonic() + args.seconds
+    return args
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="words: workloads whose name has one of them")
-    args = parser.parse_args()
+    args = arguments()
+    worker = Worker(args)
+    facts = worker.facts()
+    if "error" in facts:
+        worker.close()
+        sys.exit(f"nothing is measured, there is no card that answers: {facts['error']}")
+    slug = machine.slug(facts["card"])[:40]
+    args.out = args.out or RESULTS / f"{datetime.date.today()}-{slug}.json"
+    record = json.loads(args.out.read_text()) if args.out.exists() else {"results": {}}
+    record |= {"facts": facts, "command": " ".join(sys.argv)}
     try:
-        open_device("CUDA")
-    except (TinymlError, ImportError, OSError) as error:
-        sys.exit(f"nothing is measured, there is no card that answers: {error}")
-    Device.DEFAULT = "CUDA"
-    torch = torch_with_cuda()
-    print("| workload | kernels | tinyml ms | GB/s | TFLOP/s | torch ms | ratio |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for work in [*run.everything(quick=False), *workloads.for_cards()]:
-        if isinstance(work, Workload) and run.matches(work, args.names):
-            print(line(work, torch), flush=True)
+        for line in measure(worker, record, args):
+            print(line, flush=True)
+    finally:
+        worker.close()
+    print(document(record))
 
 
-def line(work: Workload, torch: Any) -> str:
-    """One row of the table: checked, then timed."""
-    inputs = work.inputs()
-    expected = work.reference(inputs)
-    try:
-        with config.override(jit=False):  # each kernel is to be seen
-            call = run.checked(peers.TinymlPeer(), work, inputs, expected)
-            kernels, seconds = device_seconds(call)
-    except Exception as error:
-        return f"| {work.name} | | failed: {type(error).__name__}: {str(error)[:80]} | | | | |"
-    rates = work.nbytes(inputs, expected) / seconds / 1e9, work.flops / seconds / 1e12
-    cells = [work.name, str(kernels), f"{1e3 * seconds:.4f}", *(f"{rate:.1f}" for rate in rates)]
-    other = torch_seconds(torch, work, inputs) if torch else None
-    cells += [f"{1e3 * other:.4f}", f"{other / seconds:.2f}"] if other else ["", ""]
+def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterator[str]:
+    """Ask for all that the record does not have yet; a line for each answer."""
+    chosen = [i for i in card.items(args.small) if run.matches(i.work, args.names)]
+    if CEILINGS not in record and chosen:
+        record[CEILINGS] = worker.ask("", Item(chosen[0].work), CEILINGS)
+    for who in (OWN, *(name for name in args.peers.split(",") if name)):
+        for item in sorted(chosen, key=lambda i: i.settings):
+            results = record["results"].setdefault(item.name, {})
+            if "seconds" in results.get(who, {}) or not (who == OWN or item.of_peers):
+                continue
+            if time.monotonic() > args.end:
+                yield f"the time is over; the same command with --out {args.out} goes on"
+                return
+            results[who] = answer = worker.ask(who, item)
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(record, indent=1) + "\n")
+            said = answer.get("error") or f"{report.milliseconds(answer['seconds'])} ms"
+            yield f"{item.name}: {who}: {said}"
+
+
+class Worker:
+    """The process that measures: another one after whatever it did not survive."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.child, self.settings = args, None, tuple[str, ...]()
+        self.context = multiprocessing.get_context("spawn")  # a context of CUDA's does not fork
+
+    def facts(self) -> Record:
+        """Start the process, if there is none; what it says of where it runs."""
+        if self.child is None:
+            self.pipe, its = self.context.Pipe()
+            before = dict(os.environ)
+            os.environ.update(s.split("=") for s in self.settings)
+            arguments = its, self.args.device, self.args.small
+            self.child = self.context.Process(target=card.serve, args=arguments, daemon=True)
+            self.child.start()
+            os.environ.clear()
+            os.environ.update(before)
+            its.close()
+            self.said = self._answer()
+        return self.said
+
+    def ask(self, who: str, item: Item, name: str = "") -> Record:
+        """What `who` takes for a workload, or the error."""
+        if item.settings != self.settings:
+            self.close()
+        self.settings = item.settings
+        facts = self.facts()
+        if "error" in facts:
+            return facts
+        self.pipe.send((who, name or item.name))
+        answer = self._answer()
+        if "CUDA" in answer.get("error", ""):  # after a fault a card refuses the process
+            self.close()
+        return answer
+
+    def _answer(self) -> Record:
+        limit = max(1.0, min(self.args.limit, self.args.end - time.monotonic() + 30))
+        try:
+            if self.pipe.poll(limit):
+                found: Record = self.pipe.recv()
+                return found
+            why = f"no answer within {limit:.0f} s"
+        except EOFError:
+            self.child.join()
+            why = f"the process died, exit code {self.child.exitcode}"
+        self.close(kill=True)
+        return {"error": why}
+
+    def close(self, kill: bool = False) -> None:
+        """End the process."""
+        if self.child is None:
+            return
+        if not kill:
+            with contextlib.suppress(OSError):
+                self.pipe.send(None)
+            self.child.join(20)
+        self.child.kill()
+        self.child.join()
+        self.child = None
+
+
+# ---- the table ----
+
+
+def document(record: Record) -> str:
+    """All figures as a table, with where they were measured, and what failed."""
+    results = record["results"]
+    others = [name for name in PEERS if any(name in found for found in results.values())]
+    lines = [f"- {name}: {value}" for name, value in record["facts"].items()]
+    lines += [f"- ceiling, {name}: {value:.4g}" for name, value in record[CEILINGS].items()]
+    head = HEAD.format(" | ".join([f"{name} ms" for name in others])).replace(" |  |", " |")
+    lines += ["", head, "| --- " + "| ---: " * (head.count("|") - 2) + "|"]
+    lines += [row(name, found, others, record[CEILINGS]) for name, found in results.items()]
+    failed = [
+        f"- {name}: {who}: {answer['error']}"
+        for name, found in results.items()
+        for who, answer in found.items()
+        if "error" in answer
+    ]
+    return "\n".join([*lines, *(["", "Failed, or left out:", "", *failed] if failed else [])])
+
+
+def row(name: str, found: Record, others: list[str], ceilings: Record) -> str:
+    """A line of the table; in brackets how many times faster tinyml is."""
+    own = found.get(OWN, {})
+    seconds = own.get("seconds")
+    cells = [name, *[""] * 6]
+    if seconds:
+        rates = own["bytes"] / seconds / 1e9, own["flops"] / seconds / 1e12
+        roof = roofline(own, ceilings) / seconds
+        cells = [name, str(len(own["kernels"])), report.milliseconds(seconds)]
+        cells += [f"{100 * roof:.0f} %" if roof else "", *(f"{rate:.1f}" for rate in rates)]
+        cells.append(f"{1e6 * own['host seconds']:.0f}")
+    elif own:
+        cells[2] = "failed"
+    for who in others:
+        other = found.get(who, {}).get("seconds")
+        ratio = f" ({other / seconds:.2f}x)" if other and seconds else ""
+        cells.append(f"{report.milliseconds(other)}{ratio}" if other else "")
     return f"| {' | '.join(cells)} |"
 
 
-def device_seconds(call: Callable[[], Any]) -> tuple[int, float]:
-    """How many kernels a call launches, and what they take together."""
-    sums, count = [], 0
-    for _ in range(ROUNDS):
-        with trace.listen(trace.KernelRan) as launches:
-            call()
-        sums.append(sum(launch.seconds for launch in launches))
-        count = len(launches)
-    return count, statistics.median(sums)
-
-
-def torch_with_cuda() -> Any:
-    """torch, if it is installed and sees the card."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch if torch.cuda.is_available() else None
-
-
-def torch_seconds(torch: Any, work: Workload, inputs: Any) -> float:
-    """What torch takes for the same; float32 stays float32, as in tinyml."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    call = peers.TorchPeer(1, device="cuda").prepare(work, inputs)
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(2_000_000)  # so that the launches are queued before the first event
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return float(statistics.median(times))
+def roofline(own: Record, ceilings: Record) -> float:
+    """The least seconds that a call takes, by what was measured of the card."""
+    copy, rate = ceilings.get("copy"), ceilings.get(own["dtype"])
+    by_bytes = own["bytes"] / copy if copy else 0.0
+    return max(by_bytes, own["flops"] / rate if rate else 0.0)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,19 @@ class Ops(Protocol):
 
 
 class _Methods:
-    """What libraries spell alike: methods of the tensor."""
+    """What libraries spell alike: methods of the tensor.
+
+    `half`: products multiply bfloat16, all else is float32, as torch.autocast has it.
+    """
+
+    def __init__(self, half: bool = False) -> None:
+        self.half = half
+
+    def _narrow(self, *given: Array | None) -> list[Array | None]:
+        return [x.cast("bfloat16") if self.half and x is not None else x for x in given]
+
+    def _wide(self, x: Array) -> Array:
+        return x.cast("float32") if self.half else x
 
     def exp(self, x: Array) -> Array:
         return x.exp()
@@ -74,7 +86,7 @@ class _Methods:
         return x.log_softmax(-1)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
-        return x.layernorm() * weight + bias
+        return self._wide(x).layernorm() * weight + bias
 
     def rms_norm(self, x: Array, weight: Array) -> Array:
         return x * ((x * x).mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
@@ -83,15 +95,18 @@ class _Methods:
         return x.T.contiguous()
 
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        x, weight, bias = self._narrow(x, weight, bias)
         return x.linear(weight.T, bias)
 
     def conv2d(
         self, x: Array, weight: Array, bias: Array | None, stride: int = 1, groups: int = 1
     ) -> Array:
         half = weight.shape[-1] // 2
+        x, weight, bias = self._narrow(x, weight, bias)
         return x.conv2d(weight, bias, stride=stride, padding=half, groups=groups)
 
     def batch_norm(self, x: Array, weight: Array, bias: Array) -> Array:
+        x = self._wide(x)
         mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
         return x.batchnorm(weight, bias, mean, (variance + 1e-5).rsqrt())
 
@@ -105,10 +120,11 @@ class _Methods:
         return x.transpose(first, second)
 
     def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+        q, k, v = self._narrow(q, k, v)
         return q.scaled_dot_product_attention(k, v, is_causal=causal)
 
     def cross_entropy(self, logits: Array, labels: Array) -> Array:
-        return logits.sparse_categorical_crossentropy(labels)
+        return self._wide(logits).sparse_categorical_crossentropy(labels)
 
 
 class TinymlOps(_Methods):
@@ -133,6 +149,7 @@ class TorchOps(_Methods):
     """torch: its fused functions where it has some."""
 
     def __init__(self) -> None:
+        super().__init__()
         import torch
 
         self._torch, self._f = torch, torch.nn.functional

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dialect import JaxOps, NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
-from benchmarks.steps import RATE, Step, tinyml_step
+from benchmarks.steps import RATE, Step, spoken, tinyml_step
 from benchmarks.workloads import Arrays, Workload
 from tinyml.device import open_device
 
@@ -60,6 +60,17 @@ class TinymlPeer:
         return f"{self._tinyml.__version__} {self._tinyml.Device.DEFAULT}, TinyJit"
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
+        launched = self.launched(work, arrays)
+
+        def call() -> tuple[Any, ...]:
+            results = launched()
+            self._machine.synchronize()
+            return results
+
+        return call
+
+    def launched(self, work: Work, arrays: Arrays) -> Call:
+        """A call that does not wait for the results."""
         inputs = [self._tinyml.Tensor(array) for array in arrays]
         inputs = [_narrowed(tensor, work) for tensor in inputs]
         if isinstance(work, Step):
@@ -74,13 +85,7 @@ class TinymlPeer:
             return results
 
         jitted = self._tinyml.TinyJit(realized)
-
-        def call() -> tuple[Any, ...]:
-            results: tuple[Any, ...] = jitted(*inputs)
-            self._machine.synchronize()
-            return results
-
-        return call
+        return lambda: jitted(*inputs)
 
     def numpy(self, result: Any) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = result.float().numpy()
@@ -132,7 +137,7 @@ class TinygradPeer:
         def call(*data: Any) -> tuple[Any, ...]:
             with self._tinygrad.Context(TRAINING=1):
                 optimizer.zero_grad()
-                loss = step.loss(self.ops, parameters, *data)
+                loss = step.loss(spoken(self.ops, step), parameters, *data)
                 loss.backward()
                 return (loss.realize(*optimizer.schedule_step()),)
 
@@ -214,10 +219,12 @@ class TorchPeer:
             tensor.requires_grad_()
         optimizer = self._torch.optim.AdamW(parameters.values(), lr=RATE, fused=True)
         loss_of = self._ready(lambda *data: step.loss(self.ops, parameters, *data))
+        half = partial(self._torch.autocast, self._device, self._torch.bfloat16, step.half)
 
         def call() -> tuple[Any, ...]:
             optimizer.zero_grad()
-            loss = loss_of(*data)
+            with half():
+                loss = loss_of(*data)
             loss.backward()
             optimizer.step()
             return (loss.detach(),)
@@ -284,6 +291,8 @@ class JaxPeer:
         return both
 
     def _step(self, step: Step, tensors: list[Any]) -> Call:
+        if step.half:
+            raise NotImplementedError("jax has no autocast")
         optax: Any = importlib.import_module("optax")
         parameters, data = step.split(tensors)
         optimizer = optax.adamw(RATE, weight_decay=DECAY)

@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks import ceilings, machine, peers, report, steps, timing, workloads
 from benchmarks.peers import Call, Peer, Work
 from benchmarks.steps import GPTSize
+from benchmarks.workloads import Arrays
 from tinyml import config
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -116,7 +117,7 @@ def _answer(pipe: Connection, function: Any) -> None:
     try:
         pipe.send(function())
     except BaseException as error:
-        pipe.send({"error": _words(error)})
+        pipe.send({"error": words(error)})
 
 
 def _one(
@@ -151,7 +152,7 @@ def measure(
         except NotImplementedError as error:
             errors[peer.name] = f"left out: {error}"
         except Exception as error:
-            errors[peer.name] = _words(error)
+            errors[peer.name] = words(error)
     result: dict[str, Any] = {"name": work.name, "group": work.group, "errors": errors, "peers": {}}
     if not calls:
         return result
@@ -178,19 +179,27 @@ def checked(peer: Peer, work: Work, inputs: Any, expected: Any) -> Call:
     call = peer.prepare(work, inputs)
     for _ in range(4):  # a JIT runs plainly, captures, then replays
         results = [peer.numpy(result) for result in call()]
+    off(work, results, expected)
+    return call
+
+
+def off(work: Work, results: Arrays, expected: Arrays) -> float:
+    """How far results are off, of the largest value; AssertionError if too far."""
+    worst = 0.0
     for number, (result, right) in enumerate(zip(results, expected, strict=True)):
         if result.shape != right.shape:
             raise AssertionError(f"result {number} is {result.shape}, and not {right.shape}")
         error = float(np.abs(result - right).max() / max(float(np.abs(right).max()), 1e-30))
         if not error <= work.rtol:
             raise AssertionError(f"result {number} is off by {error:.2g} of its largest value")
-    return call
+        worst = max(worst, error)
+    return worst
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException, most: int = 240) -> str:
     """One short line that says what went wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2])}"[:240]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"[:most]
 
 
 # ---- the report ----

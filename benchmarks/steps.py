@@ -36,6 +36,7 @@ class Step:
     group: str = "step"
     rtol: float = 1e-3
     dtype: str = "float32"
+    half: bool = False  # products multiply bfloat16; parameters and all else stay as they are
 
     def inputs(self, seed: int = 0) -> Arrays:
         """Parameters, in the order of `parameters`, then data."""
@@ -73,7 +74,7 @@ def tinyml_step(step: Step, tensors: list[Any]) -> Callable[[], Any]:
     for tensor in parameters.values():
         tensor.requires_grad = True
     optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
-    ops = TinymlOps()
+    ops = spoken(TinymlOps(), step)
 
     def call(*inputs: Any) -> Any:
         with Tensor.train():
@@ -84,6 +85,11 @@ def tinyml_step(step: Step, tensors: list[Any]) -> Callable[[], Any]:
             return loss
 
     return call
+
+
+def spoken(ops: Any, step: Step) -> Any:
+    """A dialect as a step wants it spoken."""
+    return type(ops)(half=True) if step.half else ops
 
 
 def _initial(name: str, shape: Shape, random: np.random.Generator) -> Any:
@@ -167,6 +173,55 @@ def residual(widths: tuple[int, ...] = (32, 64, 128), size: int = 32, batch: int
 
     name = f"residual convnet {'-'.join(map(str, widths))} {size}x{size} B{batch} step"
     data = _labelled((batch, 3, size, size), 10)
+    return Step(name, parameters, data, loss, 6 * batch * work, quick=False)
+
+
+Block = tuple[str, int]  # its name, and how far its windows move
+
+
+def _bottlenecks(
+    depths: tuple[int, ...], width: int, size: int
+) -> tuple[dict[str, Shape], list[Block], int]:
+    """Parameters, blocks, and multiply-adds for one image."""
+    parameters: dict[str, Shape] = {"stem": (width, 3, 7, 7)}
+    parameters |= {"stem.scale": (width,), "stem.shift": (width,)}
+    blocks, previous, pixels = list[Block](), width, size // 4
+    work = width * 3 * 49 * (size // 2) ** 2
+    for n, m in [(n, m) for n, depth in enumerate(depths) for m in range(depth)]:
+        name, inner, stride = f"{n}.{m}", width << n, 2 if n and not m else 1
+        pixels //= stride
+        convs = [("1", inner, previous, 1), ("2", inner, inner, 3), ("3", 4 * inner, inner, 1)]
+        convs += [("skip", 4 * inner, previous, 1)] if not m else []
+        for part, out, into, window in convs:
+            parameters[f"{name}.{part}"] = (out, into, window, window)
+            parameters |= {f"{name}.{part}.scale": (out,), f"{name}.{part}.shift": (out,)}
+            work += out * into * window**2 * pixels**2
+        blocks.append((name, stride))
+        previous = 4 * inner
+    return parameters | {"out": (1000, previous)}, blocks, work
+
+
+def bottlenecks(
+    depths: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, size: int = 224, batch: int = 32
+) -> Step:
+    """Blocks of 1x1, 3x3 and 1x1 convolutions, four times as wide outside: ResNet-50 by default."""
+    parameters, blocks, work = _bottlenecks(depths, width, size)
+
+    def normal(ops: Ops, p: Parameters, name: str, x: Any, stride: int = 1) -> Any:
+        x = ops.conv2d(x, p[name], None, stride)
+        return ops.batch_norm(x, p[f"{name}.scale"], p[f"{name}.shift"])
+
+    def loss(ops: Ops, p: Parameters, images: Any, labels: Any) -> Any:
+        x = ops.max_pool(ops.relu(normal(ops, p, "stem", images, 2)))
+        for name, stride in blocks:
+            inner = ops.relu(normal(ops, p, f"{name}.1", x))
+            inner = ops.relu(normal(ops, p, f"{name}.2", inner, stride))
+            skip = normal(ops, p, f"{name}.skip", x, stride) if f"{name}.skip" in p else x
+            x = ops.relu(normal(ops, p, f"{name}.3", inner) + skip)
+        return ops.cross_entropy(ops.linear(x.mean((2, 3)), p["out"], None), labels)
+
+    name = f"convnet of {sum(depths)} bottlenecks {size}x{size} B{batch} step"
+    data = _labelled((batch, 3, size, size), 1000)
     return Step(name, parameters, data, loss, 6 * batch * work, quick=False)
 
 

@@ -45,11 +45,11 @@ class Workload:
             return self.initial(random, self.shapes)
         draw = random.standard_normal
         arrays = [draw(shape, dtype=np.float32) for shape in self.shapes]
-        if self.dtype == "bfloat16":
-            arrays = [(a.view(np.uint32) & 0xFFFF0000).view(np.float32) for a in arrays]
         if self.gradients is not None:
             ones = [np.zeros(shape, np.float32) for shape in self.shapes]
             arrays.append(draw(self.run(NumpyOps(), *ones).shape, dtype=np.float32))
+        if self.dtype == "bfloat16":
+            arrays = [(a.view(np.uint32) & 0xFFFF0000).view(np.float32) for a in arrays]
         return arrays
 
     def reference(self, arrays: Arrays) -> Arrays:
@@ -62,7 +62,7 @@ class Workload:
 
     def nbytes(self, inputs: Arrays, results: Arrays) -> int:
         """What must go through memory at least: each input once, each result once."""
-        size = 2 if self.dtype == "bfloat16" else 4
+        size = 2 if self.dtype in ("bfloat16", "float16") else 4
         return size * sum(a.size for a in [*inputs, *results])
 
     def shrunk(self) -> Workload:
@@ -304,15 +304,51 @@ def for_cards() -> list[Workload]:
         (64, 16384, 64),  # few results: blocks share the fold
     ]
     products = [_product(*size, quick=False) for size in sizes]
+    kinds = _convolutions(), [w for w in _attentions() if w.gradients is None], _wide_attentions()
     halves = [
-        replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=5e-3) for work in products
+        *((work, 5e-3) for work in (*products, *kinds[0])),
+        *((work, 3e-2) for work in (*kinds[1], *kinds[2])),  # scores in plain ops are rounded
     ]
-    attentions = [
-        replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=1e-2)
-        for work in _attentions()
-        if work.gradients is None
+    small = replace(products[1], name="matmul 4096 fp16", dtype="float16", rtol=5e-3)
+    return [
+        *(
+            replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=rtol)
+            for work, rtol in halves
+        ),
+        small,
+        products[1],
     ]
-    return [*halves, products[1], *attentions]
+
+
+def _wide_attentions() -> list[Workload]:
+    """Of the size that a large model trains with, and as people write it in plain ops."""
+    large, middle = ((8, 16, 4096, 128),) * 3, ((2, 8, 4096, 128),) * 3
+    work, name = 4 * 8 * 16 * 4096**2 * 128, "attention B8 H16 T4096 D128"
+
+    def plain(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        return ops.attention(q, k, v, False)
+
+    def causal(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        return ops.attention(q, k, v, True)
+
+    def capped(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        scores = q @ ops.swap(k, -2, -1) * 0.088
+        return ops.softmax(ops.tanh(scores / 5.0) * 5.0) @ v
+
+    def biased(ops: Ops, q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return ops.softmax(q @ ops.swap(k, -2, -1) * 0.088 + bias) @ v
+
+    kind, back, share = "attention", _attention_gradient, work // 8
+    shorter = "B2 H8 T4096 D128"
+    return [
+        Workload(name, kind, large, plain, work, quick=False),
+        Workload(f"{name}, causal", kind, large, causal, work // 2, quick=False),
+        Workload(f"{name}, backward too", kind, large, plain, 3 * work, back, quick=False),
+        Workload(f"attention, capped {shorter}", kind, middle, capped, share, quick=False),
+        Workload(
+            f"attention, biased {shorter}", kind, (*middle, (4096,)), biased, share, quick=False
+        ),
+    ]
 
 
 def kernels() -> list[Workload]:

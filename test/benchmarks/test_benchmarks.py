@@ -5,7 +5,10 @@ Nothing is timed here, and no peer is needed.
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compilers, machine, report, run, size, steps, timing, workloads
+from benchmarks import card, compilers, cuda, machine, report, run, size, steps, timing, workloads
 from benchmarks.ceilings import Ceilings
 from benchmarks.dialect import NumpyOps
 from benchmarks.peers import NumpyPeer, TinymlPeer, Work
@@ -32,6 +35,8 @@ STEPS = [
     steps.residual((4, 6), 8, 2),
     steps.gpt(SMALL),
     steps.decode(SMALL),
+    steps.bottlenecks((1, 1), 2, 8, 2),
+    replace(steps.mlp((6, 5, 3), 4), name="half", half=True, rtol=1e-2),
 ]
 
 
@@ -205,3 +210,59 @@ def test_compilers_run_the_same_launches() -> None:
         seconds = compilers.fastest(work, ["cc", "gcc"], rounds=1)
     assert len(seconds) == 2
     assert min(seconds) > 0
+
+
+def asked(out: Path, *words: str, device: str = "CPU") -> argparse.Namespace:
+    return cuda.arguments(["--small", "--device", device, "--out", str(out), "--peers", "", *words])
+
+
+def test_every_item_for_a_card_has_a_name_of_its_own() -> None:
+    for small in (False, True):
+        names = [item.name for item in card.items(small)]
+        assert len({*names}) == len(names)
+    kinds = {item.settings for item in card.items()}
+    assert kinds == {(), ("TF32=1",), ("WARPGROUPS=1",), ("TF32=1", "WARPGROUPS=1")}
+
+
+def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:
+    """Each answer is in the file at once; what is there is not asked for again."""
+    args = asked(tmp_path / "made.json", "rmsnorm 8192x1024")
+    record: dict[str, Any] = {"results": {}, "facts": {}}
+    worker = cuda.Worker(args)
+    for line in cuda.measure(worker, record, args):
+        found = json.loads(args.out.read_text())["results"]
+        assert found[line.split(": ")[0]]["tinyml"]["kernels"]
+    assert sorted(found) == ["rmsnorm 8192x1024", "rmsnorm 8192x1024, backward too"]
+    assert not list(cuda.measure(worker, record, args))
+    worker.close()
+    lines = cuda.document(record).split("\n")
+    assert lines[1] == "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us |"
+    assert lines[3].startswith("| rmsnorm 8192x1024 | 1 | ")
+
+
+def test_what_a_worker_does_not_survive_is_an_error(tmp_path: Path) -> None:
+    args = asked(tmp_path / "made.json", device="NONE")
+    worker = cuda.Worker(args)
+    assert "no device 'NONE'" in worker.facts()["error"]
+    worker.close()
+    pipe, its = worker.context.Pipe()
+    worker.pipe, worker.child = pipe, worker.context.Process(target=run.os._exit, args=(7,))
+    worker.child.start()
+    its.close()
+    assert worker._answer() == {"error": "the process died, exit code 7"}
+
+
+def test_figures_of_a_card_as_a_table() -> None:
+    own = {"seconds": 2e-3, "bytes": 4e9, "flops": 8e12, "kernels": [("k", 2e-3)], "dtype": "tf32"}
+    record: dict[str, Any] = {
+        "facts": {"card": "a fast one"},
+        "ceilings": {"copy": 4e12, "tf32": 8e15},
+        "results": {
+            "add": {"tinyml": own | {"host seconds": 1e-5}, "torch": {"seconds": 3e-3}},
+            "mul": {"tinyml": {"error": "KernelError: no"}},
+        },
+    }
+    text = cuda.document(record)
+    assert "| add | 1 | 2 | 50 % | 2000.0 | 4000.0 | 10 | 3 (1.50x) |" in text
+    assert "| mul |  | failed |" in text
+    assert text.endswith("- mul: tinyml: KernelError: no")

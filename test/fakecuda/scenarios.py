@@ -519,6 +519,26 @@ def _streams_of_others(m: CudaMachine, held: Buffer) -> None:
     raised(DTypeError, lambda: Tensor.from_dlpack(OfOthers(held, (4,), typestr="<c8")), "<c8")
 
 
+# ---------------------------------------------------------------- benchmarks
+
+
+def benchmarks() -> None:
+    """What benchmarks/cuda.py asks of a card."""
+    from benchmarks import card
+
+    card.SCRATCH = 1 << 20
+    m = machine()
+    device._opened["CUDA"] = device.OpenDevice("CUDA", m, Target(Language.CUDA, 4, cache=48 << 10))
+    bench = card.Bench("CUDA")
+    assert "fakecuda" in bench.facts()["card"]
+    assert bench.ceilings()["copy"] > 0
+    (item,) = (i for i in card.items(small=True) if i.name == "rmsnorm 8192x1024, backward too")
+    answer = bench.measure("tinyml", item)
+    assert len(answer["kernels"]) > 1
+    assert 0 < answer["least"] <= answer["seconds"]
+    raised(NotImplementedError, lambda: bench.measure("torch", item), "no card")
+
+
 # ---------------------------------------------------------------- the process
 
 

@@ -22,7 +22,7 @@ SCENARIOS = (
     *("other_threads", "machine_of_another_thread"),
     *("graphs", "plans_without_graphs", "a_driver_that_refuses_graphs", "fault_in_a_graph"),
     "boxes",
-    *("array_interface", "still_in_use_at_exit"),
+    *("array_interface", "benchmarks", "still_in_use_at_exit"),
 )
 
 

@@ -1,0 +1,321 @@
+"""What is measured on a card, in a process that is told what to measure.
+
+The clock is the card's own: two events around a call. Before each, memory is copied that is
+larger than its caches, so that nothing is in them, and that takes as long as the host needs to
+queue the call behind it. What the call is to write holds NaN before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import machine, peers, run, steps, workloads
+from benchmarks.peers import Work
+from benchmarks.steps import GPTSize, Step
+from tinyml import Device, config, trace
+from tinyml.device import open_device
+from tinyml.dtype import by_name
+from tinyml.errors import TinymlError
+
+ROUNDS = 20
+SECONDS = 2.0  # of rounds, at most
+SCRATCH = 512 << 20  # bytes that are copied: more than any cache
+OWN = "tinyml"
+CEILINGS = "ceilings"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A workload, and the environment in which tinyml is asked for it."""
+
+    work: Work
+    settings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return ", ".join([self.work.name, *self.settings])
+
+    @property
+    def dtype(self) -> str:
+        """What its products multiply."""
+        dtype = "bfloat16" if getattr(self.work, "half", False) else self.work.dtype
+        return "tf32" if dtype == "float32" and "TF32=1" in self.settings else dtype
+
+    @property
+    def of_peers(self) -> bool:
+        """Whether others do it too; once is enough."""
+        return "WARPGROUPS=1" not in self.settings
+
+
+def items(small: bool = False) -> list[Item]:
+    """All that is measured; small: the same on tiny inputs, where nothing means anything."""
+    kernels = [*workloads.kernels(), *workloads.for_cards()]
+    plain: list[Work] = [w.shrunk() if small else w for w in kernels]
+    products = [w for w in plain if w.group == "contraction" and not w.gradients]
+    floats = [w for w in products if w.dtype == "float32"]
+    halves = [w for w in products if w.dtype != "float32"]
+    return [
+        *map(Item, plain),
+        *map(Item, _models(small)),
+        *(Item(w, ("TF32=1",)) for w in floats if w.name == "matmul 4096" or "B.T" in w.name),
+        *(Item(w, ("WARPGROUPS=1",)) for w in halves),
+        *(Item(w, ("TF32=1", "WARPGROUPS=1")) for w in floats if "B.T" in w.name),
+    ]
+
+
+def _models(small: bool) -> list[Work]:
+    """Steps, in float32 and as torch.autocast has them, and the decoding of a token."""
+    if small:
+        size = GPTSize(1, 16, 2, 8, 2, 11)
+        found = [steps.digits(4), steps.bottlenecks((1, 1), 4, 8, 2), steps.gpt(size)]
+    else:
+        size = GPTSize(12, 768, 12, 1024, 8, 50304)
+        found = [*steps.steps(), steps.bottlenecks(), steps.gpt(size)]
+    halves = [
+        replace(step, name=f"{step.name}, bf16 autocast", half=True, rtol=1e-2)
+        for step in found[-2:]
+    ]
+    token = steps.decode(replace(size, batch=1))
+    half = replace(token, name=f"{token.name}, bf16", dtype="bfloat16", rtol=3e-2)
+    return [*found, *halves, token, half]
+
+
+# ---- the process that measures ----
+
+
+def serve(pipe: Connection, device: str, small: bool) -> None:
+    """Answer (who, name) with what was measured, or with what went wrong, until None is asked."""
+    known = {item.name: item for item in items(small)}
+    try:
+        bench = Bench(device)
+        pipe.send(bench.facts())
+    except (TinymlError, ImportError, OSError) as error:
+        pipe.send({"error": run.words(error, 600)})
+        return
+    while (asked := pipe.recv()) is not None:
+        who, name = asked
+        try:
+            pipe.send(bench.ceilings() if name == CEILINGS else bench.measure(who, known[name]))
+        except NotImplementedError as error:
+            pipe.send({"error": f"left out: {error}"})
+        except Exception as error:
+            pipe.send({"error": run.words(error, 600)})
+
+
+class Clock(Protocol):
+    def seconds(self, call: Callable[[], Any]) -> float:
+        """What the device spends on a call that only starts its work."""
+        ...
+
+
+class HostClock:
+    """The host's, for what has no other."""
+
+    def __init__(self, synchronize: Callable[[], Any]) -> None:
+        self._synchronize = synchronize
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        call()
+        self._synchronize()
+        return time.perf_counter() - start
+
+
+class CardClock:
+    """tinyml's, on its stream."""
+
+    def __init__(self, card: Any) -> None:
+        self._card = card
+        self._from, self._to = (card.allocate(SCRATCH) for _ in range(2))
+
+    def flush(self) -> None:
+        self._card.driver.memcpy_dtod_async(self._to, self._from, SCRATCH, self._card.stream)
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        self.flush()
+        return float(self._card.timed(call, "what is timed"))
+
+    def bandwidth(self) -> float:
+        """Bytes per second, read and written, of a copy from memory to memory."""
+        return 2 * SCRATCH / min(self.seconds(self.flush) for _ in range(ROUNDS))
+
+
+class TorchClock:
+    """torch's, on its stream."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._from, self._to = (
+            torch.empty(SCRATCH, dtype=torch.uint8, device="cuda") for _ in range(2)
+        )
+
+    def seconds(self, call: Callable[[], Any]) -> float:
+        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._to.copy_(self._from)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+
+class Bench:
+    """A device, with what is measured on it."""
+
+    def __init__(self, device: str) -> None:
+        Device.DEFAULT = self.device = device
+        self.machine: Any = open_device(device).machine
+        self.clock: Any = (
+            CardClock(self.machine) if device == "CUDA" else HostClock(self.machine.synchronize)
+        )
+        self.torch = torch_with_cuda() if device == "CUDA" else None
+
+    def facts(self) -> dict[str, Any]:
+        """What a figure means nothing without."""
+        found = {"card": self.machine.identity, "commit": machine.commit()}
+        found |= {"python": sys.version.split()[0], "numpy": np.__version__}
+        for name in ("torch", "triton", "tinygrad", "pycuda"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found[name] = importlib.metadata.version(name)
+        if self.device == "CUDA":
+            found["driver"] = f"CUDA {self.machine.driver.get_driver_version()}"
+        return found
+
+    def ceilings(self) -> dict[str, Any]:
+        """Bytes per second of a copy, FLOPs per second of torch's products of matrices."""
+        found: dict[str, Any] = {}
+        if isinstance(self.clock, CardClock):
+            found["copy"] = self.clock.bandwidth()
+        torch = self.torch
+        for name in ("bfloat16", "float16", "tf32", "float32") if torch is not None else ():
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            size, dtype = 8192, getattr(torch, name, torch.float32)
+            a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+            times = timed(TorchClock(torch), partial(torch.matmul, a, b))
+            found[name] = 2 * size**3 / statistics.median(times)
+        return found
+
+    def measure(self, who: str, item: Item) -> dict[str, Any]:
+        """Seconds of one call; tinyml's results are checked before, its kernels listed."""
+        if who == OWN:
+            return self._own(item.work) | {"dtype": item.dtype}
+        if self.torch is not None:  # float32 stays float32, as in tinyml
+            allowed = "TF32=1" in item.settings
+            backends = self.torch.backends
+            backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = allowed
+            self.torch.cuda.reset_peak_memory_stats()
+        peer, clock = self._peer(who)
+        call = peer.prepare(item.work, item.work.inputs())
+        result = _seconds(timed(clock, call))
+        if self.torch is not None and who != "tinygrad":
+            result["peak bytes"] = int(self.torch.cuda.max_memory_allocated())
+            self.torch.cuda.empty_cache()
+        return result
+
+    def _peer(self, who: str) -> tuple[peers.Peer, Clock]:
+        if who == "tinygrad":
+            if self.device == "CUDA":
+                importlib.import_module("tinygrad").Device.DEFAULT = "CUDA"
+            return peers.TinygradPeer(), HostClock(lambda: None)
+        if self.torch is None:
+            raise NotImplementedError("torch is not here, or sees no card")
+        kind = {"torch": peers.TorchPeer, "compile": peers.CompilePeer}[who]
+        return kind(1, device="cuda"), TorchClock(self.torch)
+
+    def _own(self, work: Work) -> dict[str, Any]:
+        inputs = work.inputs()
+        expected = self._reference(work, inputs)
+        peer = peers.TinymlPeer()
+        with trace.listen(trace.Compiled) as compiled:
+            kernels = self._kernels(peer, work, inputs)
+        call = peer.launched(work, inputs)
+        for _ in range(3):  # a JIT runs plainly, captures, then replays
+            call()
+        self._poison(work, expected)
+        results = [peer.numpy(result) for result in call()]
+        error = run.off(work, results, expected)
+        result = _seconds(timed(self.clock, call)) | {"error of largest": error}
+        result |= {"kernels": kernels, "host seconds": self._host_seconds(call)}
+        result |= {"compile seconds": sum(e.seconds for e in compiled if not e.cached)}
+        moved = work.nbytes(inputs, expected)
+        stats = self.machine.memory_stats()
+        return result | {"bytes": moved, "flops": work.flops, "peak bytes": stats.peak}
+
+    def _kernels(self, peer: peers.TinymlPeer, work: Work, inputs: Any) -> list[tuple[str, float]]:
+        """Every launch of a call, and its seconds."""
+        with config.override(jit=False):  # each kernel is to be seen
+            call = peer.launched(work, inputs)
+            for _ in range(2):
+                with trace.listen(trace.KernelRan) as launches:
+                    call()
+        return [(launch.program.name, launch.seconds) for launch in launches]
+
+    def _host_seconds(self, call: Callable[[], Any]) -> float:
+        """What the host needs to start a call."""
+        times = []
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+            self.machine.synchronize()
+        return statistics.median(times)
+
+    def _poison(self, work: Work, expected: list[npt.NDArray[Any]]) -> None:
+        """Memory that is given out next is full of NaN: what a kernel leaves out shows."""
+        size = by_name(work.dtype).itemsize if expected else 0
+        wrong = [np.full(right.size * size, 0xFF, np.uint8) for right in expected]
+        held = [(self.machine.allocate(bits.nbytes), bits) for bits in wrong if bits.nbytes]
+        for memory, bits in held:
+            self.machine.copy_in(memory, bits)
+        self.machine.synchronize()
+        for memory, bits in held:
+            self.machine.free(memory, bits.nbytes)
+
+    def _reference(self, work: Work, inputs: Any) -> list[npt.NDArray[Any]]:
+        """In float64: by torch on the card, where it fits; else on the host."""
+        if self.torch is not None:
+            with contextlib.suppress(RuntimeError):  # out of memory
+                wide = replace(work, dtype="float64")
+                if isinstance(wide, Step):
+                    wide = replace(wide, half=False)
+                call = peers.TorchPeer(1, device="cuda").prepare(wide, inputs)
+                for _ in range(steps.CHECKED if isinstance(work, Step) else 1):
+                    results = call()
+                found = [np.asarray(x.detach().cpu().numpy()) for x in results]
+                del call, results
+                self.torch.cuda.empty_cache()
+                return found
+        return work.reference(inputs)
+
+
+def timed(clock: Clock, call: Callable[[], Any]) -> list[float]:
+    """Seconds of as many calls as there is time for, after three that warm up."""
+    times = [clock.seconds(call) for _ in range(3)]
+    rounds = max(3, min(ROUNDS, int(SECONDS / max(times[-1], 1e-9))))
+    return [clock.seconds(call) for _ in range(rounds)]
+
+
+def _seconds(times: list[float]) -> dict[str, Any]:
+    return {"seconds": statistics.median(times), "least": min(times), "most": max(times)}
+
+
+def torch_with_cuda() -> Any:
+    """torch, if it is installed and sees the card."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
