@@ -211,6 +211,19 @@ def test_where_iota_const_and_the_rest() -> None:
     assert value(lazy.assign(x, add(x, x)), x=np.ones(2)).tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("move", ["pad", "skew"])
+def test_what_repeats_itself_is_moved_once(move: str) -> None:
+    x, there = leaf(1, 4), np.arange(4, dtype=np.float32).reshape(1, 4)
+    wide = lazy.expand(x, (3, 4))
+    node = lazy.pad(wide, ((0, 0), (1, 2)), 7.0) if move == "pad" else lazy.skew(wide, 1, 0, -1, 6)
+    found = interpret.interpret([node], {x: there})[node]
+    rows = [np.pad(there[0], (1, 2), constant_values=7)] * 3
+    if move == "skew":
+        rows = [np.pad(there[0], (by, 2 - by)) for by in range(3)]
+    np.testing.assert_array_equal(found, rows)
+    assert (found.strides[0] == 0) == (move == "pad")
+
+
 LETTERS = "abcd"
 
 

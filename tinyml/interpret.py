@@ -208,15 +208,18 @@ def _number(value: Array) -> Number:
 
 def _pad(x: Array, arg: Any, node: LazyBuffer) -> Array:
     counts, text = arg
-    out = np.full(node.shape, from_text(text, node.dtype), x.dtype)
+    x = _once(x, {axis for axis, count in enumerate(counts) if any(count)})
+    shape = [b + n + a for n, (b, a) in zip(x.shape, counts, strict=True)]
+    out = np.full(shape, from_text(text, node.dtype), x.dtype)
     inside = tuple(slice(b, b + n) for n, (b, _) in zip(x.shape, counts, strict=True))
     out[inside] = x
-    return out
+    return np.broadcast_to(out, node.shape)
 
 
 def _skew(x: Array, arg: Any, node: LazyBuffer) -> Array:
     axis, by, step, size = arg
-    out = np.zeros(node.shape, x.dtype)
+    x = _once(x, {axis, by})
+    out = np.zeros([size if a == axis else n for a, n in enumerate(x.shape)], x.dtype)
     for k in range(x.shape[by]):
         start, stop = max(0, -step * k), min(size, x.shape[axis] - step * k)
         if start < stop:
@@ -225,7 +228,12 @@ def _skew(x: Array, arg: Any, node: LazyBuffer) -> Array:
             source = list(to)
             source[axis] = slice(start + step * k, stop + step * k)
             out[tuple(to)] = x[tuple(source)]
-    return out
+    return np.broadcast_to(out, node.shape)
+
+
+def _once(x: Array, moved: set[int]) -> Array:
+    """x without its repetitions along axes on which nothing moves: they are not copied."""
+    return _walked(x, [s == 0 and axis not in moved for axis, s in enumerate(x.strides)])
 
 
 MOVE: dict[Movement, Callable[[Array, Any, LazyBuffer], Array]] = {
