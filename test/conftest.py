@@ -75,6 +75,15 @@ def _little_garbage() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def no_garbage() -> Iterator[None]:
+    """What earlier tests left in memory is not given back while this one looks at how much is."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Every test draws the same random numbers, whatever ran before it."""

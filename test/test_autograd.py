@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -237,10 +236,10 @@ def test_readers_of_what_is_assigned_to_later_have_the_gradient_of_what_they_rea
         assert found(read, unrecorded) == added
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_versions_are_forgotten_with_the_graph() -> None:
     w, y = Tensor([2.0, 3.0], "NUMPY", requires_grad=True), Tensor([1.0, 1.0], "NUMPY").realize()
     sizes = []
-    gc.collect()  # what other tests left would be collected, and uncounted, meanwhile
     for _ in range(12):
         y.requires_grad = None
         y.assign(w * 2)
@@ -256,24 +255,21 @@ def test_versions_are_forgotten_with_the_graph() -> None:
     assert sizes[-1] == sizes[2]
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_memory_stays_flat_without_the_garbage_collector() -> None:
     w = Tensor(np.ones((3, 3)), "NUMPY", requires_grad=True)
     x = Tensor(np.ones((2, 3)), "NUMPY")
-    gc.disable()
-    try:
-        sizes = {}
-        for count in range(1000):
-            w.grad = None
-            loss = (x @ w).relu().mean()
-            loss.backward()
-            assert w.grad is not None
-            with no_grad():
-                w.assign(w - w.grad * 0.001)
-            w.realize(loss)
-            if count in (10, 999):
-                sizes[count] = len(lazy.known)  # looks at all there are
-    finally:
-        gc.enable()
+    sizes = {}
+    for count in range(1000):
+        w.grad = None
+        loss = (x @ w).relu().mean()
+        loss.backward()
+        assert w.grad is not None
+        with no_grad():
+            w.assign(w - w.grad * 0.001)
+        w.realize(loss)
+        if count in (10, 999):
+            sizes[count] = len(lazy.known)  # looks at all there are
     assert sizes[999] == sizes[10]
 
 

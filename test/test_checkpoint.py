@@ -142,6 +142,7 @@ def most_in_use(again: bool) -> float:
     return max(seen) / (64 * 16 * 4)
 
 
+@pytest.mark.usefixtures("no_garbage")
 @pytest.mark.parametrize("device", ["CPU"], indirect=True)
 def test_less_memory_is_in_use(device: str) -> None:
     assert most_in_use(True) + 1 < most_in_use(False)

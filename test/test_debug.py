@@ -29,7 +29,7 @@ def run(**environment: str) -> subprocess.CompletedProcess[str]:
         env={**clean, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
 
 

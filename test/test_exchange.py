@@ -102,6 +102,7 @@ def test_a_blob_is_the_memory_itself(device: str, offset: int) -> None:
     assert across.tolist() == [0, 0]
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_shared_memory_lives_as_long_as_somebody_looks_at_it() -> None:
     before = Device.memory_stats("CPU").in_use
     mine = Tensor.full((1000,), 3.0, device="CPU").contiguous().realize()

@@ -601,6 +601,7 @@ def test_a_step_over_two_devices(device: str) -> None:
 # ---- memory ----
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_memory_is_flat(device: str) -> None:
     w = full(0, 256).realize()
 
@@ -614,14 +615,9 @@ def test_memory_is_flat(device: str) -> None:
             step(full(i % 3, 256)).item()
 
     replay(10)
-    gc.collect()
-    gc.disable()
-    try:
-        before = Device.memory_stats(device).in_use, _live_buffers()
-        replay(300)
-        assert (Device.memory_stats(device).in_use, _live_buffers()) == before
-    finally:
-        gc.enable()
+    before = Device.memory_stats(device).in_use, _live_buffers()
+    replay(300)
+    assert (Device.memory_stats(device).in_use, _live_buffers()) == before
 
 
 def _live_buffers() -> int:
@@ -644,6 +640,7 @@ def test_interim_memory_is_shared() -> None:
     assert step.captured.nbytes_interim == 2 * 4096
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_memory_returns_when_the_step_is_forgotten(device: str) -> None:
     x = full(1, 1024).realize()
     before = Device.memory_stats(device).in_use

@@ -154,6 +154,7 @@ def test_results_and_interim_memory_of_one_plan_are_apart() -> None:
             assert (t.numpy() == (1 + i) * 1.5**n).all()
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_a_plan_needs_no_more_memory_in_one_go() -> None:
     def peak() -> int:
         with trace.listen(trace.Allocated) as given:

@@ -297,6 +297,7 @@ def test_looking_up_costs_what_is_looked_up(cpu: None) -> None:
         assert node.size <= table.numel()
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_memory_is_free_after_its_last_use(cpu: None) -> None:
     """#242, PR #9283: a chain of stored values holds two of them, not all."""
     x = Tensor.ones(1 << 18).contiguous().realize()  # 1 MB
@@ -309,6 +310,7 @@ def test_memory_is_free_after_its_last_use(cpu: None) -> None:
     assert max(e.in_use for e in given) - before <= 3 << 20
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_after_running_out_of_memory_work_goes_on(cpu: None) -> None:
     """#2448: what had been allocated stayed so."""
     x = Tensor.ones(8).contiguous().realize()

@@ -18,7 +18,7 @@ def test_tour(device: str) -> None:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for room in ("LazyBuffer", "Kernel", "LoopNest", "LinearKernel", "Program"):

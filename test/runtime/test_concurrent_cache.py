@@ -45,7 +45,7 @@ def start(device: str, cache: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> list[str]:
-    output, complaint = process.communicate("go\n", timeout=120)
+    output, complaint = process.communicate("go\n", timeout=600)
     assert process.returncode == 0, complaint
     return output.split()
 

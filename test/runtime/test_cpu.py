@@ -90,7 +90,7 @@ def test_compilers_start_before_the_last_program_is_made(cpu, monkeypatch):
 
     def programs():
         yield program(0, padding=5000)
-        assert started.wait(timeout=60)
+        assert started.wait(timeout=600)
         yield program(1)
 
     monkeypatch.setattr(compilers, "build", noted)
