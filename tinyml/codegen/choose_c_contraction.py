@@ -22,7 +22,7 @@ from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.estimate import CLOSEST, NEAR, PAGE, RUNS, Factor, Product, Tiling
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Nest, Store
+from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.opts import OptKind
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
@@ -33,6 +33,7 @@ HEAVY = 48  # work on a sum that is better done in a loop of its own
 NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
 LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
 PIECES = 4  # of rows at most, for each core
+WRITTEN = 128  # vectors that are copied to a tile one after the other, at most
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     both = zip(ranked, proposals, strict=True)
     sides, tiling = next((sides, tiling) for sides, (cycles, tiling) in both if cycles <= least)
     lanes = chooser.lanes
-    if sides.lane.size < tiling.vectors * lanes:  # a tail of its own, masked
+    if _is_padded(sides.lane.size, tiling.vectors * lanes):
         chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
@@ -108,7 +109,9 @@ def _tiling(
     if vectors < (2 if packs else 1):
         vectors = min(-(-sides.lane.size // lanes), 2)
     width = min(vectors, 2)
-    whole, depth = max(vectors // width, 1), prod(a.size for a in fold.axes)
+    padded = _is_padded(sides.lane.size, width * lanes)
+    whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
+    depth = prod(a.size for a in fold.axes)
     if sides.packed is None:
         panel = depth * width * chooser.target.vector_bytes
         return 0, Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
@@ -135,6 +138,14 @@ def _tiling(
     if _work_after(one, fold) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
+
+
+def _is_padded(size: int, panel: int) -> bool:
+    """Whether the last panel is masked where columns end; else what remains is a nest of its own.
+
+    That packs again, and multiplies with no fewer vectors, if less than half a panel is missing.
+    """
+    return size < panel or (size < 2 * panel and 0 < -size % panel < panel // 2)
 
 
 def _apart(one: Nest, fold: Fold, lane: Axis) -> int:
@@ -280,3 +291,20 @@ def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: 
     chooser.apply(OptKind.STAGE, after, slot=sides.packed.slot)
     if tiling.repacks and sides.other is not None:
         chooser.apply(OptKind.STAGE, after, slot=sides.other.slot)
+    for tile in chooser.one(number).tiles:
+        _write_out(chooser, tile)
+
+
+def _write_out(chooser: Chooser, tile: Tile) -> None:
+    """Where vectors of a tile are masked, all steps that masks depend on are written out.
+
+    Then most turn out to need none, as those of pixels that are on no edge, and others are numbers.
+    """
+    asked = {v.free for e in toposort([tile.value]) if isinstance(e, Load) for v in e.valid}
+    of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
+    steps = frozenset().union(*(own for own in asked if own & of_kind[Kind.LANE]))
+    loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]
+    copies = prod(a.size for a in {*loops} | of_kind[Kind.UNROLL])
+    if steps <= {*tile.axes} and copies <= WRITTEN:
+        for axis in loops:
+            chooser.apply(OptKind.UNROLL, axis, axis.size)

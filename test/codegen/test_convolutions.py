@@ -1,0 +1,44 @@
+"""Convolutions: pixels are packed in panels, with zeros where windows reach beyond an edge."""
+
+from __future__ import annotations
+
+import pytest
+import stages
+from products import convolution
+
+from tinyml.codegen.expr import Load
+from tinyml.codegen.heuristic import choose
+from tinyml.codegen.linear import Let
+from tinyml.codegen.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.opts import OptKind
+from tinyml.kernel import Kernel
+
+
+def chosen(k: Kernel) -> LoopNest:
+    return choose(lower(k), stages.C)[1]
+
+
+@pytest.mark.parametrize(
+    ("images", "inner", "outer", "size", "stride"),
+    [(1, 3, 24, 8, 1), (2, 2, 13, 15, 1), (1, 3, 12, 57, 2), (1, 2, 25, 61, 2), (1, 2, 12, 31, 1)],
+)
+def test_edges_are_zeros(images: int, inner: int, outer: int, size: int, stride: int) -> None:
+    stages.assert_right(convolution(images, inner, outer, size, stride), 1e-4)
+
+
+def test_only_vectors_at_edges_are_masked() -> None:
+    """A row is two vectors: of three steps of a window, one leaves it at either side."""
+    kernel = linearize(chosen(convolution(1, 3, 24, 16)))
+    lanes = {lane for lane in kernel.lanes if "tile" in lane.name}
+    lets = [i.value for part in kernel.parts for i in part.instrs if isinstance(i, Let)]
+    copied = [e for e in lets if isinstance(e, Load) and lanes & e.free]
+    masked = [e for e in copied if any(lanes & v.free for v in e.valid)]
+    assert len(masked) * 3 == len(copied) > 0
+
+
+def test_columns_that_fill_two_panels_but_for_a_few_are_one_nest() -> None:
+    assert len(chosen(convolution(1, 3, 24, 55, 2)).nests) == 1  # 28 of 32
+    opts = choose(lower(convolution(1, 3, 24, 41, 2)), stages.C)[0]  # 21 of 32
+    assert OptKind.PAD not in [opt.kind for opt in opts if opt.axis == "i3"]
