@@ -158,6 +158,26 @@ def with_numbers() -> list[Case]:
     return cases
 
 
+def torch_names() -> list[Case]:
+    """What users of torch expect besides the names that tinyml has from elsewhere."""
+    places = np.array([2, 0, -1, 2])
+    flags = np.array([[0, 1.5, NAN], [0, -0.0, 1]], np.float32), np.array([[0, 0, 3], [1, 2, 0]])
+    logic = ("logical_and", "logical_or", "logical_xor")
+    return [
+        same("amax amin", lambda x: (x.amax((0, 2)), x.amin(-1, True), x.amax()), (2, 3, 4)),
+        same("unbind", lambda x: (*x.unbind(), *x.unbind(dim=-1)), (2, 3)),
+        same("unbind nothing", lambda x: (*x.unbind(), x.sum()), (0, 3)),
+        same("index_select", lambda x, i: x.index_select(1, i), (2, 3, 2), places % 3),
+        *[same(name, lambda x, y, n=name: getattr(x, n)(y), *flags) for name in logic],
+        same(
+            "dtype",
+            lambda x: (x.to(float), x.to(int), x.to(bool), x.cpu().norm()),
+            (2, 3),
+            grad=False,
+        ),
+    ]
+
+
 def choices() -> list[Case]:
     flags = np.array([[True, False, True], [False, False, True]])
     x = draw("x", (2, 3))
@@ -255,6 +275,9 @@ def reductions_otherwise() -> list[Case]:
     return [
         *cases,
         pair("max special", lambda x: x.max(1), lambda x: x.amax(1), special),
+        same("norms", lambda x: [x.norm(p=p) for p in (1, 2, 3, 0, INF, -INF)], (3, 4)),
+        same("norm of 0", lambda x: (x.norm(), x.norm(1, 0), x.norm(dim=1, keepdim=True)), flat),
+        same("norm special", lambda x: (x.norm(dim=1), x.norm(INF, 1)), special, grad=False),
         same("std of equals", lambda x: x.std(1), flat),
         same("std of one", lambda x: x.std(1, correction=0), flat[:, :1]),
         same("prod long", lambda x: x.prod(1), np.tile(np.float32([1, -1, 0.5, 2]), (2, 10))),
@@ -357,6 +380,7 @@ GROUPS = (
     powers,
     with_numbers,
     choices,
+    torch_names,
     reductions,
     reductions_otherwise,
     reductions_of_few,

@@ -63,6 +63,7 @@ TABLE: dict[str, tuple[Op, list[Any]]] = {
     **unary("relu6", "hardswish", scale=2.3),
     **unary("double", "T", "mT") | {"T": (lambda x: x.T * x.T, [X]), "mT": (lambda x: x.mT, [X])},
     "cast": (lambda x: (x * x).cast("float64"), [X]),
+    "cpu": (lambda x: x.cpu().square().to("NUMPY"), [X]),
     "to": (lambda x: x.to("CPU").square().to("NUMPY"), [X]),
     # two or three numbers
     **binary("add", "sub", "mul", "maximum", "minimum", "copysign", "logaddexp"),
@@ -171,6 +172,10 @@ TABLE: dict[str, tuple[Op, list[Any]]] = {
     ),
     "binary_crossentropy": (lambda x: (x * 0.2 + 0.5).binary_crossentropy(target(x)), [X]),
     "binary_crossentropy_logits": (lambda x: x.binary_crossentropy_logits(target(x)), [X]),
+    **over("amax", "amin"),
+    "norm": (lambda x: x.norm(axis=0) + x.norm(3).exp(), [X]),
+    "unbind": (lambda x: x.unbind(1)[0] * x.unbind(1)[2], [X]),
+    "index_select": (lambda x: x.index_select(1, on(np.array([2, 0, 2]))), [X]),
     # others
     "sequential": (lambda x: x.sequential([Tensor.exp, Tensor.sin]), [X]),
     "dropout": (lambda x: x.square().dropout(0.5), [X]),
@@ -181,12 +186,14 @@ WITHOUT = {
     "glorot_uniform kaiming_normal kaiming_uniform linspace normal ones ones_like rand rand_like "
     "randint randn randn_like randperm scaled_uniform uniform zeros zeros_like",
     "gives integers or bools": "all any argmax argmin argsort bool eq ge gt int isclose allclose "
-    "isfinite isinf isnan le logical_not long lt multinomial ne nonzero one_hot short idiv",
+    "isfinite isinf isnan le logical_and logical_not logical_or logical_xor long lt multinomial "
+    "ne nonzero one_hot short idiv",
     "is of integers": "bitwise_and bitwise_not bitwise_or bitwise_xor lshift rshift",
     "is of bits": "bitcast",
     "rounds more than differences can tell": "bfloat16 float half",
     "cuts off on purpose": "detach assign",
-    "is no op": "backward data device dtype element_size grad gradient is_floating_point item "
+    "is `to`, of a device that may be missing": "cuda",
+    "is no op": "backward data device dim dtype element_size grad gradient is_floating_point item "
     "lazy manual_seed nbytes ndim numel numpy realize register_hook requires_grad requires_grad_ "
     "follows retain_grad shape size tolist train",
 }

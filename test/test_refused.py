@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tinyml import Device, Tensor, dtypes
-from tinyml.errors import DeviceError, DTypeError, GradientError, ShapeError
+from tinyml.errors import AxisError, DeviceError, DTypeError, GradientError, ShapeError
 
 X = Tensor.zeros(2, 3)
 V = Tensor.zeros(1, 1, 4, 4)
@@ -21,7 +21,21 @@ Case = tuple[type[Exception], str, Callable[[], Any]]
 # words: a regular expression; the op's own name must be in the sentence, too
 BINARY = (
     *("add", "sub", "mul", "div", "idiv", "mod", "maximum", "minimum", "copysign"),
-    *("logaddexp", "isclose", "eq", "ne", "lt", "le", "gt", "ge", "pow", "allclose"),
+    *(
+        "logaddexp",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "isclose",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "pow",
+        "allclose",
+    ),
 )
 CALLED = {  # what the sentence calls it, where that is another op's name
     "idiv": "div",
@@ -47,10 +61,22 @@ CALLED = {  # what the sentence calls it, where that is another op's name
     "randn_like": "randn",
     "scaled_dot_product_attention": "attention",
     "swish": "silu",
+    "amax": "max",
+    "amin": "min",
 }
 AXIS = (
     *("sum", "mean", "prod", "max", "min", "any", "all", "var", "std", "std_mean", "var_mean"),
-    *("argmax", "argmin", "logsumexp", "softmax", "log_softmax", "layernorm", "rmsnorm"),
+    *(
+        "argmax",
+        "argmin",
+        "amax",
+        "amin",
+        "logsumexp",
+        "softmax",
+        "log_softmax",
+        "layernorm",
+        "rmsnorm",
+    ),
     *(
         "cumsum",
         "cumprod",
@@ -474,6 +500,21 @@ OWN: dict[str, list[Case]] = {
         (DeviceError, "'gpu'; there are: NUMPY, CPU.*did you mean 'CUDA'", lambda: X.to("gpu")),
         (TypeError, "named by a str", lambda: X.to(3)),
     ],
+    "cuda": [(DeviceError, "CUDA needs", lambda: X.cuda())] if not Device.available("CUDA") else [],
+    "index_select": [
+        (
+            DTypeError,
+            r"integers along one axis, got float32 \(2, 3\)",
+            lambda: X.index_select(0, X),
+        ),
+        (AxisError, "axis 5", lambda: X.index_select(5, I)),
+        (TypeError, "index must be a Tensor", lambda: X.index_select(0, 1)),
+    ],
+    "unbind": [(AxisError, "axis 5", lambda: X.unbind(5))],
+    "norm": [
+        (TypeError, "p must be a number, got .fro.", lambda: X.norm("fro")),
+        (AxisError, "axis 5", lambda: X.norm(axis=5)),
+    ],
     "size": [(IndexError, "axis 5", lambda: X.size(5))],
     "item": [(RuntimeError, r"exactly one element, got shape \(2, 3\)", lambda: X.item())],
     "realize": [(TypeError, "argument 1 must be a Tensor", lambda: X.realize(3))],
@@ -532,7 +573,7 @@ UNARY = (
         "bool",
     ),
     *("numel", "element_size", "nbytes", "is_floating_point", "numpy", "data", "tolist"),
-    *("detach", "contiguous", "clone", "expm1", "log1p", "follows"),
+    *("detach", "contiguous", "clone", "cpu", "dim", "expm1", "log1p", "follows"),
 )
 REASONS: dict[str, str] = {
     **dict.fromkeys(UNARY, TAKES_NOTHING),

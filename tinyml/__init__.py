@@ -12,6 +12,7 @@ from tinyml.defaults import defaults
 from tinyml.device import Device
 from tinyml.dtypes import dtypes
 from tinyml.function import Function
+from tinyml.functional import missing
 from tinyml.functional.random_ import manual_seed
 from tinyml.tensor import Tensor
 
@@ -48,7 +49,7 @@ if not TYPE_CHECKING:  # what takes time to import, and not every program uses
             return importlib.import_module("tinyml.nn")
         if name == "TinyJit":
             return importlib.import_module("tinyml.jit").TinyJit
-        raise AttributeError(f"module 'tinyml' has no attribute {name!r}")
+        raise missing.no_function(Tensor, dtypes.fields(), name)
 
 
 def __dir__() -> list[str]:

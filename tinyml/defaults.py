@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 
 from tinyml.device import Device, default_device
-from tinyml.dtype import DType
-from tinyml.dtypes import default_float, default_int, to_dtype
+from tinyml.dtypes import DTypeLike, default_float, default_int, to_dtype
 from tinyml.errors import DTypeError
 
 
@@ -20,8 +19,8 @@ class defaults(ContextDecorator):
     def __init__(
         self,
         device: str | None = None,
-        default_float: DType | str | None = None,
-        default_int: DType | str | None = None,
+        default_float: DTypeLike | None = None,
+        default_int: DTypeLike | None = None,
     ) -> None:
         self._device = None if device is None else Device.canonical(device)
         self._float = None if default_float is None else to_dtype(default_float)

@@ -136,7 +136,7 @@ def by_name(name: str) -> DType:
     """The dtype called `name`, e.g. "float32" or "half"; DTypeError if there is none."""
     found = NAMES.get(name)
     if found is None:
-        near = difflib.get_close_matches(name, [*_BY_NAME, *_ALIASES], 1)
+        near = difflib.get_close_matches(name.replace("fp", "float"), [*_BY_NAME, *_ALIASES], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DTypeError(f"no dtype {name!r}; there are: {', '.join(_BY_NAME)}{hint}")
     return found

@@ -6,13 +6,16 @@ import builtins
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from tinyml import dtype as formats
 from tinyml.dtype import ALL, FLOATS, INTS, NAMES, DType, by_name, promote
 from tinyml.errors import DTypeError, NoDTypeError
 from tinyml.setting import Setting
 
+DTypeLike: TypeAlias = DType | str | type[Any] | np.dtype[Any]  # types as numpy reads them
 DTYPES_DICT = dict(NAMES)
 _EXPONENT_AND_MANTISSA = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23)}
 
@@ -42,6 +45,11 @@ class _DTypes:
     uints = tuple(d for d in INTS if d.kind == "u")
     sints = tuple(d for d in INTS if d.kind == "i")
     all = ALL
+
+    if not TYPE_CHECKING:  # else every name would be known
+
+        def __getattr__(self, name: str) -> DType:
+            return to_dtype(name)
 
     @property
     def default_float(self) -> DType:
@@ -153,10 +161,18 @@ def _one_of(formats: tuple[DType, ...], dtype: DType, what: str) -> DType:
 dtypes = _DTypes()
 
 
-def to_dtype(dtype: DType | str) -> DType:
-    """A dtype given by itself or by its name; NoDTypeError (an AttributeError) if it is neither."""
+def to_dtype(dtype: DTypeLike) -> DType:
+    """A dtype given by itself, its name, or a type of Python or numpy, as these have it.
+
+    So `float` is float64 and `int` int64. NoDTypeError (an AttributeError) if it is none of these.
+    """
     if isinstance(dtype, DType):
         return dtype
+    if isinstance(dtype, (type, np.dtype)):
+        try:
+            return formats.from_numpy(dtype)
+        except DTypeError as error:
+            raise NoDTypeError(str(error)) from None
     if not isinstance(dtype, str):
         raise NoDTypeError(
             f"a dtype is one of dtypes.float32, dtypes.int8, ..., or its name; got {dtype!r} "

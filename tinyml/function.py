@@ -12,7 +12,8 @@
     y = Clamped.apply(x)
 
 As with torch.autograd.Function, `forward` is computed without recording, and what `backward`
-needs of it is kept with `self.save(...)` and found in `self.saved`. Other arguments than
+needs of it is kept with `self.save(...)` and found in `self.saved`. Both may also be written as
+torch has them: static methods, with `ctx` in place of `self`. Other arguments than
 tensors are passed through. `backward` gets one gradient per result (zeros if nothing came of a
 result) and gives one per argument (None: it has none). It is made of tensor ops, so it can be
 differentiated again: by way of saved arguments and results, too.
@@ -21,7 +22,9 @@ differentiated again: by way of saved arguments and results, too.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 from tinyml import mlops
@@ -67,7 +70,7 @@ class Function:
         """Compute `forward`, remembering to ask `backward` for the gradient."""
         function = cls()
         with no_grad():
-            result = function.forward(*args, **kwargs)
+            result = _method(function, "forward")(*args, **kwargs)
         several = isinstance(result, (tuple, list))
         given = tuple(result) if several else (result,)
         inputs = tuple(a for a in args if isinstance(a, Tensor))
@@ -78,6 +81,13 @@ class Function:
         function._fixed = ()
         record_results(_Custom(function, args, results), inputs, results, moving)
         return results if several else results[0]
+
+
+def _method(function: Function, name: str) -> Callable[..., Any]:
+    """A method of a Function; a static one takes the Function as `ctx`, as in torch."""
+    method: Callable[..., Any] = getattr(function, name)
+    static = isinstance(getattr_static(function, name), staticmethod)
+    return partial(method, function) if static else method
 
 
 class _SavedResult:
@@ -179,7 +189,7 @@ class _Custom(Several):
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         wanted = iter(self.wanted)
         self.function.needs_input_grad = tuple(t and next(wanted) for t in self.is_tensor)
-        given = self.function.backward(*self.of_results(grad))
+        given = _method(self.function, "backward")(*self.of_results(grad))
         parts = given if isinstance(given, (tuple, list)) else (given,)
         name = type(self.function).__name__
         if len(parts) != len(self.is_tensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tinyml.functional import (
     activation,
     attention,
@@ -14,6 +16,7 @@ from tinyml.functional import (
     joining,
     linear_algebra,
     loss,
+    missing,
     movement,
     random_,
     reduction,
@@ -29,6 +32,9 @@ from tinyml.functional.axes import spelled_either_way
 @spelled_either_way
 class Methods:
     """The methods that Tensor has, by family."""
+
+    if not TYPE_CHECKING:  # else every name would be known
+        __getattr__ = missing.no_attribute
 
     # ---- functional/creation ----
 
@@ -66,6 +72,9 @@ class Methods:
     lshift = elementwise.lshift
     rshift = elementwise.rshift
     logical_not = elementwise.logical_not
+    logical_and = elementwise.logical_and
+    logical_or = elementwise.logical_or
+    logical_xor = elementwise.logical_xor
     where = elementwise.where
     masked_fill = elementwise.masked_fill
     clip = elementwise.clip
@@ -132,6 +141,7 @@ class Methods:
     stack = joining.stack
     split = movement.split
     chunk = movement.chunk
+    unbind = movement.unbind
     repeat = movement.repeat
     repeat_interleave = indexing.repeat_interleave
     roll = movement.roll
@@ -157,8 +167,9 @@ class Methods:
     argmax = reduction.argmax
     argmin = reduction.argmin
     sum = reduction.sum_
-    max = reduction.max_
-    min = reduction.min_
+    max = amax = reduction.max_
+    min = amin = reduction.min_
+    norm = reduction.norm
     any = reduction.any_
     all = reduction.all_
 
@@ -217,6 +228,7 @@ class Methods:
     # ---- functional/indexing ----
 
     gather = indexing.gather
+    index_select = indexing.index_select
     scatter = indexing.scatter
     scatter_reduce = indexing.scatter_reduce
     masked_select = indexing.masked_select

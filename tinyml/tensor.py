@@ -13,9 +13,8 @@ from typing import Any, TypeAlias, overload
 from tinyml import autograd, lazy, mlops, moves
 from tinyml import realize as realizing
 from tinyml.autograd import mode
-from tinyml.device import Device
 from tinyml.dtype import DType, int32
-from tinyml.dtypes import to_dtype
+from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional import (
     assignment,
@@ -33,7 +32,7 @@ from tinyml.functional import (
     values,
     views,
 )
-from tinyml.functional.axes import resolve_axis, spelled_either_way, wrong_type
+from tinyml.functional.axes import resolve_axis, shown, spelled_either_way, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.methods import Methods
 from tinyml.training import Training, Trains
@@ -71,7 +70,7 @@ class Tensor(Methods, metaclass=Trains):
         self,
         value: Any = None,
         device: str | None = None,
-        dtype: DType | str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: _Bool | None = None,
     ) -> None:
         target = None if dtype is None else to_dtype(dtype)
@@ -185,7 +184,7 @@ class Tensor(Methods, metaclass=Trains):
         if not values.has_values(value):
             raise TypeError(
                 f"{op}: a Tensor goes together with tensors, numbers, lists and arrays, not with "
-                f"{value!r} ({type(value).__name__})"
+                f"{shown(value)} ({type(value).__name__})"
             )
         return Tensor(value, device=self.device)
 
@@ -215,6 +214,10 @@ class Tensor(Methods, metaclass=Trains):
     def ndim(self) -> _Int:
         """How many axes."""
         return len(self._lazy.shape)
+
+    def dim(self) -> _Int:
+        """How many axes, as torch says it."""
+        return self.ndim
 
     def numel(self) -> _Int:
         """How many elements."""
@@ -263,8 +266,8 @@ class Tensor(Methods, metaclass=Trains):
 
     def realize(self, *others: Tensor) -> Tensor:
         """Compute this and other tensors, in one schedule."""
-        for number, other in enumerate(others, 1):
-            if not isinstance(other, Tensor):
+        for number, other in enumerate((self, *others)):
+            if not isinstance(other, Tensor):  # self is none in Tensor.realize([x, y])
                 raise wrong_type("realize", f"argument {number}", "a Tensor", other)
         realizing.realize((self, *others))
         return self
@@ -317,12 +320,9 @@ class Tensor(Methods, metaclass=Trains):
 
     # ---- places ----
 
-    def to(self, device: str | DType | None) -> Tensor:
-        """The same values on another device (None: the default one), or as another dtype."""
-        if isinstance(device, DType):
-            return self.cast(device)
-        name = Device.canonical(device)
-        return self if name == self.device else self._apply(mlops.Copy(name))
+    to = casts.to
+    cpu = casts.cpu
+    cuda = casts.cuda
 
     def detach(self) -> Tensor:
         """A view of the same values, cut off from how they were made."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from typing import TYPE_CHECKING
 
+from tinyml.functional import missing
 from tinyml.setting import Setting
 
 _training = Setting("training", False)
@@ -11,6 +13,9 @@ _training = Setting("training", False)
 
 class Trains(type):
     """A class that says whether dropout and batch statistics are active."""
+
+    if not TYPE_CHECKING:  # else every name would be known
+        __getattr__ = missing.no_attribute
 
     @property
     def training(cls) -> bool:

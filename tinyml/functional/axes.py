@@ -20,7 +20,14 @@ _C = TypeVar("_C", bound=type)
 
 def wrong_type(op: str, name: str, wanted: str, value: Any) -> ArgumentError:
     """The error for an argument of a type that cannot be meant."""
-    return ArgumentError(f"{op}: {name} must be {wanted}, got {value!r} ({type(value).__name__})")
+    got = f"{shown(value)} ({type(value).__name__})"
+    return ArgumentError(f"{op}: {name} must be {wanted}, got {got}")
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: on one line, and not all of an array."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def whole(value: Any, op: str, name: str) -> int:

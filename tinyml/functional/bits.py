@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import lazy
 from tinyml.dtype import DType, bool_, by_name
-from tinyml.dtypes import to_dtype
+from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.views import Bitcasted, follow
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
-def bitcast(x: Tensor, dtype: DType | str) -> Tensor:
+def bitcast(x: Tensor, dtype: DTypeLike) -> Tensor:
     """The bits of x read as `dtype`; the last axis grows or shrinks where sizes differ.
 
     As torch's `view(dtype)` on a little-endian machine: the low bytes of a number come first.

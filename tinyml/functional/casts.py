@@ -1,19 +1,20 @@
-"""The values as numbers of another dtype."""
+"""The values as numbers of another dtype, or on another device."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinyml import dtype as dt
 from tinyml import mlops
+from tinyml.device import Device, open_device
 from tinyml.dtype import DType
-from tinyml.dtypes import to_dtype
+from tinyml.dtypes import DTypeLike, to_dtype
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
-def cast(x: Tensor, dtype: DType | str) -> Tensor:
+def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     """The values as numbers of another dtype."""
     target = dtype if type(dtype) is DType else to_dtype(dtype)
     return x if x._lazy.dtype is target else x._apply(mlops.Cast(target))
@@ -57,3 +58,34 @@ def long(x: Tensor) -> Tensor:
 def bool_(x: Tensor) -> Tensor:
     """Where the values are not 0."""
     return x.cast(dt.bool_)
+
+
+def to(
+    x: Tensor, device: str | DType | type[Any] | Tensor | None = None, dtype: DTypeLike | None = None
+) -> Tensor:
+    """The same values on another device (None: the default one), as another dtype, or both.
+
+    Of a Tensor in the device's place both are taken.
+    """
+    if isinstance(device, (DType, type)):
+        return x.cast(device)
+    if isinstance(device, type(x)):
+        device, dtype = device.device, device.dtype
+    if dtype is not None:
+        x = x.cast(dtype)
+        device = device or x.device
+    name = Device.canonical(device)
+    if name == x.device:
+        return x
+    open_device(name)  # where there is none, it is this line that is wrong
+    return x._apply(mlops.Copy(name))
+
+
+def cpu(x: Tensor) -> Tensor:
+    """The same values on the CPU."""
+    return to(x, "CPU")
+
+
+def cuda(x: Tensor) -> Tensor:
+    """The same values on the CUDA device; DeviceError where there is none."""
+    return to(x, "CUDA")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinyml import lazy
 from tinyml.device import Device
-from tinyml.dtype import DType, int32, int64
-from tinyml.dtypes import dtypes, to_dtype
+from tinyml.dtype import int32, int64
+from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import new_shape, number, whole
 
@@ -21,7 +21,7 @@ def full(
     /,
     shape: Any,
     fill_value: Scalar,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -37,7 +37,7 @@ def zeros(
     kind: type[Tensor],
     /,
     *shape: Any,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -50,7 +50,7 @@ def ones(
     kind: type[Tensor],
     /,
     *shape: Any,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -63,7 +63,7 @@ def empty(
     kind: type[Tensor],
     /,
     *shape: Any,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -77,7 +77,7 @@ def eye(
     /,
     n: int,
     m: int | None = None,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -96,7 +96,7 @@ def arange(
     start: float,
     stop: float | None = None,
     step: float = 1,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -149,7 +149,7 @@ def linspace(
     start: float,
     stop: float,
     steps: int,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -177,7 +177,7 @@ def linspace(
 def full_like(
     x: Tensor,
     fill_value: Scalar,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
     """`fill_value` in the shape of x, in its dtype and on its device unless told."""
@@ -187,14 +187,14 @@ def full_like(
 
 
 def zeros_like(
-    x: Tensor, dtype: DType | str | None = None, requires_grad: bool | None = None
+    x: Tensor, dtype: DTypeLike | None = None, requires_grad: bool | None = None
 ) -> Tensor:
     """Zeros in the shape of x, in its dtype and on its device unless told."""
     return full_like(x, 0, dtype, requires_grad)
 
 
 def ones_like(
-    x: Tensor, dtype: DType | str | None = None, requires_grad: bool | None = None
+    x: Tensor, dtype: DTypeLike | None = None, requires_grad: bool | None = None
 ) -> Tensor:
     """Ones in the shape of x, in its dtype and on its device unless told."""
     return full_like(x, 1, dtype, requires_grad)

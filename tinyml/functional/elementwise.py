@@ -305,6 +305,24 @@ def logical_not(x: Tensor) -> Tensor:
     return bitwise_not(x.cast(bool_))
 
 
+def logical_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """Where neither x nor y is 0; bools."""
+    x, y = alike("logical_and", x, y)
+    return x.cast(bool_) & y.cast(bool_)
+
+
+def logical_or(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """Where x and y are not both 0; bools."""
+    x, y = alike("logical_or", x, y)
+    return x.cast(bool_) | y.cast(bool_)
+
+
+def logical_xor(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """Where one of x and y is 0, and the other is not; bools."""
+    x, y = alike("logical_xor", x, y)
+    return x.cast(bool_) ^ y.cast(bool_)
+
+
 # ---- choosing ----
 
 

@@ -208,6 +208,17 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return _gather(x, dim, x._of(wrapped(index.lazy, x.shape[dim], place)))
 
 
+def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """What x holds at the places `index` along `dim`; `index` has one axis, or is a number."""
+    check_tensors("index_select", x, index=index)
+    dim = resolve_axis(dim, x.ndim, "index_select")
+    if index.ndim > 1 or not index.dtype.is_int:
+        raise DTypeError(
+            f"index_select: the index is integers along one axis, got {index.dtype} {index.shape}"
+        )
+    return x[(slice(None),) * dim + (index.reshape(-1),)]
+
+
 def _row(x: Tensor) -> Tensor:
     """A number as a row of one."""
     return x if x.ndim else x.reshape((1,))

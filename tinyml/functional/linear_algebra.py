@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tinyml.dtype import DType, float32, promote
-from tinyml.dtypes import to_dtype
+from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, wrong_type
 from tinyml.functional.contraction import Alignment, Contraction, contract
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 @composition
-def dot(x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
+def dot(x: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
     """The last axis of x with the second last (or only) axis of w."""
     return _product("matmul", x, x._coerce(w, "matmul"), dtype)
 
 
-def _product(op: str, x: Tensor, w: Tensor, dtype: DType | str | None = None) -> Tensor:
+def _product(op: str, x: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
     check_tensors(op, x, w=w)
     how = _rows_and_columns(op, x._lazy.shape, w._lazy.shape)
     return contract(x, w, how, None if dtype is None else to_dtype(dtype))
@@ -58,7 +58,7 @@ def _rows_and_columns(op: str, x: Shape, w: Shape) -> Contraction:
 
 @composition
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DType | str | None = None
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, dtype: DTypeLike | None = None
 ) -> Tensor:
     """x @ weight + bias, computed in `dtype` if given; a weight of one axis scales."""
     check_tensors("linear", x, weight=weight, bias=bias)
@@ -71,7 +71,7 @@ def linear(
 
 
 @composition
-def einsum(formula: str, *tensors: Any, dtype: DType | str | None = None) -> Tensor:
+def einsum(formula: str, *tensors: Any, dtype: DTypeLike | None = None) -> Tensor:
     """Einstein's summation, e.g. einsum("ij,jk->ik", a, b)."""
     given: list[Tensor] = (
         list(tensors[0])

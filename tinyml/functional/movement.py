@@ -365,6 +365,12 @@ def _pieces(shape: Shape, sizes: int | tuple[int, ...], dim: int) -> tuple[Spans
     return tuple([_span_along(shape, dim, s, s + k) for s, k in zip(starts, sizes, strict=True)])
 
 
+def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """What x holds at each place along `dim`, without that axis."""
+    dim = resolve_axis(dim, x.ndim, "unbind")
+    return tuple([piece.squeeze(dim) for piece in split(x, 1, dim)]) if x.shape[dim] else ()
+
+
 def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:
     """At most n pieces of equal size (the last may be smaller) along `dim`."""
     if whole(n, "chunk", "the number of chunks") <= 0:

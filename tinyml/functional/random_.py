@@ -20,7 +20,7 @@ from tinyml import config, lazy, trace
 from tinyml import realize as realizing
 from tinyml.device import Device
 from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
-from tinyml.dtypes import dtypes, to_dtype
+from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.axes import new_shape, number, whole
 from tinyml.functional.bounded import required
@@ -148,7 +148,7 @@ def _unit(high: Tensor, low: Tensor, dtype: DType) -> Tensor:
     return (high >> (32 - precision)).cast(float32).mul(2.0**-precision).cast(dtype)
 
 
-def _float_dtype(dtype: DType | str | None, op: str) -> DType:
+def _float_dtype(dtype: DTypeLike | None, op: str) -> DType:
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
     if not target.is_float:
         raise DTypeError(f"{op} gives floats, not {target}; use randint, or cast the result")
@@ -159,7 +159,7 @@ def rand(
     kind: type[Tensor],
     /,
     *shape: Any,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -173,7 +173,7 @@ def randn(
     kind: type[Tensor],
     /,
     *shape: Any,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -194,7 +194,7 @@ def randint(
     *shape: Any,
     low: int = 0,
     high: int = 10,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -229,7 +229,7 @@ def uniform(
     *shape: Any,
     low: float = 0.0,
     high: float = 1.0,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -249,7 +249,7 @@ def normal(
     *shape: Any,
     mean: float = 0.0,
     std: float = 1.0,
-    dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
     requires_grad: bool | None = None,
 ) -> Tensor:
@@ -305,7 +305,7 @@ def randn_like(x: Tensor, **options: Any) -> Tensor:
 
 
 def randperm(
-    kind: type[Tensor], n: int, dtype: DType | str | None = None, device: str | None = None
+    kind: type[Tensor], n: int, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
     """0 .. n - 1 in random order."""
     (size,) = new_shape((n,), "randperm")

@@ -7,12 +7,12 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from tinyml import lazy, mlops
-from tinyml.dtype import DType, bool_, int32, uint8, uint32
-from tinyml.dtypes import to_dtype
+from tinyml.dtype import bool_, int32, uint8, uint32
+from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.precision import in_float32, sum_dtype
+from tinyml.functional.precision import in_float32, sum_dtype, to_float
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along
@@ -40,14 +40,14 @@ def _without(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return x.reshape(dropped_shape(x.shape, axes))
 
 
-def _summing(x: Tensor, dtype: DType | str | None) -> Tensor:
+def _summing(x: Tensor, dtype: DTypeLike | None) -> Tensor:
     own = x._lazy.dtype
     target = sum_dtype(own) if dtype is None else to_dtype(dtype)
     return x if target is own else x.cast(target)
 
 
 def sum_(
-    x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+    x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
 ) -> Tensor:
     """The sum over axes; halves are added up in float32, integers in int64, bool as `or` does."""
     if dtype is not None and to_dtype(dtype) is bool_:
@@ -56,7 +56,7 @@ def sum_(
 
 
 def prod(
-    x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None
+    x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
 ) -> Tensor:
     """The product over axes; of bool it is what `and` makes.
 
@@ -174,6 +174,21 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """Both."""
     return var(x, axis, keepdim, correction), mean(x, axis, keepdim)
+
+
+@composition
+@in_float32
+def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> Tensor:
+    """(sum of |x| ** p) ** (1 / p), also for p = inf or -inf; where it is 0, so is its gradient."""
+    number(p, "norm", "p")
+    axes, sizes = _axes(x, axis, "norm"), to_float(x).abs()
+    if p in (inf, -inf):
+        return (max_ if p > 0 else min_)(sizes, axes, keepdim)
+    if p == 0:
+        return (sizes != 0).sum(axes, keepdim).cast(sizes.dtype)
+    total = (sizes**p).sum(axes, keepdim)
+    nothing = total == 0
+    return nothing.where(total, nothing.where(1, total) ** (1 / p))
 
 
 @composition

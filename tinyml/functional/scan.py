@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import moves
 from tinyml.dtype import DType, bool_, int32, uint8
+from tinyml.dtypes import DTypeLike
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import resolve_axis
 from tinyml.functional.elementwise import add, maximum, minimum, mul
@@ -108,13 +109,13 @@ def _along(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
 
 
 @composition
-def cumsum(x: Tensor, axis: int = 0, dtype: DType | str | None = None) -> Tensor:
+def cumsum(x: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The sum of each element and all before it; without dtype int64 for integers and bool."""
     return _sums(_SUM, x, axis, dtype, "cumsum")
 
 
 @composition
-def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
+def cumprod(x: Tensor, axis: int, dtype: DTypeLike | None = None) -> Tensor:
     """The product of each element and all before it; without dtype int64 for integers.
 
     In the dtype of the result: what has overflowed stays infinite, and does not come back. (torch
@@ -123,7 +124,7 @@ def cumprod(x: Tensor, axis: int, dtype: DType | str | None = None) -> Tensor:
     return _sums(_PROD, x, axis, dtype, "cumprod")
 
 
-def _sums(running: _Running, x: Tensor, axis: int, dtype: DType | str | None, name: str) -> Tensor:
+def _sums(running: _Running, x: Tensor, axis: int, dtype: DTypeLike | None, name: str) -> Tensor:
     x = x.cast(sum_dtype(x.dtype) if dtype is None else dtype)
     if x.dtype.is_half:
         return _along(running, x.float(), axis, name).cast(x.dtype)

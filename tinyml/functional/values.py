@@ -26,7 +26,7 @@ from tinyml.dtype import (
     to_storage,
     uint64,
 )
-from tinyml.dtypes import dtypes, to_dtype
+from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional import views
 from tinyml.functional.axes import new_shape, whole
@@ -253,7 +253,7 @@ def deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def from_blob(
-    kind: type[Tensor], address: int, shape: Any, dtype: DType | str, device: str | None = None
+    kind: type[Tensor], address: int, shape: Any, dtype: DTypeLike, device: str | None = None
 ) -> Tensor:
     """A tensor on memory of its device, at this address, which must live as long as it does.
 

@@ -4,6 +4,9 @@ A layer is a plain class: it makes its parameters in `__init__` and is called wi
 model is any object; `state.get_parameters` finds the parameters by walking its attributes.
 """
 
+from typing import TYPE_CHECKING
+
+from tinyml.functional import missing
 from tinyml.nn import optim, state
 from tinyml.nn.layers import (
     BatchNorm,
@@ -24,6 +27,7 @@ from tinyml.nn.layers import (
     LSTMCell,
     RMSNorm,
 )
+from tinyml.tensor import Tensor
 
 __all__ = [
     "BatchNorm",
@@ -46,3 +50,8 @@ __all__ = [
     "optim",
     "state",
 ]
+
+if not TYPE_CHECKING:  # else every name would be known
+
+    def __getattr__(name: str) -> object:
+        raise missing.no_layer(Tensor, __all__, name)

@@ -1,0 +1,114 @@
+"""What tinyml calls otherwise than torch and numpy do: the error says how it is written here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinyml
+from tinyml import Device, Tensor, dtypes, nn
+from tinyml.functional.missing import INSTEAD, OF_NN
+
+KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
+X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
+Y = np.array([[1.5, -0.5, 2.0], [0.5, 0.25, -0.75]])
+Z = np.array([[2.0, 1.0], [-1.0, 3.0]])
+OF_ONE = """absolute adjoint aminmax count_nonzero erfc fix frac msort nan_to_num nansum negative
+ravel sgn t"""
+OF_TWO = """divide equal expand_as floor_divide fmod greater greater_equal hypot less less_equal
+multiply not_equal remainder reshape_as subtract true_divide"""
+
+
+@pytest.fixture(autouse=True)
+def _reference() -> Iterator[None]:
+    with Device.default("NUMPY"):
+        yield
+
+
+def instead(name: str) -> Any:
+    """What the sentence about `name` tells to write, written."""
+    (expression,) = [how for names, how in KNOWN.items() if name in names.split()]
+    given = {"x": Tensor(X), "y": Tensor(Y), "z": Tensor(Z), "i": Tensor([[0, 1, 1], [1, 0, 1]])}
+    return eval(expression, {"Tensor": Tensor, "tinyml": tinyml, "numpy": np, "array": X, **given})
+
+
+def said(thing: Any, name: str) -> str:
+    with pytest.raises(AttributeError) as caught:
+        getattr(thing, name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("names", KNOWN)
+def test_what_is_told_can_be_written(names: str) -> None:
+    for name in names.split():
+        assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}; write {KNOWN[names]}"
+    assert instead(names.split()[0]) is not None
+
+
+@pytest.mark.parametrize("name", f"{OF_ONE} {OF_TWO} trace logdet outer mm".split())
+def test_what_is_told_is_what_torch_computes(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, y, z = map(torch.from_numpy, (X, Y, Z))
+    method = getattr(z if name in ("trace", "logdet") else x[0] if name == "outer" else x, name)
+    other = {"outer": (y[0],), "mm": (y.mT,)}.get(name, (y,) if name in OF_TWO.split() else ())
+    both = [v if isinstance(v, tuple) else (v,) for v in (instead(name), method(*other))]
+    for one, right in zip(*both, strict=True):
+        np.testing.assert_allclose(one.numpy() if isinstance(one, Tensor) else one, right, 1e-12)
+
+
+def test_rules_for_names() -> None:
+    told = {
+        "add_": "write x += y",
+        "relu_": "write x.assign(x.relu(...))",
+        "arctanh": "write x.atanh()",
+        "shpae": "did you mean 'shape'?",
+        "softmx": "did you mean 'softmax'?",
+    }
+    for name, end in told.items():
+        assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}; {end}"
+    for name in ("polygamma", "_lzay", "__array_struct__"):
+        assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}"
+    assert said(Tensor, "concat").endswith("write Tensor.cat(x, y, dim=0)")
+    assert not hasattr(Tensor(X), "mm")
+
+
+def test_functions_of_the_package_are_those_of_tensor() -> None:
+    assert (
+        said(tinyml, "zeros") == "module 'tinyml' has no attribute 'zeros'; write Tensor.zeros(...)"
+    )
+    assert said(tinyml, "relu").endswith("write Tensor.relu(...)")
+    assert said(tinyml, "from_numpy").endswith("write Tensor(array)")
+    assert said(tinyml, "int8").endswith("write dtypes.int8")
+    assert said(dtypes, "float23").endswith("float64; did you mean 'float32'?")
+    assert said(tinyml, "__file").endswith("'__file'")
+
+
+def test_layers_without_weights_are_methods() -> None:
+    for name, method in {
+        "ReLU": "relu",
+        "LeakyReLU": "leaky_relu",
+        "MaxPool1d": "max_pool2d",
+    }.items():
+        assert said(nn, name).endswith(f"; write x.{method}(...)")
+    assert said(nn, "Linaer").endswith("did you mean 'Linear'?")
+    assert said(nn, "Nothing") == "module 'tinyml.nn' has no attribute 'Nothing'"
+    for name, told in OF_NN.items():
+        assert said(nn, name).endswith(told)
+        for method in re.findall(r"x\.(\w+)\(", told):
+            assert hasattr(Tensor, method)
+
+
+def test_types_of_python_and_numpy_are_dtypes() -> None:
+    kinds = {float: "float64", int: "int64", bool: "bool", np.float16: "float16", np.int8: "int8"}
+    for kind, name in {**kinds, np.dtype("u4"): "uint32"}.items():
+        assert {str(t.dtype) for t in (Tensor([1], dtype=kind), Tensor(X).cast(kind))} == {name}
+        assert str(Tensor(X).to("NUMPY", kind).dtype) == name
+    assert Tensor(X).to(dtype=bool).device == "NUMPY"
+    assert str(Tensor(X).to(Tensor([1], dtype="int8")).dtype) == "int8"
+    for wrong in (complex, str, dict):
+        with pytest.raises(AttributeError, match=f"{wrong.__name__}.*there are: bool, uint8"):
+            Tensor([1], dtype=wrong)

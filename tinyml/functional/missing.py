@@ -1,0 +1,158 @@
+"""Missing: what torch and numpy call otherwise, or have besides, and how it is written here."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NoReturn
+
+# names, and an expression of float matrices x, y and square z, integers i, and an array
+INSTEAD = """
+astype type type_as  x.cast("float16")
+byte  x.cast("uint8")
+char  x.cast("int8")
+copy  x.clone()
+fill fill_  x.assign(x.full_like(2))
+zero_  x.assign(x.zeros_like())
+copy_  x.assign(y)
+detach_  x.detach()
+itemsize  x.element_size()
+nelement  x.numel()
+ndimension  x.ndim
+is_cuda  x.device == "CUDA"
+get_device  x.device
+grad_fn  x.sum().gradient(x)
+tobytes  x.numpy().tobytes()
+new_tensor tensor  Tensor([1, 2], dtype=x.dtype, device=x.device)
+from_numpy as_tensor asarray  Tensor(array)
+new_zeros  Tensor.zeros(2, 3, dtype=x.dtype, device=x.device)
+new_ones  Tensor.ones(2, 3, dtype=x.dtype, device=x.device)
+new_full  Tensor.full((2, 3), 1, dtype=x.dtype, device=x.device)
+new_empty  Tensor.empty(2, 3, dtype=x.dtype, device=x.device)
+t  x.T
+swapaxes swapdims  x.transpose(0, 1)
+movedim moveaxis  x.permute(1, 0)
+adjoint  x.mT
+ravel  x.flatten()
+view_as reshape_as  x.reshape(y.shape)
+expand_as broadcast_to  x.expand(y.shape)
+tile  x.repeat(2, 1)
+concat concatenate hstack vstack  Tensor.cat(x, y, dim=0)
+narrow  x[0:2]
+select  x[:, 1]
+argwhere  x.nonzero()
+take_along_dim  x.gather(0, i)
+scatter_add index_add  x.scatter_reduce(0, i, y, "sum")
+multiply  x * y
+divide true_divide  x / y
+floor_divide  x // y
+remainder  x % y
+fmod  x - y * x.div(y, "trunc")
+subtract  x - y
+negative  -x
+absolute  x.abs()
+fix  x.trunc()
+frac  x - x.trunc()
+sgn  x.sign()
+greater  x > y
+greater_equal  x >= y
+less  x < y
+less_equal  x <= y
+not_equal  x != y
+equal  (x == y).all()
+hypot  (x * x + y * y).sqrt()
+erfc  1 - x.erf()
+logit  (x / (1 - x)).log()
+nan_to_num  x.isnan().where(0, x)
+clamp_min  x.clip(min_=0)
+clamp_max  x.clip(max_=1)
+mse_loss  (x - y).square().mean()
+l1_loss  (x - y).abs().mean()
+no_grad  tinyml.no_grad()
+mm bmm inner  x @ y.mT
+mv  z @ z[0]
+addmm baddbmm  z + x @ y.mT
+addcmul  x + 2 * (x * y)
+addcdiv  x + 2 * (x / y)
+outer  x[0].unsqueeze(-1) * y[0]
+vdot  x[0].dot(y[0])
+trace  z.diagonal().sum()
+logdet  z.det().log()
+nansum  x.isnan().where(0, x).sum()
+count_nonzero  (x != 0).sum()
+aminmax  (x.min(), x.max())
+msort  x.sort(0)[0]
+median kthvalue quantile  x.flatten().sort()
+unique bincount  numpy.unique(x.numpy())
+"""
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
+
+
+OF_NN = {
+    "Module": "a model is any object; nn.state.get_parameters(model) finds its parameters",
+    "Parameter": "write Tensor([1.0, 2.0], requires_grad=True)",
+    "Sequential": "write x.sequential([layer, Tensor.relu])",
+    "functional": "functions are methods of Tensor: x.relu(), x.cross_entropy(y)",
+    "Flatten": "write x.flatten(1)",
+    "MSELoss": "write (x - y).square().mean()",
+    "L1Loss": "write (x - y).abs().mean()",
+    "CrossEntropyLoss": "write x.cross_entropy(y)",
+    "NLLLoss": "write x.nll_loss(y)",
+    "BCELoss": "write x.binary_crossentropy(y)",
+    "BCEWithLogitsLoss": "write x.binary_crossentropy_logits(y)",
+    **dict.fromkeys(("RNN", "GRU", "LSTM", "GRUCell", "RNNCell"), "nn.LSTMCell is a step of one"),
+}
+
+
+def no_attribute(x: object, name: str) -> NoReturn:
+    """Raise what is said where Tensor, or a tensor, has not an attribute."""
+    owner = x if isinstance(x, type) else type(x)
+    raise no_name("Tensor", name, _advice(owner, name) or _near(name, dir(owner)))
+
+
+def no_name(owner: str, name: str, advice: str = "") -> AttributeError:
+    """The error where a class or module has not a name, and what to do about it."""
+    end = f"; {advice}" if advice else ""
+    return AttributeError(f"{owner} has no attribute {name!r}{end}", name=name)
+
+
+def no_function(tensor: type[Any], dtypes: Iterable[str], name: str) -> AttributeError:
+    """The error for what the package has not, but its class Tensor perhaps has, or `dtypes`."""
+    known = not name.startswith("_") and callable(getattr(tensor, name, None))
+    advice = f"write Tensor.{name}(...)" if known else _advice(tensor, name)
+    return no_name("module 'tinyml'", name, f"write dtypes.{name}" if name in dtypes else advice)
+
+
+def no_layer(tensor: type[Any], layers: Iterable[str], name: str) -> AttributeError:
+    """The error for what `nn` has not: it may be a method of Tensor, as are all without weights."""
+    methods = {n.replace("_", ""): n for n in dir(tensor)}
+    method = methods.get(re.sub("[13]d$", "2d", name.lower()))
+    advice = f"write x.{method}(...)" if method else _near(name, layers)
+    return no_name("module 'tinyml.nn'", name, OF_NN.get(name) or advice)
+
+
+def _advice(owner: type[Any], name: str) -> str:
+    """What to write for `name`, which is no name of `owner`; empty if that is not known."""
+    base = name.removesuffix("_")
+    if instead := _table().get(name):
+        return f"write {instead}"
+    if name != base and base in OPERATORS:
+        return f"write x {OPERATORS[base]}= y"
+    if name != base and callable(getattr(owner, base, None)):
+        return f"write x.assign(x.{base}(...))"
+    if base.startswith("arc") and hasattr(owner, f"a{base[3:]}"):
+        return f"write x.a{base[3:]}()"
+    return ""
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = [] if name.startswith("_") else difflib.get_close_matches(name, names, 1, 0.7)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+@cache
+def _table() -> dict[str, str]:
+    lines = [line.split("  ", 1) for line in INSTEAD.strip().splitlines()]
+    return {name: instead for names, instead in lines for name in names.split()}
