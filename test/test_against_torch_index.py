@@ -158,8 +158,19 @@ def gathering() -> list[Case]:
     shapes = [((), nought, ()), ((), one, (1,)), ((3,), nought, ()), ((3,), one, ())]
     numbers = [same(f"0-d {i} {x} {index.shape} {s}", way, x, index, s)
                for i, way in enumerate(ways) for x, index, s in shapes]  # fmt: skip
+    nowhere = [
+        same(f"index {n} of {shape}", op, (3, 4), np.zeros(shape, np.int64), (3, 4), grad=n == 0)
+        for shape in ((0,), (2, 0, 1))
+        for n, op in enumerate(
+            [
+                lambda x, i, s: (x.gather(1, i), x * s),
+                lambda x, i, s: x.scatter(0, i, 2.5),
+                lambda x, i, s: x.scatter_reduce(1, i, s, "sum"),
+            ]
+        )
+    ]
     twice = same("a number often", lambda x, i: x.gather(0, i), (), np.array([0, 0, -0]))
-    return [*cases, product, *numbers, twice]
+    return [*cases, product, *numbers, *nowhere, twice]
 
 
 GROUPS = (movement, indexing, gathering)

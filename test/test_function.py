@@ -44,6 +44,24 @@ def test_a_function_of_ones_own() -> None:
     assert (first.item(), second.item()) == (24, 24)
 
 
+def test_functions_are_written_as_in_torch() -> None:
+    class Exp(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x.exp())
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            (power,) = ctx.saved_tensors
+            return grad * power
+
+    x = Tensor([0.5], dtype="float64", requires_grad=True)
+    Exp.apply(x).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), np.exp([0.5]))
+
+
 def test_several_results_have_one_backward() -> None:
     x = Tensor([0.5, -1.0], dtype="float64", requires_grad=True)
     sine, cosine, sign, size = SinCos.apply(x, 2.0)

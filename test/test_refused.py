@@ -146,6 +146,7 @@ OWN: dict[str, list[Case]] = {
     "where": [
         (ShapeError, "broadcast", lambda: X.where(Tensor.zeros(4), 0)),
         (TypeError, "'a'", lambda: X.where(1, "a")),
+        (DTypeError, "the condition comes first", lambda: X.where(X > 0, 0)),
         (DeviceError, "one device", lambda: X.where(FAR, 0)),
     ],
     "masked_fill": [
@@ -517,7 +518,10 @@ OWN: dict[str, list[Case]] = {
     ],
     "size": [(IndexError, "axis 5", lambda: X.size(5))],
     "item": [(RuntimeError, r"exactly one element, got shape \(2, 3\)", lambda: X.item())],
-    "realize": [(TypeError, "argument 1 must be a Tensor", lambda: X.realize(3))],
+    "realize": [
+        (TypeError, "argument 1 must be a Tensor", lambda: X.realize(3)),
+        (TypeError, "argument 0 must be a Tensor, got .*list", lambda: Tensor.realize([X, V])),
+    ],
     "assign": [
         (ShapeError, r"\(3, 3\) and \(2, 3\)", lambda: X.assign(Tensor.zeros(3, 3))),
         (ShapeError, "does not fit", lambda: Tensor.zeros(3).assign(X)),

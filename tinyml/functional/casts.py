@@ -61,7 +61,9 @@ def bool_(x: Tensor) -> Tensor:
 
 
 def to(
-    x: Tensor, device: str | DType | type[Any] | Tensor | None = None, dtype: DTypeLike | None = None
+    x: Tensor,
+    device: str | Tensor | DType | type[Any] | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Tensor:
     """The same values on another device (None: the default one), as another dtype, or both.
 
@@ -69,12 +71,12 @@ def to(
     """
     if isinstance(device, (DType, type)):
         return x.cast(device)
-    if isinstance(device, type(x)):
-        device, dtype = device.device, device.dtype
+    place: Any = device
+    if isinstance(place, type(x)):
+        return to(x, place.device, place.dtype)
     if dtype is not None:
-        x = x.cast(dtype)
-        device = device or x.device
-    name = Device.canonical(device)
+        x, place = x.cast(dtype), place or x.device
+    name = Device.canonical(place)
     if name == x.device:
         return x
     open_device(name)  # where there is none, it is this line that is wrong

@@ -340,6 +340,8 @@ def where(condition: Tensor, x: Tensor | Scalar, y: Tensor | Scalar) -> Tensor:
 def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     kind = type(condition)
     if isinstance(x, kind):
+        if x._lazy.dtype is bool_ and condition._lazy.dtype.is_float:
+            raise DTypeError("where: the condition comes first, as in (x > 0).where(x, 0)")
         return alike("where", x, y)
     if isinstance(y, kind):
         b, a = alike("where", y, x)

@@ -193,10 +193,16 @@ def _gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
 
 @composition
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """out[i][j] = x[index[i][j]][j] for dim 0, and so on; a number is a row of one."""
+    """out[i][j] = x[index[i][j]][j] for dim 0, and so on; a number is a row of one.
+
+    As in torch, an index without elements may have any shape, here and in `scatter`.
+    """
     check_tensors("gather", x, index=index)
     if not x.ndim or not index.ndim:
         return gather(_row(x), dim, _row(index)).reshape(index.shape)
+    nothing = _with_axes(x, index)
+    if nothing is not index:
+        return gather(x, dim, nothing).reshape(index.shape)
     _check_ranks("gather", x, index)
     dim = resolve_axis(dim, x.ndim, "gather")
     _check_room("gather", x, dim, index)
@@ -222,6 +228,12 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 def _row(x: Tensor) -> Tensor:
     """A number as a row of one."""
     return x if x.ndim else x.reshape((1,))
+
+
+def _with_axes(x: Tensor, index: Tensor) -> Tensor:
+    """An index; one without elements, whose shape nothing depends on, with as many axes as x."""
+    fits = x.ndim == index.ndim or index.numel() or not x.ndim
+    return index if fits else index.reshape((0,) * x.ndim)
 
 
 def _check_ranks(op: str, x: Tensor, index: Tensor) -> None:
@@ -258,6 +270,7 @@ def scatter(
     check_tensors("scatter", x, index=index)
     if not isinstance(src, (type(x), bool, int, float)):
         raise wrong_type("scatter", "src", "a Tensor or a number", src)
+    index = _with_axes(x, index)
     source: Any = src if isinstance(src, type(x)) else None
     if source is None:
         number: Any = src
@@ -319,7 +332,7 @@ def scatter_reduce(
     check_tensors("scatter_reduce", x, index=index, src=src)
     if reduce == "mean" and x.dtype is bool_:
         raise DTypeError('scatter_reduce: bools have no "mean"; cast them')
-    return _combined("scatter_reduce", x, dim, index, src, reduce, include_self)
+    return _combined("scatter_reduce", x, dim, _with_axes(x, index), src, reduce, include_self)
 
 
 def _combined(
