@@ -4,6 +4,7 @@
     part   ::= output*                                    outputs that walk the same rows
     output ::= Output(slot, value, rows)                  slot holds value
              | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value
+             | Output(slot, value, rows, across)          slot += value, along rows it has not
 
 Rows are the axes that all outputs of a part share, walked together: `rows` says which axes of
 the value they are. What a value has besides, it walks inside a row. Parts are independent.
@@ -32,7 +33,11 @@ from tinyml.ops import SIGN, Op
 
 @dataclass(frozen=True)
 class Output:
-    """What one slot receives. With `index`, source elements are combined into it by `op`."""
+    """What one slot receives.
+
+    With `index`, source elements are combined into it by `op`. What it has not of the value's axes,
+    `across`, are rows, whose steps are added up in it.
+    """
 
     slot: int
     shape: Shape  # of the buffer
@@ -41,6 +46,7 @@ class Output:
     index: LazyBuffer | None = None
     axis: int = 0
     op: Op = Op.ADD
+    across: tuple[int, ...] = ()
 
     @property
     def roots(self) -> tuple[LazyBuffer, ...]:
@@ -71,12 +77,14 @@ def _lines(k: Kernel) -> Iterable[str]:
     lines, names = notation.write(nodes(k))
     yield from lines
     for output in k.outputs:
-        if output.index is None:
-            yield f"slot{output.slot} = {names[output.value]}"
+        place, value = f"slot{output.slot}", names[output.value]
+        sign = SIGN.get(output.op, output.op.name.lower())
+        if output.across:
+            yield f"{place} += {value} over axis {', '.join(map(str, output.across))}"
+        elif output.index is None:
+            yield f"{place} = {value}"
         else:
-            place = f"slot{output.slot}[{names[output.index]} on axis {output.axis}]"
-            sign = SIGN.get(output.op, output.op.name.lower())
-            yield f"{place} {sign}= {names[output.value]}"
+            yield f"{place}[{names[output.index]} on axis {output.axis}] {sign}= {value}"
 
 
 def spelled(k: Kernel) -> str:
@@ -92,7 +100,8 @@ def spelled(k: Kernel) -> str:
         lines.append("part")
         for o in part:
             index = None if o.index is None else number[o.index]
-            lines.append(f"{o.slot} {o.shape} {number[o.value]} {o.rows} {index} {o.axis} {o.op}")
+            more = f"{o.rows} {o.across} {index} {o.axis} {o.op}"
+            lines.append(f"{o.slot} {o.shape} {number[o.value]} {more}")
     return "\n".join(lines)
 
 
@@ -125,10 +134,14 @@ def run(k: Kernel, buffers: Sequence[npt.NDArray[Any]]) -> None:
     known: dict[LazyBuffer, npt.NDArray[Any]] = {
         n: buffers[n.arg] for n in nodes(k) if isinstance(n, lazy.Slot)
     }
-    values = interpret.interpret([r for o in k.outputs for r in o.roots], known)
+    sums = {o: lazy.reduce_(Op.ADD, o.value, o.across) for o in k.outputs if o.across}
+    roots = [root for o in k.outputs if o not in sums for root in o.roots]
+    values = interpret.interpret([*roots, *sums.values()], known)
     for output in k.outputs:
         target = buffers[output.slot]
-        if output.index is None:
+        if output in sums:
+            target[...] += values[sums[output]].reshape(target.shape)
+        elif output.index is None:
             target[...] = values[output.value].reshape(target.shape)
         else:
             dtype = output.value.dtype
@@ -148,7 +161,10 @@ def verify(k: Kernel) -> None:
             raise VerifyError(f"slot{output.slot} is {shape} {dtype}, but gets {output}\n{k}")
         if any(output.value.shape[a] == 1 for a in output.rows):
             raise VerifyError(f"slot{output.slot}: rows {output.rows} of size 1\n{k}")
-        if output.index is None and output.value.shape != shape:
+        walked = enumerate(output.value.shape)
+        kept = tuple(1 if a in output.across else n for a, n in walked)
+        same = prod(kept) == prod(shape) if output.across else kept == shape
+        if output.index is None and not same:
             raise VerifyError(f"slot{output.slot} is {shape}, value {output.value.shape}\n{k}")
     for node in nodes(k):
         if isinstance(node, (lazy.Data, lazy.Copy, lazy.Assign, lazy.Contiguous, lazy.Scatter)):

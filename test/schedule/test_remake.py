@@ -21,7 +21,7 @@ from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import remake, schedule
+from tinyml.schedule import fuse, remake, schedule
 
 QUERIES, KEYS = 18, 26
 TARGETS = pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
@@ -90,6 +90,46 @@ def test_a_step_of_training_is_four_kernels_and_no_scores(
     for k in kernels:
         assert OptKind.ONLINE in {opt.kind for opt in choose(lower(k), target)[0]}
         stages.assert_right(k, 1e-4, target)
+
+
+@pytest.mark.parametrize(
+    ("attend", "long"),
+    [(plain, 16), (causal, 16), (window, 16), (capped, 16), (biased, 16), (causal, 1024)],
+)
+def test_many_heads_make_scores_again_once_for_all_gradients(
+    attend: Attention, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the queries is added up in memory, where keys are walked in order."""
+    monkeypatch.setattr(choose_c_online, "LONG", long)
+    monkeypatch.setattr(fuse, "FEW_ROWS", 2)
+    kernels = training(attend, *(memory(2, n, 3) for n in (QUERIES, KEYS, KEYS)))
+    *_, zeros, gradients = kernels
+    assert len(gradients.outputs) == 3
+    assert [o.across for o in gradients.outputs].count(()) == 2
+    assert zeros.outputs[0].shape == (2, QUERIES, 3)
+    steps = OptKind.ONLINE in {opt.kind for opt in choose(lower(gradients), stages.C)[0]}
+    assert steps == (long == 16)
+    stages.assert_right(gradients, 1e-4, stages.C)
+
+
+def test_few_heads_share_their_rows_out() -> None:
+    kernels = training(plain, *(memory(2, n, 3) for n in (QUERIES, KEYS, KEYS)))
+    assert not any(output.across for k in kernels for output in k.outputs)
+
+
+@pytest.mark.parametrize("queries", [QUERIES, 37])
+def test_gradients_that_are_added_up_in_memory_are_those_of_numpy(queries: int) -> None:
+    def made(device: str) -> list[np.ndarray]:
+        rng = np.random.default_rng(3)
+        given = [
+            Tensor(rng.standard_normal(shape).astype(np.float32), device=device).requires_grad_()
+            for shape in ((16, queries, 20), (16, KEYS, 20), (16, KEYS, 9))
+        ]
+        y = causal(*given)
+        return [g.numpy() for g in y.square().sum().gradient(*given)]
+
+    for mine, right in zip(made("CPU"), made("NUMPY"), strict=True):
+        np.testing.assert_allclose(mine, right, 1e-4, 1e-5)
 
 
 @TARGETS

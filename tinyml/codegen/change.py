@@ -159,10 +159,11 @@ class Change:
             self.axes(one.rows),
             tuple(
                 Walk(
-                    self.axes(walk.axes),
-                    tuple(self.store(s, {*one.rows, *walk.axes}) for s in walk.stores),
+                    self.axes(w.axes),
+                    tuple(self.store(s, {*one.rows, *w.axes}) for s in w.stores),
+                    w.after,
                 )
-                for walk in one.walks
+                for w in one.walks
             ),
             tuple(
                 replace(

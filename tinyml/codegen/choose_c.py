@@ -183,6 +183,9 @@ class CChooser(Chooser):
     def rows(self, number: int) -> None:
         if run_along(self, number):
             return
+        if any(store.op for walk in self.one(number).walks for store in walk.stores):
+            self.scatter(number)
+            return
         self._join_short(number)
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
@@ -347,8 +350,9 @@ class CChooser(Chooser):
         if self.lanes == 1:
             return False
         alone = all(f is found.fold for f in self.one(number).folds)
-        if not alone and run_along(self, number):
-            return True
+        adding = any(store.op for walk in self.one(number).walks for store in walk.stores)
+        if adding or (not alone and run_along(self, number)):
+            return not adding
         if alone and (windowed(self, number, found) or dots(self, number, found)):
             return True
         return (not alone and cascade(self, number, found)) or contract(self, number, found)

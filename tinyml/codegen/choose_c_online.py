@@ -11,13 +11,14 @@ from math import prod
 from tinyml.codegen.chooser import Chooser
 from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.keep import divided_last
-from tinyml.codegen.nest import Kind, Tile
+from tinyml.codegen.nest import Kind, Tile, Walk
 from tinyml.codegen.online import running, sides_along
 from tinyml.codegen.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
 VECTORS = 2  # of rows that meet what is read for all of them
+LEAST = 4  # rows of a tile of what is added, if there need be no rest
 STEP = 128  # of a fold whose steps are made one after the other
 WASTE = 16  # of so many rows one may be surplus in larger blocks
 LONG = 1024  # steps of a fold whose rows are not kept whole
@@ -32,16 +33,21 @@ def run_along(chooser: Chooser, number: int) -> bool:
         return False
     kept, others = sides
     width = chooser.lanes * VECTORS
+    adding = [a for w in one.walks for s in w.stores if s.op for a in w.axes]
+    if adding and any(s.position.free & others != others for w in one.walks for s in w.stores):
+        return False  # rows that are walked in order
     if kept.size < width + (not others):
         return False
     before, made = chooser.nest, len(chooser.opts)
     whole = range(STEP, STEP // 2, -1)
     step = next((n for n in whole if found.axis.size % n == 0), STEP)
-    chooser.apply(OptKind.PAD, found.axis, step)
-    inner = _lanes_of_blocks(chooser, kept, others, width)
+    for axis in (found.axis, *(a for a in adding if a.size == found.axis.size)):
+        chooser.apply(OptKind.PAD, axis, step)
+    inner = _lanes_of_blocks(chooser, kept, others, width, not adding)
     for axis in others:
         chooser.apply(OptKind.GRID, axis)
-    after = chooser.nest.grid(chooser.one(number))[-1]
+    blocks = chooser.row(number, kept.name) if adding and kept.name != inner else None
+    after = blocks or chooser.nest.grid(chooser.one(number))[-1]
     if not chooser.apply(OptKind.ONLINE, after, step):
         chooser.nest = before
         del chooser.opts[made:]
@@ -51,10 +57,28 @@ def run_along(chooser: Chooser, number: int) -> bool:
     _stage_rows(chooser, number, after)
     for tile in chooser.one(number).tiles:
         _in_registers(chooser, tile, inner)
+    for walk in chooser.one(number).walks:
+        if walk.after is not None:
+            _added_in_registers(chooser, walk)
     return True
 
 
-def _lanes_of_blocks(chooser: Chooser, kept: Axis, others: set[Axis], width: int) -> str:
+def _added_in_registers(chooser: Chooser, walk: Walk) -> None:
+    """What is added to memory at each step is made in register tiles, too."""
+    (store,) = walk.stores
+    for axis in walk.axes:
+        if store.position.stride(axis) != 1:
+            most = min(chooser.target.tile_height, axis.size)
+            whole = (n for n in range(most, LEAST - 1, -1) if axis.size % n == 0)
+            height = next(whole, most)  # without a rest, it is better known what a mask leaves
+            chooser.apply(OptKind.UNROLL, axis.name, height)
+        elif axis.size >= chooser.lanes and chooser.apply(OptKind.LANES, axis, chooser.lanes):
+            chooser.apply(OptKind.UNROLL, axis.name, VECTORS)
+
+
+def _lanes_of_blocks(
+    chooser: Chooser, kept: Axis, others: set[Axis], width: int, shared: bool
+) -> str:
     """Blocks of rows for all cores, and lanes along each of them: the axis that walks a block.
 
     Surplus rows are masked: only their own loads and stores have conditions.
@@ -67,7 +91,8 @@ def _lanes_of_blocks(chooser: Chooser, kept: Axis, others: set[Axis], width: int
     chooser.apply(OptKind.PAD, kept, block)
     if kept.size > block:
         chooser.apply(OptKind.SPLIT, inner, block)
-        chooser.apply(OptKind.GRID, inner)
+        if shared:
+            chooser.apply(OptKind.GRID, inner)
         inner = f"{inner}s"
     chooser.apply(OptKind.LANES, inner, chooser.lanes)
     chooser.apply(OptKind.UNROLL, inner, VECTORS)

@@ -187,15 +187,14 @@ def begin(
 
 
 def steps(
-    over: Axis, tiles: Sequence[Tile], filled: Sequence[Tile], known: Known, fixed: Iterable[Axis]
+    over: Axis, values: Sequence[Expr], filled: Sequence[Tile], known: Known, fixed: Iterable[Axis]
 ) -> Begin:
-    """The loop over steps of tiles, without those that leave all of them as they are.
+    """The loop over steps that combine values, without those that add nothing to any of them.
 
     `filled` are the tiles of one step, of which they may read theirs. What is read of a tile
     that is filled further inside may change at any step.
     """
     made = {tile.name: tile.value for tile in filled}
-    values = [tile.value for tile in tiles]
     values = [made.get(v.name, v) if isinstance(v, Stored) else v for v in values]
     folds = [e for e in toposort(values) if isinstance(e, Fold)]
     if not folds or any(isinstance(v, Stored) for v in values):

@@ -90,24 +90,26 @@ class _Emitter(TileWriter):
 
     def nest(self, nest: Nest) -> tuple[Instr, ...]:
         self.tiles = nest.tiles
+        self.walks = tuple(walk for walk in nest.walks if walk.after is not None)
+        walks = [walk for walk in nest.walks if walk.after is None]
         fixed = [a for a in nest.rows if self.kind(a) in (Kind.GRID, Kind.TURN, Kind.THREAD)]
         fixed += self.parts
         self.tx = {a for a in nest.axes if a.name == ir.TX}
         scope = Scope(frozenset((*fixed, *self.tx)), None)
         for axis in fixed:
             self._fill_tiles(scope, axis, {})
-        values = [store.value for walk in nest.walks for store in walk.stores]
+        values = [store.value for walk in walks for store in walk.stores]
 
         def enter(inner: Scope, known: Known) -> None:
             self._folds(inner, [substitute(v, known) for v in values if v.has_fold])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            self._walks(inner, nest.walks, known, unrolled)
+            self._walks(inner, walks, known, unrolled)
 
         only, numbers = crop.steady(values, nest.rows)
 
         def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            self._walks(inner, crop.plain(nest.walks, numbers), known, unrolled)
+            self._walks(inner, crop.plain(walks, numbers), known, unrolled)
 
         self._open(scope, self._loops(nest.rows).cropped(only, instead), {}, enter, body)
         return tuple(scope.instrs)

@@ -91,8 +91,11 @@ class _Lowering:
     def _store(self, output: kernel.Output, index: Index) -> Store:
         value = self.at(output.value, index)
         if output.index is None:
-            position = row_major(index, output.shape)
-            return Store(output.slot, value.dtype, position, value)
+            sizes = [1 if a in output.across else n for a, n in enumerate(output.value.shape)]
+            kept = [ZERO if a in output.across else i for a, i in enumerate(index)]
+            position = row_major(kept, sizes)
+            op = output.op if output.across else None
+            return Store(output.slot, value.dtype, position, value, (), op)
         looked = linear(self.at(output.index, index).looked(output.shape[output.axis]))
         place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
         return Store(output.slot, value.dtype, row_major(place, output.shape), value, (), output.op)

@@ -2,7 +2,7 @@
 
     loopnest ::= LoopNest(nest*)                 independent nests in one launch
     nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
-    walk     ::= Walk(axes, store*)              more axes, inside a row
+    walk     ::= Walk(axes, store*, after)       more axes, inside a row; or at each step of `after`
     store    ::= Store(slot, position, value, valid, op, streams)
     tile     ::= Tile(name, axes, index, value, after, over, op, stages)
                                                  values staged in fast memory, filled anew at
@@ -68,6 +68,7 @@ class Store:
 class Walk:
     axes: tuple[Axis, ...]
     stores: tuple[Store, ...]
+    after: Axis | None = None  # what tiles combine the steps of: these are filled, and then walked
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,8 @@ def _lines(ln: LoopNest) -> Iterator[str]:
             over = f" for every {tile.over.name}:{tile.over.size}" if tile.over else ""
             yield f"  {tile.name} {sign} {text[tile.value]}{over}"
         for walk in nest.walks:
-            yield f"  walk {named(walk.axes)}" if walk.axes else "  once"
+            each = f" at every {walk.after.name}:{walk.after.size}" if walk.after else ""
+            yield f"  walk {named(walk.axes)}{each}" if walk.axes else "  once"
             for store in walk.stores:
                 sign = f"{SIGN.get(store.op, store.op.name.lower())}=" if store.op else "="
                 place = place_text(store.position, store.valid, text)
@@ -260,7 +262,7 @@ def verify(ln: LoopNest) -> None:
                 raise VerifyError(f"{ln.name}: nothing walks {root.free - walked}\n{ln}")
         for walk in nest.walks:
             for store in walk.stores:
-                known = {*nest.rows, *walk.axes}
+                known = {*nest.rows, *walk.axes, walk.after}
                 if not (store.position.free | store.value.free) <= known:
                     raise VerifyError(f"{ln.name}: slot{store.slot} outside its walk\n{ln}")
         _verify_tiles(ln, nest)

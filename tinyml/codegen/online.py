@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from math import inf
 
+from tinyml.codegen.added import Added
 from tinyml.codegen.change import Change, OptError, check_inner
 from tinyml.codegen.expr import (
     Alu,
@@ -32,16 +33,17 @@ from tinyml.codegen.expr import (
     alu,
     const,
     rewrite,
+    select,
     substitute,
     zero,
 )
 from tinyml.codegen.keep import divided_last, keep
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
 from tinyml.codegen.tiles import ORDER, reading, walked_before, within_fold
 from tinyml.dtype import DType, bool_
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
-from tinyml.index import Axis, linear, numbered
+from tinyml.index import Axis, Linear, both, inside, linear, numbered
 from tinyml.interpret import identity
 from tinyml.ops import Op
 
@@ -206,10 +208,16 @@ class _Tiles:
                 part = alu(Op.ADD, f.dtype, seen, part)
                 final[f] = alu(Op.MUL, f.dtype, final[f], last_scale_of(f, done))
             self._tile(sums, part, Op.ADD)
-        one = self.one
+        stores = [(w.axes, s) for w in self.one.walks for s in w.stores if s.op is not None]
+        added = [self._added(axes, store) for axes, store in stores]
+        walks = tuple(w for w in self.one.walks if all(s.op is None for s in w.stores))
+        one = replace(self.one, walks=walks, tiles=(*self.one.tiles, *self.tiles))
         for f, value in [*final.items(), *done.items()]:
             one = reading(one, f, value)
-        return self._kept(self._shared_out(replace(one, tiles=(*one.tiles, *self.tiles))))
+        nest = self._kept(self._shared_out(one))
+        for each in added:
+            nest = each.walked(nest, self.number)
+        return nest
 
     def _shared_out(self, one: Nest) -> Nest:
         """Rows within walks, if threads have them: shared out as those of tiles are."""
@@ -260,6 +268,32 @@ class _Tiles:
         for tile in self.tiles:
             nest = _apart(nest, self.number, tile.name)
         return nest
+
+    def _added(self, axes: tuple[Axis, ...], store: Store) -> Added:
+        """What a step adds to memory: the sum of what all rows of a block would.
+
+        It is a tile, as sums are, until all is known that it shares with them.
+        """
+        axis, folds = self.found.axis, {*self.one.folds}
+        made = ((a, toposort([substitute(store.value, {a: linear(axis)})])) for a in axes)
+        found = (a for a, es in made if any(axis in e.free for e in es if e in folds))
+        along = next(found, None)
+        if along is None:
+            raise OptError(f"cannot run along {axis.name}: slot{store.slot} is made otherwise")
+        rows = [a for a in self.rows if a in self.one.rows]
+        own: dict[Axis, Linear] = {a: linear(self._own(a)) for a in self.rows}
+        own[along] = linear(self.steps) * self.inner.size + linear(self.inner)
+        whole = tuple(r for r in store.valid if r.free.isdisjoint(rows))
+        masks = tuple(r for r in store.valid if r not in whole)
+        value = substitute(select(masks, store.value, zero(store.dtype)), own)
+        memory = self._memory("added", value)
+        tile = (self.inner, *(self._own(a) for a in axes if a is not along))
+        part: Expr = Fold(Op.ADD, value, tuple(map(self._own, rows)))
+        index = numbered(tile)
+        self.tiles.append(Tile(memory.name, tile, index, part, self.after, self.steps))
+        valid = both(inside(r.index.substitute(own), r.low, r.high) for r in whole)
+        position = store.position.substitute(own)
+        return Added(memory.name, tile, replace(store, position=position, valid=valid or ()))
 
 
 def _apart(nest: LoopNest, number: int, name: str) -> LoopNest:

@@ -227,13 +227,15 @@ def within_fold(nest: LoopNest, axis: Axis) -> bool:
 def check_filled(nest: LoopNest, one: Nest) -> None:
     """Whether each tile is filled no later than those that read it: the grid comes before loops."""
     order = sorted(one.axes, key=lambda a: nest.kind(a) is not Kind.GRID)
+    stored = (store.value for walk in one.walks for store in walk.stores)
+    made = [e for e in toposort(stored) if isinstance(e, Fold)]  # not at the step of a tile
     for tile in one.tiles:
         last = tile.after if tile.over is None else tile.over
         for e in toposort([tile.value]):
             if isinstance(e, Stored) and order.index(e.after) > order.index(last):
                 raise OptError(f"cannot fill {e.name}: {tile.name}, which reads it, comes earlier")
         loops = {a for a in one.rows if a in tile.value.free and nest.kind(a) is Kind.LOOP}
-        for fold in one.folds if tile.after not in one.rows else ():
+        for fold in made if tile.after not in one.rows else ():
             if not loops <= fold.free and tile.name in names_read([fold.body]):
                 raise OptError(f"cannot fill {tile.name}: its rows are not those of who reads it")
 

@@ -13,7 +13,7 @@ from tinyml.codegen.expr import Expr, Fold, const, substitute
 from tinyml.codegen.fill import Filler, fences
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.namer import Namer
-from tinyml.codegen.nest import Kind, LoopNest, Tile
+from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step
 from tinyml.codegen.tiles import by_stride, names_read
 from tinyml.graph import toposort
@@ -31,11 +31,17 @@ class TileWriter(Namer):
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
         self.filler = Filler(block, self.emit, nest.turn(nest.nests[number]))
         self.tiles: tuple[Tile, ...] = ()
+        self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
 
     def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
         raise NotImplementedError
 
     def _folds(self, scope: Scope, values: Iterable[Expr]) -> None:
+        raise NotImplementedError
+
+    def _walks(
+        self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
+    ) -> None:
         raise NotImplementedError
 
     def kind(self, axis: Axis) -> Kind:
@@ -91,7 +97,11 @@ class TileWriter(Namer):
         for tile in tiles:
             op = None if tile.name in names_read([tile.value]) else tile.op
             self._write_tile(inner, tile, substitute(tile.value, known), op)
-        begin = crop.steps(over, tiles, self._filled(over), known, scope.bound)
+        walks = [walk for walk in self.walks if walk.after is over]
+        self._walks(inner, walks, known, [])
+        values = [tile.value for tile in tiles]
+        values += [store.value for walk in walks for store in walk.stores]
+        begin = crop.steps(over, values, self._filled(over), known, scope.bound)
         scope.instrs += [begin, *inner.instrs, ir.End(over)]
 
     def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:

@@ -11,7 +11,7 @@ from tinyml.kernel import Kernel, Output
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.schedule.fuse import Fusion
-from tinyml.schedule.group import Group, walked
+from tinyml.schedule.group import Group, folded, unshaped, walked
 from tinyml.schedule.masks import Masks
 
 Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
@@ -20,8 +20,8 @@ Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
 def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[Built]:
     """Kernels that compute the members of `group` that are stored.
 
-    Each comes with the nodes that are its outputs and its inputs. A group is one kernel, but a
-    scatter is two: its base first, then what is combined into it.
+    Each comes with the nodes that are its outputs and its inputs. A group is one kernel, but where
+    something is combined in memory, as in a scatter, it is two: what that begins with comes first.
     """
     first = group.members[0]
     if isinstance(first, lazy.Scatter):
@@ -31,13 +31,27 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
     nodes = tuple(node for part in parts for node in part)
     builder = _Builder(nodes, group.members, fusion.units, fusion.masks if group.reduces else None)
     built = [
-        tuple(
-            Output(nodes.index(node), node.shape, builder.inline(node), rows(group, node, part))
-            for node in part
-        )
+        tuple(_output(group, node, part, nodes.index(node), builder) for node in part)
         for part in parts
     ]
-    return [builder.finish(built)]
+    sums = [nodes[o.slot] for part in built for o in part if o.across]
+    return [*(_zeros(node, fusion.units) for node in sums), builder.finish(built)]
+
+
+def _output(
+    group: Group, node: LazyBuffer, part: Sequence[LazyBuffer], slot: int, builder: _Builder
+) -> Output:
+    made = unshaped(node)
+    across = tuple(a for a in group.places.get(made, ()) if a in folded(made))
+    value = builder.inline(made.sources[0] if across else node)
+    return Output(slot, node.shape, value, rows(group, node, part), across=across)
+
+
+def _zeros(node: LazyBuffer, units: Container[LazyBuffer]) -> Built:
+    """What adds up in memory begins with."""
+    filling = _Builder((node,), (node,), units)
+    nothing = lazy.const(0, node.dtype, "", node.shape)
+    return filling.finish([(Output(0, node.shape, nothing, walked(node.shape)),)])
 
 
 def rows(group: Group, node: LazyBuffer, part: Sequence[LazyBuffer]) -> tuple[int, ...]:

@@ -17,22 +17,28 @@ over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from math import prod
+from typing import Any
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
 from tinyml.schedule.group import (
+    FEW_ROWS,
     Group,
     Place,
     alone,
     domain,
+    folded,
     joined_places,
     levels,
     nested_places,
+    unshaped,
     uses_of,
 )
-from tinyml.schedule.labels import MIXED, Use, trace
+from tinyml.schedule.labels import MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.units import ASKED, CARDS, contracts, multiplies_halves
 
@@ -48,6 +54,13 @@ WIDE = 256  # the same of floats, whose sums wait in shared memory
 
 def _assigns(group: Group) -> bool:
     return any(isinstance(member, lazy.Assign) for member in group.members)
+
+
+def _adds_up(lead: LazyBuffer, group: Group) -> bool:
+    """Whether a group is nothing but a sum whose steps can be added up in memory."""
+    exact = lead.dtype.is_float and not lead.dtype.is_half and lead.device in CACHED
+    alone = all(unshaped(member) is lead for member in group.members)
+    return exact and alone and isinstance(lead, lazy.Reduce) and lead.op is Op.ADD
 
 
 class Fusion:
@@ -100,7 +113,7 @@ class Fusion:
         for group in self.groups():
             self._cascade(group)
         for node in self.remade:
-            self._join_beside(node)
+            self._join_across(node, self._join_beside(node))
         self._join_updates()
         self._join_siblings()
         return self.groups()
@@ -186,10 +199,11 @@ class Fusion:
         self._join(middle, tail, outer)
         return True
 
-    def _join_beside(self, node: LazyBuffer) -> None:
+    def _join_beside(self, node: LazyBuffer) -> dict[tuple[int, ...], LazyBuffer]:
         """Join what folds a product that is nowhere stored along the same axes: it is made once.
 
-        The rows are the axes of the product that all of them keep.
+        The rows are the axes of the product that all of them keep. The answer is one of those that
+        keep each axes.
         """
         beside: dict[tuple[int, ...], LazyBuffer] = {}
         for lead in [u for u in self.uses if u in self.remakes and contracts(u)]:
@@ -210,17 +224,38 @@ class Fusion:
             rows = tuple(node.shape[a] for a in key)
             self._join(*groups, places)
             self.group_of[lead].rows = rows
+        return beside
+
+    def _join_across(self, node: LazyBuffer, beside: Mapping[Any, LazyBuffer]) -> None:
+        """Join a sum over a product that is nowhere stored with what folds that the other way.
+
+        What each row gives of the sum is added up in memory. So the rows that the sum has not are
+        walked in order, and there have to be enough of the others.
+        """
+        for lead, other in permutations(beside.values(), 2):
+            above, below = self.group_of[lead], self.group_of[other]
+            labels, row_of = self._labels(node, lead), self._rows_along(node, other)
+            if above is below or labels is None or row_of is None or not _adds_up(lead, above):
+                continue
+            place = {labels[a]: row for row, a in row_of.items() if labels[a] >= 0}
+            kept = prod(below.rows[row] for a, row in place.items() if a not in folded(lead))
+            whole = len(place) == len(below.rows)
+            if not whole or kept < FEW_ROWS or self._depend(above, below):
+                continue
+            if self._small(above, below):
+                self._join(above, below, {**below.places, **dict.fromkeys(above.members, place)})
 
     def _rows_along(self, node: LazyBuffer, lead: LazyBuffer) -> dict[int, int] | None:
         """By row of the group of `lead`, which folds `node`, the axis of `node`; None if mixed."""
+        labels, place = self._labels(node, lead), self.group_of[lead].places[lead]
+        return None if labels is None else {place[x]: a for a, x in enumerate(labels) if x in place}
+
+    def _labels(self, node: LazyBuffer, lead: LazyBuffer) -> Labels | None:
+        """The axes that `lead`, which folds `node`, walks those of `node` along; None if mixed."""
         folds = {*self.remade, *self.uses}
-        shape = domain(lead)
-        uses, _ = trace([(lead.sources[0], tuple(range(len(shape))))], folds)
+        uses, _ = trace([(lead.sources[0], tuple(range(len(domain(lead)))))], folds)
         labels = [use.labels for use in uses if use.node is node]
-        if len(labels) != 1 or MIXED in labels[0]:
-            return None
-        place = self.group_of[lead].places[lead]
-        return {place[x]: a for a, x in enumerate(labels[0]) if x in place}
+        return labels[0] if len(labels) == 1 and MIXED not in labels[0] else None
 
     @staticmethod
     def _small(*groups: Group) -> bool:

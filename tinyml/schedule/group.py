@@ -9,6 +9,7 @@ from math import prod
 from tinyml import lazy
 from tinyml.errors import TinymlError
 from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Movement
 from tinyml.schedule.labels import MIXED, Use, step, trace
 from tinyml.schedule.units import contracts
 
@@ -71,11 +72,22 @@ def walked(shape: Shape) -> tuple[int, ...]:
     return tuple(a for a, n in enumerate(shape) if n != 1)
 
 
+def folded(unit: LazyBuffer) -> tuple[int, ...]:
+    """The axes of its domain that a unit does not keep."""
+    return unit.axes if isinstance(unit, lazy.Reduce) else ()
+
+
+def unshaped(unit: LazyBuffer) -> LazyBuffer:
+    """What lies in memory as the unit does, as it was computed."""
+    while isinstance(unit, lazy.Move) and unit.movement is Movement.RESHAPE:
+        unit = unit.sources[0]
+    return unit
+
+
 def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
     """The group of one unit: its rows are the axes it keeps."""
     shape = domain(unit)
-    folded = unit.axes if isinstance(unit, lazy.Reduce) else ()
-    kept = [a for a in walked(shape) if a not in folded]
+    kept = [a for a in walked(shape) if a not in folded(unit)]
     return Group(
         parts=[[unit]],
         rows=tuple(shape[a] for a in kept),
