@@ -19,7 +19,7 @@ from tinyml.kernel import Kernel
 from tinyml.program import Language
 from tinyml.schedule import schedule
 
-N = 150
+N = 130
 
 
 def memory(*shape: int) -> Tensor:
@@ -96,10 +96,11 @@ def test_on_machines(name: str, device: str) -> None:
 
 def test_gradients_of_masked_attention() -> None:
     """Kernels of scores leave steps out: what waits in memory is masked before and after."""
-    q, k, v = (memory(1, 1, N, 8) for _ in range(3))
+    n = 48
+    q, k, v = (memory(1, 1, n, 8) for _ in range(3))
     out = q.scaled_dot_product_attention(k, v, is_causal=True)
     found = stages.kernels_of(schedule([g.lazy for g in out.square().sum().gradient(q, k, v)]))
-    of_scores = [one for one in found if any(shape.count(N) > 1 for shape, _ in one.slots)]
+    of_scores = [one for one in found if any(shape.count(n) > 1 for shape, _ in one.slots)]
     assert len(of_scores) >= len(found) - 1  # the sum of values times the result has none
     assert all(cropped(one, stages.C) for one in of_scores)
     for one in found:

@@ -60,24 +60,12 @@ def train_mnist() -> ModuleType:
 
 
 def test_digits(device):
+    """Where kernels are fast, as many as the README says are right in the end."""
     pytest.importorskip("sklearn")
     pytest.importorskip("tqdm")
-    assert accuracy(output("train_digits.py", "--epochs", 1, DEVICE=device)) > 60
-
-
-def test_digits_reach_what_the_readme_says():
-    pytest.importorskip("sklearn")
-    pytest.importorskip("tqdm")
-    assert accuracy(output("train_digits.py")) >= 97
-
-
-def test_tour_passes_through_every_room(device):
-    text = output("tour.py", DEVICE=device)
-    for room in ("Kernel", "LoopNest", "LinearKernel", "Program"):
-        assert f"-> {room}" in text
-    assert "The compiler" in text
-    assert "The machine" in text
-    assert "tinyml 2096128.0" in text  # 0 + 1 + ... + 2047
+    epochs = 12 if device in ("CPU", "CUDA") else 1
+    text = output("train_digits.py", "--epochs", epochs, DEVICE=device)
+    assert accuracy(text) >= (97 if epochs == 12 else 60)
 
 
 def test_gpt(device):

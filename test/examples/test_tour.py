@@ -23,6 +23,9 @@ def test_tour(device: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for room in ("LazyBuffer", "Kernel", "LoopNest", "LinearKernel", "Program"):
         assert f"-> {room}" in done.stdout
+    assert "The compiler" in done.stdout
+    assert "The machine" in done.stdout
+    assert "tinyml 2096128.0" in done.stdout  # 0 + 1 + ... + 2047
     assert "Softmax: 1 kernel, " in done.stdout
     assert "Matmul and relu: 1 kernel, " in done.stdout
     errors = [float(e) for e in re.findall(r"Largest difference from numpy: (\S+)", done.stdout)]
