@@ -162,6 +162,26 @@ def test_siblings_of_a_value_that_nobody_holds(device: str, dtype: str) -> None:
     assert [row.tolist() for row in rows] == [[1, 2], [8, 10]]
 
 
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_computed_view_does_not_share_the_memory_of_its_copies(name: str) -> None:
+    ours, numpys = VIEWS[name]
+    w = grid().realize()
+    view = ours(w).realize()
+    copy, taken = view.contiguous(), view * 0
+    taken.assign(view)
+    copy += 1
+    taken -= 1
+    Tensor.realize(copy, taken)
+    wanted = numpys(w.numpy())
+    for ours_now, numpys_now in ((view, wanted), (copy, wanted + 1), (taken, wanted - 1)):
+        np.testing.assert_array_equal(ours_now.numpy(), numpys_now)
+    first, second = ours(w), Tensor(ours(w))  # one node, of a view and of none
+    Tensor.realize(second, first)
+    second += 1
+    np.testing.assert_array_equal(second.numpy(), wanted + 1)
+    np.testing.assert_array_equal(first.numpy(), wanted)
+
+
 def test_a_view_outlives_a_value_that_was_computed_or_changed(device: str) -> None:
     with no_grad():
         w = grid().realize()

@@ -51,6 +51,9 @@ class Holder(Protocol):
     @property
     def follows(self) -> bool: ...  # it shows what another holder has, and is read anew from there
 
+    @property
+    def has_own(self) -> bool: ...  # its node is not that of the holder that it follows
+
 
 # ---- who holds what ----
 
@@ -113,7 +116,7 @@ def in_memory() -> list[tuple[Data, Buffer]]:
 
 
 def _own_readers(leaf: Data) -> list[Holder]:
-    return [h for h in leaf.readers.members() if not h.follows and h.lazy is leaf]
+    return [h for h in leaf.readers.members() if h.lazy is leaf and h.has_own]
 
 
 def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBuffer]:

@@ -197,6 +197,12 @@ def root_of(tensor: Tensor) -> Tensor | None:
     return None if tensor._view is None else tensor._view.root()
 
 
+def has_own(tensor: Tensor) -> bool:
+    """Whether a tensor has a node of its own, and not that of the tensor that it shows."""
+    root = root_of(tensor)
+    return root is None or lazy.assigned(root._lazy) is not lazy.assigned(tensor._lazy)
+
+
 def is_detached(tensor: Tensor) -> bool:
     """Whether what is written to a view is not recorded."""
     return tensor._view is not None and _cut(tensor._view.moves())
