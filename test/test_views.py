@@ -182,6 +182,29 @@ def test_a_computed_view_does_not_share_the_memory_of_its_copies(name: str) -> N
     np.testing.assert_array_equal(first.numpy(), wanted)
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("written", ["tensor", "view"])
+def test_views_of_equal_tensors_show_their_own(device: str, written: str, together: bool) -> None:
+    x = grid().realize()
+    first, second = x * 2, x * 2
+    seen, other, later = first.detach(), second.detach(), first.detach() - 1
+    if together:
+        Tensor.realize(other, first, seen, second)
+    else:
+        Tensor.realize(first, second)
+    target = first if written == "tensor" else seen
+    target += 1
+    target.realize()
+    wanted = x.numpy() * 2
+    for ours in (first, seen):
+        np.testing.assert_array_equal(ours.numpy(), wanted + 1)
+    for ours in (second, other, later + 1):
+        np.testing.assert_array_equal(ours.numpy(), wanted)
+    other -= 1
+    np.testing.assert_array_equal(second.numpy(), wanted - 1)
+    np.testing.assert_array_equal(first.numpy(), wanted + 1)
+
+
 def test_a_view_outlives_a_value_that_was_computed_or_changed(device: str) -> None:
     with no_grad():
         w = grid().realize()

@@ -52,7 +52,7 @@ class Holder(Protocol):
     def follows(self) -> bool: ...  # it shows what another holder has, and is read anew from there
 
     @property
-    def has_own(self) -> bool: ...  # its node is not that of the holder that it follows
+    def shown(self) -> Holder | None: ...  # that one
 
 
 # ---- who holds what ----
@@ -116,7 +116,13 @@ def in_memory() -> list[tuple[Data, Buffer]]:
 
 
 def _own_readers(leaf: Data) -> list[Holder]:
-    return [h for h in leaf.readers.members() if h.lazy is leaf and h.has_own]
+    """Those that hold this leaf, but for views that are read anew since it is assigned to."""
+    holders = [(h, h.shown) for h in leaf.readers.members() if h.lazy is leaf]
+    return [h for h, root in holders if root is None or not _is_version(root.lazy, leaf)]
+
+
+def _is_version(node: LazyBuffer, leaf: Data) -> bool:
+    return node is not leaf and lazy.assigned(node) is leaf
 
 
 def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBuffer]:
@@ -132,9 +138,10 @@ def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBu
 def keep_values(buffers: set[int], besides: Container[int]) -> None:
     """These buffers (ids) are about to be overwritten: save what is still to be read from them.
 
-    `besides` are the ids of the holders that want the new values.
+    `besides` are the ids of the holders that want the new values, and their views with them.
     """
-    readers = [(h, n) for h, n in _readers_of(buffers) if id(h) not in besides]
+    found = [(h, n) for h, n in _readers_of(buffers) if id(h) not in besides]
+    readers = [(h, n) for h, n in found if id(h.shown) not in besides]
     for (holder, _), leaf in zip(readers, compute([n for _, n in readers]), strict=True):
         holder.lazy = leaf
 

@@ -105,7 +105,7 @@ def _owns_memory(x: Tensor) -> bool:
     """Whether x is in memory, and first: what has been made of it may share the memory."""
     node = x._lazy
     if type(node) is lazy.Data:
-        holds = lambda t: lazy.assigned(t._lazy) is node and t.has_own  # noqa: E731
+        holds = lambda t: lazy.assigned(t._lazy) is node and views.has_own(t)  # noqa: E731
         return node.readers.first(holds) is x
     return type(node) is lazy.Assign and x._version is not None and x._version() is node
 

@@ -267,8 +267,9 @@ def give_away(tensor: Tensor) -> None:
     """
     leaf = tensor.lazy
     assert isinstance(leaf, _Data)
+    root = root_of(tensor)
     with turn:
-        realizing.keep_values({id(realizing.memory[leaf])}, {id(tensor), id(root_of(tensor))})
+        realizing.keep_values({id(realizing.memory[leaf])}, {id(tensor if root is None else root)})
 
 
 def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:
