@@ -95,6 +95,34 @@ def test_ends_of_the_range(device: str) -> None:
         assert np.isnan(got[7]), name
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_whole_numbers_keep_the_sign_of_zero(device: str, dtype: str) -> None:
+    """Rounded to each side and to the nearest one, and as quotients."""
+    some = [0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5, 8388607.5, 1e30]
+    near = [np.nextafter(half, toward, dtype=dtype) for half in (0.5, 1.5) for toward in (0, 2)]
+    x = np.array([sign * v for v in [*some, *near] for sign in (1, -1)], dtype)
+    given = Tensor(x)
+    quotients = [given // 1, given // -2, given // np.inf]
+    results = [given.floor(), given.ceil(), given.round(), given.trunc(), *quotients]
+    results[0].realize(*results[1:])
+    wanted = [np.floor(x), np.ceil(x), np.round(x), np.trunc(x)]
+    wanted += [np.floor(x), np.floor(x / -2), np.where(x < 0, -1, 0).astype(dtype)]
+    wanted[-1][1] = -0.0
+    for got, right in zip((result.numpy() for result in results), wanted, strict=True):
+        np.testing.assert_array_equal(got, right)
+        assert (np.signbit(got) == np.signbit(right)).all()
+
+
+@pytest.mark.parametrize("far", [-100.0, -80.0, -20.0])
+def test_logaddexp_of_numbers_far_apart(device: str, far: float) -> None:
+    """What the smaller one adds is not lost where the larger one is 0; nor is infinity."""
+    x = np.array([far, 0.0, np.inf, -np.inf, np.inf, far, np.nan])
+    y = np.array([0.0, far, np.inf, -np.inf, -np.inf, far, 0.0])
+    with np.errstate(invalid="ignore"):
+        wanted = np.logaddexp(x, y)
+    np.testing.assert_allclose(Tensor(x).logaddexp(Tensor(y)).numpy(), wanted, 1e-15)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_powers_and_quotients_of_what_is_special(device: str, dtype: str) -> None:
     """Every pair, to the sign of zero: C's pow, and the division of IEEE 754."""

@@ -106,7 +106,7 @@ def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
     opposite = ((x < 0) != (y < 0)) & (x != 0)
     unbounded = y.isinf() & x.isfinite()
     below = -opposite.cast(x.dtype)  # -1 or 0
-    return unbounded.where(below, (y == 0).where(x / y, exact))
+    return copysign(unbounded.where(below, (y == 0).where(x / y, exact)), x / y)
 
 
 def mod(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
@@ -408,9 +408,8 @@ def copysign(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 
 def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    high = maximum(x, y)
-    high = high.isfinite().where(high, 0)
-    return ((x - high).exp() + (y - high).exp()).log() + high
+    less = (x == y).where(0, -(x - y).abs())  # infinities that are equal differ by nothing
+    return maximum(x, y) + less.exp()._apply(mlops.Log1p())
 
 
 @composition

@@ -247,22 +247,19 @@ def floor(x: Tensor) -> Tensor:
 
 @composition
 def ceil(x: Tensor) -> Tensor:
-    """The least whole number that is not below x, in the dtype of x."""
-    if not x.dtype.is_float:
-        return x._own()
-    cut = trunc(x)
-    return cut + (x > cut).cast(x.dtype)
+    """The least whole number that is not below x, in the dtype of x; -0 above -1."""
+    return -floor(-x) if x.dtype.is_float else x._own()
 
 
 @composition
 def round_(x: Tensor) -> Tensor:
-    """To the nearest whole number; halves go to the even one."""
+    """To the nearest whole number, with the sign of x; halves go to the even one."""
     if not x.dtype.is_float:
         return x._own()
-    low = floor(x)
-    rest = x - low
-    odd = low * 0.5 != trunc(low * 0.5)
-    return low + ((rest > 0.5) | ((rest == 0.5) & odd)).cast(x.dtype)
+    high = ceil(x)  # what is subtracted from -0 leaves its sign
+    rest = high - x
+    odd = high * 0.5 != trunc(high * 0.5)
+    return high - ((rest > 0.5) | ((rest == 0.5) & odd)).cast(x.dtype)
 
 
 def rounded(x: Tensor, digits: int | None = None) -> Tensor:
