@@ -52,7 +52,7 @@ class Holder(Protocol):
     def follows(self) -> bool: ...  # it shows what another holder has, and is read anew from there
 
     @property
-    def shown(self) -> Holder | None: ...  # that one
+    def _followed(self) -> Holder | None: ...  # that one
 
 
 # ---- who holds what ----
@@ -117,7 +117,7 @@ def in_memory() -> list[tuple[Data, Buffer]]:
 
 def _own_readers(leaf: Data) -> list[Holder]:
     """Those that hold this leaf, but for views that are read anew since it is assigned to."""
-    holders = [(h, h.shown) for h in leaf.readers.members() if h.lazy is leaf]
+    holders = [(h, h._followed) for h in leaf.readers.members() if h.lazy is leaf]
     return [h for h, root in holders if root is None or not _is_version(root.lazy, leaf)]
 
 
@@ -141,7 +141,7 @@ def keep_values(buffers: set[int], besides: Container[int]) -> None:
     `besides` are the ids of the holders that want the new values, and their views with them.
     """
     found = [(h, n) for h, n in _readers_of(buffers) if id(h) not in besides]
-    readers = [(h, n) for h, n in found if id(h.shown) not in besides]
+    readers = [(h, n) for h, n in found if id(h._followed) not in besides]
     for (holder, _), leaf in zip(readers, compute([n for _, n in readers]), strict=True):
         holder.lazy = leaf
 

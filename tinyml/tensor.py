@@ -104,7 +104,7 @@ class Tensor(Methods, metaclass=Trains):
         """Whether the values are those of another tensor, of which this is a view."""
         return views.root_of(self) is not None
 
-    shown = property(views.root_of)
+    _followed = property(views.root_of)
 
     # ---- making tensors out of nodes; for functional/ and mlops ----
 
