@@ -124,7 +124,7 @@ def test_a_sum_of_other_powers_is_a_cascade_too() -> None:
 
 
 def test_wide_rows_are_kernels_of_their_own() -> None:
-    for width, dtype in ((264, float32), (136, bfloat16)):
+    for width, dtype in ((264, float32), (264, bfloat16)):
         q, k, v = given(1, 2, 33, 33, width, dtype=dtype)
         assert len(kernels(q.scaled_dot_product_attention(k, v))) == 3
 
@@ -138,7 +138,7 @@ def test_what_a_lane_does_not_hold_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "cache", "depth"),
-    [("sm_80", 163, 64), ("sm_89", 99, 64), ("sm_90a", 227, 128)],
+    [("sm_80", 163, 64), ("sm_89", 99, 256), ("sm_90a", 227, 128)],
 )
 def test_registers_suffice(architecture: str, cache: int, depth: int, tmp_path: Path) -> None:
     q, k, v = given(8, 16, 4096, 4096, depth)
@@ -148,9 +148,11 @@ def test_registers_suffice(architecture: str, cache: int, depth: int, tmp_path: 
     assert "r0_stop" in program.source  # what lies behind the diagonal is left out
     assert not resources.spills
     assert not resources.stack
-    assert resources.registers * program.block[1] * 2 <= 65536  # two blocks on a multiprocessor
+    blocks = 1 if depth > 128 else 2  # that a multiprocessor runs at once
+    assert resources.registers * program.block[1] * blocks <= 65536
     found = instructions(cubin)
     assert found["LDGSTS.E.BYPASS.128"] > 0  # keys and values come past the registers
     matrices = sum(n for op, n in found.items() if op.startswith("HMMA"))
     loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
-    assert 2 * matrices > 3 * loads > 0  # what the warp multiplies twice, it loads once
+    again = 2 if depth > 128 else 3  # what the warp multiplies twice, it loads once
+    assert 2 * matrices > again * loads > 0

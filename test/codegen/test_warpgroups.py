@@ -245,16 +245,54 @@ def test_registers_suffice_for_what_the_rules_choose(
     assert found["UTMALDG.3D"] > 0
 
 
+FEW = replace(HOPPER, cores=2, tf32=True)  # so that blocks walk several tiles
+CHOSEN = [
+    ("wgmma", bfloat16, (200, 136, 248), (True, False)),
+    ("persist", bfloat16, (512, 128, 512), (False, False)),
+    ("split", bfloat16, (128, 2056, 136), (False, True)),
+    ("tf32 wgmma", float32, (512, 96, 256), (False, True)),
+    ("tf32 mma", float32, (96, 72, 80), (False, False)),
+]
+
+
+def chosen_for(name: str, root: LazyBuffer) -> tuple[Opt, ...]:
+    chosen, _ = choose(lower(kernel_of(root)), HOPPER if name == "split" else FEW)
+    kinds = {opt.kind for opt in chosen}
+    assert (OptKind.PERSIST in kinds) == (name in ("persist", "tf32 wgmma"))
+    assert (OptKind.WARPGROUP in kinds) == (name != "tf32 mma")
+    return tuple(chosen)
+
+
+@pytest.mark.parametrize(("name", "dtype", "shape", "crosswise"), CHOSEN, ids=str)
+def test_what_the_rules_choose_for_few_multiprocessors(
+    name: str, dtype: DType, shape: tuple[int, int, int], crosswise: tuple[bool, bool]
+) -> None:
+    root = product(*shape, dtype, crosswise)
+    agree(root, chosen_for(name, root))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("name", "dtype", "shape", "crosswise"), CHOSEN, ids=str)
+def test_a_card_has_what_the_emulator_has(
+    name: str, dtype: DType, shape: tuple[int, int, int], crosswise: tuple[bool, bool]
+) -> None:
+    root = product(*shape, dtype, crosswise)
+    on_hopper(root, chosen_for(name, root))
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("crosswise", [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (200, 136, 248), (256, 4096, 128)])
-def test_a_card_has_what_the_emulator_has(
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (4096, 256, 4096), (256, 4096, 128)])
+def test_large_products_on_a_card(
     shape: tuple[int, int, int], crosswise: tuple[bool, bool]
 ) -> None:
+    root = product(*shape, bfloat16, crosswise)
+    chosen, _ = choose(lower(kernel_of(root)), HOPPER)
+    on_hopper(root, chosen)
+
+
+def on_hopper(root: LazyBuffer, chosen: Sequence[Opt]) -> None:
     if not Device.available("CUDA") or open_device("CUDA").target.capability != 90:
         pytest.skip("no Hopper card")
-    root = product(*shape, bfloat16, crosswise)
-    k = kernel_of(root)
-    chosen, _ = choose(lower(k), HOPPER)
-    runners = {"CUDA": stages.on_machine("CUDA", [k], chosen)}
+    runners = {"CUDA": stages.on_machine("CUDA", [kernel_of(root)], chosen)}
     stages.agree([root], graphs.values([root]), runners, rtol=0.05, atol=0.05)

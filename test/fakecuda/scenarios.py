@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import Tensor, device, dtype, trace
+from tinyml import Tensor, config, device, dtype, trace
 from tinyml.cache import DiskCache, key
 from tinyml.codegen.cuda_text import HOPPER
 from tinyml.codegen.target import Target
@@ -30,7 +31,7 @@ from tinyml.errors import (
 )
 from tinyml.faults import Fault
 from tinyml.program import Box, Language, Program
-from tinyml.runtime import cuda
+from tinyml.runtime import cuda, cuda_ranges
 from tinyml.runtime.compiler import build
 from tinyml.runtime.cuda import CudaMachine
 from tinyml.runtime.cuda_graph import GraphError
@@ -246,7 +247,9 @@ def faults() -> None:
     add_one.launch([y.memory, x.memory])
     m.synchronize()
     wild.launch([y.memory, x.memory])
-    raised(KernelError, m.synchronize, "illegal memory access", "last wait: wild.", "DEVICE=EMU")
+    said = "illegal memory access", "last wait: wild (sources in ", "DEVICE=EMU"
+    raised(KernelError, m.synchronize, *said)
+    assert Path(m._sources, "wild.cu").read_text() == WILD.text
     raised(KernelError, lambda: add_one.launch([y.memory, x.memory]), "wild")
     raised(KernelError, y.read, "copy from the card")
     raised(KernelError, lambda: m.allocate(1 << 20), "allocate memory")
@@ -455,6 +458,36 @@ def boxes() -> None:
     odd = replace(box, strides=(100, 4096))
     (wrong,) = m.load([replace(copy.program, boxes=(odd,))])
     raised(KernelError, lambda: wrong.launch([y.memory, x.memory]), "no tensor map for Box(slot=1")
+
+
+def ranges() -> None:
+    """Profilers are told of launches, and of replays of several."""
+    said: list[str] = []
+
+    class Library:
+        def nvtxRangePushA(self, name: bytes) -> None:
+            said.append(name.decode())
+
+        def nvtxRangePop(self) -> None:
+            said.append("end")
+
+    def absent(name: str) -> Library:
+        raise OSError(name)
+
+    cuda_ranges.ctypes = SimpleNamespace(CDLL=absent)
+    raised(DeviceError, cuda_ranges.open_ranges, "pip install nvidia-nvtx")
+    cuda_ranges.ctypes = SimpleNamespace(CDLL=lambda name: Library())
+    with config.override(nvtx=True):
+        m = machine()
+    (add_one,) = m.load([ADD_ONE])
+    x, y = buffer(m, X), empty(m)
+    plan = m.plan([(add_one, [y.memory, x.memory])] * 3)
+    for _ in range(3):
+        plan.run()
+    once = ["tinyml: add_one", "end"]  # also where launches are captured
+    replay = ["tinyml: replay of 3 launches", "end"]
+    assert said == [*once * 6, *replay * 2]
+    same(y.read(), X + 1)
 
 
 # ---------------------------------------------------------------- arrays of others

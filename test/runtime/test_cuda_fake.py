@@ -21,7 +21,7 @@ SCENARIOS = (
     *("fault_while_timed", "refused_launches", "faults", "noted_faults"),
     *("other_threads", "machine_of_another_thread"),
     *("graphs", "plans_without_graphs", "a_driver_that_refuses_graphs", "fault_in_a_graph"),
-    "boxes",
+    *("boxes", "ranges"),
     *("array_interface", "benchmarks", "still_in_use_at_exit"),
 )
 

@@ -41,7 +41,7 @@ BARRIERS = 16 * STAGES  # bytes: two for each
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
-WIDEST = 128  # columns whose sums a warp keeps, for 16 rows
+WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
 
 
@@ -309,14 +309,16 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     """A product whose factor is made of products: each warp has rows of both, in registers."""
     rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
     every = prod(a.size for a in chooser.one(number).rows if a is not columns)
+    read = sum(EDGE * s.longest.size * s.a.dtype.itemsize for s in inner)  # of rows, by a warp
     most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
+    most = min(most, chooser.target.cache // (2 * read))  # as much is left for what they meet
     warps = next(n for n in (8, 4, 2, 1) if n <= max(1, most))
     across = columns.size * (1 + len(sides.beside))
-    most = min(2 * axis.size // EDGE, 2 * WIDEST // across)  # sums of all fill registers
+    most = min(2 * axis.size // EDGE, WIDEST // across)  # sums of all fill registers
     steps = next(n for n in (4, 2, 1) if n <= max(1, most))
     folded = [(s.longest, EDGE) for s in inner]
     whole = [(rows, EDGE * warps), (columns, EDGE), (axis, EDGE * steps), *folded]
-    if columns.size > WIDEST or not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
+    if across > WIDEST or not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
         return False
     chooser.apply(OptKind.ONLINE, axis.name)
     if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):

@@ -12,11 +12,13 @@ import atexit
 import contextlib
 import re
 import struct
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -34,6 +36,7 @@ from tinyml.runtime.cuda_boxes import TensorMaps
 from tinyml.runtime.cuda_driver import nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory
+from tinyml.runtime.cuda_ranges import open_ranges
 from tinyml.runtime.cuda_staging import Staging
 from tinyml.runtime.machine import Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
@@ -51,7 +54,8 @@ class CudaExecutable:
         self.program, self._machine = program, machine
         self._words = (machine.faults.address,) if program.faults else ()
         self._pack = struct.Struct(f"{_arguments(program)}P").pack
-        self._launch = _launcher(function, program, machine.stream)
+        launch = _launcher(function, program, machine.stream)
+        self._launch = machine.ranges.around(program.name, launch) if machine.ranges else launch
         if program.shared > _SHARED_BY_DEFAULT:
             attribute = machine.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             function.set_attribute(attribute, program.shared)
@@ -133,7 +137,9 @@ class CudaMachine:
             self._timer = (self.driver.Event(), self.driver.Event())
             self.faults = CudaFaults(self.driver)
         self.maps = TensorMaps(self.driver)
+        self.ranges = open_ranges() if config.current.nvtx else None
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)  # launched since the last wait
+        self._sources = ""  # the folder of the sources of what a fault may be one's of
         self._memory = CudaMemory(self.driver, memory_limit)
         self._staging = Staging(self.driver, self.stream)
         self._graphs = _graph_driver() if graphs else None
@@ -258,11 +264,23 @@ class CudaMachine:
         """The error of a launch of `name`, or of an earlier one that shows only now."""
         if not _is_fault(error):
             return KernelError(f"CUDA could not launch {name}: {error}")
-        names = ", ".join(dict.fromkeys(self.recent))
         return KernelError(
-            f"CUDA could not run {name}: {error}. Launched since the last wait: {names}. "
-            f"{_AFTER_A_FAULT}"
+            f"CUDA could not run {name}: {error}. Launched since the last wait: "
+            f"{self._suspects()}. {_AFTER_A_FAULT}"
         )
+
+    def _suspects(self) -> str:
+        """The kernels that a fault may be one's of, and where their sources are."""
+        names = [*dict.fromkeys(self.recent)]
+        try:
+            self._sources = self._sources or tempfile.mkdtemp(prefix="tinyml-fault-")
+            for program in self._loaded:
+                if program.name in names:
+                    Path(self._sources, f"{program.name}.cu").write_text(program.text)
+        except OSError:  # there is no room for them
+            self._sources = ""
+        where = f" (sources in {self._sources})" if self._sources and names else ""
+        return (", ".join(names) or "none") + where
 
     @contextmanager
     def _current(self) -> Iterator[None]:
@@ -283,10 +301,9 @@ class CudaMachine:
         except self.driver.Error as error:
             if not _is_fault(error):
                 raise DeviceError(f"CUDA could not {what}: {error}") from None
-            names = ", ".join(dict.fromkeys(self.recent)) or "none"
             raise KernelError(
                 f"CUDA could not {what}, because a kernel failed: {error}. Launched since the "
-                f"last wait: {names}. {_AFTER_A_FAULT}"
+                f"last wait: {self._suspects()}. {_AFTER_A_FAULT}"
             ) from None
 
     def _default_builder(self) -> nvcc.CudaBuilder:

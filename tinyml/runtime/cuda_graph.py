@@ -197,4 +197,8 @@ class CudaPlan:
                 self._graph.update(call)
         self._changed.clear()
         self._machine.recent.append(self._names)
-        self._graph.launch()
+        if self._machine.ranges is None:
+            self._graph.launch()
+        else:
+            name = f"replay of {len(self._calls)} launches"
+            self._machine.ranges.around(name, Graph.launch)(self._graph)

@@ -201,12 +201,10 @@ class Nvrtc:
 @functools.cache
 def find_nvrtc(newest: int = 99) -> Nvrtc | None:
     """NVRTC (of CUDA `newest` or older) with CUDA's headers, of the toolkit or of pip packages."""
-    homes = [*map(Path, _FOLDERS), *_pip_folders()]
-    includes = next((found for home in homes if (found := _headers(home))), None)
+    includes = next((found for home in _homes() if (found := _headers(home))), None)
     if includes is None:
         return None
-    folders = [folder for home in homes for folder in (home / "lib64", home / "lib")]
-    for path in itertools.chain.from_iterable(f.glob("libnvrtc.so.*") for f in folders):
+    for path in itertools.chain.from_iterable(f.glob("libnvrtc.so.*") for f in library_folders()):
         try:
             library = Nvrtc(path, includes)
         except (OSError, AttributeError):  # damaged, or for another processor
@@ -214,6 +212,15 @@ def find_nvrtc(newest: int = 99) -> Nvrtc | None:
         if library.version[0] <= newest:
             return library
     return None
+
+
+def _homes() -> list[Path]:
+    return [*map(Path, _FOLDERS), *_pip_folders()]
+
+
+def library_folders() -> list[Path]:
+    """Where libraries of CUDA's toolkit are, or of NVIDIA's pip packages."""
+    return [folder for home in _homes() for folder in (home / "lib64", home / "lib")]
 
 
 def _headers(home: Path) -> list[Path] | None:

@@ -40,7 +40,7 @@ from tinyml.schedule.group import (
 )
 from tinyml.schedule.labels import MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import ASKED, CARDS, contracts, multiplies_halves
+from tinyml.schedule.units import ASKED, CARDS, contracts
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
@@ -48,8 +48,7 @@ MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
-WIDEST = 128  # what a card's product of halves folds, and columns of what is made of it
-WIDE = 256  # the same of floats, whose sums wait in shared memory
+WIDEST = 256  # what a card's product folds, and columns of what is made of it
 
 
 def _assigns(group: Group) -> bool:
@@ -275,8 +274,7 @@ class Fusion:
         ]
         devices = {m.device for m in members}
         kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
-        halves = all(map(multiplies_halves, (*head.members, *tail.members)))
-        narrow = max(within) <= (WIDEST if halves else WIDE) * row
+        narrow = max(within) <= WIDEST * row
         return (
             (kept or (devices <= CARDS and narrow))
             and len(members) <= MOST_MEMBERS

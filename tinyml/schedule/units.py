@@ -168,24 +168,6 @@ def contracts(unit: LazyBuffer) -> bool:
     return all(_repeats(source) for source in node.sources)
 
 
-def multiplies_halves(unit: LazyBuffer) -> bool:
-    """Whether a unit, if it is a product of matrices, multiplies halves as they are."""
-    if not contracts(unit):
-        return True
-    product = unit.sources[0]
-    return (
-        type(product) is lazy.Map and product.op is Op.MUL and all(map(_is_half, product.sources))
-    )
-
-
-def _is_half(node: LazyBuffer) -> bool:
-    while isinstance(node, lazy.Move) or (type(node) is lazy.Map and node.op is Op.CAST):
-        if node.dtype.is_half:
-            return True
-        node = node.sources[0]
-    return node.dtype.is_half
-
-
 def _repeats(node: LazyBuffer) -> bool:
     while isinstance(node, (lazy.Move, lazy.Map)):
         if isinstance(node, lazy.Map) and node.op is not Op.CAST:
