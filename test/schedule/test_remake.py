@@ -161,6 +161,12 @@ def test_tensor_cores_take_all_products_of_halves(attend: Attention, dtype: DTyp
         stages.assert_right(k, 2e-2, CARD)
 
 
+def test_what_two_products_read_is_staged_once() -> None:
+    for k in training(plain, *(memory(2, n, 16, dtype=bfloat16) for n in (QUERIES, KEYS, KEYS))):
+        _, nest = choose(lower(k), CARD)
+        assert len(nest.nests[0].tiles) == 4  # queries, keys, values, the result's gradient
+
+
 @pytest.mark.parametrize("order", ThreadOrder)
 def test_warps_of_a_card_in_any_order(order: ThreadOrder) -> None:
     card = replace(CARD, cores=1)  # several warps to a block

@@ -8,7 +8,7 @@ that leaves, and where they are few several blocks share the fold of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import isqrt, prod
 
@@ -25,7 +25,7 @@ from tinyml.codegen.fragments import (
     sides_of,
     sides_within,
 )
-from tinyml.codegen.nest import Kind
+from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.opts import OptKind
 from tinyml.codegen.panels import row_of
 from tinyml.codegen.tiles import ways
@@ -280,16 +280,20 @@ def _copied(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
 
 
 def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
-    tiles = chooser.one(number).tiles
+    tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
     if tiles and chooser.target.capability >= ASYNCHRONOUS:
-        held = sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
-        cache = chooser.target.cache
+        held, cache = _bytes(tiles), chooser.target.cache
+        fixed = _bytes(chooser.one(number).tiles) - held
         stages = min(STAGES, after.size, (cache - BARRIERS) // held)
         if tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
             return
-        shared = max(2, cache // held // 2)  # by two blocks, if they hold enough each
-        stages = min(STAGES, after.size, shared, cache // held)
+        shared = max(2, (cache // 2 - fixed) // held)  # by two blocks, if they hold enough each
+        stages = min(STAGES, after.size, shared, (cache - fixed) // held)
         chooser.apply(OptKind.PIPELINE, after, stages)
+
+
+def _bytes(tiles: Iterable[Tile]) -> int:
+    return sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
 
 
 def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
@@ -336,8 +340,7 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
                 _copied(chooser, number, factor, after)
     if walked:
         _fill_ahead(chooser, number, walked[0])
-    held = sum(t.size * t.value.dtype.itemsize for t in chooser.one(number).tiles)
-    return held <= chooser.target.cache
+    return _bytes(chooser.one(number).tiles) <= chooser.target.cache
 
 
 def _inner(

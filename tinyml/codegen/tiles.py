@@ -440,6 +440,9 @@ def _as_in_memory(
     last = [a for a in order if a not in folded]
     if not last or min(map(stride, order)) < min(map(stride, last)):
         last = [a for a in order if a in folded]
+    lines = [a for a in order if a not in last]
+    apart = min(map(stride, lines), default=1 << 60)  # what goes on beyond a line is lines, too
+    last = [a for a in last if not apart < stride(a) < 1 << 60]
     return [a for a in order if a not in last], last
 
 
