@@ -23,7 +23,7 @@ from tinyml.index import Axis
 WARP = 32  # rows side by side
 OTHERS = 8  # threads along the other axis of a tile
 NEIGHBOURS = 4  # floats that are read at once
-ROWS = 4 * WARP, 2 * WARP, WARP  # of a block
+ROWS = 4 * WARP, 2 * WARP, WARP, WARP // 2  # of a block
 STEPS = 64, 32, 16, 8  # of a fold
 
 
@@ -84,7 +84,7 @@ def _rows_of_block(chooser: Chooser, kept: Axis, rows: int, least: int) -> None:
         chooser.apply(OptKind.SPLIT, inner, rows)
         chooser.apply(OptKind.GRID, inner)
         inner = f"{inner}s"
-    chooser.apply(OptKind.THREAD, inner, WARP)
+    chooser.apply(OptKind.THREAD, inner, min(rows, WARP))
     if rows > WARP:
         chooser.apply(OptKind.UNROLL, inner, rows // WARP)
 
