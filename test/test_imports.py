@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import tinyml
 
 ROOT = Path(tinyml.__file__).parent
@@ -61,16 +63,27 @@ LONGER_FILES: dict[str, str] = {}
 LONGER_FUNCTIONS: dict[str, str] = {}
 
 
-def modules() -> dict[str, ast.Module]:
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(), str(path))
-    return found
+Trees = dict[str, ast.Module]
+Edges = dict[str, set[str]]
 
 
-MODULES = modules()
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+MODULES = {_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    return {name: ast.parse(path.read_text(), str(path)) for name, path in MODULES.items()}
+
+
+@pytest.fixture(scope="module")
+def edges(trees: Trees) -> Edges:
+    """What each module imports."""
+    return {name: {m for m in imports(name, tree) if m != name} for name, tree in trees.items()}
 
 
 def imports(name: str, tree: ast.AST) -> Iterator[str]:
@@ -99,9 +112,6 @@ def _module(dotted: str) -> str:
     return ".".join(parts) or "__init__"
 
 
-EDGES = {name: {m for m in imports(name, tree) if m != name} for name, tree in MODULES.items()}
-
-
 def room(name: str) -> str:
     return name.split(".")[0]
 
@@ -119,10 +129,10 @@ def test_every_module_is_on_a_floor() -> None:
     assert all(floor(name) >= 0 for name in MODULES)
 
 
-def test_imports_point_downwards() -> None:
+def test_imports_point_downwards(edges: Edges) -> None:
     wrong = [
         f"{a} imports {b}"
-        for a, found in EDGES.items()
+        for a, found in edges.items()
         for b in sorted(found)
         if room(a) != room(b) and floor(b) >= floor(a)
         and not (room(a) in TENSOR_FLOOR and room(b) in TENSOR_FLOOR)
@@ -130,35 +140,35 @@ def test_imports_point_downwards() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_imports_in_a_circle_even_inside_functions() -> None:
+def test_no_imports_in_a_circle_even_inside_functions(edges: Edges) -> None:
     done: set[str] = set()
-    for start in EDGES:
+    for start in edges:
         path: list[str] = []
-        _walk(start, path, done)
+        _walk(start, edges, path, done)
 
 
-def _walk(name: str, path: list[str], done: set[str]) -> None:
+def _walk(name: str, edges: Edges, path: list[str], done: set[str]) -> None:
     assert name not in path, "circle: " + " -> ".join([*path[path.index(name) :], name])
     if name not in done:
         path.append(name)
-        for below in sorted(EDGES.get(name, ())):
-            _walk(below, path, done)
+        for below in sorted(edges.get(name, ())):
+            _walk(below, edges, path, done)
         path.pop()
         done.add(name)
 
 
-def test_strangers_never_meet() -> None:
+def test_strangers_never_meet(edges: Edges) -> None:
     """What is wanted, how to say it and where it runs are joined in device and plan only."""
     strangers = ("codegen", "runtime", "schedule")
-    for name, found in EDGES.items():
+    for name, found in edges.items():
         for other in strangers:
             if room(name) in strangers and room(name) != other:
                 assert not [m for m in found if room(m) == other], f"{name} knows {other}"
 
 
-def test_imports_are_at_the_top_unless_there_is_a_reason() -> None:
+def test_imports_are_at_the_top_unless_there_is_a_reason(trees: Trees) -> None:
     wrong = []
-    for name, tree in MODULES.items():
+    for name, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and name not in LATE:
                 hidden = sorted(set(imports(name, node)))
@@ -166,20 +176,20 @@ def test_imports_are_at_the_top_unless_there_is_a_reason() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_only_config_reads_the_environment() -> None:
+def test_only_config_reads_the_environment(trees: Trees) -> None:
     readers = {
         name
-        for name, tree in MODULES.items()
+        for name, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
     }
     assert readers == set(MAY_READ_ENVIRONMENT)
 
 
-def test_nothing_prints_outside_the_listeners() -> None:
+def test_nothing_prints_outside_the_listeners(trees: Trees) -> None:
     printers = {
         name
-        for name, tree in MODULES.items()
+        for name, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id in ("print", "pprint")
     }
@@ -188,20 +198,17 @@ def test_nothing_prints_outside_the_listeners() -> None:
 
 def test_long_files_are_answered_questions() -> None:
     long = {
-        name for name in MODULES if len(_path(name).read_text().splitlines()) > MOST_LINES_OF_A_FILE
+        name
+        for name, path in MODULES.items()
+        if len(path.read_text().splitlines()) > MOST_LINES_OF_A_FILE
     }
     assert long == set(LONGER_FILES)
 
 
-def _path(name: str) -> Path:
-    path = ROOT.joinpath(*name.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def test_long_functions_are_answered_questions() -> None:
+def test_long_functions_are_answered_questions(trees: Trees) -> None:
     long = {
         f"{name}.{node.name}"
-        for name, tree in MODULES.items()
+        for name, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         if (node.end_lineno or 0) - node.lineno + 1 > MOST_LINES_OF_A_FUNCTION
