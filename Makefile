@@ -19,7 +19,7 @@ demo: $(STAMPS)-examples
 	$(BIN)/python examples/train_digits.py $(ARGS)
 
 test: $(STAMPS)-test
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 dev: $(STAMPS)-dev
 
