@@ -199,6 +199,7 @@ class CChooser(Chooser):
                 most = 4 if long or down else 1
                 most = WRITTEN if self._write_out(number, last_row) else most
                 self._columns(number, last_row, most)
+                self._stream(number)
                 return
         together = last_row is not None and self._read_together(number, last_row)
         if together and last_row is not None:

@@ -1,10 +1,11 @@
 """Along an axis, in order: running sums, products, extremes.
 
-A running value over n elements is made of blocks of about the same size on every level: the
-total of each block, the running totals of the blocks before, and inside a block a window that
-grows. With k levels that is n * n ** (1 / k) steps in 2 k - 1 kernels, each as parallel as any
+A running value over n elements is made of blocks, on several levels: the total of each block, the
+running totals of the blocks before, and inside a block a window that grows. Levels are as few as
+blocks of 64 admit, and blocks as small as these levels admit, down to 16: elements are many on the
+first level. That is some 16 n steps in 2 k - 1 kernels for k levels, each as parallel as any
 reduction, and an error that grows with the block and the levels, not with n (Blelloch 1990,
-"Prefix sums and their applications", with wide blocks in place of pairs).
+"Prefix sums and their applications", with blocks in place of pairs).
 """
 
 from __future__ import annotations
@@ -65,13 +66,17 @@ _LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.min, BLOCK // 4
 
 
 def _block(n: int, most: int) -> int:
-    """The size of a block: the same on all levels, about; if possible one that divides `n`."""
-    levels = 1
-    while most**levels < n:
-        levels += 1
-    size = most // 2 if (most // 2) ** levels >= n else most
-    even = [m for m in range(LANES, most + 1, LANES) if n % m == 0 and 2 * m > size]
-    return min(even, key=lambda m: abs(m - size), default=size)
+    """The size of a block: the least that needs no more levels; if possible it divides `n`."""
+    sizes = [max(most // 4, LANES), max(most // 2, LANES), most]
+    size = next(m for m in sizes if _levels(n, m, most) == _levels(n, most, most))
+    even = [m for m in range(size, min(3 * size, most + 1), LANES) if n % m == 0]
+    return min(even, default=size)
+
+
+def _levels(n: int, size: int, most: int) -> int:
+    """How many there are above blocks of some size."""
+    blocks = -(-n // size)
+    return 1 if blocks <= most else 1 + _levels(blocks, most, most)
 
 
 def _within(running: _Running, x: Tensor, axis: int) -> Tensor:
