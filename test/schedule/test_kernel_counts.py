@@ -71,3 +71,14 @@ def test_equal_results_are_computed_once_and_change_apart() -> None:
     Tensor.realize(one, other)
     one += 1
     assert (one.tolist(), other.tolist()) == ([3.0, 4.0], [2.0, 3.0])
+
+
+def test_a_slope_is_made_of_what_the_forward_pass_stores() -> None:
+    """Of gelu(x @ w + b) its argument, its result and the gradient of its argument have memory."""
+    x, w, b, v = (Tensor.ones(*shape) for shape in ((24, 40), (40, 56), (56,), (56, 32)))
+    for t in (x, w, b, v):
+        t.realize().requires_grad_()
+    loss = ((x @ w + b).gelu() @ v).square().sum()
+    found = schedule([t.lazy for t in (loss, *loss.gradient(x, w, b, v))])
+    outputs = [n for i in found.items if isinstance(i, KernelItem) for n in i.outputs]
+    assert sum(n.size == 24 * 56 for n in outputs) == 3

@@ -6,7 +6,7 @@ Whether a unit is really stored is decided later, by who ends up in one kernel w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
@@ -16,6 +16,7 @@ MOST_LOADS = 24  # buffers that one expression reads
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
 ASKED = "asked for"
+COSTLY = "costly, and wanted in several places"
 CARDS = frozenset(
     {"CUDA", "EMU"}
 )  # devices whose blocks share a fold, and whose warps keep products
@@ -42,6 +43,7 @@ def find_units(
         if reason is not None and node not in remade:
             units.setdefault(node, reason)
     _add_shared(order, units, remade)
+    _leave_alone(order, units)
     _add_large(order, units)
     return units
 
@@ -59,7 +61,7 @@ def _add_shared(
     order: Sequence[LazyBuffer], units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
 ) -> None:
     """Values that cost much and are read more than once."""
-    sinks = _sinks(order, units)
+    sinks = dict(_with_sinks(order, units))
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
     free = _free(order)
@@ -73,8 +75,10 @@ def _add_shared(
             *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
         )
         base = _narrowest(node.sources[0]) if node.sources else node
-        if isinstance(base, lazy.Map) and base not in units and not reduced[base] & remade:
-            reason = _worth_storing(node, base, work[base], reduced[base])
+        own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
+        if own and not reduced[base] & remade:
+            costs = SHARED if base in units else work[base]
+            reason = _worth_storing(node, base, costs, reduced[base])
             if reason:
                 units[base] = reason
         own_memory = len(sinks[node]) > 1 and not reduced[node] & remade
@@ -84,9 +88,29 @@ def _add_shared(
             if reduced[node]:
                 units[node] = "of a reduction, and wanted in several places"
             elif work[node] >= SHARED:
-                units[node] = "costly, and wanted in several places"
+                units[node] = COSTLY
         if node in units:
             work[node], reduced[node] = 0, frozenset()
+
+
+def _leave_alone(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
+    """Costly values that, now that their readers are units, one of these alone evaluates.
+
+    It does so itself, if that reads no more than the value is: what a backward pass alone wants is
+    not stored in the forward pass, but made of what is stored there anyway.
+    """
+    read: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # units, not counting costly ones
+    for node in order:
+        read[node] = frozenset().union(
+            *(
+                read[s] if units.get(s, COSTLY) == COSTLY else frozenset((s,))
+                for s in lazy.read_sources(node)
+            )
+        )
+    for node, sinks in _with_sinks(order, units):
+        small = len(read[node]) < 2 and all(s.size <= node.size for s in read[node])
+        if units.get(node) == COSTLY and len(sinks) == 1 and small:
+            del units[node]
 
 
 def _free(order: Sequence[LazyBuffer]) -> set[LazyBuffer]:
@@ -126,21 +150,22 @@ def _is_position(node: LazyBuffer) -> bool:
     return asks or isinstance(node, (lazy.Iota, lazy.Move))
 
 
-def _sinks(
-    order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]
-) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
-    """Two at most of the units that would evaluate each node themselves.
+def _with_sinks(
+    order: Sequence[LazyBuffer], units: Container[LazyBuffer]
+) -> Iterator[tuple[LazyBuffer, frozenset[LazyBuffer]]]:
+    """Readers first, each node with two at most of the units that would evaluate it themselves.
 
-    A look-up does not count: it evaluates the few elements that it picks.
+    A look-up does not count: it evaluates the few elements that it picks. Whoever is told may
+    change whether the node is a unit.
     """
     sinks: dict[LazyBuffer, frozenset[LazyBuffer]] = dict.fromkeys(order, frozenset())
     for node in reversed(order):
+        yield node, sinks[node]
         below = frozenset((node,)) if node in units else sinks[node]
         sources = lazy.read_sources(node)
         for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
             if len(sinks[source]) < 2:
                 sinks[source] = frozenset([*sinks[source], *below][:3])
-    return sinks
 
 
 def _worth_storing(
