@@ -133,13 +133,13 @@ class _DTypes:
 
     def from_py(self, value: Any) -> DType:
         """The dtype that a Python number, or a nested list of them, becomes."""
+        if isinstance(value, builtins.int) and not isinstance(value, builtins.bool):
+            own = default_int.now
+            return own if own.min <= value <= own.max else formats.int64
         if isinstance(value, (list, tuple)):
             return promote(*map(self.from_py, value)) if value else self.default_float
         if type(value).__name__ in ("bool", "bool_"):
             return formats.bool_
-        if isinstance(value, builtins.int):
-            own = default_int.now
-            return own if own.min <= value <= own.max else formats.int64
         if isinstance(value, builtins.float):
             return self.default_float
         raise DTypeError(f"no dtype for {value!r} of type {type(value).__name__}")

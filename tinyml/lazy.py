@@ -273,15 +273,15 @@ def map_(op: Op, *operands: LazyBuffer) -> LazyBuffer:
 def mapped(op: Op, operands: Sources) -> LazyBuffer:
     """map_, of operands in a tuple. Of what is only repeated, each value is mapped once."""
     first, last = operands[0], operands[-1]
-    if type(last) is Move and len(operands) == 1 and last.arg[0] is _EXPAND:
-        return expand(mapped(op, last.sources), last.shape)
     shape, dtype, device = last.shape, last.dtype, last.device
-    fits = first.shape == shape and first.device == device
-    for other in operands[1:-1]:
-        fits = fits and other.shape == shape and other.device == device and other.dtype is dtype
-    if not fits:
-        operands = _together(op, operands)
-        shape = operands[0].shape
+    if len(operands) > 1:
+        other = operands[1]  # of two the last
+        alike = first.shape == other.shape == shape and first.device == other.device == device
+        if not alike or other.dtype is not dtype:
+            operands = _together(op, operands)
+            shape = operands[0].shape
+    elif type(last) is Move and last.arg[0] is _EXPAND:
+        return expand(mapped(op, last.sources), last.shape)
     return node(Map, shape, _result_dtype(op, first.dtype, dtype), device, operands, op)
 
 
@@ -297,14 +297,17 @@ def _together(op: Op, operands: Sources) -> Sources:
     if other.dtype is not last.dtype:
         raise DTypeError(f"{op.name} needs equal dtypes, got {[x.dtype for x in operands]}")
     to = shapes.broadcast_shape(op, *map(_shape_of, operands))
-    return tuple([x if x.shape == to else _repeated(x, to) for x in operands])
+    repeated = []  # a comprehension takes longer for two
+    for x in operands:
+        repeated.append(x if x.shape == to else _repeated(x, to))
+    return tuple(repeated)
 
 
 def _repeated(x: LazyBuffer, to: Shape) -> LazyBuffer:
     """x in a shape that it is known to broadcast to."""
-    shape, ndim = x.shape, len(to)
-    if len(shape) < ndim:
-        x = reshape(x, (1,) * (ndim - len(shape)) + shape)
+    new = len(to) - len(x.shape)
+    if new:
+        x = reshaped(x, (1,) * new + x.shape)
     return x if x.shape == to else node(Move, to, x.dtype, x.device, (x,), (_EXPAND, to))
 
 
@@ -428,6 +431,11 @@ def reshape(x: LazyBuffer, to: Shape) -> LazyBuffer:
     if x.shape == to:
         return x
     shapes.reshaped_shape(x.shape, to)
+    return reshaped(x, to)
+
+
+def reshaped(x: LazyBuffer, to: Shape) -> LazyBuffer:
+    """x in another shape, of which it is known that it has as many elements."""
     while type(x) is Move and x.arg[0] is _RESHAPE:
         x = x.sources[0]  # the reshape between is not needed
         if x.shape == to:

@@ -352,7 +352,7 @@ class Reduction(Function):
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         node = lazy.reduce_(self.op, x, self.axes)
-        return node if self.keepdim else lazy.reshape(node, dropped_shape(node.shape, self.axes))
+        return node if self.keepdim else lazy.reshaped(node, dropped_shape(node.shape, self.axes))
 
     def kept(self, result: Tensor) -> Tensor:
         """A tensor of the result's shape, with the axes at size 1."""

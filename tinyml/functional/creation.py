@@ -104,11 +104,11 @@ def arange(
 
     ShapeError (a ValueError) where the step is 0 or leads away from stop.
     """
-    for name, value in ("start", start), ("stop", 0 if stop is None else stop), ("step", step):
-        if type(value) is not int:
-            number(value, "arange", name)
     start, stop = (0, start) if stop is None else (start, stop)
-    whole = isinstance(start, int) and isinstance(stop, int) and isinstance(step, int)
+    whole = type(start) is type(stop) is type(step) is int
+    if not whole:
+        given = {"start": start, "stop": stop, "step": step}
+        whole = False not in [isinstance(number(v, "arange", n), int) for n, v in given.items()]
     target = (
         to_dtype(dtype)
         if dtype is not None
