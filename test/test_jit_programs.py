@@ -251,3 +251,30 @@ def test_a_mask_with_a_value_for_each_place_is_refused_in_a_step() -> None:
     assert step(*arguments).tolist() == [5.0, 2.0, 6.0]
     with pytest.raises(JitError, match="a mask as an index"):
         step(*arguments)
+
+
+def test_arguments_that_are_equal_when_captured_may_differ_later(device: str) -> None:
+    step, base = TinyJit(lambda x, y: x * 2 + y), Tensor([1.0], device).realize()
+    for call in range(4):
+        x, y = base * 2, base * max(call, 2)
+        Tensor.realize(x, y)
+        assert step(x, y).item() == 4 + max(call, 2)
+
+
+def test_state_that_was_equal_is_one_tensor_each_in_a_step(device: str) -> None:
+    w = matrix(device)
+    first, second = w * 2, w * 2
+    Tensor.realize(first, second)
+    third = (w * 1).assign(first)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        before = second.detach() + x
+        third.assign(first)
+        first.assign(first + 1)
+        return before
+
+    for call in range(4):
+        assert step(Tensor([1.0], device).realize())[0, 0].item() == 1
+        assert (first - third).tolist() == [[1.0] * 3] * 3
+        assert (first - second).tolist() == [[call + 1.0] * 3] * 3

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tinyml import lazy
+from tinyml import lazy, mlops
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.errors import JitError, TinymlError
@@ -76,8 +76,9 @@ def capture(
     There is none if it is made of what another thread assigned meanwhile.
     """
     _realize_pending()
-    _unrealize_views()
     Tensor.realize(*inputs) if inputs else None
+    _part_equals()
+    _unrealize_views()
     before, grads, clock = _Before(), [t.grad for t in inputs], mode.assignments
     capturing.active = True
     try:
@@ -125,6 +126,14 @@ def _realize_pending() -> None:
         for tensor in tensors:
             with suppress(TinymlError):
                 tensor.realize()
+
+
+def _part_equals() -> None:
+    """What has the same memory only because it was equal need not be so in the next call."""
+    for leaf in list(memory):
+        holders = [t for t in leaf.readers.members() if t.lazy is leaf and views.has_own(t)]
+        for tensor in holders[1:]:
+            (tensor.lazy,) = realizing.compute([mlops.Clone().forward(leaf)])
 
 
 def _unrealize_views() -> None:
