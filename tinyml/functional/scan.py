@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
 
 BLOCK = 64  # the longest window that is folded anew for each element
+LEAST = 16  # elements of a block: smaller ones are not worth their totals
 LANES = 8  # of a vector, mostly: blocks are whole ones
 
 
@@ -67,7 +68,7 @@ _LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.min, BLOCK // 4
 
 def _block(n: int, most: int) -> int:
     """The size of a block: the least that needs no more levels; if possible it divides `n`."""
-    sizes = [max(most // 4, LANES), max(most // 2, LANES), most]
+    sizes = [max(most // 4, LEAST), max(most // 2, LEAST), most]
     size = next(m for m in sizes if _levels(n, m, most) == _levels(n, most, most))
     even = [m for m in range(size, min(3 * size, most + 1), LANES) if n % m == 0]
     return min(even, default=size)
