@@ -278,8 +278,9 @@ def _planned(
 
 def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
     """NUMPY: the whole graph by the interpreter; what the other devices must agree with."""
-    unreal, results = merged(unreal), list[Data]()
+    unreal = merged(unreal)
     last = last_versions(unreal)
+    results: list[Data] = []
     if last:
         turn.hold()
     for node in unreal:

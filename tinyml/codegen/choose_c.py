@@ -183,7 +183,7 @@ class CChooser(Chooser):
     def rows(self, number: int) -> None:
         if run_along(self, number):
             return
-        if any(store.op for walk in self.one(number).walks for store in walk.stores):
+        if self.one(number).adds:
             self.scatter(number)
             return
         self._join_short(number)
@@ -266,7 +266,7 @@ class CChooser(Chooser):
             tile = self.keep(number, rows[-1])
             if tile is None:
                 return
-            most -= tile.size * tile.value.dtype.itemsize
+            most -= tile.nbytes
             if tile.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
 
@@ -348,12 +348,11 @@ class CChooser(Chooser):
         return next((n for n in steps if is_grouped(axis.size // n, found)), 0)
 
     def contraction(self, number: int, found: Contraction) -> bool:
-        if self.lanes == 1:
+        if self.lanes == 1 or self.one(number).adds:
             return False
         alone = all(f is found.fold for f in self.one(number).folds)
-        adding = any(store.op for walk in self.one(number).walks for store in walk.stores)
-        if adding or (not alone and run_along(self, number)):
-            return not adding
+        if not alone and run_along(self, number):
+            return True
         if alone and (windowed(self, number, found) or dots(self, number, found)):
             return True
         return (not alone and cascade(self, number, found)) or contract(self, number, found)

@@ -14,7 +14,7 @@ from math import prod
 from tinyml.codegen.chooser import Chooser
 from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.keep import divided_last
-from tinyml.codegen.nest import Kind, Nest
+from tinyml.codegen.nest import Kind
 from tinyml.codegen.online import running, sides_along
 from tinyml.codegen.opts import OptKind
 from tinyml.graph import toposort
@@ -73,7 +73,7 @@ def _tiled(
     for walk in chooser.one(number).walks:
         if any(chooser.nest.kind(a) is Kind.LOOP for a in walk.axes):
             _to_threads(chooser, walk.axes, False)
-    return _held(chooser.one(number)) <= chooser.target.cache
+    return sum(tile.nbytes for tile in chooser.one(number).tiles) <= chooser.target.cache
 
 
 def _rows_of_block(chooser: Chooser, kept: Axis, rows: int, least: int) -> None:
@@ -124,7 +124,3 @@ def _reads(sizes: tuple[int, int]) -> float:
     """Elements that are read for each product of a tile's: rows first, if all else is equal."""
     rows, step = sizes
     return 1 / rows + 1 / step
-
-
-def _held(one: Nest) -> int:
-    return sum(tile.size * tile.value.dtype.itemsize for tile in one.tiles)

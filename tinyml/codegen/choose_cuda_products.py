@@ -293,7 +293,7 @@ def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
 
 
 def _bytes(tiles: Iterable[Tile]) -> int:
-    return sum(tile.size * tile.value.dtype.itemsize for tile in tiles)
+    return sum(tile.nbytes for tile in tiles)
 
 
 def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:

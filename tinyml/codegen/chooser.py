@@ -113,7 +113,7 @@ class Chooser:
             if contraction is None or not self.contraction(number, contraction):
                 if one.folds:
                     self.rows(number)
-                elif any(store.op for walk in one.walks for store in walk.stores):
+                elif one.adds:
                     self.scatter(number)
                 else:
                     self.map(number)

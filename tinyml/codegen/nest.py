@@ -95,6 +95,10 @@ class Tile:
     def size(self) -> int:
         return self.index.high + 1
 
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.value.dtype.itemsize
+
     @functools.cached_property
     def copies(self) -> bool:
         """Whether it holds what is read of slots, and nothing that was folded before."""
@@ -147,6 +151,11 @@ class Nest:
         folded = [a for fold in self.folds for a in fold.axes]
         filled = [a for tile in self.tiles for a in tile.axes]
         return tuple(dict.fromkeys([*self.rows, *walked, *steps, *folded, *filled]))
+
+    @property
+    def adds(self) -> bool:
+        """Whether something is combined with what is in memory already."""
+        return any(store.op is not None for walk in self.walks for store in walk.stores)
 
     @functools.cached_property
     def groups(self) -> tuple[tuple[Axis, ...], ...]:
