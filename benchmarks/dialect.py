@@ -38,7 +38,10 @@ class Ops(Protocol):
     def max_pool(self, x: Array) -> Array: ...
     def swap(self, x: Array, first: int, second: int) -> Array: ...
     def cat(self, first: Array, second: Array, axis: int) -> Array: ...
-    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array: ...
+    def dropout(self, x: Array, share: float) -> Array: ...  # a training step's
+    def attention(
+        self, q: Array, k: Array, v: Array, causal: bool, window: int = 0
+    ) -> Array: ...  # k and v may have fewer heads; window: of each query's last keys
     def embedding(self, weight: Array, tokens: Array) -> Array: ...
     def cross_entropy(self, logits: Array, labels: Array) -> Array: ...
 
@@ -119,9 +122,12 @@ class _Methods:
     def swap(self, x: Array, first: int, second: int) -> Array:
         return x.transpose(first, second)
 
-    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+    def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
         q, k, v = self._narrow(q, k, v)
-        return q.scaled_dot_product_attention(k, v, is_causal=causal)
+        mask = band(type(q).arange(q.shape[-2]), window) if window else None
+        return q.scaled_dot_product_attention(
+            k, v, mask, is_causal=causal and not window, enable_gqa=q.shape[1] != k.shape[1]
+        )
 
     def cross_entropy(self, logits: Array, labels: Array) -> Array:
         return self._wide(logits).sparse_categorical_crossentropy(labels)
@@ -130,12 +136,20 @@ class _Methods:
 class TinymlOps(_Methods):
     """tinyml."""
 
+    def dropout(self, x: Array, share: float) -> Array:
+        with type(x).train():
+            return x.dropout(share)
+
     def embedding(self, weight: Array, tokens: Array) -> Array:
         return weight[tokens]
 
 
 class TinygradOps(_Methods):
     """tinygrad."""
+
+    def dropout(self, x: Array, share: float) -> Array:
+        with importlib.import_module("tinygrad").Context(TRAINING=1):
+            return x.dropout(share)
 
     def embedding(self, weight: Array, tokens: Array) -> Array:
         kind = importlib.import_module("tinygrad.nn").Embedding
@@ -183,14 +197,30 @@ class TorchOps(_Methods):
     def max_pool(self, x: Array) -> Array:
         return self._f.max_pool2d(x, 2)
 
-    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
-        return self._f.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    def dropout(self, x: Array, share: float) -> Array:
+        return self._f.dropout(x, share)
+
+    def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
+        mask = None
+        if window:
+            mask = band(self._torch.arange(q.shape[-2], device=q.device), window)
+            causal = False
+        grouped = q.shape[1] != k.shape[1]
+        return self._f.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=causal, enable_gqa=grouped
+        )
 
     def embedding(self, weight: Array, tokens: Array) -> Array:
         return self._f.embedding(tokens, weight)
 
     def cross_entropy(self, logits: Array, labels: Array) -> Array:
         return self._f.cross_entropy(logits, labels.long())
+
+
+def band(positions: Array, window: int) -> Array:
+    """Which keys a query sees: itself and those before it, `window` in all."""
+    ahead = positions[:, None] - positions
+    return (ahead >= 0) & (ahead < window)
 
 
 class NumpyOps:
@@ -261,13 +291,18 @@ class NumpyOps:
         n, c, height, width = x.shape
         return x.reshape(n, c, height // 2, 2, width // 2, 2).max(axis=(3, 5))
 
+    def dropout(self, x: Array, share: float) -> Array:
+        return x / (1 - share)  # of what is not dropped
+
     def swap(self, x: Array, first: int, second: int) -> Array:
         return np.swapaxes(x, first, second)
 
-    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+    def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
+        k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
         scores = q @ np.swapaxes(k, -1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
         if causal:
-            scores = np.where(np.tri(q.shape[-2], k.shape[-2], dtype=bool), scores, -np.inf)
+            taken = band(np.arange(q.shape[-2]), window or q.shape[-2])
+            scores = np.where(taken, scores, -np.inf)
         return self.softmax(scores) @ v
 
     def embedding(self, weight: Array, tokens: Array) -> Array:
@@ -354,12 +389,19 @@ class JaxOps:
         n, c, height, width = x.shape
         return x.reshape(n, c, height // 2, 2, width // 2, 2).max((3, 5))
 
+    def dropout(self, x: Array, share: float) -> Array:
+        random = self._jax.random
+        kept = random.bernoulli(random.key(0), 1 - share, x.shape)
+        return self._np.where(kept, x / (1 - share), 0.0)
+
     def swap(self, x: Array, first: int, second: int) -> Array:
         return x.swapaxes(first, second)
 
-    def attention(self, q: Array, k: Array, v: Array, causal: bool) -> Array:
+    def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
         q, k, v = (self.swap(x, 1, 2) for x in (q, k, v))
-        return self.swap(self._nn.dot_product_attention(q, k, v, is_causal=causal), 1, 2)
+        local = (window - 1, 0) if window else None
+        made = self._nn.dot_product_attention(q, k, v, is_causal=causal, local_window_size=local)
+        return self.swap(made, 1, 2)
 
     def embedding(self, weight: Array, tokens: Array) -> Array:
         return weight[tokens]

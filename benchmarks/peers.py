@@ -8,6 +8,7 @@ each call makes its results anew, after those of the call before were dropped.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dialect import JaxOps, NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
-from benchmarks.steps import RATE, Step, spoken, tinyml_step
+from benchmarks.steps import RATE, Step, differentiated, spoken, tinyml_step
 from benchmarks.workloads import Arrays, Workload
 from tinyml.device import open_device
 
@@ -74,7 +75,7 @@ class TinymlPeer:
         inputs = [self._tinyml.Tensor(array) for array in arrays]
         inputs = [_narrowed(tensor, work) for tensor in inputs]
         if isinstance(work, Step):
-            function = _alone(tinyml_step(work, inputs))
+            function = tinyml_step(work, inputs)
             inputs = work.split(inputs)[1]
         else:
             function = _expression(self.ops, work)
@@ -133,13 +134,14 @@ class TinygradPeer:
     def _step(self, step: Step, tensors: list[Any]) -> Callable[..., Any]:
         parameters, _ = step.split(tensors)
         optimizer = self._tinygrad.nn.optim.AdamW(list(parameters.values()), lr=RATE)
+        loss_of = step.loss and partial(step.loss, spoken(self.ops, step), parameters)
 
         def call(*data: Any) -> tuple[Any, ...]:
             with self._tinygrad.Context(TRAINING=1):
                 optimizer.zero_grad()
-                loss = step.loss(spoken(self.ops, step), parameters, *data)
-                loss.backward()
-                return (loss.realize(*optimizer.schedule_step()),)
+                results = differentiated(loss_of, parameters, data)
+                results[0].realize(*results[1:], *optimizer.schedule_step())
+                return results
 
         return call
 
@@ -153,11 +155,6 @@ def _narrowed(tensor: Any, work: Work) -> Any:
     return tensor if work.dtype == "float32" else tensor.cast(work.dtype)
 
 
-def _alone(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """A function of one result as one of several."""
-    return lambda *inputs: (function(*inputs),)
-
-
 def _expression(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:
     """A workload on tensors that have `gradient`."""
     if work.gradients is None:
@@ -165,7 +162,8 @@ def _expression(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:
 
     def both(*inputs: Any) -> tuple[Any, ...]:
         output = work.run(ops, *inputs[:-1])
-        return output, *output.gradient(*inputs[:-1], gradient=inputs[-1])
+        asked = [x for x in inputs[:-1] if x.is_floating_point()]
+        return output, *output.gradient(*asked, gradient=inputs[-1])
 
     return both
 
@@ -204,12 +202,11 @@ class TorchPeer:
 
             return forward
         *inputs, upstream = tensors
-        for tensor in inputs:
-            tensor.requires_grad_()
+        asked = [x.requires_grad_() for x in inputs if x.is_floating_point()]
 
         def both() -> tuple[Any, ...]:
             output = function(*inputs)
-            return output, *self._torch.autograd.grad(output, inputs, upstream)
+            return output, *self._torch.autograd.grad(output, asked, upstream)
 
         return both
 
@@ -218,16 +215,19 @@ class TorchPeer:
         for tensor in parameters.values():
             tensor.requires_grad_()
         optimizer = self._torch.optim.AdamW(parameters.values(), lr=RATE, fused=True)
-        loss_of = self._ready(lambda *data: step.loss(self.ops, parameters, *data))
+        made: Any = step.loss and self._ready(partial(step.loss, self.ops, parameters))
+        update = optimizer.step if step.loss else self._ready(optimizer.step)
         half = partial(self._torch.autocast, self._device, self._torch.bfloat16, step.half)
+
+        def loss_of(*data: Any) -> Any:
+            with half():
+                return made(*data)
 
         def call() -> tuple[Any, ...]:
             optimizer.zero_grad()
-            with half():
-                loss = loss_of(*data)
-            loss.backward()
-            optimizer.step()
-            return (loss.detach(),)
+            results = differentiated(made and loss_of, parameters, data)
+            update()
+            return tuple(x.detach() for x in results)
 
         return call
 
@@ -286,13 +286,14 @@ class JaxPeer:
 
         def both(*inputs: Any) -> tuple[Any, ...]:
             output, pull = self._jax.vjp(partial(work.run, self.ops), *inputs[:-1])
-            return output, *pull(inputs[-1])
+            floats = [self._jax.numpy.issubdtype(x.dtype, np.floating) for x in inputs[:-1]]
+            return output, *itertools.compress(pull(inputs[-1]), floats)
 
         return both
 
     def _step(self, step: Step, tensors: list[Any]) -> Call:
-        if step.half:
-            raise NotImplementedError("jax has no autocast")
+        if step.half or step.loss is None:
+            raise NotImplementedError("jax has no autocast, and its update is part of a step")
         optax: Any = importlib.import_module("optax")
         parameters, data = step.split(tensors)
         optimizer = optax.adamw(RATE, weight_decay=DECAY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import platform
@@ -21,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks import ceilings, machine, peers, report, steps, timing, workloads
 from benchmarks.peers import Call, Peer, Work
@@ -185,15 +187,25 @@ def checked(peer: Peer, work: Work, inputs: Any, expected: Any) -> Call:
 
 def off(work: Work, results: Arrays, expected: Arrays) -> float:
     """How far results are off, of the largest value; AssertionError if too far."""
-    worst = 0.0
+    worst, dropped = 0.0, getattr(work, "dropped", 0.0)
     for number, (result, right) in enumerate(zip(results, expected, strict=True)):
         if result.shape != right.shape:
             raise AssertionError(f"result {number} is {result.shape}, and not {right.shape}")
+        if dropped:
+            _check_share(number, result == 0, dropped)
+            right = np.where(result == 0, 0, right)
         error = float(np.abs(result - right).max() / max(float(np.abs(right).max()), 1e-30))
         if not error <= work.rtol:
             raise AssertionError(f"result {number} is off by {error:.2g} of its largest value")
         worst = max(worst, error)
     return worst
+
+
+def _check_share(number: int, chosen: npt.NDArray[Any], share: float) -> None:
+    """AssertionError if it is less likely than one in a million that chance chose these."""
+    found, spread = chosen.mean(), math.sqrt(share * (1 - share) / chosen.size)
+    if abs(found - share) > 5 * spread:
+        raise AssertionError(f"result {number}: {found:.2%} of it are 0, and not {share:.0%}")
 
 
 def words(error: BaseException, most: int = 240) -> str:

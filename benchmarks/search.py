@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tinyml.kernel import Kernel  # noqa: E402
 from tinyml.runtime.machine import Executable  # noqa: E402
 from tinyml.schedule import KernelItem, schedule  # noqa: E402
 from tinyml.search import Found, Opts, Trial, search  # noqa: E402
+from tinyml.search.runner import Here  # noqa: E402
 
 HEAD = """| kernel | default ms | roof | model | best ms | default / best | default / model's | \
 tried | Opts of the best |
@@ -100,7 +102,7 @@ def measure(words: Sequence[str], width: int, seconds: float) -> Iterator[str]:
         if words and not any(word in name for word in words):
             continue
         for k in kernels(make()):
-            trial = Trial(k, opened, opened.target, processor_time)
+            trial = Trial(k, opened, opened.target, partial(Here, timer=processor_time))
             with trace.listen(trace.Tried) as tried:
                 found = search(trial, width, seconds)
             works = [event.opts for event in tried if event.seconds is not None]

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ Parameters = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """A model by its parameters and its loss. The result of a call is the loss before it."""
+    """A model by its parameters and its loss. The result of a call is the loss before it.
+
+    Without a loss there is only the update, whose result is the parameters.
+    """
 
     name: str
     parameters: dict[str, Shape]
     data: Callable[[np.random.Generator], Arrays]
-    loss: Callable[..., Any]  # (ops, parameters, *data) -> loss
+    loss: Callable[..., Any] | None  # (ops, parameters, *data) -> loss; None: data is its gradients
     flops: int
     quick: bool = True
     group: str = "step"
@@ -50,14 +54,14 @@ class Step:
         return dict(zip(self.parameters, tensors[:count], strict=True)), tensors[count:]
 
     def reference(self, arrays: Arrays) -> Arrays:
-        """The loss of step number `CHECKED`."""
+        """The results of step number `CHECKED`."""
         from tinyml import Tensor
 
         wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
         call = tinyml_step(self, [Tensor(array, device="NUMPY") for array in wide])
         for _ in range(CHECKED):
-            loss = call()
-        return [loss.numpy()]
+            results = call()
+        return [result.numpy() for result in results]
 
     def nbytes(self, inputs: Arrays, results: Arrays) -> int:
         """Parameters and both moments are read and written, data is read."""
@@ -66,7 +70,7 @@ class Step:
         return moved + sum(int(a.nbytes) for a in data)
 
 
-def tinyml_step(step: Step, tensors: list[Any]) -> Callable[[], Any]:
+def tinyml_step(step: Step, tensors: list[Any]) -> Callable[..., tuple[Any, ...]]:
     """One training step of tinyml, without a JIT."""
     from tinyml import Tensor, nn
 
@@ -74,17 +78,31 @@ def tinyml_step(step: Step, tensors: list[Any]) -> Callable[[], Any]:
     for tensor in parameters.values():
         tensor.requires_grad = True
     optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
-    ops = spoken(TinymlOps(), step)
+    loss_of = step.loss and partial(step.loss, spoken(TinymlOps(), step), parameters)
 
-    def call(*inputs: Any) -> Any:
+    def call(*inputs: Any) -> tuple[Any, ...]:
         with Tensor.train():
             optimizer.zero_grad()
-            loss = step.loss(ops, parameters, *(inputs or data))
-            loss.backward()
+            results = differentiated(loss_of, parameters, list(inputs or data))
             optimizer.step()
-            return loss
+            return results
 
     return call
+
+
+def differentiated(
+    loss_of: Callable[..., Any] | None,
+    parameters: Parameters,
+    data: list[Any],
+) -> tuple[Any, ...]:
+    """Give the parameters their gradients; the results of the step, some yet to be updated."""
+    if loss_of is None:
+        for parameter, gradient in zip(parameters.values(), data, strict=True):
+            parameter.grad = gradient
+        return tuple(parameters.values())
+    loss = loss_of(*data)
+    loss.backward()
+    return (loss,)
 
 
 def spoken(ops: Any, step: Step) -> Any:
@@ -311,6 +329,18 @@ def _gpt_logits(ops: Ops, p: Parameters, size: GPTSize, x: Any, attend: Callable
         x = x + ops.linear(up, p[f"{n}.down"], p[f"{n}.down.shift"])
     x = ops.layer_norm(x, p["scale"], p["shift"])
     return ops.linear(x, p["head"], None)
+
+
+def updates(size: GPTSize) -> Step:
+    """AdamW's update of all that a GPT of this size learns, and nothing else."""
+    parameters = _gpt_parameters(size)
+
+    def draw(random: np.random.Generator) -> Arrays:
+        shapes = parameters.values()
+        return [random.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+    name = f"AdamW of {len(parameters)} tensors, GPT {size.layers}x{size.dim}"
+    return Step(name, parameters, draw, None, 0, quick=False)
 
 
 def steps() -> list[Step]:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dialect import NumpyOps, Ops
+from benchmarks.dialect import NumpyOps, Ops, TinymlOps
 
 Shape = tuple[int, ...]
 Arrays = list[npt.NDArray[Any]]
-# Gradients of all inputs, from the upstream gradient and the inputs; in numpy.
+DROPPED = 0.1  # by dropout
+# Gradients of all inputs that have one, from the upstream gradient and the inputs; in numpy.
 Gradients = Callable[..., tuple[npt.NDArray[Any], ...]]
 
 
@@ -34,6 +35,7 @@ class Workload:
     dtype: str = "float32"  # of the inputs
     # other inputs than normal ones, of the shapes
     initial: Callable[[np.random.Generator, tuple[Shape, ...]], Arrays] | None = None
+    dropped: float = 0.0  # the share of each result's elements that are 0 by chance
 
     def inputs(self, seed: int = 0) -> Arrays:
         """Standard normal float32 values; with gradients, the upstream gradient comes last.
@@ -41,16 +43,20 @@ class Workload:
         For bfloat16 they are numbers that it has.
         """
         random = np.random.default_rng(seed)
-        if self.initial is not None:
-            return self.initial(random, self.shapes)
-        draw = random.standard_normal
-        arrays = [draw(shape, dtype=np.float32) for shape in self.shapes]
+        arrays = (self.initial or _normal)(random, self.shapes)
         if self.gradients is not None:
-            ones = [np.zeros(shape, np.float32) for shape in self.shapes]
-            arrays.append(draw(self.run(NumpyOps(), *ones).shape, dtype=np.float32))
+            arrays += _normal(random, (self._result_shape(arrays),))
         if self.dtype == "bfloat16":
             arrays = [(a.view(np.uint32) & 0xFFFF0000).view(np.float32) for a in arrays]
         return arrays
+
+    def _result_shape(self, arrays: Arrays) -> Shape:
+        """Recorded only: to compute some of these takes a host a minute."""
+        from tinyml import Tensor
+
+        empty = [Tensor.empty(*a.shape, dtype=a.dtype.name, device="NUMPY") for a in arrays]
+        shape: Shape = self.run(TinymlOps(), *empty).shape
+        return shape
 
     def reference(self, arrays: Arrays) -> Arrays:
         """What must come out, by numpy in float64."""
@@ -69,6 +75,10 @@ class Workload:
         """The same expression on small inputs: equal sizes stay equal."""
         small = {d: d if d <= 8 else 6 + 2 * (d % 3) for shape in self.shapes for d in shape}
         return replace(self, shapes=tuple(tuple(small[d] for d in s) for s in self.shapes))
+
+
+def _normal(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
+    return [np.asarray(random.standard_normal(shape, dtype=np.float32)) for shape in shapes]
 
 
 # ---- gradients, for the reference ----
@@ -95,6 +105,16 @@ def _rms_norm_gradient(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
     scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
     normal, gw = x * scale, g * weight
     return scale * (gw - normal * (gw * normal).mean(-1, keepdims=True)), (g * normal).sum(0)
+
+
+def _cross_entropy_gradient(g: Any, x: Any, labels: Any) -> tuple[Any]:
+    slope = NumpyOps().softmax(x)
+    slope[np.arange(len(labels)), labels] -= 1
+    return (g / len(labels) * slope,)
+
+
+def _dropout_gradient(g: Any, x: Any) -> tuple[Any]:
+    return (NumpyOps().dropout(g, DROPPED),)
 
 
 def _conv_gradients(stride: int) -> Gradients:
@@ -145,10 +165,15 @@ def _chain(ops: Ops, x: Any) -> Any:
 
 def _streams() -> list[Workload]:
     big, small = (1 << 24,), (1 << 18,)
+    dropout = Workload(
+        "", "stream", (big,), lambda ops, x: ops.dropout(x, DROPPED), quick=False, dropped=DROPPED
+    )
     return [
         Workload("add 16M", "stream", (big, big), lambda ops, a, b: a + b),
         Workload("gelu(a*b+c) 16M", "stream", (big,) * 3, lambda ops, a, b, c: ops.gelu(a * b + c)),
         Workload("sin-exp-tanh-sigmoid 256k", "stream", (small,), _chain),
+        replace(dropout, name="dropout 16M"),
+        replace(dropout, name="dropout 16M, backward too", gradients=_dropout_gradient),
     ]
 
 
@@ -166,6 +191,14 @@ def _rows() -> list[Workload]:
         Workload(f"{n} 8192x1024, backward too", "row", s, run, gradients=back)
         for n, s, run, back in soft
     ]
+    losses = Workload(
+        "cross-entropy 4096x32000",
+        "row",
+        ((4096, 32000), (4096,)),
+        lambda ops, x, labels: ops.cross_entropy(x, labels),
+        quick=False,
+        initial=_labelled,
+    )
     for axis, name in ((0, "axis 0"), (1, "axis 1"), (None, "all")):
         run = _summing(axis)
         found.append(Workload(f"sum {name} 8192x4096", "row", (wide,), run))
@@ -173,22 +206,18 @@ def _rows() -> list[Workload]:
         Workload("running sum 8192x1024", "row", (rows,), lambda ops, x: x.cumsum(1)),
         Workload("transposed copy 4096", "row", (square,), lambda ops, x: ops.transposed(x)),
         Workload("softmax 512x32000", "row", ((512, 32000),), lambda ops, x: ops.softmax(x)),
-        Workload(
-            "cross-entropy 4096x32000",
-            "row",
-            ((4096, 32000), (4096,)),
-            lambda ops, x, labels: ops.cross_entropy(x, labels),
-            quick=False,
-            initial=_labelled,
-        ),
+        losses,
+        replace(losses, name=f"{losses.name}, backward too", gradients=_cross_entropy_gradient),
     ]
     return found
 
 
 def _labelled(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
     """Scores of classes, and the class of each row."""
-    scores = random.standard_normal(shapes[0], dtype=np.float32)
-    return [scores, random.integers(0, shapes[0][1], shapes[1], dtype=np.int32)]
+    return [
+        *_normal(random, shapes[:1]),
+        random.integers(0, shapes[0][1], shapes[1], dtype=np.int32),
+    ]
 
 
 def _summing(axis: int | None) -> Callable[..., Any]:
@@ -338,7 +367,11 @@ def _wide_attentions() -> list[Workload]:
     def biased(ops: Ops, q: Any, k: Any, v: Any, bias: Any) -> Any:
         return ops.softmax(q @ ops.swap(k, -2, -1) * 0.088 + bias) @ v
 
+    def windowed(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        return ops.attention(q, k, v, True, q.shape[-2] // 4)
+
     kind, back, share = "attention", _attention_gradient, work // 8
+    grouped = (4, 16, 4096, 128), *((4, 4, 4096, 128),) * 2
     shorter = "B2 H8 T4096 D128"
     return [
         Workload(name, kind, large, plain, work, quick=False),
@@ -347,6 +380,23 @@ def _wide_attentions() -> list[Workload]:
         Workload(f"attention, capped {shorter}", kind, middle, capped, share, quick=False),
         Workload(
             f"attention, biased {shorter}", kind, (*middle, (4096,)), biased, share, quick=False
+        ),
+        # the first quarter of the queries sees half a window
+        Workload(
+            f"attention, window of 1024, {shorter}",
+            kind,
+            middle,
+            windowed,
+            share * 7 // 32,
+            quick=False,
+        ),
+        Workload(
+            "attention, causal, 4 heads of keys B4 H16 T4096 D128",
+            kind,
+            grouped,
+            causal,
+            work // 4,
+            quick=False,
         ),
     ]
 

@@ -1,7 +1,12 @@
-"""What every test can use: `device`, each device at hand in turn, made the default."""
+"""What every test can use: `device`, each device at hand in turn, made the default.
+
+`pytest -m cuda` runs in processes that are replaced when a card refuses one after a fault, or a
+test hangs there (for TINYML_TEST_LIMIT seconds): all that is lost then is that test.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 from collections import Counter
@@ -14,10 +19,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 
 from tinyml import Tensor
-from tinyml.device import Device
+from tinyml.device import Device, _opened
 from tinyml.errors import TinymlError
 
 DEVICES = ("NUMPY", "CPU", "EMU", "CUDA")
+_LIMIT = float(os.environ.get("TINYML_TEST_LIMIT", 120))  # seconds
 
 # Examples are the same in every run: of no clock, no earlier failures, and no numbers that stand
 # in the modules which happen to be loaded, as Hypothesis would have it.
@@ -31,6 +37,46 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 providers._get_local_constants = lambda: providers._local_constants
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Other processes for tests on a card, replaced as often as need be."""
+    option = config.option
+    has_xdist = config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput")
+    if option.markexpr.startswith("cuda") and has_xdist:
+        if option.numprocesses is None:
+            option.numprocesses = 4  # compilers are what takes time
+        if option.dist == "no":
+            option.dist = "loadfile"
+        option.maxworkerrestart = option.maxworkerrestart or "1000000"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End a process in which a test on a card hangs, or that the card refuses after it."""
+    if item.get_closest_marker("cuda") is None:
+        return (yield)
+    faulthandler.dump_traceback_later(_LIMIT, exit=True)  # even if a driver never returns
+    try:
+        return (yield)
+    finally:
+        why = _refusal()
+        faulthandler.cancel_dump_traceback_later()
+        if why and hasattr(item.config, "workerinput"):
+            os._exit(1)  # pytest-xdist starts another one
+        elif why:
+            item.session.shouldfail = f"after {item.nodeid}: {why}"
+
+
+def _refusal() -> str:
+    """Why the card does not answer this process any more; "" if it does, or nobody asked."""
+    if "CUDA" in _opened:
+        try:
+            _opened["CUDA"].machine.synchronize()
+        except TinymlError as error:
+            return str(error)
+    return ""
 
 
 def _why_not(name: str) -> str:

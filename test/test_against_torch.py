@@ -168,6 +168,14 @@ def torch_names() -> list[Case]:
         same("unbind", lambda x: (*x.unbind(), *x.unbind(dim=-1)), (2, 3)),
         same("unbind nothing", lambda x: (*x.unbind(), x.sum()), (0, 3)),
         same("index_select", lambda x, i: x.index_select(1, i), (2, 3, 2), places % 3),
+        same("of a number", lambda x, i: x.index_select(0, i), (), np.array([0])),
+        same(
+            "softmax in another dtype",
+            lambda x, y: (x.softmax(0, dtype=y.dtype), x.log_softmax(1, dtype=y.dtype)),
+            np.array([[1.0, 700.5], [-2.5, 0.25]], np.float16),
+            np.zeros(0),
+        ),
+        same("round", lambda x: (x.round(decimals=2), x.round(decimals=-1)), WHOLE * 1.37),
         *[same(name, lambda x, y, n=name: getattr(x, n)(y), *flags) for name in logic],
         same(
             "dtype",
@@ -276,6 +284,7 @@ def reductions_otherwise() -> list[Case]:
         *cases,
         pair("max special", lambda x: x.max(1), lambda x: x.amax(1), special),
         same("norms", lambda x: [x.norm(p=p) for p in (1, 2, 3, 0, INF, -INF)], (3, 4)),
+        same("norm of half", lambda x: (x.norm(0.5), x.norm(0.5, 0)), flat),
         same("norm of 0", lambda x: (x.norm(), x.norm(1, 0), x.norm(dim=1, keepdim=True)), flat),
         same("norm special", lambda x: (x.norm(dim=1), x.norm(INF, 1)), special, grad=False),
         same("std of equals", lambda x: x.std(1), flat),

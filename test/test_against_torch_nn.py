@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "mish": (Tensor.mish, F.mish),
     "softplus": (Tensor.softplus, F.softplus),
     "softplus 3": (lambda x: x.softplus(3.0), lambda x: F.softplus(x, 3.0)),
+    "softplus 2 1": (lambda x: x.softplus(2.0, 1.0), lambda x: F.softplus(x, 2.0, 1.0)),
     "softsign": (Tensor.softsign, F.softsign),
     "leaky_relu": (Tensor.leaky_relu, F.leaky_relu),
     "leaky_relu 0.2": (lambda x: x.leaky_relu(0.2), lambda x: F.leaky_relu(x, 0.2)),

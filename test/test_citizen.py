@@ -16,6 +16,7 @@ import pytest
 import tinyml
 from tinyml import Device, Tensor, defaults, dtypes, nn
 from tinyml.config import from_environment, mistyped
+from tinyml.errors import SettingError
 
 
 def test_repr_shows_what_is_known_and_computes_nothing(device: str) -> None:
@@ -189,12 +190,32 @@ def test_the_package_says_what_it_has() -> None:
         ("THREADS", "-3", "a whole number from 0 on"),
         ("SEED", "1.5", "a whole number from 0 on"),
         ("NOOPT", "2", "1, true, yes or on, or 0, false, no or off"),
+        ("DEVICE", "TPU", "NUMPY, CPU, CUDA or EMU"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused(name: str, text: str, wanted: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}='{text}'.*must be {wanted}$"):
+    with pytest.raises(SettingError, match=f"{name}='{text}'.*must be {wanted}$"):
         from_environment({name: text})
-    assert from_environment({name: ""}) == from_environment({name: "0"})
+    assert from_environment({name: ""}) == from_environment({})
+
+
+def test_a_device_is_named_in_the_environment_as_elsewhere() -> None:
+    assert [from_environment({"DEVICE": name}).device for name in ("cpu", " EMU", "cuda:0")] == [
+        "CPU",
+        "EMU",
+        "CUDA",
+    ]
+
+
+def test_importing_with_a_setting_that_cannot_be_meant_ends_in_a_sentence() -> None:
+    command = [sys.executable, "-c", "import tinyml"]
+    wrong = {**os.environ, "DEVICE": "foo"}
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=wrong)
+    *where, sentence = found.stderr.splitlines()
+    assert sentence.endswith(
+        "SettingError: DEVICE='foo' in the environment must be NUMPY, CPU, CUDA or EMU"
+    )
+    assert sum(line.startswith("  File") for line in where) == 3  # the program, tinyml, config
 
 
 def test_a_switch_is_turned_by_the_usual_words() -> None:

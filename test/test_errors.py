@@ -43,6 +43,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (ValueError, "step", lambda: X[::0]),
     (IndexError, "broadcast", lambda: X[[0, 1], [0, 1, 2]]),
     (TypeError, "cannot be deleted", lambda: X.__delitem__(0)),
+    (TypeError, "setitem: the value must be .*, got .a.", lambda: X.__setitem__(0, "a")),
     (TypeError, "slice", lambda: X[Tensor(0) : Tensor(1)]),
     (RuntimeError, "permute", lambda: X.permute(0)),
     (RuntimeError, "once", lambda: X.permute(0, 0)),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Device, Tensor, dtypes
+from tinyml import Device, Tensor, TinyJit, dtypes
 from tinyml.device import open_device
 from tinyml.dtype import ALL, DType, bfloat16
 from tinyml.errors import GradientError
@@ -66,6 +66,27 @@ def test_dlpack_shares_memory_on_the_host() -> None:
     assert theirs.tolist()[:5] == [0, 5, 7, 7, 0]
     back = torch.from_dlpack(mine)
     assert back.data_ptr() == theirs.data_ptr()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_others_write_is_seen_by_views_that_were_computed(taken: bool) -> None:
+    theirs = torch.zeros(64)
+    mine = Tensor.from_dlpack(theirs, device="CPU") if taken else Tensor.zeros(64, device="CPU")
+    mine = mine.contiguous() if not taken else mine
+    theirs = theirs if taken else torch.from_dlpack(mine)
+    several = [mine[1:], mine.reshape(8, 8).T, mine.reshape(8, 8).T[1], mine[::2].detach()]
+    shown = [theirs[1:], theirs.reshape(8, 8).T, theirs.reshape(8, 8).T[1], theirs[::2]]
+    step = TinyJit(lambda x: (x + 1).realize())
+    for value in range(4):
+        theirs[value * 8 + 1] = 5 + value
+        assert [v.tolist() for v in several] == [v.tolist() for v in shown]
+        theirs[value * 8 + 2] = 3 + value
+        assert [v.sum().item() for v in several] == [v.sum().item() for v in shown]
+        theirs[0] = value
+        for v, there in zip(several, shown, strict=True):
+            assert (v * 2).softmax().numpy() == pytest.approx((there * 2).softmax(-1).numpy())
+        theirs[0] += 1
+        assert step(several[3]).tolist() == (shown[3] + 1).tolist()
 
 
 def test_what_is_written_by_others_reaches_no_tensor_that_was_only_equal() -> None:

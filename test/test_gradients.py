@@ -195,7 +195,7 @@ WITHOUT = {
     "is `to`, of a device that may be missing": "cuda",
     "is no op": "backward data device dim dtype element_size grad gradient is_floating_point item "
     "lazy manual_seed nbytes ndim numel numpy realize register_hook requires_grad requires_grad_ "
-    "follows retain_grad shape size tolist train",
+    "retain_grad shape size tolist train",
 }
 
 

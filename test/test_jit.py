@@ -127,6 +127,38 @@ def test_copies_of_a_parameter_stay_and_views_follow(device: str) -> None:
         assert pending.tolist() == [10 * i] * 4
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_arguments_that_are_views_of_a_tensor_that_lives(device: str, reads: bool) -> None:
+    base = Tensor(np.arange(12, dtype=np.float32).reshape(4, 3)).realize()
+    step = TinyJit(lambda x, y: (x * 2 + y + base[1]).realize() if reads else x * 2 + y)
+    for i in range(4):
+        first, second = base[i], base[i]  # equal, and two
+        known = first.tolist()
+        base += 1  # a view shows what its tensor has now
+        now = base.numpy()
+        assert step(first, second).tolist() == (now[i] * 3 + reads * now[1]).tolist()
+        assert known == (now[i] - 1).tolist()
+        assert (step.captured is not None) == (i > 0)
+
+
+def test_results_share_memory_as_those_of_a_call_do(device: str) -> None:
+    def shared(x: Tensor) -> list[Tensor]:
+        y, hidden = x * 2, x + 1
+        return [y[1], y, y, hidden[:2], hidden[1:], y.detach(), x * 2]
+
+    step = TinyJit(shared)
+    for i in range(5):
+        found, wanted = step(full(i)), shared(full(i))
+        assert found[1] is found[2]
+        for given in (found, wanted):
+            given[1] += 5
+            given[0].assign(given[0] + 1)
+            given[3][1] = 9
+            Tensor.realize(*given)
+            given[5][0] = 3
+        assert [t.tolist() for t in found] == [t.tolist() for t in wanted]
+
+
 def test_a_result_made_of_host_values(device: str) -> None:
     step = TinyJit(lambda x: (x + 1, Tensor([1.0, 2.0])))
     for _ in range(4):
@@ -455,6 +487,31 @@ def test_an_exception_while_capturing(device: str) -> None:
         assert step(full(1)).tolist() == [i] * 4
 
 
+@pytest.mark.parametrize("show", [lambda h: h, lambda h: h.detach(), lambda h: h[1:]])
+def test_a_state_is_given_as_it_is_though_it_was_not_computed_yet(
+    device: str, show: Callable[[Tensor], Tensor]
+) -> None:
+    state = full(1).realize()
+    step = TinyJit(lambda x: (show(state), x + 1))
+    for call in range(4):
+        given, _ = step(full(call))
+        given[0] = call
+        np.testing.assert_array_equal(show(state).numpy(), given.numpy())
+        assert given.numpy()[0] == call
+        state.assign(state * 2)  # between two calls, and by nobody looked at
+
+
+def test_a_state_is_given_as_it_is_after_a_call_that_could_not_be_captured(device: str) -> None:
+    state, others = full(1).realize(), [full(2).realize() * n for n in range(2)]
+    step = TinyJit(lambda x: (x + others[min(len(given), 1)], state.detach()))
+    given: list[Tensor] = []
+    for call in range(5):  # the second one finds a tensor to be computed that the first did not use
+        given.append(step(full(call))[1])
+        state.assign(state * 2)
+    for view in given:
+        np.testing.assert_array_equal(view.numpy(), state.numpy())
+
+
 def test_a_function_that_launches_nothing(device: str) -> None:
     step = TinyJit(lambda x: x)
     step(full(1))
@@ -477,7 +534,16 @@ def test_changing_host_values_raise(device: str) -> None:
         count[0] += 1
         return x[int(count[0]) % 3] + 1
 
-    for function in (uploads, computes, slices):
+    def multiplies(x: Tensor) -> Tensor:
+        count[0] += 1
+        return x * count[0]  # by 1, which is left out of a kernel, and then by 2
+
+    def chooses(x: Tensor) -> Tensor:
+        count[0] += 1
+        return (x > count[0] - 1).where(x, 0)  # at first 0 is said twice, and one node
+
+    for function in (uploads, computes, slices, multiplies, chooses):
+        count[0] = 0
         step = TinyJit(function)
         step(full(1))
         with pytest.raises(JitError, match="not the same in its last"):

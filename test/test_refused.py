@@ -171,6 +171,7 @@ OWN: dict[str, list[Case]] = {
         (TypeError, r"bool.*~x.*logical_not", lambda: -(X > 0)),
         (RuntimeError, "bool", lambda: (X > 0).neg()),
     ],
+    "celu": [(ValueError, "alpha.*cannot be 0", lambda: X.celu(0))],
     "hardtanh": [
         (ValueError, "min_val 2 is above max_val 1", lambda: X.hardtanh(2, 1)),
         (DTypeError, "uint8 does not reach from -1 to 1", lambda: I.cast("uint8").hardtanh()),
@@ -276,7 +277,12 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "must be a Tensor", lambda: I.meshgrid("a")),
     ],
     # reduction, scan
-    "var": [(TypeError, "correction", lambda: X.var(correction="a"))],
+    "var": [
+        (TypeError, "correction", lambda: X.var(correction="a")),
+        (TypeError, "axis must be a whole number, got False", lambda: X.var(False)),
+    ],
+    "max": [(TypeError, r"of two tensors, write x\.maximum\(y\)", lambda: X.max(X))],
+    "min": [(TypeError, r"of two tensors, write x\.minimum\(y\)", lambda: X.min(X))],
     "sum": [(AttributeError, "no dtype ''", lambda: X.sum(dtype=""))],
     "topk": [
         (RuntimeError, r"cannot take 4 of axis 1 of \(2, 3\)", lambda: X.topk(4)),
@@ -295,7 +301,7 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "weight must be a Tensor", lambda: X.linear(3)),
     ],
     "einsum": [
-        (RuntimeError, "2 operands, but 1", lambda: Tensor.einsum("ij,jk->ik", X)),
+        (RuntimeError, "2 operands, got 1", lambda: Tensor.einsum("ij,jk->ik", X)),
         (RuntimeError, "'i'.*sizes", lambda: Tensor.einsum("i,i->i", I, Tensor.zeros(3))),
         (RuntimeError, r"one \.\.\. per operand", lambda: Tensor.einsum("...i...->i", X)),
         (RuntimeError, "made of letters", lambda: Tensor.einsum("i1->i", X)),
@@ -511,6 +517,10 @@ OWN: dict[str, list[Case]] = {
         (AxisError, "axis 5", lambda: X.index_select(5, I)),
         (TypeError, "index must be a Tensor", lambda: X.index_select(0, 1)),
     ],
+    "round": [
+        (TypeError, "decimals must be a whole number", lambda: X.round(0.5)),
+        (TypeError, "Tensor.round.. got an unexpected", lambda: X.round(digits=1)),
+    ],
     "unbind": [(AxisError, "axis 5", lambda: X.unbind(5))],
     "norm": [
         (TypeError, "p must be a number, got .fro.", lambda: X.norm("fro")),
@@ -562,7 +572,7 @@ UNARY = (
         "square",
     ),
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh"),
-    *("atanh", "erf", "trunc", "floor", "ceil", "round", "isnan", "isfinite", "logical_not"),
+    *("atanh", "erf", "trunc", "floor", "ceil", "isnan", "isfinite", "logical_not"),
     *("relu", "relu6", "sigmoid", "logsigmoid", "silu", "swish", "quick_gelu", "mish", "softsign"),
     *(
         "hardswish",
@@ -577,7 +587,7 @@ UNARY = (
         "bool",
     ),
     *("numel", "element_size", "nbytes", "is_floating_point", "numpy", "data", "tolist"),
-    *("detach", "contiguous", "clone", "cpu", "dim", "expm1", "log1p", "follows"),
+    *("detach", "contiguous", "clone", "cpu", "dim", "expm1", "log1p"),
 )
 REASONS: dict[str, str] = {
     **dict.fromkeys(UNARY, TAKES_NOTHING),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tinyml import Tensor, TinyJit, dtypes, lazy, no_grad
+from tinyml.autograd import record_of
 from tinyml.errors import GradientError, ShapeError
 from tinyml.functional import (
     activation,
@@ -63,7 +65,7 @@ COMPOSITIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 def graph(tensor: Tensor) -> list[object]:
     """A tensor's node, and the records that it comes from, with their inputs."""
     found: list[object] = [tensor._lazy, tensor.requires_grad or None]
-    record = tensor._record
+    record = record_of(tensor)
     if record is not None:
         found += [type(record), *[part for source in record.inputs for part in graph(source)]]
     return found
@@ -154,6 +156,23 @@ def test_steps_are_differentiated_more_than_once() -> None:
         assert x.grad.abs().sum().item() > 0
 
 
+@pytest.mark.parametrize("realized", [False, True])
+def test_steps_that_are_recorded_late_have_the_values_of_the_call(realized: bool) -> None:
+    grads = []
+    for changed in (False, True):
+        x, scale = Tensor(ROWS, requires_grad=True).realize(), Tensor(ROWS)
+        y = x.softmax()
+        if realized:
+            y.realize()
+        if changed:
+            with no_grad():
+                x.assign(x * 0 + 7).realize()
+        (y * scale).sum().backward()
+        assert x.grad is not None
+        grads.append(x.grad.tolist())
+    assert grads[0] == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in grads[1]]
+
+
 def test_what_was_read_may_not_be_assigned_to_before_backward() -> None:
     for _ in range(2):
         x, weight = Tensor(ROWS, requires_grad=True), Tensor(ROWS).T.contiguous().realize()
@@ -161,3 +180,18 @@ def test_what_was_read_may_not_be_assigned_to_before_backward() -> None:
         weight.assign(weight * 2)
         with pytest.raises(GradientError, match="assigned to"):
             y.sum().backward()
+
+
+def test_what_may_change_is_no_kind_of_argument() -> None:
+    @dataclass(eq=False)
+    class Factor:
+        by: int
+
+    @composition
+    def scaled(x: Tensor, factor: Factor) -> Tensor:
+        return x * factor.by + 1
+
+    x, factor = Tensor([1.0, 2.0]), Factor(2)
+    assert scaled(x, factor).tolist() == [3, 5]
+    factor.by = 3
+    assert scaled(x, factor).tolist() == [4, 7]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tinyml import Device, Tensor, TinyJit, defaults, dtypes, launch, no_grad
+from tinyml import Device, Tensor, TinyJit, autograd, defaults, dtypes, launch, no_grad
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.roster import Roster
@@ -190,6 +190,79 @@ def test_threads_replay_one_captured_step(device: str) -> None:
         [10.0 * (n + 1)] * calls for n in range(THREADS)
     ]
     assert total.item() == 10 + calls * 5 * sum(range(THREADS))
+
+
+def test_a_capture_leaves_alone_what_another_thread_is_assigning_to(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = TinyJit(lambda x: (x * 2).realize())
+    step(Tensor([1.0]))
+    theirs = Tensor([1.0, 2.0]).realize()
+    theirs += 1  # waits to be computed, and what is assigned next reads it
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        count = autograd.note_assignment
+
+        def capture() -> int:  # in the middle of the assignment
+            patch.undo()
+            assert pool.submit(step, Tensor([2.0])).result().tolist() == [4.0]
+            return count()
+
+        patch.setattr(autograd, "note_assignment", capture)
+        theirs += 10
+    assert step.captured is not None
+    assert theirs.tolist() == [12.0, 13.0]
+
+
+def test_tensors_that_were_equal_are_written_by_two_threads(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs, third = (Tensor([1.0, 2.0], device=device) * 2 for _ in range(3))
+    Tensor.realize(mine, theirs, third)
+    kept = theirs * 3
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        count = autograd.note_assignment
+
+        def other() -> None:
+            for n in (100, 1000):
+                theirs.assign(theirs + n)
+                theirs.realize()
+
+        def between() -> int:  # in the middle of the assignment
+            patch.undo()
+            pool.submit(other).result()
+            return count()
+
+        patch.setattr(autograd, "note_assignment", between)
+        mine += 10
+    third += 1
+    assert (mine.tolist(), theirs.tolist()) == ([12.0, 14.0], [1102.0, 1104.0])
+    assert (third.tolist(), kept.tolist()) == ([3.0, 5.0], [6.0, 12.0])
+
+
+def test_a_capture_takes_what_another_thread_prepared_as_data(device: str) -> None:
+    def prepare() -> tuple[Tensor, ...]:
+        assigned, scaled = Tensor([0.0, 0.0]).realize(), Tensor([1.0, 2.0]).realize() * 2
+        assigned += 3
+        return assigned, assigned[1], scaled, scaled + 1, scaled + 1
+
+    with ThreadPoolExecutor(1) as pool:
+        weights = pool.submit(prepare).result()
+    step = TinyJit(lambda x: (x + weights[0] + weights[1] + weights[2] * weights[3]).realize())
+    for call in range(1, 5):
+        assert step(Tensor([1.0, 1.0])).tolist() == [11.0 + 2 * call, 25.0 + 2 * call]
+        assert (step.captured is not None) == (call > 1)
+        weights[0].assign(weights[0] + 1)
+    weights[4].assign([0.0, 0.0])
+    assert weights[3].tolist() == [3.0, 5.0]
+
+
+def test_what_a_call_uses_for_the_first_time_is_captured_in_the_next(device: str) -> None:
+    first, second = (Tensor([n]).realize() * 2 for n in (1.0, 2.0))
+    step = TinyJit(lambda x: (x + (first if call == 1 else second)).realize())
+    for call in range(1, 6):
+        assert step(Tensor([1.0])).tolist() == [(3.0 if call == 1 else 5.0) + 2 * max(call - 3, 0)]
+        assert (step.captured is not None) == (call > 2)
+        second.assign(second + 2) if call > 2 else None
 
 
 def test_a_capture_is_not_of_what_other_threads_upload_and_read(device: str) -> None:

@@ -49,7 +49,7 @@ if not TYPE_CHECKING:  # what takes time to import, and not every program uses
             return importlib.import_module("tinyml.nn")
         if name == "TinyJit":
             return importlib.import_module("tinyml.jit").TinyJit
-        raise missing.no_function(Tensor, dtypes.fields(), name)
+        raise missing.no_function(Tensor, dtypes.fields(), __all__, name)
 
 
 def __dir__() -> list[str]:

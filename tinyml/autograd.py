@@ -132,7 +132,25 @@ def enable_grad() -> _Recording:
     return _Recording(True)
 
 
-# ---- graphs that nobody needs any more ----
+# ---- records that are no applied primitive ----
+
+
+class Deferred(Function):
+    """The record of a composition, which is worked out when somebody walks through it."""
+
+    __slots__ = ("__weakref__",)
+
+    def opened(self) -> Function:
+        """The record of the last step, as if the steps had been recorded one by one."""
+        raise NotImplementedError
+
+
+def record_of(tensor: Tensor) -> Function | None:
+    """How a tensor was made, for those who look into it."""
+    record = tensor._record
+    if isinstance(record, Deferred):
+        record = tensor._record = record.opened()
+    return record
 
 
 class Freed(Function):
@@ -151,6 +169,9 @@ class Freed(Function):
 FREED = Freed()
 FREED.inputs = ()
 FREED.clock = 0
+
+
+# ---- graphs that nobody needs any more ----
 
 
 def note_assignment() -> int:
@@ -212,18 +233,16 @@ def _computed_before(roots: Iterable[Tensor], follow: Callable[[Tensor], bool]) 
     stack = [(root, False) for root in roots]
     while stack:
         tensor, ready = stack.pop()
-        record = tensor._record
-        if tensor in done or record is None:
+        if ready:
+            done[tensor] = None
+        if tensor in done or (record := record_of(tensor)) is None:
             continue
         if record.clock < mode.assignments:  # it names what an input was then
             record.inputs = tuple([t._version_at(record.clock) for t in record.inputs])
-        if record is not FREED and not any(map(follow, record.inputs)):
-            continue  # a leaf: what it was computed from is of no interest
-        if ready:
-            done[tensor] = None
-            continue
-        stack.append((tensor, True))
-        stack.extend((t, False) for t in record.inputs if t not in done and follow(t))
+        below = [(t, False) for t in record.inputs if follow(t)]
+        if below or record is FREED:  # else a leaf: what it was computed from is of no interest
+            stack.append((tensor, True))
+            stack += below
     return list(done)
 
 
@@ -245,7 +264,8 @@ def _propagate(
         record = tensor._record
         if grad is None or record is None:
             continue
-        _check_unchanged(record)
+        if record.clock < mode.assignments:
+            _check_unchanged(record)
         record.wanted = tuple(map(wants, record.inputs))
         parts = record.gradients(grad, tensor)
         for source, part, wanted in zip(record.inputs, parts, record.wanted, strict=True):

@@ -10,7 +10,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from tinyml.errors import SettingError
 from tinyml.frozen import dataclass
+
+DEVICES = ("NUMPY", "CPU", "CUDA", "EMU")
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,11 @@ _VARIABLES = {_NAMES.get(f.name, f.name.upper()): f for f in fields(Config)}
 
 
 def from_environment(environment: Mapping[str, str]) -> Config:
-    """Read a Config out of environment variables; raise ValueError naming a bad one."""
+    """Read a Config out of environment variables; raise SettingError naming a bad one."""
     found: dict[str, Any] = {}
     for name, field in _VARIABLES.items():
         if (text := environment.get(name)) is not None:
             found[field.name] = _value(name, type(field.default), text)
-    if "device" in found:
-        found["device"] = found["device"].upper()
     return Config(**found)
 
 
@@ -82,9 +83,14 @@ def _value(name: str, kind: type[Any], text: str) -> Any:
         if not word or word.isdecimal():
             return int(word or 0)
         wanted = "a whole number from 0 on"
+    elif name == "DEVICE":
+        device = word.upper().removesuffix(":0")
+        if device in ("", *DEVICES):
+            return device
+        wanted = f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}"
     else:
         return text
-    raise ValueError(f"{name}={text!r} in the environment must be {wanted}")
+    raise SettingError(f"{name}={text!r} in the environment must be {wanted}")
 
 
 def mistyped(environment: Mapping[str, str]) -> list[str]:
@@ -100,7 +106,7 @@ def mistyped(environment: Mapping[str, str]) -> list[str]:
         text, name = environment[wrong], meant[wrong]
         try:
             _value(name, type(_VARIABLES[name].default), text)
-        except ValueError:
+        except SettingError:
             continue
         found.append(f"{wrong}={text!r} in the environment is no setting of tinyml; {name} is")
     return found
@@ -116,7 +122,10 @@ def _typos(name: str) -> Iterator[str]:
         yield from (name[:-1], name + name[-1])
 
 
-current: Config = from_environment(os.environ)
+try:
+    current: Config = from_environment(os.environ)
+except SettingError as error:
+    raise error.with_traceback(None) from None  # a sentence, not how it came about
 for _sentence in mistyped(os.environ):
     warnings.warn(_sentence, stacklevel=3)  # at the line that imports tinyml
 

@@ -86,12 +86,9 @@ def _emu() -> OpenDevice:
     return OpenDevice("EMU", EmuMachine(), target)
 
 
-_OPENERS: dict[str, Callable[[], OpenDevice]] = {
-    "NUMPY": _numpy,
-    "CPU": _cpu,
-    "CUDA": _cuda,
-    "EMU": _emu,
-}
+_OPENERS: dict[str, Callable[[], OpenDevice]] = dict(
+    zip(config.DEVICES, (_numpy, _cpu, _cuda, _emu), strict=True)
+)
 
 _opened: dict[str, OpenDevice] = {}
 

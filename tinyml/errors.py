@@ -10,6 +10,7 @@ tinygrad catch that.
     │   │                AssertionError)
     │   └── AxisError   (IndexError)                an axis that is not there, or is empty
     ├── ArgumentError   (TypeError, ValueError)     an argument that cannot be meant
+    ├── SettingError    (ValueError)                a variable of the environment that means nothing
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
     │   └── NoDTypeError (AttributeError)           what was given is no dtype, nor a name of one
     ├── NanError        (FloatingPointError)        a result holds NaN, and DEBUG_NAN=1
@@ -42,6 +43,10 @@ class AxisError(ShapeError, IndexError):
 
 class ArgumentError(TinymlError, TypeError, ValueError):
     """An argument of a type that cannot be meant, such as a size of 2.5."""
+
+
+class SettingError(TinymlError, ValueError):
+    """A setting in the environment whose value means nothing."""
 
 
 class DTypeError(TinymlError, RuntimeError, TypeError):

@@ -16,6 +16,7 @@ _C = TypeVar("_C", bound=type)
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+    from dataclasses import replace as replace
 else:
 
     def dataclass(
@@ -25,6 +26,12 @@ else:
         if not frozen:
             return dataclasses.dataclass(cls, eq=eq)
         return _compared if eq else _made
+
+    def replace(one: Any, **changes: Any) -> Any:
+        """`dataclasses.replace`, of those that are made here."""
+        values = vars(one)
+        kept = {name: values[name] for name in one.__match_args__}
+        return type(one)(**{**kept, **changes})
 
 
 def _made(cls: _C) -> _C:
@@ -38,9 +45,9 @@ def _made(cls: _C) -> _C:
     asked = [
         f"{name}=_default_{name}" if f"_default_{name}" in defaults else name for name in names
     ]
-    body = "\n".join([f" _put(self, {name!r}, {name})" for name in names] or [" pass"])
-    scope: dict[str, Any] = {"_put": object.__setattr__, **defaults}
-    exec(f"def __init__({', '.join(['self', *asked])}):\n{body}", scope)
+    lines = [" _values = self.__dict__", *[f" _values[{name!r}] = {name}" for name in names]]
+    scope: dict[str, Any] = {**defaults}
+    exec(f"def __init__({', '.join(['self', *asked])}):\n" + "\n".join(lines), scope)
 
     def __repr__(self: Any) -> str:
         said = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])

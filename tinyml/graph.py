@@ -130,16 +130,7 @@ def toposort(
 
     Iterative, because graphs outgrow Python's stack.
     """
-    return list(numbered(roots, leaves, sources))
-
-
-def numbered(
-    roots: Iterable[_N],
-    leaves: Container[_N] = (),
-    sources: Callable[[_N], tuple[_N, ...]] = _all_sources,
-) -> dict[_N, int]:
-    """The nodes of `toposort`, in its order, each with its place in it."""
-    done: dict[_N, int] = {}
+    done: dict[_N, None] = {}
     stack: list[_N | None] = [*roots]
     stack.reverse()
     pop, push = stack.pop, stack.append
@@ -148,7 +139,7 @@ def numbered(
         if node is None:  # all that the node below this mark needs is done
             below = pop()
             assert below is not None
-            done[below] = len(done)
+            done[below] = None
         elif node not in done:
             needed = sources(node)
             if needed and node not in leaves:
@@ -156,5 +147,20 @@ def numbered(
                 push(None)
                 stack += needed[::-1]
             else:
-                done[node] = len(done)
-    return done
+                done[node] = None
+    return list(done)
+
+
+def numbered(roots: Iterable[_N]) -> dict[_N, int]:
+    """As `toposort`, in no such order, but sooner: every node, and the number it is found as.
+
+    Graphs of the same structure have the same numbers.
+    """
+    numbers = {root: n for n, root in enumerate(dict.fromkeys(roots))}
+    found = list(numbers)
+    for node in found:  # grows
+        for source in node.sources:
+            if source not in numbers:
+                numbers[source] = len(found)
+                found.append(source)
+    return numbers

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, TypeAlias
 
 from tinyml.graph import Interned
 
@@ -37,16 +37,13 @@ class Axis(Atom):
     With `more`, something is also done at axis == size, after the loop: see nest.Split.
     """
 
-    __slots__ = ("more", "size")
+    __slots__ = ("more", "name", "size")
 
     def __init__(self, name: str, size: int, more: bool = False) -> None:
-        self.text, self.size, self.more = name, size, more
+        self.text = self.name = name
+        self.size, self.more = size, more
         self.low, self.high = 0, max(size - 1, 0) + more
         self.free = frozenset((self,))
-
-    @property
-    def name(self) -> str:
-        return self.text
 
 
 class Quotient(Atom):
@@ -97,7 +94,7 @@ class Within(Atom):
         self.text = f"<{inner}>"
 
 
-_EMPTY: frozenset[Axis] = frozenset()
+Terms: TypeAlias = tuple[tuple[Atom, int], ...]
 
 
 class Linear(metaclass=Interned):
@@ -105,18 +102,10 @@ class Linear(metaclass=Interned):
 
     __slots__ = ("__weakref__", "_text", "constant", "free", "high", "looked", "low", "terms")
 
-    def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
+    def __init__(self, terms: Terms, constant: int) -> None:
         self.terms, self.constant = terms, constant
-        low = high = constant
-        looked: tuple[Looked, ...] = ()  # the atoms in it that look a value up
-        for atom, factor in terms:
-            low += factor * (atom.low if factor > 0 else atom.high)
-            high += factor * (atom.high if factor > 0 else atom.low)
-            if type(atom) is not Axis:
-                looked += _looked_in(atom)
-        self.low, self.high, self.looked = low, high, looked
-        free = [atom.free for atom, _ in terms]
-        self.free = free[0] if len(free) == 1 else _EMPTY.union(*free)
+        low, high, self.free, self.looked = _without_constant(terms)
+        self.low, self.high = low + constant, high + constant
         self._text: str | None = None
 
     def factor(self, atom: Atom) -> int:
@@ -237,6 +226,19 @@ def _looked_in(atom: Atom) -> tuple[Looked, ...]:
 
 
 @lru_cache(maxsize=4096)
+def _without_constant(terms: Terms) -> tuple[int, int, frozenset[Axis], tuple[Looked, ...]]:
+    """Bounds of a sum, the axes in it, and its atoms that look a value up."""
+    low = high = 0
+    looked: tuple[Looked, ...] = ()
+    for atom, factor in terms:
+        low += factor * (atom.low if factor > 0 else atom.high)
+        high += factor * (atom.high if factor > 0 else atom.low)
+        if type(atom) is not Axis:
+            looked += _looked_in(atom)
+    return low, high, frozenset().union(*[atom.free for atom, _ in terms]), looked
+
+
+@lru_cache(maxsize=4096)
 def _quotient(index: Linear, by: int) -> Linear:
     whole, rest = index._split(by)
     if rest.low // by == rest.high // by:
@@ -348,7 +350,7 @@ def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
 
 
 @lru_cache(maxsize=4096)
-def _sum(terms: tuple[tuple[Atom, int], ...], constant: int) -> Linear:
+def _sum(terms: Terms, constant: int) -> Linear:
     if len(terms) < 2:
         return Linear(terms, constant)
     factors: dict[Atom, int] = {}
@@ -454,12 +456,15 @@ def moved(v: Range, known: Mapping[Axis, Linear]) -> Range:
     return inside(index, low, high)
 
 
-def row_major(index: Iterable[Linear], shape: Iterable[int]) -> Linear:
+def row_major(index: Sequence[Linear], shape: Sequence[int]) -> Linear:
     """The position of `index` in an array of `shape`."""
-    position = ZERO
-    for i, n in zip(index, shape, strict=True):
-        position = position * n + i
-    return position
+    terms: list[tuple[Atom, int]] = []
+    constant, step = 0, 1
+    for i, n in zip(index[::-1], shape[::-1], strict=True):
+        terms += [(a, f * step) for a, f in i.terms]
+        constant += i.constant * step
+        step *= n
+    return _sum(tuple(terms), constant)
 
 
 def numbered(axes: Sequence[Axis]) -> Linear:

@@ -1,6 +1,6 @@
 """The lazy graph: what the user asked for, before anyone decides how to compute it.
 
-    node ::= Data(identity)                   values that are in memory somewhere
+    node ::= Data                             values that are in memory somewhere
            | Const(value)                     one number, of shape ()
            | Iota                             0, 1, 2, ... along one axis
            | Map(op, node*)                   an op on every element of equal shapes
@@ -15,15 +15,13 @@
            | Assign(target, value)            the target's memory, holding value from now on
            | Slot(number)                     a kernel's argument (in kernels only)
 
-A node never changes. When a graph is scheduled, equal nodes become one object, except Data, which
-has an identity. Shapes and dtypes are checked by the functions at the end of this file,
-when an op is recorded.
+A node never changes. When a graph is scheduled, equal nodes become one object, but for Data. Shapes
+and dtypes are checked by the functions at the end of this file, when an op is recorded.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from math import prod
 from operator import attrgetter
@@ -63,13 +61,17 @@ class LazyBuffer:
             return self
         return node(type(self), self.shape, self.dtype, self.device, sources, self.arg)
 
+    def made_of(self, changed: Mapping[LazyBuffer, LazyBuffer]) -> LazyBuffer:
+        """The same node on what its sources became."""
+        return self.with_sources(tuple([changed[source] for source in self.sources]))
+
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {self.arg}"
         return f"<{type(self).__name__}{arg} {'x'.join(map(str, self.shape)) or '()'} {self.dtype}>"
 
 
 class Data(LazyBuffer):
-    """Values in memory. `arg` is a number that no other Data has."""
+    """Values in memory. Each is equal to no other."""
 
     __slots__ = ("readers",)
     readers: Roster  # the tensors that hold (or held) this node itself
@@ -219,7 +221,6 @@ def assigned(node: LazyBuffer) -> LazyBuffer:
 
 # ---- building: each checks what it is given and returns a node ----
 
-_identities = itertools.count()
 known = Known()
 _shape_of = attrgetter("shape")
 
@@ -241,7 +242,7 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
     leaf = Data()  # not among the known nodes: nothing asks for it by what it says
     leaf.shape, leaf.dtype, leaf.device = shape, dtype, device
-    leaf.sources, leaf.arg, leaf.readers = (), next(_identities), Roster()
+    leaf.sources, leaf.arg, leaf.readers = (), None, Roster()
     for listener in known.listeners:
         listener(leaf)
     return leaf

@@ -17,10 +17,12 @@ def merged(roots: Sequence[LazyBuffer], rule: Rule = lambda _: None) -> list[Laz
     A root that `rule` finds in memory already, or written there, becomes a copy of it.
     """
     one: dict[LazyBuffer, LazyBuffer] = {}
-    for node in toposort(roots):
-        again = node.with_sources(tuple([one[source] for source in node.sources]))
-        simple = rule(again) or again
-        one[node] = simple if type(simple) is lazy.Data else lazy.known.one(simple)
+    with lazy.known:  # so that nodes made here are known
+        for node in toposort(roots):
+            again = node.made_of(one)
+            again = rule(again) or again
+            own = again is node and type(node) is not lazy.Data
+            one[node] = lazy.known.one(node) if own else again
     return [_own(root, one[root]) for root in roots]
 
 

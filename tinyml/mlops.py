@@ -102,7 +102,7 @@ def folded(grad: Tensor, shape: Shape) -> Tensor:
         return grad
     pairs = zip((1,) * (grad.ndim - len(shape)) + shape, grad.shape, strict=True)
     grown = tuple([i for i, (own, repeated) in enumerate(pairs) if own != repeated])
-    return (grad.sum(grown, keepdim=True) if grown else grad).reshape(shape)
+    return (grad.sum(grown, keepdim=True) if grown else grad)._reshape_to(shape)
 
 
 def _unary(op: Op, slope: _Slope, reads_inputs: bool = False) -> type[Elementwise]:
@@ -359,7 +359,7 @@ class Reduction(Function):
         if self.keepdim:
             return result
         sizes = enumerate(self.inputs[0].shape)
-        return result.reshape(tuple([1 if a in self.axes else n for a, n in sizes]))
+        return result._reshape_to(tuple([1 if a in self.axes else n for a, n in sizes]))
 
 
 class Sum(Reduction):

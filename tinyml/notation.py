@@ -9,7 +9,7 @@ leaves it what it is, so that `expand(reshape(2))` is just 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from tinyml import lazy
 from tinyml.dtype import from_text
@@ -30,25 +30,27 @@ def write(
 ) -> tuple[list[str], dict[LazyBuffer, str]]:
     """Lines for the nodes in `order` (sources first), and how each node is called in them."""
     names = dict(leaves or {})
+    numbers: set[LazyBuffer] = set()  # constants, wherever they were moved to
     lines: list[str] = []
     for node in order:
+        moved = _moves(node, numbers)
+        if moved or isinstance(node, lazy.Const):
+            numbers.add(node)
         if node in names:
             continue
-        text = names[node] = _text(node, [names[s] for s in node.sources])
-        if not _stands_alone(node):
+        sources = [names[s] for s in node.sources]
+        text = names[node] = sources[0] if moved else _text(node, sources)
+        if node not in numbers and not isinstance(node, (lazy.Slot, lazy.Data)):
             names[node] = f"v{len(lines)}"
             kind = f"{shape_text(node.shape)} {node.dtype}"
             lines.append(f"{names[node]:>4} = {text:32} : {kind}")
     return lines, names
 
 
-def _stands_alone(node: LazyBuffer) -> bool:
-    """Whether a node is a leaf or a number, and so written where it is read."""
-    while isinstance(node, lazy.Move) and node.movement is not Movement.PAD:
-        node = node.sources[0]
-        if not isinstance(node, (lazy.Move, lazy.Const)):
-            return False
-    return isinstance(node, (lazy.Slot, lazy.Const, lazy.Data))
+def _moves(node: LazyBuffer, numbers: Container[LazyBuffer]) -> bool:
+    """Whether a node is one of these, moved about."""
+    moves = isinstance(node, lazy.Move) and node.sources[0] in numbers
+    return moves and node.arg[0] is not Movement.PAD
 
 
 def _text(node: LazyBuffer, sources: list[str]) -> str:
@@ -87,8 +89,6 @@ def _text(node: LazyBuffer, sources: list[str]) -> str:
 
 def _moved(node: lazy.Move, source: str) -> str:
     movement, arg = node.arg
-    if _stands_alone(node):
-        return source
     if movement in _SHAPE_SAYS_IT:
         return f"{movement.name.lower()}({source})"
     if movement is Movement.SHRINK:

@@ -12,6 +12,7 @@ Threads compute in turn (`tinyml.turn`), since graphs of several may end in the 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -36,7 +37,7 @@ from tinyml.turn import turn
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
 _routines: dict[tuple[Any, ...], Routine] = {}
 _MOST_ROUTINES = 1024
-_Order = dict[LazyBuffer, int]  # nodes, sources first, each with its place
+_Order = dict[LazyBuffer, int]  # nodes by number
 
 
 class Holder(Protocol):
@@ -49,16 +50,25 @@ class Holder(Protocol):
     def lazy(self, node: LazyBuffer) -> None: ...
 
     @property
-    def follows(self) -> bool: ...  # it shows what another holder has, and is read anew from there
+    def _lazy(self) -> LazyBuffer: ...  # the same, though it may be read anew when it is asked for
 
     @property
-    def _followed(self) -> Holder | None: ...  # that one
+    def _followed(self) -> Holder | None: ...  # whose values it shows, read anew from there
+
+
+class Tape(Protocol):
+    """What stands for holders: the record of a composition."""
+
+    @property
+    def closed(self) -> bool: ...  # whether they are not there yet
+
+    def opened(self) -> object: ...  # makes them
 
 
 # ---- who holds what ----
 
 
-_pending = Roster()
+_pending, _deferred = Roster(), Roster()
 _held = trace.listeners(trace.Held)  # every op asks whether there are any
 
 
@@ -78,34 +88,53 @@ def watch_all(holders: Sequence[Holder], nodes: Sequence[LazyBuffer]) -> None:
         _pending.note_all(holders)
 
 
+def defer(tape: Tape) -> None:
+    """Note who would hold further nodes, if it were asked to."""
+    _deferred.note(tape)
+    if _held:
+        tape.opened()
+
+
 def pending() -> list[Holder]:
     """Everybody who holds a node that is not real yet."""
-    return _pending.retain(_is_pending)
+    while _deferred:  # what is opened is noted no more
+        for tape in _deferred.retain(_is_closed):
+            tape.opened()
+    return _pending.retain(lambda holder: type(holder._lazy) is not Data)
+
+
+def has_data(node: LazyBuffer) -> bool:
+    """Whether values in memory are a part of what a node says."""
+    return any(isinstance(n, Data) for n in toposort([node]))
+
+
+def _is_closed(tape: Tape) -> bool:
+    return tape.closed
 
 
 def _is_pending(holder: Holder) -> bool:
     return type(holder.lazy) is not Data
 
 
-def _with_readers(order: Iterable[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
-    """Holders of graphs that read what these nodes overwrite, and nodes that save their values."""
-    kinds = set(map(type, order))
-    if lazy.Assign not in kinds:
-        return []
+def _overwritten(order: Iterable[LazyBuffer]) -> set[int]:
+    """The buffers (ids) that these nodes assign to."""
     targets = {lazy.assigned(n) for n in order if type(n) is lazy.Assign}
-    buffers = {id(memory[t]) for t in targets if isinstance(t, Data)}
-    return _readers_of(buffers) if buffers else []
+    return {id(memory[t]) for t in targets if isinstance(t, Data)}
 
 
 def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
-    """Those that follow another holder are left out: they read what that one has then."""
+    """Holders of graphs that read these buffers (ids), and nodes that save their values.
+
+    Those that follow another holder are left out: they read what that one has then.
+    """
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in in_memory() if id(buffer) in buffers]:
-        saved = lazy.node(lazy.Contiguous, leaf.shape, leaf.dtype, leaf.device, (leaf,))
-        found.update({id(h): (h, saved) for h in _own_readers(leaf)})
-    holders = [h for h in pending() if not h.follows]
-    reading = _reading([holder.lazy for holder in holders], buffers)
-    found.update({id(h): (h, h.lazy) for h in holders if h.lazy in reading})
+        if own := _own_readers(leaf):
+            saved = lazy.node(lazy.Contiguous, leaf.shape, leaf.dtype, leaf.device, (leaf,))
+            found.update({id(h): (h, saved) for h in own})
+    holders = [h for h in pending() if h._followed is None]
+    reading = _reading([holder._lazy for holder in holders], buffers)
+    found.update({id(h): (h, h._lazy) for h in holders if h._lazy in reading})
     return list(found.values())
 
 
@@ -142,7 +171,8 @@ def keep_values(buffers: set[int], besides: Container[int]) -> None:
     """
     found = [(h, n) for h, n in _readers_of(buffers) if id(h) not in besides]
     readers = [(h, n) for h, n in found if id(h._followed) not in besides]
-    for (holder, _), leaf in zip(readers, compute([n for _, n in readers]), strict=True):
+    holders = [h for h, _ in readers]
+    for holder, leaf in zip(holders, compute([n for _, n in readers], holders), strict=True):
         holder.lazy = leaf
 
 
@@ -160,24 +190,31 @@ def realize(holders: Sequence[Holder]) -> None:
         return
     with turn:
         unreal = list(filter(_is_pending, holders))
-        leaves = compute([holder.lazy for holder in unreal])
+        leaves = compute([holder.lazy for holder in unreal], unreal)
         for holder, leaf in zip(unreal, leaves, strict=True):
             holder.lazy = leaf
 
 
-def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
-    """A leaf with the values of each node. In the caller's turn, with whom it ends."""
+def compute(nodes: Sequence[LazyBuffer], holders: Sequence[Holder] = ()) -> list[Data]:
+    """A leaf with the values of each node, which `holders` hold. In the caller's turn."""
     wanted, order = list(nodes), numbered(nodes)
     readers: list[tuple[Holder, LazyBuffer]] = []
-    while more := _new_readers(order, readers):
-        readers += more
+    buffers: set[int] = set()
+    while not (found := _overwritten(order)) <= buffers:  # what is saved may be assigned to, too
+        buffers |= found
+        readers = _readers_of(buffers)
         order = numbered([*wanted, *(node for _, node in readers)])
     unreal = [n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data]
+    made: dict[LazyBuffer, Data] = {}
     if unreal:
         unreal = list(dict.fromkeys(unreal))
         leaves = [n for n in order if type(n) is Data]
         try:
-            made = dict(zip(unreal, _announced(unreal, order, leaves), strict=True))
+            if trace.wanted(trace.Realizing):
+                trace.emit(trace.Realizing(tuple(leaves), tuple(wanted)))
+            made = dict(zip(unreal, _run(unreal, order, leaves), strict=True))
+            if trace.wanted(trace.Realized):
+                trace.emit(trace.Realized(tuple(unreal), tuple(made.values())))
         except Exception as error:
             if (fault := fault_of(error)) is not None:
                 _drop(fault, order)
@@ -185,25 +222,34 @@ def compute(nodes: Sequence[LazyBuffer]) -> list[Data]:
     if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by
         for holder, _ in readers:
             trace.emit(trace.ValuesKept(holder))
+    holding = [*zip(holders, wanted, strict=False), *readers]
+    if len(holding) > 1:
+        _note_several({id(h): made[n] for h, n in holding if n in made and h._followed is None})
     for holder, node in readers:
         holder.lazy = made[node]
     return [n if isinstance(n, Data) else made[n] for n in wanted]
 
 
-def _drop(fault: Fault, order: Iterable[LazyBuffer]) -> None:
+def _note_several(leaves: dict[int, Data]) -> None:
+    """Note which memory several have, whose ids these are."""
+    for buffer, times in Counter(memory[leaf] for leaf in leaves.values()).items():
+        buffer.several = buffer.several or times > 1
+
+
+def _drop(fault: Fault, nodes: Iterable[LazyBuffer]) -> None:
     """Forget the assignments that wait for a value with a fault: their targets keep what they have.
 
     Nothing was overwritten yet: schedules put whatever may find fault before the first write.
     """
     wrong: set[LazyBuffer] = set()
-    for node in order:
+    for node in toposort(nodes):
         asked = isinstance(node, lazy.Require) and node.arg == fault
         below = not wrong.isdisjoint(lazy.read_sources(node))
         if below or (asked and not _can_be_computed(node)):
             wrong.add(node)
     for holder in pending():
         node = holder.lazy
-        while isinstance(node, lazy.Assign) and node in wrong and not holder.follows:
+        while isinstance(node, lazy.Assign) and node in wrong and holder._followed is None:
             holder.lazy = node = node.sources[0]
 
 
@@ -220,28 +266,12 @@ def _can_be_computed(node: LazyBuffer) -> bool:
     return True
 
 
-def _new_readers(
-    order: Iterable[LazyBuffer], readers: list[tuple[Holder, LazyBuffer]]
-) -> list[tuple[Holder, LazyBuffer]]:
-    known = {id(holder) for holder, _ in readers}
-    return [(h, n) for h, n in _with_readers(order) if id(h) not in known]
-
-
-def _announced(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Data]:
-    if trace.wanted(trace.Realizing):
-        trace.emit(trace.Realizing(tuple(leaves)))
-    results = _run(unreal, order, leaves)
-    if trace.wanted(trace.Realized):
-        trace.emit(trace.Realized(tuple(unreal), tuple(results)))
-    return results
-
-
 def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Data]:
     devices = set(map(_device, order))
     if devices == {"NUMPY"}:
         return _run_reference(unreal, leaves)
     buffers = buffers_of(leaves)
-    key = _structure(unreal, order, leaves, buffers)
+    key = _structure(unreal, order, buffers)
     routine = _routines.get(key)
     if routine is None:
         routine = Routine(_planned(key, devices, unreal, leaves))
@@ -296,7 +326,7 @@ def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
 
 
 def _structure(
-    unreal: list[LazyBuffer], order: _Order, leaves: list[Data], buffers: Sequence[Buffer]
+    unreal: list[LazyBuffer], order: _Order, buffers: Sequence[Buffer]
 ) -> tuple[Any, ...]:
     """What two graphs that run by the same plan have in common.
 
@@ -304,17 +334,19 @@ def _structure(
     for each node. What a node says tells how many of the sources' numbers are its own.
     """
     number = order.__getitem__
-    said: list[Any] = list(map(_said, order))
-    for leaf in leaves:  # of these only what they look like
-        said[number(leaf)] = said[number(leaf)][:-1]
     sources = map(number, chain.from_iterable(map(_sources, order)))
     shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
-    settings = config.current.noopt, config.current.beam
-    asked = map(number, unreal)
-    return (*settings, *asked, *said, *sources, *[shared[id(b)] for b in buffers])
+    return (
+        config.current.noopt,
+        config.current.beam,
+        *map(number, unreal),
+        *chain.from_iterable(map(said, order) for said in _SAID),
+        *sources,
+        *[shared[id(b)] for b in buffers],
+    )
 
 
-_said = attrgetter("__class__", "shape", "dtype", "device", "arg")
+_SAID = tuple(map(attrgetter, ("__class__", "device", "shape", "dtype", "arg")))
 _device: Callable[[LazyBuffer], str] = attrgetter("device")
 _sources: Callable[[LazyBuffer], tuple[LazyBuffer, ...]] = attrgetter("sources")
 
@@ -328,7 +360,7 @@ def upload(values: npt.NDArray[Any], dtype: DType, device: str) -> Data:
     buffer = Buffer(open_device(device).machine, values.size, dtype)
     memory[leaf] = buffer.write(values)
     if trace.wanted(trace.Uploaded):
-        trace.emit(trace.Uploaded(leaf, values))
+        trace.emit(trace.Uploaded(leaf, values.copy()))  # the array may be the user's
     return leaf
 
 

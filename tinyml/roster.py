@@ -37,6 +37,10 @@ class Roster:
         self._bells: tuple[ref[Bell], ...] = ()
         self._limit = self._room = 64  # there is no room where bells are to be rung each time
 
+    def __bool__(self) -> bool:
+        """Whether somebody was noted, who may be dead."""
+        return bool(self._references)
+
     def note(self, somebody: object) -> None:
         """Add somebody; more than once does no harm."""
         references = self._references

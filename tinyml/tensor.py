@@ -99,11 +99,6 @@ class Tensor(Methods, metaclass=Trains):
         if self._family is not None and (family := self._family()) is not None:
             family.keep(self)
 
-    @property
-    def follows(self) -> _Bool:
-        """Whether the values are those of another tensor, of which this is a view."""
-        return views.root_of(self) is not None
-
     _followed = property(views.root_of)
 
     # ---- making tensors out of nodes; for functional/ and mlops ----
@@ -122,14 +117,14 @@ class Tensor(Methods, metaclass=Trains):
         dropped when the result is realized.
         """
         if self._view is not None:
-            views.refresh(self, self._view)
+            views.renew(self, self._view)
         wanted = self.requires_grad
         inputs: tuple[Tensor, ...] = (self,)
         if others:
             inputs, nodes = (self, *others), [self._lazy]
             for tensor in others:
                 if tensor._view is not None:
-                    views.refresh(tensor, tensor._view)
+                    views.renew(tensor, tensor._view)
                 if tensor.requires_grad:
                     wanted = True
                 nodes.append(tensor._lazy)
@@ -271,6 +266,8 @@ class Tensor(Methods, metaclass=Trains):
         for number, other in enumerate((self, *others)):
             if not isinstance(other, Tensor):  # self is none in Tensor.realize([x, y])
                 raise wrong_type("realize", f"argument {number}", "a Tensor", other)
+            if other._view is not None:
+                views.renew(other, other._view)
         realizing.realize((self, *others))
         return self
 
@@ -378,14 +375,7 @@ class Tensor(Methods, metaclass=Trains):
     _changed_after = assignment.changed_after
     _version_at = assignment.version
 
-    @property
-    def _assigned(self) -> _Int:
-        """The value of mode.assignments when this was last assigned to."""
-        return max([self._assigned_alone, *[moment.clock for moment in self._moments]])
-
-    @_assigned.setter
-    def _assigned(self, clock: _Int) -> None:
-        self._assigned_alone = clock
+    _assigned = property(assignment.last_assigned, assignment.set_last_assigned)
 
     # ---- operators ----
 
@@ -451,7 +441,7 @@ class Tensor(Methods, metaclass=Trains):
     def __pos__(self) -> Tensor:
         return self
 
-    __round__ = unary.rounded
+    __round__ = unary.round_
 
     def __rmatmul__(self, other: Any) -> Tensor:
         return linear_algebra.dot(self._coerce(other), self)

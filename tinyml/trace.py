@@ -136,6 +136,7 @@ class Realizing(NamedTuple):
     """A graph is about to be computed: leaves may be overwritten."""
 
     leaves: tuple[Any, ...]  # lazy.Data
+    wanted: tuple[Any, ...]  # lazy.LazyBuffer: what was asked for, without those that read it
 
 
 class Realized(NamedTuple):

@@ -35,6 +35,7 @@ STEPS = [
     steps.residual((4, 6), 8, 2),
     steps.gpt(SMALL),
     steps.decode(SMALL),
+    steps.updates(SMALL),
     steps.bottlenecks((1, 1), 2, 8, 2),
     replace(steps.mlp((6, 5, 3), 4), name="half", half=True, rtol=1e-2),
 ]
@@ -58,10 +59,11 @@ def test_a_step_agrees_with_float64(work: Work) -> None:
 
 @by_name([work.shrunk() for work in FORWARD_AND_BACKWARD])
 def test_reference_gradients_are_differences(work: Workload) -> None:
-    *inputs, upstream = [array.astype(np.float64) for array in work.inputs()]
+    given = work.inputs()
+    *inputs, upstream = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
     assert work.gradients is not None
     random = np.random.default_rng(1)
-    for n, gradient in enumerate(work.gradients(upstream, *inputs)):
+    for n, gradient in enumerate(work.gradients(upstream, *inputs)):  # floats come first
         direction = random.standard_normal(inputs[n].shape)
 
         def along(t: float, n: int = n, direction: Any = direction) -> float:
@@ -77,6 +79,17 @@ def test_a_wrong_result_is_not_timed() -> None:
     inputs = work.inputs()
     with pytest.raises(AssertionError, match=r"result 0 is off by"):
         run.checked(NumpyPeer(), work, inputs, [1.01 * work.reference(inputs)[0]])
+
+
+def test_dropout_drops_its_share_and_scales_the_rest() -> None:
+    work = replace(KERNELS[0], dropped=0.1)
+    right = [np.ones(1000)]
+    kept = np.arange(1000) % 10 > 0
+    assert run.off(work, [np.where(kept, 1.0, 0.0)], right) == 0
+    with pytest.raises(AssertionError, match=r"20.00% of it are 0, and not 10%"):
+        run.off(work, [np.where(np.arange(1000) % 5 > 0, 1.0, 0.0)], right)
+    with pytest.raises(AssertionError, match=r"result 0 is off by"):
+        run.off(work, [np.where(kept, 1.1, 0.0)], right)
 
 
 def test_names_are_unique_and_select() -> None:
@@ -238,6 +251,16 @@ def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:
     lines = cuda.document(record).split("\n")
     assert lines[1] == "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us |"
     assert lines[3].startswith("| rmsnorm 8192x1024 | 1 | ")
+
+
+def test_a_first_call_is_that_of_two_new_processes(tmp_path: Path) -> None:
+    args = asked(tmp_path / "made.json", "AdamW")
+    (item,) = [i for i in card.items(small=True) if i.first and "GPT" in i.work.name]
+    worker = cuda.Worker(args)
+    answer = worker.ask("tinyml", item)
+    assert answer["warm seconds"] > 0
+    record = {"facts": {}, "ceilings": {}, "results": {item.name: {"tinyml": answer}}}
+    assert f"- {item.name}: tinyml " in cuda.document(record)
 
 
 def test_what_a_worker_does_not_survive_is_an_error(tmp_path: Path) -> None:

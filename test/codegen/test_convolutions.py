@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import stages
-from products import convolution
+from graphs import leaf
+from products import convolution, kernel_of
 
+from tinyml import lazy
 from tinyml.codegen.expr import Load
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linear import Let
@@ -14,6 +16,7 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import OptKind
 from tinyml.kernel import Kernel
+from tinyml.ops import Op
 
 
 def chosen(k: Kernel) -> LoopNest:
@@ -42,3 +45,13 @@ def test_columns_that_fill_two_panels_but_for_a_few_are_one_nest() -> None:
     assert len(chosen(convolution(1, 3, 24, 55, 2)).nests) == 1  # 28 of 32
     opts = choose(lower(convolution(1, 3, 24, 41, 2)), stages.C)[0]  # 21 of 32
     assert OptKind.PAD not in [opt.kind for opt in opts if opt.axis == "i3"]
+
+
+def test_places_of_a_window_are_walked_before_the_next_channel() -> None:
+    """However a gradient says it: else each step would read another line of the weights."""
+    image, weights = leaf(24, 1, 5, 3), leaf(1, 32, 5, 3)
+    places = (lazy.permute(lazy.expand(x, (24, 32, 5, 3)), (0, 1, 3, 2)) for x in (image, weights))
+    k = kernel_of(lazy.reduce_(Op.ADD, lazy.map_(Op.MUL, *places), (2, 3)))
+    folds = [fold for one in chosen(k).nests for fold in one.folds]
+    assert {tuple(a.size for a in fold.axes) for fold in folds} == {(15,)}  # which then are one
+    stages.assert_right(k, 1e-4)

@@ -33,7 +33,7 @@ def kept(k: Kernel, target: Target = stages.C) -> int:
     return sum(opt.kind is OptKind.KEEP for opt in opts)
 
 
-@pytest.mark.parametrize("shape", [(3, 8), (5, 37), (2, 3, 65), (7, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 8), (5, 37), (2, 3, 65), (2, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=str)
 def test_a_softmax_computes_each_exponential_once(shape: tuple[int, ...], dtype: DType) -> None:
     k = only_kernel(memory(*shape, dtype=dtype).softmax(-1))

@@ -115,3 +115,14 @@ def test_nor_do_the_labels_of_rows_that_are_folded() -> None:
     labels = Tensor(np.arange(5, dtype=np.int64), device="CPU").realize()
     k = kernel_of(scores.cross_entropy(labels, reduction="none").lazy)
     assert "lanes r0 8" in opts(k)
+
+
+@pytest.mark.parametrize(
+    ("n", "chosen"), [(7, "pad i3 8"), (12, "unroll i3 2"), (40, "unroll i3 5")]
+)
+def test_windows_of_a_short_row_are_whole_vectors(n: int, chosen: str) -> None:
+    """The last vector is masked, and steps that masks depend on have no loop."""
+    x, w = (Tensor(np.ones(s, np.float32), device="CPU") for s in ((2, 3, 5, n), (3, 1, 3, 3)))
+    k = kernel_of(x.realize().conv2d(w.realize(), groups=3, padding=1).lazy)
+    assert {chosen, "lanes i3 8", "unroll r1 3"} <= {*opts(k)}
+    stages.assert_right(k, 1e-4, SMALL)

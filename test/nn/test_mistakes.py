@@ -126,7 +126,7 @@ OWN: dict[str, list[Case]] = {
     ],
     "SGD": [
         (ValueError, "at least one parameter", lambda: optim.SGD([])),
-        (TypeError, "parameter 0 is a int", lambda: optim.SGD([1])),
+        (TypeError, "parameter 0 must be a Tensor, got int", lambda: optim.SGD([1])),
         (GradientError, "only floats.*int32", lambda: optim.SGD([Tensor([1, 2])])),
         (ValueError, "requires a gradient", lambda: optim.SGD([weight().detach()])),
         (ValueError, "momentum cannot be negative", lambda: optim.SGD([weight()], momentum=-1)),

@@ -299,7 +299,7 @@ def test_mistakes_are_named():
         optim.SGD([])
     with pytest.raises(ValueError, match=r"parameters 0 and 1, with shape \(3,\), are the same"):
         optim.OptimizerGroup(optim.SGD([a]), optim.Adam([a]))
-    with pytest.raises(TypeError, match="parameter 1 is a float"):
+    with pytest.raises(TypeError, match="parameter 1 must be a Tensor, got float"):
         optim.SGD([a, 1.0])
     with pytest.raises(ValueError, match="negative"):
         optim.SGD([a], lr=-1.0)

@@ -112,6 +112,19 @@ def test_many_heads_make_scores_again_once_for_all_gradients(
     stages.assert_right(gradients, 1e-4, stages.C)
 
 
+@pytest.mark.parametrize(
+    ("attend", "stored"), [(plain, True), (biased, True), (causal, False), (window, False)]
+)
+def test_scores_that_a_mask_leaves_some_of_are_not_stored_though_they_are_smaller(
+    attend: Attention, stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remake, "LARGE", 1 << 28)
+    given = [memory(2, n, 3) for n in (QUERIES, KEYS, KEYS)]
+    assert largest(training(attend, *given)) >= QUERIES * KEYS
+    monkeypatch.setattr(remake, "MASKED", QUERIES * KEYS)
+    assert (largest(training(attend, *given)) >= QUERIES * KEYS) == stored
+
+
 def test_few_heads_share_their_rows_out() -> None:
     kernels = training(plain, *(memory(2, n, 3) for n in (QUERIES, KEYS, KEYS)))
     assert not any(output.across for k in kernels for output in k.outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,9 @@ from tinyml.program import Program
 from tinyml.schedule import schedule
 from tinyml.search import beam
 from tinyml.search import trial as trial_module
+from tinyml.search.apart import Apart
 from tinyml.search.candidates import neighbours, seeds
+from tinyml.search.runner import Here
 from tinyml.search.scratch import same
 from tinyml.search.trial import Trial
 
@@ -75,7 +78,7 @@ def trial_of(k: Kernel, opened: OpenDevice, kind: type[Trial] = Trial, **options
 
 @pytest.mark.parametrize("k", [MATMUL, ROWS], ids=["matmul", "rows"])
 def test_what_is_found_fits_and_computes_the_same(k, opened, cached, rng):
-    opts = search.found(k, opened, 1, BUDGET)
+    opts = search.found(k, opened, 1, BUDGET, Here)
     assert opts is not None
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape, _ in k.slots]
     wanted, results = ([np.copy(a) for a in arrays] for _ in range(2))
@@ -86,39 +89,43 @@ def test_what_is_found_fits_and_computes_the_same(k, opened, cached, rng):
 
 def test_a_search_is_remembered(cpu, cached):
     with trace.listen(trace.Tried) as tried, trace.listen(trace.Searched) as searched:
-        first = search.found(ROWS, cpu, 1, BUDGET)
+        first = search.found(ROWS, cpu, 1, BUDGET, Here)
     assert len(tried) > 1
     assert searched[0].opts == first
     assert searched[0].seconds <= searched[0].default
     with trace.listen(trace.Tried) as tried:
-        assert search.found(ROWS, cpu, 1, BUDGET) == first
+        assert search.found(ROWS, cpu, 1, BUDGET, Here) == first
     assert not tried
 
 
 def test_what_is_remembered_has_to_fit(cpu, cached):
-    search.found(ADD, cpu, 1, 0)
+    search.found(ADD, cpu, 1, 0, Here)
     (entry,) = cached.glob("*/*.opts")
     place = entry.parent.name + entry.stem
     cache = beam.host_cache(config.current.cache_folder)
     for damage in (b"opts\nlanes nowhere 8", b"opts\nlanes", b"anything"):
         cache.put(place, ".opts", damage)
         with trace.listen(trace.Tried) as tried:
-            search.found(ADD, cpu, 1, 0)
+            search.found(ADD, cpu, 1, 0, Here)
         assert len(tried) == 1  # the default alone: there was no time for more
 
 
-class Slowly(Trial):
+class Slowly(Here):
     """The more text, the faster: so a search has one right answer, whatever else is running."""
+
+    def seconds(self, program: Program, best: float) -> float:
+        return 1 / len(program.source)
+
+
+class Unforeseen(Trial):
+    """A cost model that has no opinion."""
 
     def expected(self, opts: Sequence[Opt]) -> float | None:
         return None if super().expected(tuple(opts)) is None else 0.0
 
-    def _timed(self, executable: Any, best: float) -> float:
-        return 1 / len(executable.program.source)
-
 
 def test_the_fastest_wins(cpu):
-    trial = trial_of(ROWS, cpu, Slowly)
+    trial = trial_of(ROWS, cpu, Unforeseen, runner=Slowly)
     with trace.listen(trace.Tried) as tried:
         found = search.search(trial, 1, BUDGET)
     times = {event.opts: event.seconds for event in tried if event.seconds is not None}
@@ -150,22 +157,34 @@ class Refused(Trial):
 
     def _rendered(self, made: LinearKernel) -> Program:
         program = super()._rendered(made)
-        if hasattr(self, "_right"):  # after the default
+        if hasattr(self, "_met"):  # after the default
             return Program("garbage", program.language, (), "garbage(", program.slots)
         return program
 
 
-class Broken(Trial):
-    """One candidate fails when it runs."""
+class Altered(Trial):
+    """One candidate has another first line."""
 
-    def _timed(self, executable: Any, best: float) -> float:
-        raise RuntimeError("it stopped")
+    line = ""
+
+    def _rendered(self, made: LinearKernel) -> Program:
+        program = super()._rendered(made)
+        if hasattr(self, "_met"):  # after the default
+            program = replace(program, source=program.source.replace("{", "{\n" + self.line, 1))
+        return program
+
+
+class Hanging(Altered):
+    line = "for (volatile int always = 1; always;) {}"
+
+
+class Dying(Altered):
+    line = "__builtin_trap();"
 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(Wrong, "does not compute"), (Refused, "CompileError"), (Broken, "it stopped")],
-    ids=["wrong", "refused", "broken"],
+    [(Wrong, "does not compute"), (Refused, "CompileError")],
 )
 def test_a_bad_candidate_is_left_out(kind, why, cpu):
     trial = trial_of(ADD, cpu, kind)
@@ -175,6 +194,20 @@ def test_a_bad_candidate_is_left_out(kind, why, cpu):
     (event,) = tried
     assert event.seconds is None
     assert why in event.why
+
+
+def test_a_candidate_that_hangs_or_dies_does_so_in_a_process_of_its_own(cpu):
+    for kind, why in ((Hanging, "no answer within"), (Dying, "it ended the process")):
+        trial = trial_of(ADD, cpu, kind, runner=Apart)
+        assert trial.time_default() > 0
+        trial.promising([LANES], 1)
+        trial.runner.patience = 0.4 if kind is Hanging else 1e9
+        with trace.listen(trace.Tried) as tried:
+            assert list(trial.run([LANES], 1.0, float("inf"))) == []
+        assert why in tried[0].why
+        trial.runner.patience = 1e9
+        assert trial.time_default() > 0  # another process goes on
+        trial.close()
 
 
 def test_what_codegen_cannot_say_is_never_tried(cpu):

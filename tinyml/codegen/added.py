@@ -7,11 +7,9 @@ this step's queries get of these keys: it is added to what they got of the keys 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tinyml.codegen.expr import Fold
 from tinyml.codegen.nest import LoopNest, Store, Walk
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, both, inside, linear
 

@@ -8,7 +8,6 @@ PTX ISA, "Tensors": tiled mode, 128-byte swizzle.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 from math import gcd, prod
 
@@ -18,7 +17,7 @@ from tinyml.codegen.nest import LoopNest, Tile
 from tinyml.codegen.panels import row_of
 from tinyml.codegen.tiles import pipeline
 from tinyml.codegen.turns import counted
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.index import ZERO, Axis, Linear, linear
 from tinyml.program import Box
 

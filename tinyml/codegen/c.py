@@ -12,7 +12,7 @@ from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
 from tinyml.dtype import DType, bool_, int32
-from tinyml.index import Axis, Linear, Looked, linear, substitute_valid
+from tinyml.index import ZERO, Axis, Linear, Looked, linear, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
 
@@ -144,10 +144,13 @@ class CRenderer(CLanes):
         yield "{"
         kind = self.vector(put.dtype, lanes)
         yield f"  const {kind} lanes = {self.value(put.values[0], lanes)};"
+        stride = put.position.stride(lane) if lane else 0
+        first = put.position.substitute({lane: ZERO}) if lane else put.position
+        sign = "-" if put.dtype is bool_ else ""
         for n in range(lanes):
-            position = put.position.substitute({lane: linear(n)}) if lane else put.position
-            position = lane_index(position, n)
-            sign = "-" if put.dtype is bool_ else ""
+            if lane and stride is None:
+                first = put.position.substitute({lane: linear(n)})
+            position = lane_index(first + n * (stride or 0), n)
             line = self._put_element(put, position, (f"{sign}lanes[{n}]", UNARY))
             valid = substitute_valid(put.valid, {lane: linear(n)}) if lane else put.valid
             if valid is not None:

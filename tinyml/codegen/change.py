@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tinyml.codegen.bounds import require
 from tinyml.codegen.expr import (
@@ -23,8 +23,9 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import Product
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk, rewritten
 from tinyml.errors import TinymlError
+from tinyml.frozen import replace
 from tinyml.index import (
     Axis,
     Linear,
@@ -75,14 +76,20 @@ def bind(nest: LoopNest, axis: Axis, kind: Kind) -> LoopNest:
 
 
 def first(nest: LoopNest, axis: Axis) -> LoopNest:
-    """`axis` before all other rows."""
+    """`axis` before all other rows, or before all others of the folds over it."""
 
-    def ordered(one: Nest) -> Nest:
-        if axis not in one.rows:
-            return one
-        return replace(one, rows=(axis, *(a for a in one.rows if a is not axis)))
+    def ordered(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return (axis, *(a for a in axes if a is not axis)) if axis in axes else axes
 
-    return replace(nest, nests=tuple(ordered(one) for one in nest.nests))
+    def folded(e: Expr) -> Expr | None:
+        return Fold(e.op, e.body, ordered(e.axes)) if isinstance(e, Fold) else None
+
+    def changed(one: Nest) -> Nest:
+        if any(axis in fold.axes for fold in one.folds):
+            return rewritten(one, folded)
+        return replace(one, rows=ordered(one.rows))
+
+    return replace(nest, nests=tuple(changed(one) for one in nest.nests))
 
 
 def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = False) -> LoopNest:
@@ -299,12 +306,10 @@ def collapse(nest: LoopNest, outer: Axis, divided: int = 0) -> LoopNest:
     whole = inner is not None and not outer.more and not inner.more
     if inner is None or not whole or {nest.kind(outer), nest.kind(inner)} != {Kind.LOOP}:
         raise OptError(f"cannot collapse {outer.name}: no loop follows it everywhere")
-    joined = Axis(outer.name, outer.size * inner.size)
-    index = {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
     walking = [one for one in nest.nests if outer in one.axes]
-    asked = (i for one in walking for i in _undivided(one, divided))
-    if any(_divides(i, outer, inner, joined, index) for i in asked):
+    if any(_divides(i, outer, inner) for one in walking for i in _undivided(one, divided)):
         raise OptError(f"cannot collapse {outer.name} and {inner.name}: they are read apart")
+    joined, index = _joined(outer, inner)
     change = Change(index, {outer: (joined,), inner: ()}, {})
     return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
 
@@ -332,14 +337,19 @@ def _undivided(one: Nest, divided: int) -> Iterator[Linear]:
             yield from (v.index for v in e.valid)
 
 
-def _divides(
-    i: Linear, outer: Axis, inner: Axis, joined: Axis, index: Mapping[Axis, Linear]
-) -> bool:
+def _joined(outer: Axis, inner: Axis) -> tuple[Axis, Mapping[Axis, Linear]]:
+    """The axis that two become, and what these are then."""
+    joined = Axis(outer.name, outer.size * inner.size)
+    return joined, {outer: linear(joined) // inner.size, inner: linear(joined) % inner.size}
+
+
+def _divides(i: Linear, outer: Axis, inner: Axis) -> bool:
     """Whether an index has a division once two axes are joined."""
     if outer not in i.free and inner not in i.free:
         return False
     further, along = i.stride(outer), i.stride(inner)
     if further is not None and along is not None and outer.size > 1 < inner.size:
         return further != along * inner.size
+    joined, index = _joined(outer, inner)
     made = i.substitute(index)
     return any(isinstance(a, (Quotient, Remainder)) and joined in a.free for a, _ in made.terms)

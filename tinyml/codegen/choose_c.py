@@ -193,12 +193,16 @@ class CChooser(Chooser):
         inner = dict.fromkeys(a for group in one.groups[1:] for a in group[-1:])
         long = [a for a in inner if a.size >= self.lanes]
         along = sum(side_by_side(one, a) for a in long)
-        if last_row is not None and last_row.size >= self.lanes > 1:
+        # what is costly and made again is made for masked lanes, too; a long fold has lanes as well
+        masked = not (long and made_again(one, {*one.rows}))
+        least = self.lanes // 2 + 1 if masked else self.lanes
+        if last_row is not None and last_row.size >= least and self.lanes > 1:
             down = side_by_side(one, last_row) > along
             if down or not long or self._spreads(number, last_row):
-                most = 4 if long or down else 1
+                shared = prod(a.size for a in one.rows[:-1]) >= 2 * self.target.cores
+                most = 8 if shared and len(one.folds) == 1 else 4
                 most = WRITTEN if self._write_out(number, last_row) else most
-                self._columns(number, last_row, most)
+                self._columns(number, last_row, most, masked)
                 self._stream(number)
                 return
         together = last_row is not None and self._read_together(number, last_row)
@@ -303,6 +307,15 @@ class CChooser(Chooser):
             self.apply(OptKind.UNROLL, axis, axis.size)
         return True
 
+    def _write_out_masks(self, number: int) -> None:
+        """Steps of folds that masks of vectors depend on have no loop: then most need no mask."""
+        steps = self.steps_of_masks(self.one(number).exprs)
+        copies = prod(a.size for a in self.one(number).axes if self.nest.kind(a) is Kind.UNROLL)
+        for axis in dict.fromkeys(a for fold in self.one(number).folds for a in fold.axes):
+            copies *= axis.size if axis in steps else 1
+            if axis in steps and copies * len(toposort(self.one(number).exprs)) <= TEXT:
+                self.apply(OptKind.UNROLL, axis, axis.size)
+
     def _vector_fold(self, axis: Axis, most: int) -> None:
         """Several vector accumulators, so that one addition need not wait for the last."""
         if axis.size >= self.lanes > 1 and self.apply(OptKind.LANES, axis, self.lanes):
@@ -312,23 +325,27 @@ class CChooser(Chooser):
                     self.apply(OptKind.UNROLL, axis.name, count)
                     break
 
-    def _columns(self, number: int, row: Axis, most: int) -> None:
+    def _columns(self, number: int, row: Axis, most: int, masked: bool) -> None:
         """Folds down columns: lanes and up to `most` vectors of neighbouring columns at once.
 
         Where there are many columns, several groups of them walk a few elements of the fold in
         turn, so that memory is read in longer runs; their sums wait in a tile.
         """
+        if masked and row.size < 16 * self.lanes and row.size % self.lanes:
+            self.apply(OptKind.PAD, row, self.lanes)  # the last vector has lanes to spare
+            row = self.row(number, row.name) or row
         fitting = [n for n in range(WRITTEN, 0, -1) if row.size % (n * self.lanes) == 0]
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
+        others = prod(a.size for a in self.one(number).rows if a is not row)
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
         width = vectors * self.lanes
-        others = prod(a.size for a in self.one(number).rows if a is not row)
         groups = min(WIDE, row.size // width * others // (2 * self.target.cores), row.size // width)
         step = self._step_of_columns(number) if groups > 1 else 0
         self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)
         if vectors > 1:
             self.apply(OptKind.UNROLL, row.name, vectors)
+        self._write_out_masks(number)
         inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""
         self.bind_grid(number, but=(inner,))
         if inner:

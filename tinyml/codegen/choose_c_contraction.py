@@ -12,7 +12,6 @@ estimate.py says.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 from math import prod
 
@@ -24,7 +23,7 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.opts import OptKind
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import WORK
@@ -57,6 +56,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         one = chooser.one(number)
         apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
         chooser.collapse(STORES if apart else CONDITIONS)
+        _walk_closely(chooser, number, found.fold)
         found = contraction_of(chooser.one(number)) or found
     ranked = _sides(chooser, number, found)
     proposals = [_tiling(chooser, number, found, sides) for sides in ranked]
@@ -70,6 +70,15 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
+
+
+def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
+    """The innermost axis of the fold is the one along which factors lie closest."""
+    loads = [e for e in toposort([fold.body]) if isinstance(e, Load)]
+    apart = {a: sum(abs(e.position.stride(a) or 0) for e in loads) for a in fold.axes}
+    axes = sorted(fold.axes, key=lambda a: apart[a], reverse=True)
+    for axis in reversed(axes if axes != [*fold.axes] else []):
+        chooser.apply(OptKind.ORDER, axis)
 
 
 def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
@@ -300,9 +309,8 @@ def _write_out(chooser: Chooser, tile: Tile) -> None:
 
     Then most turn out to need none, as those of pixels that are on no edge, and others are numbers.
     """
-    asked = {v.free for e in toposort([tile.value]) if isinstance(e, Load) for v in e.valid}
+    steps = chooser.steps_of_masks([tile.value])
     of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
-    steps = frozenset().union(*(own for own in asked if own & of_kind[Kind.LANE]))
     loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]
     copies = prod(a.size for a in {*loops} | of_kind[Kind.UNROLL])
     if steps <= {*tile.axes} and copies <= WRITTEN:

@@ -8,7 +8,6 @@ convolution's weights where images or channels are few.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from tinyml.codegen.choose_c_contraction import plain
@@ -16,6 +15,7 @@ from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.estimate import Factor, Product
 from tinyml.codegen.expr import Load
 from tinyml.codegen.opts import OptKind
+from tinyml.frozen import replace
 from tinyml.index import Axis
 
 SHARE = 4  # of the cache, for what a step of the fold reads

@@ -106,7 +106,7 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // warps)
         _divided(chooser, walked.name, OptKind.THREAD, warps)
     _to_grid(chooser, number, sides)
-    name = _shared(chooser, number, axis.name, step // sides.depth, parts)
+    name = shared(chooser, number, axis.name, step // sides.depth, parts)
     _stage(chooser, number, sides, name, step // sides.depth)
     return True
 
@@ -128,7 +128,7 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
     if done and chooser.apply(OptKind.WARPGROUP, name, columns):
         _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
         _to_grid(chooser, number, sides)
-        name = _shared(chooser, number, name, steps, parts)
+        name = shared(chooser, number, name, steps, parts)
         _stage(chooser, number, sides, name, steps, written_out=True)
         by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
         if all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE):
@@ -157,7 +157,7 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
         _divided(chooser, name, OptKind.SPLIT, each // NEIGHBOURS)
         _divided(chooser, f"{name}s", OptKind.UNROLL, each // NEIGHBOURS)
     _to_grid(chooser, number, sides)
-    name = _shared(chooser, number, axis.name, step, parts)
+    name = shared(chooser, number, axis.name, step, parts)
     _stage(chooser, number, sides, name, step)
     return True
 
@@ -230,7 +230,7 @@ def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
     chooser.bind_grid(number)
 
 
-def _shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
+def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
     """The fold in so many parts, each for a block: what then walks the axis of that name.
 
     Other axes are divided first, and that one into whole steps.

@@ -7,6 +7,7 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 
@@ -165,6 +166,12 @@ class Chooser:
         which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
         if which:
             self.apply(OptKind.STAGE, after, which, load.slot)
+
+    def steps_of_masks(self, found: Iterable[Expr]) -> frozenset[Axis]:
+        """The axes that conditions on the lanes of what is loaded depend on."""
+        asked = {v.free for e in toposort(found) if isinstance(e, Load) for v in e.valid}
+        lanes = {a for a, kind in self.nest.kinds if kind is Kind.LANE}
+        return frozenset().union(*(own for own in asked if own & lanes))
 
     def collapse(self, divided: int = 0) -> None:
         """Neighbouring axes joined wherever that is possible; see change.collapse."""

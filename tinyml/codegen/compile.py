@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from tinyml import kernel, trace
@@ -19,6 +18,7 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, optimize
 from tinyml.codegen.target import Target
+from tinyml.frozen import replace
 from tinyml.kernel import Kernel
 from tinyml.program import Cost, Language, Program
 

@@ -8,13 +8,13 @@ where its conditions do not hold, and what ops make of that value follows (inter
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, substitute
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.matrices import Bundle, Product
 from tinyml.codegen.nest import Tile, Walk
 from tinyml.codegen.scope import Known
+from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, inside, linear, moved
 from tinyml.interpret import identity, known_result
@@ -54,13 +54,15 @@ def terms(fold: Fold) -> tuple[Expr, ...]:
     return (body,)
 
 
-def changing(folds: Sequence[Fold], steps: Iterable[Known]) -> Iterator[tuple[int, int, Expr]]:
+def changing(
+    folds: Sequence[Fold], bodies: Sequence[Expr], steps: Iterable[Known]
+) -> Iterator[tuple[int, int, Expr]]:
     """What changes a fold at a step of what is written out, after the numbers of both."""
     starts = [const(identity(fold.op, fold.dtype), fold.dtype) for fold in folds]
     for number, at in enumerate(steps):
         done: dict[Expr, Expr] = {}
-        for n, fold in enumerate(folds):
-            value = substitute(fold.body, at, done)
+        for n, body in enumerate(bodies):
+            value = substitute(body, at, done)
             if value is not starts[n]:
                 yield n, number, value
 

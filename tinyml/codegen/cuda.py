@@ -41,7 +41,7 @@ from tinyml.codegen.render import (
     register,
     wrap,
 )
-from tinyml.dtype import DType, float32
+from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, linear
 from tinyml.ops import Op
@@ -90,6 +90,7 @@ class CudaRenderer(WarpgroupRenderer):
         lines = list(self._body())
         if self.reach > LARGE and self.index_type == "int":  # positions in what is never stored
             self.index_type = "long long"
+            self._sums.clear()
             lines = list(self._body())
         yield from lines
 
@@ -222,6 +223,8 @@ class CudaRenderer(WarpgroupRenderer):
         bits = [self._bits_of(self.text(value), put.dtype)[0] for value in put.values]
         if len(bits) > 1:
             kind = self._pack(put.dtype, len(bits))
+            if put.dtype is bool_:  # in braces no int becomes one by itself, as a | b is
+                bits = [f"bool({b})" for b in bits]
             place = f"*({kind} *)(slot{put.slot} + {wrap(self.index(put.position), 12)})"
             return f"{place} = {kind}{{{', '.join(bits)}}};"
         place = self._element(put.slot, put.position)

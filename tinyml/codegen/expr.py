@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import TypeAlias
 
 from tinyml.dtype import DType, bool_, from_text
@@ -43,16 +44,18 @@ from tinyml.ops import COMPARE, SIGN, Op
 class Expr(metaclass=Interned):
     """Base of all expressions."""
 
-    __slots__ = ("__weakref__", "dtype", "free", "has_fold", "sources")
+    __slots__ = ("__weakref__", "dtype", "folding", "free", "has_fold", "sources")
     dtype: DType
     free: frozenset[Axis]
     sources: tuple[Expr, ...]  # operands, and the values that indices and conditions look up
-    has_fold: bool  # whether there is a Fold in it
+    folding: tuple[Expr, ...]  # sources with a Fold in them
+    has_fold: bool  # whether there is a Fold in it, or it is one
 
     def _of(self, sources: tuple[Expr, ...]) -> None:
-        self.sources, self.has_fold = sources, False
+        self.sources, self.folding, self.has_fold = sources, (), False
         for source in sources:
             if source.has_fold:
+                self.folding += (source,)
                 self.has_fold = True
 
     def substitute(self, known: Mapping[Axis, Linear]) -> Expr:
@@ -134,7 +137,9 @@ class Fold(Expr):
 
     def __init__(self, op: Op, body: Expr, axes: tuple[Axis, ...]) -> None:
         self.op, self.body, self.axes, self.dtype = op, body, axes, body.dtype
-        self.free, self.sources, self.has_fold = body.free.difference(axes), (body,), True
+        self.free = body.free.difference(axes)
+        self._of((body,))
+        self.has_fold = True
 
 
 Outside: TypeAlias = tuple[tuple[Range, Const], ...]  # the number where a range does not hold
@@ -232,20 +237,20 @@ def substitute(
     `done` is what was made before, of expressions that have parts in common with this one.
     """
     made: dict[Expr, Expr] = {} if done is None else done
-    stack: list[Expr | tuple[Expr]] = [root]
+    stack = [root]
     while stack:
-        e = stack.pop()
-        if isinstance(e, tuple):  # what it is made of is there
-            made[e[0]] = _substituted(e[0], known, made, walked)
-        elif e in made:
-            continue
+        e = stack[-1]
+        if e in made:
+            stack.pop()
         elif e.free.isdisjoint(known) and (walked is None or not e.has_fold):
             made[e] = e
         elif walked is not None and type(e) is Fold and (own := _own(e, known, walked)):
             below = {a: index for a, index in known.items() if a not in own}
             made[e] = with_sources(e, (substitute(e.body, below, None, walked),))
+        elif waiting := [s for s in e.sources if s not in made]:
+            stack += waiting
         else:
-            stack += ((e,), *e.sources)
+            made[e] = _substituted(e, known, made, walked)
     return made[root]
 
 
@@ -326,11 +331,18 @@ def _relooked(index: Linear, valid: Valid, sources: tuple[Expr, ...]) -> tuple[L
     return map_looked(index, change), tuple(ranges)
 
 
-def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
-    """Apply `rule` to every node, operands first. A rule returns None to leave a node be."""
+_sources: Callable[[Expr], tuple[Expr, ...]] = attrgetter("sources")
+
+
+def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None = None) -> Expr:
+    """Apply `rule` to every node, operands first. A rule returns None to leave a node be.
+
+    With `along`, what does not depend on that axis, as a fold over it, stays as it is.
+    """
     done: dict[Expr, Expr] = {}
-    for e in toposort([root]):
-        sources = tuple([done[s] for s in e.sources])
+    below = (lambda e: tuple([s for s in e.sources if along in s.free])) if along else _sources
+    for e in toposort([root], (), below):
+        sources = tuple([done.get(s, s) for s in e.sources])
         again = e if sources == e.sources else with_sources(e, sources)
         done[e] = rule(again) or again
     return done[root]

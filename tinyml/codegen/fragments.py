@@ -27,7 +27,6 @@ and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tinyml.codegen.change import Change, OptError
@@ -39,7 +38,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk, rewritten
 from tinyml.codegen.panels import matrix
 from tinyml.codegen.tiles import reading
 from tinyml.dtype import float32
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, both, inside, linear
 from tinyml.ops import Op

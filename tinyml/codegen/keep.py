@@ -16,7 +16,6 @@ each at one step of an axis, filled before what reads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from tinyml.codegen.change import Change, OptError
 from tinyml.codegen.crop import known_outside
@@ -32,6 +31,7 @@ from tinyml.codegen.tiles import (
     within_fold,
 )
 from tinyml.dtype import bfloat16
+from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, both, inside, linear, row_major
 from tinyml.ops import WORK, Op

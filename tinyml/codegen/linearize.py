@@ -8,8 +8,8 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from math import prod
+from operator import attrgetter
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
@@ -33,8 +33,9 @@ from tinyml.codegen.online import Image, finite, last_scale_of, replaced, scale_
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
 from tinyml.codegen.tiles import names_read
 from tinyml.codegen.turns import in_turns
-from tinyml.codegen.wide_stores import at_steps, side_by_side
+from tinyml.codegen.wide_stores import at_steps, side_by_side, wide_loads
 from tinyml.codegen.write_tiles import TileWriter
+from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, linear, numbered
 from tinyml.interpret import identity
@@ -264,11 +265,13 @@ class _Emitter(TileWriter):
         """Compute every fold below `values` that this scope knows enough for."""
         ready: dict[Fold, int] = {}
         depth: dict[Expr, int] = {}
-        roots = [v for v in values if v.has_fold]
-        for e in toposort(roots, scope.known, lambda e: tuple(s for s in e.sources if s.has_fold)):
+        roots = [v for v in values if v.has_fold and v not in scope.known]
+        if not roots:
+            return
+        for e in toposort(roots, scope.known, attrgetter("folding")):
             if e in scope.known:
                 continue
-            below = max([depth[s] for s in e.sources if s in depth], default=0)
+            below = max([depth[s] for s in e.folding if s in depth], default=0)
             if isinstance(e, Fold) and e.free - self.free_lanes <= scope.bound:
                 ready[e] = below
                 below += 1
@@ -318,7 +321,10 @@ class _Emitter(TileWriter):
             self._folds(inner, [substitute(body, known) for body in bodies])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
-            values = list(crop.changing(folds, every_step(known, unrolled)))
+            bodies = [fold.body for fold in folds]
+            for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
+                bodies = [wide_loads(value, axis) for value in bodies]
+            values = list(crop.changing(folds, bodies, every_step(known, unrolled)))
             self._folds(inner, [value for _, _, value in values])
             for n, number, value in values:
                 rest = rests[n] if lane is not None and lane in known else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
-from tinyml.codegen.expr import Const, Expr, Load, Name, Part, Place, lanes_of, with_sources
+from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, lanes_of, with_sources
 from tinyml.codegen.matrices import Matrix
 from tinyml.codegen.scope import Scope, worth_naming
 from tinyml.dtype import DType
@@ -25,17 +25,19 @@ class Namer:
 
     def emit(self, scope: Scope, root: Expr) -> Expr:
         """`root` in terms of names; what is used twice, or outside this loop, gets a name."""
-        if root in scope.known:
-            return scope.known[root][0]
+        known = scope.known
+        if root in known:
+            return known[root][0]
         made: dict[Expr, Expr] = {}
         homes: dict[Expr, Scope] = {}
         fresh: list[Expr] = []
-        for e in toposort([root], scope.known):
-            if e in scope.known:
-                made[e], homes[e] = scope.known[e]
+        for e in toposort([root], known):
+            if e in known:
+                made[e], homes[e] = known[e]
                 continue
             fresh.append(e)
-            home = scope.home(e.free - self.free_lanes)
+            # an op has no axes but its operands'
+            home = homes[e.sources[0]] if type(e) is Alu else scope.home(e.free - self.free_lanes)
             for source in e.sources:  # not outside of where its operands have names
                 if homes[source].depth > home.depth:
                     home = homes[source]
@@ -43,12 +45,10 @@ class Namer:
         named = worth_naming(fresh, homes, scope)
         depth: dict[Expr, int] = {}
         for e in fresh:
-            made[e] = with_sources(e, tuple([made[s] for s in e.sources]))
-            depth[e] = 1 + max([depth.get(s, 0) for s in e.sources], default=0)
-            trivial = isinstance(e, (Const, Name, Part, Matrix)) or (
-                isinstance(e, Place) and not e.sources
-            )
-            if not trivial and (e in named or depth[e] > DEEPEST):
+            sources = e.sources
+            made[e] = with_sources(e, tuple([made[s] for s in sources])) if sources else e
+            depth[e] = deep = 1 + max([depth.get(s, 0) for s in sources], default=0)
+            if (e in named or deep > DEEPEST) and not _trivial(e):
                 name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, made[e]))
                 if isinstance(e, Load):
@@ -77,4 +77,10 @@ class Namer:
         return name
 
     def _lanes(self, free: frozenset[Axis]) -> int:
-        return max((a.size for a in free & self.free_lanes), default=1)
+        lanes = free & self.free_lanes
+        return max([a.size for a in lanes]) if lanes else 1
+
+
+def _trivial(e: Expr) -> bool:
+    """Whether a value is no longer than a name for it."""
+    return isinstance(e, (Const, Name, Part, Matrix)) or (isinstance(e, Place) and not e.sources)

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from enum import Enum
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text, rewrite
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid
 from tinyml.lazy import Shape
@@ -131,7 +130,7 @@ class Nest:
     @functools.cached_property
     def exprs(self) -> tuple[Expr, ...]:
         """Every expression that is evaluated, operands first."""
-        return tuple(toposort(roots(self)))
+        return _walked(tuple(roots(self)))
 
     @functools.cached_property
     def folds(self) -> tuple[Fold, ...]:
@@ -217,6 +216,11 @@ def with_stores(one: Nest, change: Callable[[Store], Store]) -> Nest:
 def rewritten(one: Nest, rule: Callable[[Expr], Expr | None]) -> Nest:
     """The nest with a rule applied to all that it stores, but not to what tiles hold."""
     return with_stores(one, lambda store: replace(store, value=rewrite(store.value, rule)))
+
+
+@functools.lru_cache(maxsize=64)  # the same, where axes change their order or are given to others
+def _walked(values: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple(toposort(values))
 
 
 def roots(nest: Nest) -> list[Expr]:

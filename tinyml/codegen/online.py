@@ -17,7 +17,6 @@ Gimelshein, "Online normalizer calculation for softmax", and Dao, "FlashAttentio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial, reduce
 from math import inf
 
@@ -41,7 +40,7 @@ from tinyml.codegen.keep import divided_last, keep
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
 from tinyml.codegen.tiles import ORDER, reading, walked_before, within_fold
 from tinyml.dtype import DType, bool_
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, both, inside, linear, numbered
 from tinyml.interpret import identity

@@ -12,7 +12,7 @@
     THREAD    the inner part of an axis is walked by the threads of a block
     LANES     the inner part of an axis is the lanes of a vector
     UNROLL    the inner part of an axis is written out, in registers
-    ORDER     a row axis moves to the front
+    ORDER     a row axis moves to the front, or a fold's axis to the front of its folds
     FRAGMENT  a fold over an axis is made of matrix products by warps, so many steps in each: 16
               for halves; 8 for floats, which then lose 13 bits
     WARPGROUP the same by four warps together, which read tiles in shared memory: 64 rows by so many
@@ -38,7 +38,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 
 from tinyml.codegen.boxes import bulk
@@ -63,7 +62,7 @@ from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.turns import persist
 from tinyml.codegen.wide_stores import stream
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.index import Axis
 
 __all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize", "parse"]
@@ -112,7 +111,7 @@ class Opt:
         return f"{self.kind.value} {self.axis}{amount}{slot}"
 
 
-_OF_ROWS = {OptKind.ORDER, OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
+_OF_ROWS = {OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
 _TILED = {
     *(OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
     *(OptKind.KEEP, OptKind.ONLINE),
@@ -159,14 +158,14 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.COLLAPSE:
             return collapse(nest, axis, opt.amount)
         case OptKind.GRID:
-            folded = any(axis in fold.axes for one in nest.nests for fold in one.folds)
-            _require(folded or is_row(nest, axis), opt, "only rows and folds are shared out")
+            _require(_is_walked(nest, axis), opt, "only rows and folds are shared out")
             rest = axis.more or any(s.inner is axis for s in nest.splits)
             _require(not rest, opt, "a rest is walked after it")
             return bind(nest, axis, Kind.GRID)
         case OptKind.PERSIST:
             return persist(nest, axis, opt.amount)
         case OptKind.ORDER:
+            _require(_is_walked(nest, axis), opt, "only rows and folds come in an order")
             _require(nest.kind(axis) is not Kind.THREAD, opt, "threads are numbered already")
             return first(nest, axis)
         case OptKind.FRAGMENT:
@@ -190,6 +189,12 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
     return (_tiled if opt.kind in _TILED else _divided)(nest, axis, opt)
+
+
+def _is_walked(nest: LoopNest, axis: Axis) -> bool:
+    """Whether a row or a fold walks it."""
+    folds = (fold for one in nest.nests for fold in one.folds)
+    return is_row(nest, axis) or any(axis in fold.axes for fold in folds)
 
 
 def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:

@@ -8,11 +8,11 @@ the steps where it holds and no others. What remains is a dense sum, as that of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tinyml.codegen.change import OptError, beside, is_decided
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Load, Select, const, substitute
 from tinyml.codegen.nest import LoopNest, Nest, rewritten
+from tinyml.frozen import replace
 from tinyml.index import Axis, Range, Remainder, linear
 from tinyml.interpret import identity
 from tinyml.ops import Op

@@ -28,7 +28,7 @@ from tinyml.codegen.expr import (
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
-from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Valid
+from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Terms, Valid
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Box, Cost, Language, Program
 
@@ -85,14 +85,15 @@ class Renderer:
         self.prelude: dict[str, None] = {}
         self.faults: dict[Fault, None] = {}
         self._numbers: dict[Const, Text] = {}
+        self._sums: dict[tuple[Terms, Axis | None], Text] = {}
 
     # ---- the frame ----
 
     def render(self, name: str, head: Iterable[str], cost: Cost) -> Program:
         body = list(self.body())
         told = [f"fault {fault.code:#x}: {fault.text}" for fault in self.faults]
-        lines = [*(f"// {line}" for line in (*head, *told)), f"{self.signature(name)} {{"]
-        lines += [*body, "}", ""]
+        said = [f"// {line}" for line in (*head, *told)]
+        lines = [*said, f"{self.signature(name)} {{", *body, "}", ""]
         return Program(
             name,
             self.language,
@@ -142,9 +143,7 @@ class Renderer:
 
     def part(self, part: ir.Part, block: str, depth: int) -> Iterator[str]:
         pad = "  " * depth
-        for line in self.numbered(part.grid, block):
-            yield pad + line
-        for line in self.thread_axes(part):
+        for line in (*self.numbered(part.grid, block), *self.thread_axes(part)):
             yield pad + line
         for instr in part.instrs:
             if isinstance(instr, ir.End):
@@ -271,9 +270,7 @@ class Renderer:
         if value in (float("inf"), float("-inf")):
             text = self.infinity[single]
         else:
-            text = repr(abs(float(dtype.compute.type(value)) if single else value))
-            if single:
-                text = _shortest(abs(value)) + "f"
+            text = _shortest(abs(value)) + "f" if single else repr(abs(value))
         negative = value < 0 or (value == 0 and str(value).startswith("-"))
         return (f"-{text}", UNARY) if negative else (text, ATOM)
 
@@ -305,9 +302,8 @@ class Renderer:
             case Name():
                 return e.name, ATOM
             case Const():
-                if e not in self._numbers:
-                    self._numbers[e] = self.number(e.value, e.dtype)
-                return self._numbers[e]
+                known = self._numbers.get(e)
+                return known or self._numbers.setdefault(e, self.number(e.value, e.dtype))
             case Load():
                 return self.load(e, lanes)
             case Wide():
@@ -390,8 +386,8 @@ class Renderer:
         if op is Op.NEG:
             return self.own_size(f"-{wrap(operands[0], UNARY + 1)}", UNARY, dtype, lanes)
         if op is Op.NOT:
-            sign = "!" if dtype is bool_ and lanes == 1 else "~"
-            return self.own_size(f"{sign}{wrap(operands[0], UNARY)}", UNARY, dtype, lanes)
+            text = ("!" if dtype is bool_ and lanes == 1 else "~") + wrap(operands[0], UNARY)
+            return self.own_size(text, UNARY, dtype, lanes)
         if op in COMPARE:
             return self.compare(op, dtype, operands, lanes)
         if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
@@ -432,22 +428,27 @@ class Renderer:
 
     def index(self, i: Linear, but: Axis | None = None) -> Text:
         """An index as text, largest strides first; where the axis `but` is 0."""
-        text: Text | None = None
-        for atom, factor in i.terms:
+        key = i.terms, but
+        text = self._sums.get(key) or self._sums.setdefault(key, self._sum(*key))
+        if not text[0]:
+            return (str(i.constant), ATOM if i.constant >= 0 else UNARY)
+        if i.constant:
+            text = f"{wrap(text, 11)} {'+' if i.constant > 0 else '-'} {abs(i.constant)}", 11
+        return text
+
+    def _sum(self, terms: Terms, but: Axis | None) -> Text:
+        text: Text = "", ATOM
+        for atom, factor in terms:
             if atom is but:
                 continue
             inner = (self.axis(atom.text), ATOM) if type(atom) is Axis else self.atom(atom)
             size = abs(factor)
             term = inner if size == 1 else (f"{wrap(inner, 12)} * {size}", 12)
-            if text is None:
+            if not text[0]:
                 text = term if factor > 0 else (f"-{wrap(term, UNARY)}", UNARY)
             else:
                 sign = "+" if factor > 0 else "-"
                 text = f"{wrap(text, 11)} {sign} {wrap(term, 12)}", 11
-        if text is None:
-            return (str(i.constant), ATOM if i.constant >= 0 else UNARY)
-        if i.constant:
-            text = f"{wrap(text, 11)} {'+' if i.constant > 0 else '-'} {abs(i.constant)}", 11
         return text
 
     def atom(self, atom: object) -> Text:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product, zip_longest
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Load, Part, Select, Wide
+from tinyml.codegen.expr import Alu, Expr, Load, Part, Require, Select, Wide
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.matrices import Fragment
 from tinyml.codegen.nest import Split
@@ -53,7 +53,7 @@ def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scop
                 named.add(source)
             seen.add(source)
         if isinstance(e, Alu):
-            if WORK[e.op] > 4:
+            if WORK[e.op] > 4 or isinstance(e, Require):  # to ask takes a branch
                 named.add(e)
         elif isinstance(e, Select):
             named.update(s for s in e.sources[2:] if s is not e.value and s is not e.other)
@@ -71,12 +71,13 @@ def in_turn(values: Sequence[Expr], scope: Scope) -> list[Expr]:
 
     In this order none waits for what was called right before it.
     """
+    if len(values) < 2:
+        return []
     called = [
         [e for e in toposort([v], scope.known) if isinstance(e, Alu) and e.op in FUNCTIONS]
         for v in values
     ]
-    groups = zip_longest(*called) if len(values) > 1 else ()
-    return [e for group in groups for e in group if e is not None]
+    return [e for group in zip_longest(*called) for e in group if e is not None]
 
 
 class Loops:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise, permutations
 from math import prod
 
@@ -16,6 +15,7 @@ from tinyml.codegen.long_fold import groups
 from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.codegen.panels import across_panels, in_panels, row_of
+from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import (
     Axis,

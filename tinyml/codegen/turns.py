@@ -8,7 +8,6 @@ else is busy. In turn t, block b of n has tile t * n + b.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from tinyml.codegen import crop
@@ -16,6 +15,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.change import OptError
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Kind, LoopNest, Nest
+from tinyml.frozen import replace
 from tinyml.index import Axis, Linear, linear
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 
 from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, substitute
 from tinyml.codegen.nest import Kind, LoopNest, Store, with_stores
 from tinyml.codegen.scope import Known, stepped
+from tinyml.frozen import replace
 from tinyml.index import (
     ZERO,
     Axis,
@@ -56,7 +56,7 @@ def wide_loads(value: Expr, lane: Axis) -> Expr:
         part: Expr = Part(wide, linear(lane))
         return part
 
-    return rewrite(value, widen)
+    return rewrite(value, widen, lane)
 
 
 def _of_all(valid: Valid, lane: Axis) -> Valid:
@@ -102,6 +102,8 @@ def at_steps(
     stores: Sequence[Store], known: Known, unrolled: list[Axis], kinds: Mapping[Axis, Kind]
 ) -> list[list[Store]]:
     """Every store for every step of the unrolled axes; lanes of one store side by side."""
+    if not (unrolled or known):
+        return [[store] for store in stores]
     lanes = [a for a in unrolled if kinds.get(a) is Kind.LANE]
     others = [a for a in unrolled if a not in lanes]
     varied: list[list[Store]] = []

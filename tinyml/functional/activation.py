@@ -11,6 +11,7 @@ import numpy as np
 
 from tinyml import mlops
 from tinyml.dtype import float32
+from tinyml.dtypes import DTypeLike
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import (
     Axes,
@@ -131,8 +132,12 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
 @composition
 @in_float32
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha * (exp(x / alpha) - 1) below; a float. arXiv 1704.07483"""
-    number(alpha, "celu", "alpha")
+    """x above 0, alpha * (exp(x / alpha) - 1) below; a float. arXiv 1704.07483
+
+    ArgumentError if alpha is 0.
+    """
+    if number(alpha, "celu", "alpha") == 0:
+        raise ArgumentError("celu: alpha is what x is divided by, and cannot be 0")
     return (x > 0).where(x, expm1((x > 0).where(0, x / alpha)) * alpha)
 
 
@@ -151,10 +156,17 @@ def _softplus(x: Tensor) -> Tensor:
 
 @composition
 @in_float32
-def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
-    """log(1 + exp(beta * x)) / beta without overflow."""
-    number(beta, "softplus", "beta")
-    return with_slope(_softplus, sigmoid, x * beta) / beta
+def softplus(x: Tensor, beta: float = 1.0, threshold: float | None = None) -> Tensor:
+    """log(1 + exp(beta * x)) / beta without overflow; x itself where beta * x > threshold.
+
+    Without a threshold nothing is cut off; torch has 20, where float32 makes no difference.
+    """
+    scaled = x * number(beta, "softplus", "beta")
+    result: Tensor = with_slope(_softplus, sigmoid, scaled) / beta
+    if threshold is None:
+        return result
+    linear: Tensor = scaled > number(threshold, "softplus", "threshold")
+    return linear.where(x, result)
 
 
 def _mish(x: Tensor) -> Tensor:
@@ -237,10 +249,19 @@ def _not_above_zero(x: Tensor, axis: int) -> Tensor:
     return x - largest(x, axis) if x.numel() else x
 
 
+def softmax(x: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """exp(x) / sum(exp(x)) along an axis; of x in `dtype`, if one is given."""
+    return _softmax(x if dtype is None else x.cast(dtype), axis)
+
+
+def log_softmax(x: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """log(softmax(x)), without the detour; of x in `dtype`, if one is given."""
+    return _log_softmax(x if dtype is None else x.cast(dtype), axis)
+
+
 @composition
 @in_float32
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) along an axis."""
+def _softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "softmax")
     power = _not_above_zero(x, axis).exp()
     return power / power.sum(axis, keepdim=True)
@@ -248,8 +269,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 @composition
 @in_float32
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)), without the detour."""
+def _log_softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "log_softmax")
     shifted = _not_above_zero(x, axis)
     return shifted - shifted.exp().sum(axis, keepdim=True).log()

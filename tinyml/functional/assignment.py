@@ -11,12 +11,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from tinyml import autograd, lazy, mlops, moves, trace
+from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.errors import DTypeError, GradientError, ShapeError
 from tinyml.functional import views
-from tinyml.functional.axes import check_tensors, wrong_type
+from tinyml.functional.axes import apart
 from tinyml.functional.gradients import is_leaf
-from tinyml.functional.values import has_values
+from tinyml.functional.values import to_write
 from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def assign(x: Tensor, value: Any) -> Tensor:
         return x
     if mode.recording and other.requires_grad and is_leaf(x):
         raise GradientError(
-            "assign: this leaf requires a gradient, and so does the value; compute the value "
-            "under no_grad(), or .detach() it"
+            "assign: this leaf requires a gradient, and so do the values that it would take "
+            "(x += 1 and x[0] = 1 read x); assign under no_grad(), or .detach() them"
         )
     _replace(x, other)
     return x
@@ -51,10 +52,9 @@ def assign(x: Tensor, value: Any) -> Tensor:
 
 def _fitting(x: Tensor, value: Any) -> Tensor:
     """The value as a tensor of the dtype and the shape of x."""
-    if not has_values(value):
-        raise wrong_type("assign", "the value", "a Tensor, a number, a list or an array", value)
-    other = value if isinstance(value, type(x)) else type(x)(value, x.device, x.dtype)
-    check_tensors("assign", x, value=other)
+    other = to_write("assign", x, value)
+    if other._lazy.device != x._lazy.device:
+        raise apart("assign", x, other)
     if _KINDS[other.dtype.kind] > _KINDS[x.dtype.kind]:
         raise DTypeError(f"assign: {other.dtype} cannot go to {x.dtype}; cast it first")
     other = other.cast(x.dtype)
@@ -102,9 +102,14 @@ def _replace(x: Tensor, other: Tensor) -> None:
 
 
 def _owns_memory(x: Tensor) -> bool:
-    """Whether x is in memory, and first: what has been made of it may share the memory."""
+    """Whether x is in memory, and first: what has been made of it may share the memory.
+
+    What others have because it was equal is left to them: nobody writes to it.
+    """
     node = x._lazy
     if type(node) is lazy.Data:
+        if realizing.memory[node].several:
+            return False
         holds = lambda t: lazy.assigned(t._lazy) is node and views.has_own(t)  # noqa: E731
         return node.readers.first(holds) is x
     return type(node) is lazy.Assign and x._version is not None and x._version() is node
@@ -136,6 +141,16 @@ def _write_detached(x: Tensor, root: Tensor, other: Tensor) -> None:
 
 
 # ---- versions ----
+
+
+def last_assigned(x: Tensor) -> int:
+    """The value of mode.assignments when x was last assigned to, also by a captured step."""
+    alone, moments = x._assigned_alone, x._moments
+    return max([alone, *[moment.clock for moment in moments]]) if moments else alone
+
+
+def set_last_assigned(x: Tensor, clock: int) -> None:
+    x._assigned_alone = clock
 
 
 def changed_after(x: Tensor, clock: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,11 +32,11 @@ def shown(value: Any) -> str:
 
 
 def whole(value: Any, op: str, name: str) -> int:
-    """`value` as an int; TypeError if it is none (2.0 is none either)."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise wrong_type(op, name, "a whole number", value) from None
+    """`value` as an int; TypeError if it is none (2.0 is none either, nor is True)."""
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            return operator.index(value)
+    raise wrong_type(op, name, "a whole number", value)
 
 
 def all_whole(values: tuple[Any, ...], op: str, name: str) -> tuple[int, ...]:
@@ -163,7 +164,10 @@ def spelled_either_way(cls: _C) -> _C:
         if not inspect.isfunction(made_of):
             continue
         if made_of.__name__.rstrip("_") == name:  # sum_, but not what has two names
-            _known_as(name, made_of)
+            layer: Any = made_of
+            while layer is not None:  # the innermost refuses a wrong call, in Python's own words
+                _known_as(name, layer)
+                layer = getattr(layer, "__wrapped__", None)
         if others := _other_names(made_of):
             spelled = _spelled(made_of, others, name)
             _known_as(name, spelled)

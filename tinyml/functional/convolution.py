@@ -7,7 +7,6 @@ the gradient is a skew again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -16,7 +15,7 @@ from tinyml import mlops
 from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.contraction import Alignment, Contraction, contract

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tinyml import lazy
 from tinyml.device import Device
-from tinyml.dtype import int32, int64
+from tinyml.dtype import DType, float32, int32, int64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import new_shape, number, whole
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -84,10 +85,14 @@ def eye(
     """Ones on the diagonal."""
     rows, columns = new_shape((n, n if m is None else m), "eye")
     place = Device.canonical(device)
-    i = kind._of(lazy.reshape(lazy.iota(rows, int32, place), (rows, 1)))
-    j = kind._of(lazy.iota(columns, int32, place))
+    i, j = (kind._constant(lazy.iota(count, int32, place)) for count in (rows, columns))
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    return (i == j).cast(target)._requiring(requires_grad)
+    return _diagonal(i, j, target)._requiring(requires_grad)
+
+
+@composition
+def _diagonal(i: Tensor, j: Tensor, target: DType) -> Tensor:
+    return (i.unsqueeze(-1) == j).cast(target)
 
 
 def arange(
@@ -123,13 +128,21 @@ def arange(
         start, step, whole = first, by, True
     wide = int64 if target is int64 or count > int32.max else int32
     places = kind._of(lazy.iota(count, wide, Device.canonical(device)))
-    if whole and target.is_int:
-        values = places.cast(target)
-    else:
-        values = places.cast(target if target.is_float and not target.is_half else dtypes.float32)
-    values = values if step == 1 else values * step
-    values = values if start == 0 else values + start
+    values = places.cast(target if whole and target.is_int else _exact(target))
+    if start or step != 1:
+        values = _line(values, start, step)
     return values.cast(target)._requiring(requires_grad)
+
+
+def _exact(target: DType) -> DType:
+    """The floating dtype in which values are computed that are to be of `target`."""
+    return target if target.is_float and not target.is_half else float32
+
+
+@composition
+def _line(places: Tensor, start: float, step: float) -> Tensor:
+    values = places if step == 1 else places * step
+    return values if start == 0 else values + start
 
 
 def _count(start: float, stop: float, step: float) -> int:
@@ -163,15 +176,20 @@ def linspace(
         raise ShapeError("linspace: bool has no values between; use a number dtype")
     if target.is_int:
         start, stop = int(start), int(stop)
-    places = kind._of(lazy.iota(steps, int32, Device.canonical(device)))
-    exact = places.cast(target if target.is_float and not target.is_half else dtypes.float32)
+    places = kind._constant(lazy.iota(steps, int32, Device.canonical(device)))
+    return _spaced(places, start, stop, target)._requiring(requires_grad)
+
+
+@composition
+def _spaced(places: Tensor, start: float, stop: float, target: DType) -> Tensor:
+    exact, steps = places.cast(_exact(target)), places.numel()
     if steps > 1:  # from both ends, so that the last value is exact
         by = (stop - start) / (steps - 1)
         rising, falling = exact * by + start, stop - (steps - 1 - exact) * by
         exact = (places < steps // 2).where(rising, falling)
     elif steps == 1:
         exact = exact + start
-    return exact.cast(target)._requiring(requires_grad)
+    return exact.cast(target)
 
 
 def full_like(

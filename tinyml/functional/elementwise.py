@@ -137,19 +137,21 @@ def pow_(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
     return _int_power(x.cast(dtypes.default_int) if x.dtype is bool_ else x, y)
 
 
+_POWERS: dict[float, Callable[[Any], Any]] = {
+    1: lambda x: x * 1,  # values of its own, which cost nothing where they are read
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
+    0.5: lambda x: x.sqrt(),  # NaN of -inf, as torch has it
+    -0.5: lambda x: x.rsqrt(),
+    -1: lambda x: x.reciprocal(),
+    -2: lambda x: x.reciprocal().square(),  # in this order the gradient at 0 is no NaN
+}
+
+
 def _power(x: Tensor, exponent: Scalar) -> Tensor:
     if x.dtype.is_float:
-        short: dict[float, Callable[[Tensor], Tensor]] = {
-            1: lambda x: x * 1,  # values of its own, which cost nothing where they are read
-            2: lambda x: x * x,
-            3: lambda x: x * x * x,
-            0.5: lambda x: x.sqrt(),  # NaN of -inf, as torch has it
-            -0.5: lambda x: x.rsqrt(),
-            -1: lambda x: x.reciprocal(),
-            -2: lambda x: x.reciprocal().square(),  # in this order the gradient at 0 is no NaN
-        }
-        if exponent in short:
-            return short[exponent](x)
+        if exponent in _POWERS:
+            return cast("Tensor", _POWERS[exponent](x))
         return x._apply(mlops.Pow(), x._full(x.shape, exponent, x.dtype))
     if isinstance(exponent, float):
         return _power(x.cast(dtypes.default_float), exponent)

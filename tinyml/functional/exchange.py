@@ -8,8 +8,9 @@
     __cuda_array_interface__                   (cuda_arrays.py) what has only that: from_dlpack
 
 Memory that is shared is one memory: what one side writes, the other reads, and so does every
-tensor that holds these values. Ask for copy=True where that is not wanted. What was computed from
-a tensor before its memory is given away, or merely equals it, keeps the values of then.
+tensor that holds these values, or is a view of one that does. Ask for copy=True where that is
+not wanted. What was computed from a tensor before its memory is given away, or merely equals it,
+keeps the values of then.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def is_computed(x: Tensor) -> bool:
 
 def is_leaf(x: Tensor) -> bool:
     """Whether gradients are to end here."""
-    record = x._record
+    record = autograd.record_of(x)
     return bool(x.requires_grad) and (
         record is None
         or (record is not autograd.FREED and not any(t.requires_grad for t in record.inputs))

@@ -40,6 +40,7 @@ from tinyml.functional.subscript import (
     parse,
     placed_on,
 )
+from tinyml.functional.values import to_write
 from tinyml.functional.views import follow, placed, shows
 from tinyml.ops import Op
 from tinyml.shape import broadcast_shape
@@ -105,8 +106,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     Nothing is read on the host, except for a mask with one value per chosen element, or beside
     tensors of indices: that is a JitError while TinyJit captures, where mask.where(value, x) does.
     """
-    source = value if isinstance(value, type(x)) else type(x)(value, x.device, x.dtype)
-    source = source.cast(x.dtype)
+    source = to_write("setitem", x, value).cast(x.dtype)
     if (masked := _masked(x, index, source)) is not None:
         x.assign(masked.where(source.reshape(()), x._before_assignment()))
         return
@@ -222,7 +222,8 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
         raise DTypeError(
             f"index_select: the index is integers along one axis, got {index.dtype} {index.shape}"
         )
-    return x[(slice(None),) * dim + (index.reshape(-1),)]
+    picked = _row(x)[(slice(None),) * dim + (index.reshape(-1),)]
+    return picked if x.ndim else picked.reshape(())
 
 
 def _row(x: Tensor) -> Tensor:
@@ -423,5 +424,10 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
         raise DTypeError(f"one_hot: classes are integers, got {x.dtype}")
     if whole(num_classes, "one_hot", "num_classes") == -1:
         num_classes = int(x.max().item()) + 1
+    return _one_hot(x, num_classes)
+
+
+@composition
+def _one_hot(x: Tensor, num_classes: int) -> Tensor:
     chosen = classes("one_hot", x, num_classes).unsqueeze(-1)
     return (chosen == x._arange(num_classes)).cast(dtypes.default_int)

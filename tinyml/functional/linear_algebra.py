@@ -134,9 +134,7 @@ def _parse(formula: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
     left, arrow, output = text.partition("->")
     inputs = left.split(",")
     if len(inputs) != len(ranks):
-        raise ShapeError(
-            f"einsum: {formula!r} has {len(inputs)} operands, but {len(ranks)} were given"
-        )
+        raise ShapeError(f"einsum: {formula!r} has {len(inputs)} operands, got {len(ranks)}")
     for letters in (*inputs, output):
         plain = letters.replace("...", "", 1)
         if plain and not plain.isalpha():

@@ -118,10 +118,12 @@ def no_name(owner: str, name: str, advice: str = "") -> AttributeError:
     return AttributeError(f"{owner} has no attribute {name!r}{end}", name=name)
 
 
-def no_function(tensor: type[Any], dtypes: Iterable[str], name: str) -> AttributeError:
+def no_function(
+    tensor: type[Any], dtypes: Iterable[str], names: Iterable[str], name: str
+) -> AttributeError:
     """The error for what the package has not, but its class Tensor perhaps has, or `dtypes`."""
     known = not name.startswith("_") and callable(getattr(tensor, name, None))
-    advice = f"write Tensor.{name}(...)" if known else _advice(tensor, name)
+    advice = f"write Tensor.{name}(...)" if known else _advice(tensor, name) or _near(name, names)
     return no_name("module 'tinyml'", name, f"write dtypes.{name}" if name in dtypes else advice)
 
 

@@ -368,7 +368,9 @@ def _pieces(shape: Shape, sizes: int | tuple[int, ...], dim: int) -> tuple[Spans
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """What x holds at each place along `dim`, without that axis."""
     dim = resolve_axis(dim, x.ndim, "unbind")
-    return tuple([piece.squeeze(dim) for piece in split(x, 1, dim)]) if x.shape[dim] else ()
+    before = (slice(None),) * dim
+    places = [(*before, i) for i in range(x.shape[dim])]
+    return tuple([x[place] for place in places])
 
 
 def chunk(x: Tensor, n: int, dim: int = 0) -> list[Tensor]:

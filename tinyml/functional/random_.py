@@ -24,6 +24,7 @@ from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional.axes import new_shape, number, whole
 from tinyml.functional.bounded import required
+from tinyml.functional.steps import composition
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.turn import short_lock
@@ -128,15 +129,19 @@ def threefry(
     return x, y
 
 
-def _draw(kind: type[Tensor], shape: Shape, device: str | None) -> tuple[Tensor, Tensor]:
+def _counter(kind: type[Tensor], device: str | None) -> Tensor:
+    """What the next draw is a function of."""
+    return kind._constant(generator.next_leaf(Device.canonical(device)))
+
+
+def _words(counter: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     """Two independent uint32 for each element of `shape`."""
-    place, count = Device.canonical(device), math.prod(shape)
-    leaf = generator.next_leaf(place)
+    leaf, count, kind = counter.lazy, math.prod(shape), type(counter)
     if not count:
-        empty = kind._of(lazy.const(0, uint32, place, shape))
+        empty = kind._of(lazy.const(0, uint32, leaf.device, shape))
         return empty, empty
     k0, k1, number = (lazy.expand(lazy.shrink(leaf, ((i, i + 1),)), (count,)) for i in range(3))
-    words = threefry((k0, k1), (lazy.iota(count, uint32, place), number))
+    words = threefry((k0, k1), (lazy.iota(count, uint32, leaf.device), number))
     return (kind._of(lazy.reshape(words[0], shape)), kind._of(lazy.reshape(words[1], shape)))
 
 
@@ -146,6 +151,26 @@ def _unit(high: Tensor, low: Tensor, dtype: DType) -> Tensor:
         return (high >> 5).cast(dtype).mul(2.0**-27) + (low >> 6).cast(dtype).mul(2.0**-53)
     precision = {"float16": 11, "bfloat16": 8}.get(dtype.name, 24)
     return (high >> (32 - precision)).cast(float32).mul(2.0**-precision).cast(dtype)
+
+
+@composition
+def _evenly(counter: Tensor, shape: Shape, dtype: DType) -> Tensor:
+    return _unit(*_words(counter, shape), dtype)
+
+
+@composition
+def _normally(counters: tuple[Tensor, ...], shape: Shape, dtype: DType) -> Tensor:
+    """By the method of Box and Muller; of two counters each gives one of its two numbers."""
+    wide = float32 if dtype.is_half else dtype
+    first, *second = [_words(counter, shape) for counter in counters]
+    radius = ((1 - _unit(*first, wide)).log() * -2).sqrt()
+    angle = _unit(*(second[0] if second else first[::-1]), wide) * (2 * math.pi)
+    return (radius * angle.cos()).cast(dtype)
+
+
+@composition
+def _between(counter: Tensor, shape: Shape, low: int, high: int, dtype: DType) -> Tensor:
+    return (_below(high - low, *_words(counter, shape)) + low).cast(dtype)
 
 
 def _float_dtype(dtype: DTypeLike | None, op: str) -> DType:
@@ -165,8 +190,8 @@ def rand(
 ) -> Tensor:
     """Evenly in [0, 1)."""
     target = _float_dtype(dtype, "rand")
-    words = _draw(kind, new_shape(shape, "rand"), device)
-    return _unit(*words, target)._requiring(requires_grad)
+    sizes = new_shape(shape, "rand")
+    return _evenly(_counter(kind, device), sizes, target)._requiring(requires_grad)
 
 
 def randn(
@@ -179,13 +204,9 @@ def randn(
 ) -> Tensor:
     """From the normal distribution with mean 0 and deviation 1 (Box and Muller)."""
     target = _float_dtype(dtype, "randn")
-    wide = float32 if target.is_half else target
     sizes = new_shape(shape, "randn")
-    words = _draw(kind, sizes, device)
-    others = _draw(kind, sizes, device) if target is float64 else words[::-1]
-    radius = ((1 - _unit(*words, wide)).log() * -2).sqrt()
-    values = radius * (_unit(*others, wide) * (2 * math.pi)).cos()
-    return values.cast(target)._requiring(requires_grad)
+    counters = tuple([_counter(kind, device) for _ in range(2 if target is float64 else 1)])
+    return _normally(counters, sizes, target)._requiring(requires_grad)
 
 
 def randint(
@@ -204,8 +225,9 @@ def randint(
         raise DTypeError(f"randint: integers between integers, not {target} in [{low}, {high})")
     if low >= high or low < target.min or high - 1 > target.max:
         raise ShapeError(f"randint: low < high, within {target}; got {low} and {high}")
-    words = _draw(kind, new_shape(shape, "randint"), device)
-    return (_below(high - low, *words) + low).cast(target)._requiring(requires_grad)
+    sizes = new_shape(shape, "randint")
+    drawn = _between(_counter(kind, device), sizes, int(low), int(high), target)
+    return drawn._requiring(requires_grad)
 
 
 def _below(span: int, high: Tensor, low: Tensor) -> Tensor:
@@ -304,13 +326,17 @@ def randn_like(x: Tensor, **options: Any) -> Tensor:
     return randn(type(x), *x.shape, **{"dtype": x.dtype, "device": x.device, **options})
 
 
+@composition
+def _shuffled(counter: Tensor, count: int) -> Tensor:
+    return _words(counter, (count,))[0].argsort(dim=0)
+
+
 def randperm(
     kind: type[Tensor], n: int, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
     """0 .. n - 1 in random order."""
     (size,) = new_shape((n,), "randperm")
-    bits, _ = _draw(kind, (size,), device)
-    order = bits.argsort(dim=0)
+    order = _shuffled(_counter(kind, device), size)
     return order.cast(to_dtype(dtype) if dtype is not None else dtypes.default_int)
 
 
@@ -358,5 +384,9 @@ def dropout(x: Tensor, p: float = 0.5) -> Tensor:
         return x
     if p == 1:
         return x * 0
-    kept = rand(type(x), *x.shape, dtype=float32, device=x.device) >= p
-    return kept.where(x * (1 / (1 - p)), 0)
+    return _dropped(x, _counter(type(x), x.device), p)
+
+
+@composition
+def _dropped(x: Tensor, counter: Tensor, p: float) -> Tensor:
+    return (_evenly(counter, x.shape, float32) >= p).where(x * (1 / (1 - p)), 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int32, uint8, uint32
 from tinyml.dtypes import DTypeLike, to_dtype
-from tinyml.errors import AxisError
+from tinyml.errors import ArgumentError, AxisError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32, sum_dtype, to_float
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def _axes(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
     """Which axes are meant; as torch has it, to name none is to name all."""
-    return resolve_axes(None if axis in ((), []) else axis, len(x._lazy.shape), op)
+    all_of_them = isinstance(axis, (tuple, list)) and not axis
+    return resolve_axes(None if all_of_them else axis, len(x._lazy.shape), op)
 
 
 def _reduced(
@@ -76,6 +77,8 @@ def _extreme(
 
 
 def _axes_to_choose(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
+    if isinstance(axis, type(x)):
+        raise ArgumentError(f"{op}: axis is an int or several; of two tensors, write x.{op}imum(y)")
     axes, shape = _axes(x, axis, op), x._lazy.shape
     for a in axes:
         if not shape[a]:
@@ -107,6 +110,7 @@ def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return found.cast(uint8) if x.dtype is uint8 else found
 
 
+@composition
 @in_float32
 def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The sum divided by how many there are: NaN of nothing."""
@@ -179,14 +183,19 @@ def var_mean(
 @composition
 @in_float32
 def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """(sum of |x| ** p) ** (1 / p), also for p = inf or -inf; where it is 0, so is its gradient."""
+    """(sum of |x| ** p) ** (1 / p), also for p = inf or -inf; where it is 0, so is its gradient.
+
+    Of p below 1 the gradient is also 0 where an element is, to whose side it would be infinite.
+    """
     number(p, "norm", "p")
     axes, sizes = _axes(x, axis, "norm"), to_float(x).abs()
     if p in (inf, -inf):
         return (max_ if p > 0 else min_)(sizes, axes, keepdim)
     if p == 0:
         return (sizes != 0).sum(axes, keepdim).cast(sizes.dtype)
-    total = (sizes**p).sum(axes, keepdim)
+    there = sizes != 0
+    powers = there.where(there.where(sizes, 1) ** p, 0) if 0 < p < 1 else sizes**p
+    total = powers.sum(axes, keepdim)
     nothing = total == 0
     return nothing.where(total, nothing.where(1, total) ** (1 / p))
 

@@ -6,8 +6,9 @@ is sorted from the lowest digit to the highest, stably: an element's place is ho
 have a smaller digit, plus how many with the same digit come before it (Blelloch 1990). All
 passes have one structure, so that they share their kernels: the key moves down by a digit.
 
-The first k of a long axis are found without sorting it: the k-th key digit by digit, by counting
-how many keys are below each candidate (radix select), then whatever is not above it.
+The first k of a long axis are found without sorting it. Few are found as in a tournament: only
+the k groups with the smallest heads can have them. More of them digit by digit: the k-th key, by
+counting how many keys are below each candidate (radix select), then whatever is not above it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ SORTED = 128  # the longest one that is sorted for its first few
 DIGIT = 4  # bits of a key that one pass looks at
 KINDS = 1 << DIGIT
 BLOCK = 64  # elements that are compared with each other for places among equal digits
-TURNS = 8  # elements at most that are selected one after the other
+GROUP = 8  # elements whose head, the smallest, is compared with those of other groups
+COMPARED = 64  # elements at least that are put in groups
 FEW = 4  # a selection of less than one in so many is no sort
 
 _SIGNED = {uint32: int32, uint64: int64}
@@ -44,14 +46,14 @@ def _keys(x: Tensor, descending: bool) -> Tensor:
     dtype = _BITS[x.dtype.itemsize]
     if x.dtype.is_float:
         x = (x == 0).where(0, x)  # -0.0 is equal to 0.0
-        x = (x != x).where(float("nan"), x)  # and all NaN are one, the largest
+        x = (x == x).where(x, float("nan"))  # and all NaN are one, the largest
     bits = x.cast(dtype) if x.dtype is bool_ else x.bitcast(dtype)
     top = 1 << (8 * dtype.itemsize - 1)
+    turned = 2 * top - 1 if descending else 0
     if x.dtype.is_float:
-        bits = (bits >= top).where(~bits, bits ^ top)
-    elif x.dtype.kind == "i":
-        bits = bits ^ top
-    return ~bits if descending else bits
+        negative = bits._full((), 2 * top - 1 - turned, dtype)
+        return bits ^ (bits >= top).where(negative, top ^ turned)
+    return bits ^ (top ^ turned if x.dtype.kind == "i" else turned)
 
 
 def _inverse(places: Tensor) -> Tensor:
@@ -75,9 +77,8 @@ def _earlier(key: Tensor) -> Tensor:
     return key._arange(n) < key._arange(n).reshape((n, 1))
 
 
-def _by_counting(key: Tensor, spare: bool) -> Tensor:
+def _by_counting(key: Tensor, earlier: Tensor, spare: bool) -> Tensor:
     """`spare`: no key is the greatest number, so that one more can be added to each."""
-    earlier = _earlier(key)
     if spare:  # processors compare signed numbers
         dtype = _SIGNED[key.dtype]
         key = (key ^ (1 << (8 * dtype.itemsize - 1))).bitcast(dtype)
@@ -123,7 +124,8 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     if key.shape[-1] > COUNTED:
         return _by_digits(key).transpose(dim, -1)
     whole_nan = x.dtype.is_half  # on a card all of its bits are set
-    return _by_counting(key, x.dtype.is_float and not whole_nan).transpose(dim, -1)
+    spare = x.dtype.is_float and not whole_nan
+    return _by_counting(key, _earlier(key), spare).transpose(dim, -1)
 
 
 @composition
@@ -148,25 +150,36 @@ def topk(
     if n <= SORTED or k * FEW > n or not k * prod(x.shape):
         values, order = sort(x, dim, largest)
         return part(values, dim, 0, k), part(order, dim, 0, k)
-    key = _keys(x.detach(), largest).transpose(dim, -1).contiguous()
-    found = (_in_turn if k <= TURNS else _first_in_order)(key, k).transpose(dim, -1)
+    key = _keys(x.detach(), largest).transpose(dim, -1)
+    if k * k <= n:
+        at = key._arange(n)._broadcast_to(key.shape)
+        found = _first_of_groups(key, at, k)
+    else:
+        found = _first_in_order(key.contiguous(), k)
+    found = found.transpose(dim, -1)
     return x._gather(dim, found), found
 
 
-def _in_turn(key: Tensor, k: int) -> Tensor:
-    """The indices of the k smallest along the last axis, each from those that come after the last.
+def _first_of_groups(key: Tensor, at: Tensor, k: int) -> Tensor:
+    """The indices of the k smallest along the last axis; of equal keys those `at` a lower place.
 
-    A row is read k times, in cache, where digits of keys would go through memory.
+    An element is one of them only if fewer than k groups have a smaller head than its own group.
     """
-    n, largest = key.shape[-1], (1 << 8 * key.dtype.itemsize) - 1
-    at, left = key._arange(n), key._full(key.shape, True, bool_)
-    found: list[Tensor] = []
-    for _ in range(k):
-        least = left.where(key, largest).min(-1, keepdim=True)
-        first = (left & (key == least)).where(at, n).min(-1, keepdim=True)
-        left = (key > least) | ((key == least) & (at > first))
-        found.append(first)
-    return found[0].cat(*found[1:], dim=-1)
+    n = key.shape[-1]
+    if n <= max(GROUP * k, COMPARED):
+        earlier = at.unsqueeze(-2) < at.unsqueeze(-1)
+        return part(_by_counting(key, earlier, False), key.ndim - 1, 0, k)
+    groups = -(-n // GROUP)
+    missing = groups * GROUP - n
+    members = (*key.shape[:-1], GROUP, groups)
+    grouped = pad_axis(key, key.ndim - 1, 0, missing, key.dtype.max).reshape(members)
+    places = pad_axis(at, key.ndim - 1, 0, missing, at.dtype.max).reshape(members)
+    head = grouped.min(-2, keepdim=True)
+    first = (grouped == head).where(places, at.dtype.max).min(-2)
+    chosen = _first_of_groups(head.squeeze(-2).contiguous(), first.contiguous(), k)
+    among = (chosen.unsqueeze(-1) + key._arange(GROUP) * groups).flatten(-2).contiguous()
+    key, at = (t.flatten(-2)._gather(key.ndim - 1, among) for t in (grouped, places))
+    return among._gather(key.ndim - 1, _first_of_groups(key.contiguous(), at.contiguous(), k))
 
 
 def _first_in_order(key: Tensor, k: int) -> Tensor:

@@ -5,8 +5,9 @@
 What a composition records depends on the shapes, dtypes and devices of its tensors and on its
 other arguments, never on values. So the first call for a kind of arguments is made with stand-ins
 for the tensors; every call then makes the same nodes and records, without promotion, shapes and
-checks. What looks at the nodes of operands (lazy.py, windows.py, bounded.py) sees the same in a
-stand-in: see `_look`.
+checks. Where there is one result, its record is a `_Tape`: the steps between are recorded when
+somebody differentiates. What looks at the nodes of operands (lazy.py, windows.py, bounded.py) sees
+the same in a stand-in: see `_look`.
 
 A call is made as it is written where it takes anything but tensors and plain values, and where it
 gives a view of an operand.
@@ -20,13 +21,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinyml import lazy, mlops
-from tinyml.autograd import enable_grad, mode
+from tinyml import realize as realizing
+from tinyml.autograd import Deferred, enable_grad, mode, record_of
 from tinyml.dtype import DType
 from tinyml.dtypes import default_float, default_int
-from tinyml.functional.views import root_of
+from tinyml.functional.views import renew, root_of
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.turn import short_lock
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -42,6 +45,8 @@ _MOST = 1024  # kinds of arguments of one composition that are remembered
 _PLAIN = frozenset({int, bool, str, DType, type(None)})
 _STORED: dict[type, object] = dict.fromkeys((lazy.Data, lazy.Contiguous, lazy.Assign), "stored")
 _new = object.__new__
+_SETS: object = object.__setattr__  # what frozen classes have another one of
+_opening = short_lock()
 _Move, _RESHAPE, _EXPAND = lazy.Move, Movement.RESHAPE, Movement.EXPAND
 
 
@@ -65,7 +70,9 @@ def _add(
         if own in _PLAIN:
             kind += (own, value)
         elif hasattr(value, "_lazy"):
-            node = value.lazy if value._view is not None else value._lazy
+            if value._view is not None:
+                renew(value, value._view)
+            node = value._lazy
             if tensors and type(tensors[0]) is not own:
                 return False
             tensors.append(value)
@@ -82,7 +89,7 @@ def _add(
             kind += (own, len(value))
             if not _add(value, kind, tensors, nodes):
                 return False
-        elif hasattr(own, "__dataclass_fields__") and own.__hash__ is not None:
+        elif hasattr(own, "__dataclass_fields__") and own.__setattr__ is not _SETS:
             kind += (own, value)
         else:
             return False
@@ -180,7 +187,7 @@ class Steps:
         places = {t: i for i, t in enumerate([*self._tensors, *operands])}
         self._records: list[_Record] = []
         for tensor in [t for t in tensors if t not in places]:
-            record, make, pick = tensor._record, None, _picking([0])
+            record, make, pick = record_of(tensor), None, _picking([0])
             if record is not None:
                 make, pick = _maker(record), _picking([places[t] for t in record.inputs])
             places[tensor] = len(places)
@@ -189,33 +196,91 @@ class Steps:
 
     def __call__(self, tensors: list[Tensor], nodes: list[LazyBuffer]) -> Any:
         """The results for the tensors of a call, and their nodes."""
-        values, node = [*self._constants, *nodes], lazy.node
-        for kind, shape, dtype, device, arg, pick in self._nodes:
-            sources = (values[pick],) if isinstance(pick, int) else pick(values)
-            values.append(node(kind, shape, dtype, device, sources, arg))
-        first, found = tensors[0], [*self._tensors, *tensors]
-        count = len(found)
-        if not mode.paused or mode.recording:
-            of, clock = type(first), mode.assignments
-            for number, recorded, pick, requires_grad in self._records:
-                tensor = _new(of)
-                tensor._lazy = values[number]
-                if recorded is not None:
-                    record = tensor._record = recorded()
-                    record.inputs = (found[pick],) if isinstance(pick, int) else pick(found)
-                    record.clock = clock
-                    if requires_grad:
-                        tensor.requires_grad = True
-                found.append(tensor)
-            first._watch(found[count:])
-            if not self._several:
-                return found[self._results[0]]
-            return tuple([found[place] for place in self._results])
-        results = [
-            found[i] if i < count else first._of(values[self._records[i - count][0]])
-            for i in self._results
-        ]
+        values, interned = [*self._constants, *nodes], lazy.known.listeners
+        for kind, shape, dtype, device, arg, pick in self._nodes:  # as lazy.node, without the call
+            made = kind()
+            made.shape, made.dtype, made.device, made.arg = shape, dtype, device, arg
+            made.sources = (values[pick],) if isinstance(pick, int) else pick(values)
+            values.append(lazy.known.one(made) if interned else made)
+        recording = not mode.paused or mode.recording
+        if self._several or not self._records:
+            return self._picked(tensors, values, recording)
+        number, recorded, pick, requires_grad = self._records[-1]
+        result = tensors[0]._of(values[number])
+        if recording and recorded is not None:
+            if len(self._records) == 1:
+                given = [*self._tensors, *tensors]
+                result._record = _applied(recorded, pick, given, mode.assignments)
+            else:
+                result._record = _Tape(self, tensors, values)
+            if requires_grad:
+                result.requires_grad = True
+        return result
+
+    def _picked(self, tensors: list[Tensor], values: list[LazyBuffer], recording: bool) -> Any:
+        """Several results, or one that is an operand."""
+        first, count = tensors[0], len(self._tensors) + len(tensors)
+        if recording:
+            found = self.record(tensors, values, mode.assignments)
+            results = [found[i] for i in self._results]
+        else:
+            found, records = [*self._tensors, *tensors], self._records
+            results = [
+                found[i] if i < count else first._of(values[records[i - count][0]])
+                for i in self._results
+            ]
         return tuple(results) if self._several else results[0]
+
+    def record(
+        self, tensors: Sequence[Tensor], values: list[LazyBuffer], clock: int
+    ) -> list[Tensor]:
+        """Constants, the tensors of a call, and all that it computes, with records."""
+        of, found = type(tensors[0]), [*self._tensors, *tensors]
+        count = len(found)
+        for number, recorded, pick, requires_grad in self._records:
+            tensor = _new(of)
+            tensor._lazy = values[number]
+            if recorded is not None:
+                tensor._record = _applied(recorded, pick, found, clock)
+                if requires_grad:
+                    tensor.requires_grad = True
+            found.append(tensor)
+        of._watch(found[count:])
+        return found
+
+
+def _applied(
+    recorded: Callable[[], mlops.Function], pick: int | _Pick, given: list[Tensor], clock: int
+) -> mlops.Function:
+    record = recorded()
+    record.inputs = (given[pick],) if isinstance(pick, int) else pick(given)
+    record.clock = clock
+    return record
+
+
+class _Tape(Deferred):
+    """The record of a call with one result: the steps between are recorded when it is opened."""
+
+    __slots__ = ("_record", "_steps", "_values")
+
+    def __init__(self, steps: Steps, tensors: list[Tensor], values: list[LazyBuffer]) -> None:
+        self._steps, self._values = steps, values
+        self._record: mlops.Function | None = None
+        self.inputs, self.clock = tuple(tensors), mode.assignments
+        realizing.defer(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the steps are still to be recorded."""
+        return self._record is None
+
+    def opened(self) -> mlops.Function:
+        with _opening:  # one thread records for all
+            if self._record is None:
+                *_, result = self._steps.record(self.inputs, self._values, self.clock)
+                self._record, self._values = result._record, []
+            assert self._record is not None
+            return self._record
 
 
 def _picking(numbers: Sequence[int]) -> int | _Pick:
@@ -231,7 +296,8 @@ def _computed(results: Iterable[Tensor], operands: Iterable[Tensor]) -> list[Ten
         tensor, ready = stack.pop()
         if tensor in done:
             continue
-        inputs = () if tensor._record is None else tensor._record.inputs
+        record = record_of(tensor)
+        inputs = () if record is None else record.inputs
         if ready or not inputs:
             done[tensor] = None
         else:

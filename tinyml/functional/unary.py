@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tinyml import mlops
 from tinyml.dtype import bool_
 from tinyml.errors import DTypeError
+from tinyml.functional.axes import whole
 from tinyml.functional.compensated import fma, sorted_total
 from tinyml.functional.composed import with_slope
 from tinyml.functional.operands import constant
@@ -91,6 +92,7 @@ def sqrt(x: Tensor) -> Tensor:
     return to_float(x)._apply(mlops.Sqrt())
 
 
+@composition
 @in_float32
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x), a float: inf at 0, NaN below it."""
@@ -252,21 +254,21 @@ def ceil(x: Tensor) -> Tensor:
 
 
 @composition
-def round_(x: Tensor) -> Tensor:
-    """To the nearest whole number, with the sign of x; halves go to the even one."""
+def round_(x: Tensor, decimals: int | None = 0) -> Tensor:
+    """To so many digits behind the point, with the sign of x; halves go to the even one."""
     if not x.dtype.is_float:
         return x._own()
+    if decimals:
+        return _round_at(x, 10.0 ** whole(decimals, "round", "decimals"))
     high = ceil(x)  # what is subtracted from -0 leaves its sign
     rest = high - x
     odd = high * 0.5 != trunc(high * 0.5)
     return high - ((rest > 0.5) | ((rest == 0.5) & odd)).cast(x.dtype)
 
 
-def rounded(x: Tensor, digits: int | None = None) -> Tensor:
-    """Python's `round(x, digits)`."""
-    if not digits or not x.dtype.is_float:
-        return x.round()
-    return (x * 10.0**digits).round() / 10.0**digits
+@in_float32
+def _round_at(x: Tensor, one: float) -> Tensor:
+    return round_(x * one) / one
 
 
 def isnan(x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from tinyml.dtype import (
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional import views
-from tinyml.functional.axes import new_shape, whole
+from tinyml.functional.axes import new_shape, whole, wrong_type
 from tinyml.functional.exchange import values_of
 from tinyml.lazy import LazyBuffer
 
@@ -79,6 +79,15 @@ def has_values(value: Any) -> bool:
     if isinstance(value, (bool, int, float, list, tuple, np.ndarray, np.generic, array.array)):
         return True
     return hasattr(value, "__array__") or hasattr(value, "__dlpack__")
+
+
+def to_write(op: str, x: Tensor, value: Any) -> Tensor:
+    """What is assigned to x or a part of it, as a tensor; TypeError if it is no values."""
+    if isinstance(value, type(x)):
+        return value
+    if not has_values(value):
+        raise wrong_type(op, "the value", "a Tensor, a number, a list or an array", value)
+    return type(x)(value, x.device, x.dtype)
 
 
 def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
@@ -176,14 +185,15 @@ def _dtype_of_list(values: Array) -> DType:
 
 
 def _stored(values: Array, dtype: DType) -> Array:
-    """The bits of `values` as `dtype`, in memory that is ours."""
-    with np.errstate(all="ignore"):
-        if dtype is bool_:
-            values = values != 0
-        elif values.dtype.kind == "f" and dtype.is_int and dtype.itemsize < 8:
-            values = values.astype(np.int64)
-        computed = values.astype(dtype.compute)
-    return np.array(to_storage(computed, dtype), order="C", copy=True)
+    """The bits of `values` as `dtype`, row by row: they may be those of the array itself."""
+    if values.dtype != dtype.compute:
+        with np.errstate(all="ignore"):
+            if dtype is bool_:
+                values = values != 0
+            elif values.dtype.kind == "f" and dtype.is_int and dtype.itemsize < 8:
+                values = values.astype(np.int64)
+            values = values.astype(dtype.compute)
+    return np.ascontiguousarray(to_storage(values, dtype))
 
 
 def to_numpy(x: Tensor) -> Array:

@@ -10,7 +10,8 @@ two of them: one view that nobody else could write to is a tensor like any other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
@@ -141,7 +142,7 @@ class Family:
 class View:
     """How a tensor follows its root."""
 
-    __slots__ = ("above", "family", "kept", "move", "node", "recorded", "root", "seen")
+    __slots__ = ("above", "family", "kept", "move", "node", "recorded", "root", "seen", "steady")
     kept: Tensor | None
     family: Family | None
 
@@ -152,7 +153,7 @@ class View:
         else:
             self.kept, self.family = None, Family.of(root)
         self.root, self.node, self.seen = ref(root), ref(node), mode.assignments
-        self.above, self.move = above, move
+        self.above, self.move, self.steady = above, move, False
         self.recorded: bool = (
             (not mode.paused or mode.recording)
             and type(move) is not Detached
@@ -197,6 +198,13 @@ def root_of(tensor: Tensor) -> Tensor | None:
     return None if tensor._view is None else tensor._view.root()
 
 
+def shown_by(tensor: Tensor) -> tuple[Tensor, tuple[Move, ...]]:
+    """The tensor whose elements this one shows, and how; itself if it has its own."""
+    view = tensor._view
+    root = None if view is None else view.root()
+    return (tensor, ()) if view is None or root is None else (root, view.moves())
+
+
 def has_own(tensor: Tensor) -> bool:
     """Whether a tensor has a node of its own, and not that of the tensor that it shows."""
     root = root_of(tensor)
@@ -239,6 +247,29 @@ def refresh(tensor: Tensor, view: View) -> None:
                 tensor.lazy = read(root, view.moves())._lazy
 
 
+def renew(tensor: Tensor, view: View) -> None:
+    """Before its values are used: read a view anew also if others may have written to its root."""
+    refresh(tensor, view)
+    root, node = view.root(), tensor._lazy
+    if root is None or view.steady or type(node) is not _Data or type(root._lazy) is not _Data:
+        return
+    if node is not root._lazy and realizing.memory[root._lazy].shared:
+        unrealize(tensor)
+
+
+@contextmanager
+def steady(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Inside of the block, what others write to the roots of these is not looked for."""
+    views = [view for t in tensors if (view := t._view) is not None]
+    for view in views:
+        view.steady = True
+    try:
+        yield
+    finally:
+        for view in views:
+            view.steady = False
+
+
 def unrealize(tensor: Tensor) -> None:
     """Let a view be computed from its root again, though its values were computed already."""
     view, root = tensor._view, root_of(tensor)
@@ -267,9 +298,10 @@ def give_away(tensor: Tensor) -> None:
     """
     leaf = tensor.lazy
     assert isinstance(leaf, _Data)
-    root = root_of(tensor)
+    root, buffer = root_of(tensor), realizing.memory[leaf]
     with turn:
-        realizing.keep_values({id(realizing.memory[leaf])}, {id(tensor if root is None else root)})
+        realizing.keep_values({id(buffer)}, {id(tensor if root is None else root)})
+        buffer.shared, buffer.several = True, False
 
 
 def written(tensor: Tensor, root: Tensor, value: Tensor) -> Tensor:

@@ -17,7 +17,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from tinyml import config
 from tinyml.errors import JitError
 from tinyml.functional.axes import wrong_type
+from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
+from tinyml.jit.outside import used
 from tinyml.jit.record import Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import RESET, Step
@@ -41,7 +43,8 @@ class TinyJit(Generic[_P, _R]):
     gradient.
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
-    the step is made of what they assign meanwhile, a later call captures.
+    the step is made of what they assign meanwhile, or of tensors that wait to be computed and
+    were not used by the call before, a later call captures.
 
     A pickle of one that has captured replays where it is read, without its function; in one pickle
     with a model it uses that model's tensors. A copy captures for itself.
@@ -58,7 +61,7 @@ class TinyJit(Generic[_P, _R]):
     def __getstate__(self) -> dict[str, Any]:
         """What was captured goes along in a pickle; the function if it can be found again."""
         function = findable(self._function) if self._step is not None else self._function
-        return {**vars(self), "_function": function, "__wrapped__": function, "_methods": {}}
+        return {**vars(self), "_function": function, "__wrapped__": function, **_ALONE}
 
     def __copy__(self) -> TinyJit[_P, _R]:
         return TinyJit(self._function)
@@ -74,6 +77,7 @@ class TinyJit(Generic[_P, _R]):
         self._outline: Outline | None = None
         self._results: Any = None
         self._step: Step | None = None
+        self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
 
     @property
     def captured(self) -> Step | None:
@@ -132,7 +136,7 @@ class TinyJit(Generic[_P, _R]):
                 f"{Tensor.training} now: use two TinyJits. {RESET}"
             )
         for tensor in tensors:
-            if type(tensor._lazy) is not Data:  # `fits` has read views anew
+            if type(tensor._lazy) is not Data or tensor._view is not None:
                 Tensor.realize(*tensors)
                 break
         found: _R = rebuild(self._results, iter(step.replay(tensors)))
@@ -148,12 +152,14 @@ class TinyJit(Generic[_P, _R]):
             wanted = [*results, *recording.assigned()]
             Tensor.realize(*wanted) if wanted else None
         self._outline = recording.outline()
+        given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
+        self._used = [*used(recording), *given]
         self._arguments, self._training = arguments, training
         return result
 
     def _capture(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
         setting = arguments, Tensor.training
-        found, structure, step, outline = capture(function, tensors)
+        found, structure, step, outline, self._used = capture(function, tensors, self._used)
         before, self._outline = self._outline, outline
         same = setting == (self._arguments, self._training)
         self._arguments, self._training = setting
@@ -161,6 +167,7 @@ class TinyJit(Generic[_P, _R]):
             if same and before is not None:
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
+            self._used = []
         captured: _R = rebuild(structure, iter(found))
         return captured
 
@@ -197,6 +204,7 @@ class TinyJit(Generic[_P, _R]):
         return [p.name for p in parameters if p.kind in _POSITIONAL][bound:]
 
 
+_ALONE: dict[str, Any] = {"_methods": {}, "_used": []}  # what a pickle does not take along
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

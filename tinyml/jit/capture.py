@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from tinyml import lazy, mlops
+from tinyml import lazy
 from tinyml import realize as realizing
 from tinyml.autograd import mode
-from tinyml.errors import JitError, TinymlError
+from tinyml.errors import JitError
 from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.graph import toposort
+from tinyml.jit import outside
+from tinyml.jit.outside import Before, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
     Alias,
@@ -32,58 +34,40 @@ from tinyml.jit.step import (
     Somebodys,
     State,
     Step,
+    Within,
     share_memory,
 )
 from tinyml.jit.structure import flatten
-from tinyml.lazy import Data, LazyBuffer
+from tinyml.lazy import Data
 from tinyml.realize import memory
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
 
-class _Before:
-    """The tensors that there were when a capture began."""
+class Captured(NamedTuple):
+    """What a call gave, and what is known since."""
 
-    def __init__(self) -> None:
-        self.leaves: dict[int, tuple[weakref.ref[Tensor], Data]] = {}
-        known = realizing.in_memory()
-        for leaf, _ in known:
-            for tensor in leaf.readers.members():
-                if tensor.lazy is leaf:
-                    self.leaves[id(tensor)] = weakref.ref(tensor), leaf
-        self.constants: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
-            id(t): (weakref.ref(t), t.lazy) for t in realizing.pending()
-        }
-        self.buffers = {id(buffer): buffer for _, buffer in known}
-        self.held = {id(memory[leaf]) for _, leaf in self.leaves.values()}
-
-    def leaf(self, tensor: Any) -> Data | None:
-        """The leaf that a tensor had; None if it was not there, or not real."""
-        reference, leaf = self.leaves.get(id(tensor), (None, None))
-        return leaf if reference is not None and reference() is tensor else None
-
-    def constant(self, tensor: Any) -> LazyBuffer | None:
-        """The node of a tensor that was a constant."""
-        reference, node = self.constants.get(id(tensor), (None, None))
-        return node if reference is not None and reference() is tensor else None
+    results: list[Tensor]
+    structure: Any  # of the results
+    step: Step | None  # gives them again
+    outline: Outline
+    used: list[weakref.ref[Tensor]]
 
 
 def capture(
-    function: Callable[[], Any], inputs: list[Tensor]
-) -> tuple[list[Tensor], Any, Step | None, Outline]:
-    """Call `function`; its results and their structure, and the step that gives them again.
+    function: Callable[[], Any], inputs: list[Tensor], used: list[weakref.ref[Tensor]]
+) -> Captured:
+    """Call `function`, which used these tensors in its last call.
 
-    There is none if it is made of what another thread assigned meanwhile.
+    There is no step if it is made of what another thread assigned meanwhile, or of tensors that
+    were not known to be used and have no memory of their own: it is for a later call to capture.
     """
-    _realize_pending()
-    Tensor.realize(*inputs) if inputs else None
-    _part_equals()
-    _unrealize_views()
-    before, grads, clock = _Before(), [t.grad for t in inputs], mode.assignments
+    prepare(inputs, [t for reference in used if (t := reference()) is not None])
+    before, grads, clock = Before(inputs), [t.grad for t in inputs], mode.assignments
     capturing.active = True
     try:
-        with record(refuse_reads=True) as recording:
-            results, structure = _call(function, inputs, before)
+        with record(refuse_reads=True) as recording, views.steady(inputs):
+            results, hidden, structure = _call(function, inputs, before)
             _check_arguments_unchanged(inputs, clock)
             gc.collect()  # so that what is still there is what the function left behind
             _realize_changes(results, before, recording)
@@ -101,90 +85,89 @@ def capture(
     ]
     outline, analysis = recording.outline(), _Analysis(recording, before, inputs, results)
     disturbed = recording.disturbed or recording.foreign & analysis.wanted
-    step = None if disturbed else analysis.step(own)
-    tensors = [_tensor(r, inputs) for r in results]
-    return tensors, structure, step, outline
+    given = _given_untouched(results)
+    known = before.was_ready(recording) and all(before.leaf(t) is not None for t in given)
+    step = analysis.step(own, hidden) if known and not disturbed else None
+    tensors = _tensors(results, inputs)[hidden:]
+    used = [*outside.used(recording), *map(weakref.ref, given)]
+    return Captured(tensors, structure, step, outline, used)
 
 
-def _tensor(result: _Raw, inputs: list[Tensor]) -> Tensor:
-    match result:
-        case Given(argument=i):
-            return inputs[i]
-        case Held(tensor=tensor):
-            return tensor
-        case Shown(of=root, moves=moves):
-            return views.read(inputs[root] if isinstance(root, int) else root, moves)
-    return result
+def _given_untouched(results: list[_Raw]) -> list[Tensor]:
+    """Those from outside that are results, or that results are views of."""
+    held = [r.tensor for r in results if isinstance(r, Held)]
+    return held + [r.of for r in results if isinstance(r, Shown) and isinstance(r.of, Tensor)]
 
 
-def _realize_pending() -> None:
-    """Compute what tensors outside say already: it is data for the step, not a part of it."""
-    tensors = [t for t in _pending() if not t.follows and _has_data(t.lazy)]
-    try:
-        Tensor.realize(*tensors) if tensors else None
-    except TinymlError:  # one cannot be computed: that is for whoever looks at it
-        for tensor in tensors:
-            with suppress(TinymlError):
-                tensor.realize()
+def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for result in results:
+        match result:
+            case Given(argument=i):
+                found.append(inputs[i])
+            case Held(tensor=tensor):
+                found.append(tensor)
+            case Shown(of=root, moves=moves):
+                found.append(views.read(inputs[root] if isinstance(root, int) else root, moves))
+            case Within(of=number, moves=moves):
+                found.append(views.read(found[number], moves))
+            case Tensor():
+                found.append(result)
+    return found
 
 
-def _part_equals() -> None:
-    """What has the same memory only because it was equal need not be so in the next call."""
-    for leaf in list(memory):
-        holders = [t for t in leaf.readers.members() if t.lazy is leaf and views.has_own(t)]
-        for tensor in holders[1:]:
-            (tensor.lazy,) = realizing.compute([mlops.Clone().forward(leaf)])
-
-
-def _unrealize_views() -> None:
-    """What a view has computed for itself is no state: a replay reads the root."""
-    for leaf in list(memory):
-        for tensor in leaf.readers.members():
-            if tensor.lazy is leaf and tensor.follows:
-                views.unrealize(tensor)
-
-
-def _pending() -> list[Tensor]:
-    return [t for t in realizing.pending() if isinstance(t, Tensor)]
-
-
-def _has_data(node: LazyBuffer) -> bool:
-    return any(isinstance(n, Data) for n in toposort([node]))
-
-
-_Raw = Given | Held | Shown | Tensor  # a result before it is known where its memory comes from
+# a result before it is known where its memory comes from
+_Raw = Given | Held | Shown | Within | Tensor
 
 
 def _call(
-    function: Callable[[], Any], inputs: list[Tensor], before: _Before
-) -> tuple[list[_Raw], Any]:
-    """Call the function. A computed result becomes a tensor of ours, cut off from its graph."""
+    function: Callable[[], Any], inputs: list[Tensor], before: Before
+) -> tuple[list[_Raw], int, Any]:
+    """Call the function: its results, how many of them are hidden, and their structure.
+
+    A computed result becomes a tensor of ours, cut off from its graph.
+    """
     found: list[Tensor] = []
     structure = flatten(function(), found, in_order=True)
     numbers = {id(t): i for i, t in reversed(list(enumerate(inputs)))}
-    results: list[_Raw] = []
+    raw: list[_Raw] = []
     for tensor in found:
         if id(tensor) in numbers:
-            results.append(Given(numbers[id(tensor)]))
-        elif before.leaf(tensor) is not None:
-            results.append(Held(tensor))
-        elif (shown := _as_view(tensor, numbers, inputs, before)) is not None:
-            results.append(shown)
+            raw.append(Given(numbers[id(tensor)]))
+        elif before.had(tensor):
+            raw.append(Held(tensor))
         else:
-            results.append(Tensor._of(tensor.lazy))
-    return results, structure
+            raw.append(_as_view(tensor, numbers, inputs, before) or tensor)
+    roots = _common_roots([r for r in raw if isinstance(r, Tensor)], before)
+    order = {id(root): number for number, root in enumerate(roots)}
+    results: list[_Raw] = [Tensor._of(root.lazy) for root in roots]
+    for result in raw:
+        if isinstance(result, Tensor):
+            root, moves = views.shown_by(result)
+            of = order.get(id(root))
+            result = Tensor._of(result.lazy) if of is None else Within(of, moves)
+        results.append(result)
+    return results, len(roots), structure
+
+
+def _common_roots(computed: list[Tensor], before: Before) -> list[Tensor]:
+    """What several results are views of, or are: they have memory in common."""
+    roots = [views.shown_by(tensor)[0] for tensor in computed]
+    times = Counter(map(id, roots))
+    common = {id(r): r for r in roots if times[id(r)] > 1 and before.leaf(r) is None}
+    return list(common.values())
 
 
 def _as_view(
-    tensor: Tensor, numbers: dict[int, int], inputs: list[Tensor], before: _Before
+    tensor: Tensor, numbers: dict[int, int], inputs: list[Tensor], before: Before
 ) -> Shown | None:
     """A result that shows what an argument holds, or a tensor that was there before."""
-    root = root_of(tensor)
-    if root is None or tensor._view is None or any(root_of(t) is root for t in inputs):
+    root, moves = views.shown_by(tensor)
+    if root is tensor or any(root_of(t) is root for t in inputs):
         return None  # which of an argument's elements it shows can differ from call to call
     if id(root) in numbers:
-        return Shown(numbers[id(root)], tensor._view.moves())
-    return Shown(root, tensor._view.moves()) if before.leaf(root) is not None else None
+        return Shown(numbers[id(root)], moves)
+    return Shown(root, moves) if before.had(root) else None
 
 
 def _check_arguments_unchanged(inputs: list[Tensor], clock: int) -> None:
@@ -201,7 +184,7 @@ def _check_arguments_unchanged(inputs: list[Tensor], clock: int) -> None:
 # ---- making everything real that a replay must make again ----
 
 
-def _realize_changes(results: list[_Raw], before: _Before, recording: Recording) -> None:
+def _realize_changes(results: list[_Raw], before: Before, recording: Recording) -> None:
     ours = [r for r in results if isinstance(r, Tensor)]
     changed = []
     for tensor in filter(recording.changed, _all_tensors(before)):
@@ -215,20 +198,21 @@ def _realize_changes(results: list[_Raw], before: _Before, recording: Recording)
     Tensor.realize(*ours, *changed) if ours or changed else None
 
 
-def _all_tensors(before: _Before) -> list[Tensor]:
+def _all_tensors(before: Before) -> list[Tensor]:
+    pending = [t for t in realizing.pending() if isinstance(t, Tensor)]
     held = [t for reference, _ in before.leaves.values() if (t := reference()) is not None]
-    return list({id(t): t for t in [*held, *_pending()] if not t.follows}.values())
+    return list({id(t): t for t in [*held, *pending] if root_of(t) is None}.values())
 
 
-def _is_new(tensor: Tensor, before: _Before) -> bool:
+def _is_new(tensor: Tensor, before: Before) -> bool:
     """Whether a tensor that is not real yet must be made so."""
-    constant = before.constant(tensor)
-    if constant is not None and constant is not tensor.lazy:
+    waiting = before.waiting(tensor)
+    if waiting is not None and waiting is not tensor.lazy:
         raise JitError(
             f"the function assigns to a tensor {tensor.shape} that was a constant without memory "
             "when it was called; call .realize() on it before"
         )
-    return _has_data(tensor.lazy)
+    return realizing.has_data(tensor.lazy)
 
 
 def _as_assignment(tensor: Tensor, leaf: Data) -> None:
@@ -255,7 +239,7 @@ class _Analysis:
     def __init__(
         self,
         recording: Recording,
-        before: _Before,
+        before: Before,
         inputs: list[Tensor],
         results: list[_Raw],
     ) -> None:
@@ -269,7 +253,7 @@ class _Analysis:
         self.written = written & self.wanted
         self.read_first = read_first & self.wanted | shown - self.written
 
-    def step(self, own_arguments: list[tuple[int, Somebodys]]) -> Step:
+    def step(self, own_arguments: list[tuple[int, Somebodys]], hidden: int) -> Step:
         """The step, with memory of its own for what nobody else holds."""
         used = self.read_first | self.written
         arguments = [n if n in used else None for n in self.arguments]
@@ -278,6 +262,7 @@ class _Analysis:
         states = self._states(used)
         parts.states = list(states.values())
         parts.results = [self._result(r, states) for r in self.results]
+        parts.hidden = hidden
         table: list[Buffer | None] = [None] * len(self.recording.buffers)
         fresh = {r.number for r in parts.results if isinstance(r, Fresh)}
         idle = {n for launch in self.launches for n in launch.buffers} - used

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,7 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.plan import CopyCall, KernelCall, NewBuffer
-from tinyml.realize import memory, pending
+from tinyml.realize import has_data, memory, pending
 from tinyml.runtime.machine import Buffer
 
 
@@ -58,11 +58,28 @@ class Launch:
     @property
     def finds_faults(self) -> bool:
         """Whether values can be such that it raises."""
+        return any(isinstance(node, lazy.Require) for node in self.nodes)
+
+    @property
+    def nodes(self) -> list[lazy.LazyBuffer]:
+        """What is computed; nothing by a copy."""
         call = self.call
         if isinstance(call, CopyCall):
-            return False
-        nodes = kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
-        return any(isinstance(node, lazy.Require) for node in nodes)
+            return []
+        return kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
+
+
+_Done: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]  # a graph, and the numbers in it
+_ByNode: TypeAlias = WeakKeyDictionary[lazy.LazyBuffer, list[weakref.ref[Any]]]
+
+
+def _pending_by_node() -> _ByNode:
+    """Who holds which node that is not real yet, but for views, which are read from others."""
+    found: _ByNode = WeakKeyDictionary()
+    for holder in pending():
+        if holder._followed is None:
+            found.setdefault(holder._lazy, []).append(weakref.ref(holder))
+    return found
 
 
 @dataclass
@@ -74,11 +91,19 @@ class Recording:
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
+    _asked: list[_Done] = field(default_factory=list)
+    waiting: list[weakref.ref[Any]] = field(default_factory=list)  # outside, and used as pending
+    _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
     disturbed: bool = False  # what the function makes is made of what another thread assigns
+
+    def begin(self) -> None:
+        """What there is, or was deferred until now, is not of this run."""
+        self._outside = _pending_by_node()
+        self._changed.clear()
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
@@ -103,6 +128,23 @@ class Recording:
         """Who was assigned to and is still there."""
         alive = [t for reference in self._assigned if (t := reference()) is not None]
         return list({id(t): t for t in alive}.values())
+
+    def realizing(self, event: trace.Realizing) -> None:
+        """Note who outside, neither made nor assigned to here, says a part of what is computed."""
+        now = {node: of for node, of in _pending_by_node().items() if not any(map(self._ours, of))}
+        nodes = toposort(event.wanted)
+        self._asked.append(_done(nodes))
+        for node in nodes:
+            for known in (self._outside, now):
+                if node in known and has_data(node):
+                    self.waiting += known[node]
+
+    def _ours(self, reference: weakref.ref[Any]) -> bool:
+        return self.changed(reference())
+
+    def left(self) -> list[Any]:
+        """The tensors that were made or assigned to, and are still there."""
+        return [t for reference in self._changed.values() if (t := reference()) is not None]
 
     def held(self, event: trace.Held) -> None:
         """Note who holds another node, unless it says what the one before said."""
@@ -144,24 +186,26 @@ class Recording:
         """What was done, without tensors and memory."""
         counters = {event.leaf for event in self.draws}
         uploads = [u.values for u in self.uploads if u.leaf not in counters]
-        own = [] if self.foreign else self.launches  # what others compute with is not compared
-        coarse, fine = zip(*map(_outline, own), strict=True) if own else ((), ())
-        return Outline(
-            tuple((u.shape, u.dtype) for u in uploads),
-            tuple(np.asarray(u).tobytes() for u in uploads),
-            coarse,
-            fine,
-        )
+        shapes = tuple((u.shape, u.dtype) for u in uploads)
+        values = tuple(np.asarray(u).tobytes() for u in uploads)
+        if self.foreign:  # what others compute with is not compared
+            return Outline(shapes, values, (), ())
+        launched = tuple(_done(event.nodes) for event in self.launches)
+        return Outline(shapes, values, tuple(self._asked), launched)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What two runs of a function are compared by: what they did, and with what numbers."""
+    """What two runs of a function are compared by: what they did, and with what numbers.
+
+    Graphs are compared as they were asked for, because x * 1 is no kernel where x * 2 is one; and
+    as they were launched, because states are computed in another order by a capture.
+    """
 
     uploads: tuple[Any, ...]
     uploaded: tuple[bytes, ...]
-    launches: tuple[Any, ...]
-    launched: tuple[Any, ...]
+    asked: tuple[_Done, ...]
+    launched: tuple[_Done, ...]
 
     def check_same(self, earlier: Outline) -> None:
         """JitError if two runs did the same things with other numbers: a replay could not."""
@@ -172,15 +216,21 @@ class Outline:
                 f"the function makes a Tensor of {dtype} {shape} from host values that were not "
                 f"the same in its last two calls; a replay would repeat the last ones. {_INSTEAD}"
             )
-        if self.launches == earlier.launches and self.launched != earlier.launched:
-            number = _first_difference(self.launched, earlier.launched)
-            now, then = self.launched[number], earlier.launched[number]
-            which = _first_difference(now, then)
-            raise JitError(
-                "the function computes with a Python number that was not the same in its last "
-                f"two calls ({_plain(then[which])}, then {_plain(now[which])}); a replay would "
-                f"repeat the last one. {_INSTEAD}"
-            )
+        _check_numbers(self.asked, earlier.asked)
+        _check_numbers(self.launched, earlier.launched)
+
+
+def _check_numbers(ours: tuple[_Done, ...], theirs: tuple[_Done, ...]) -> None:
+    if ours == theirs or [graph for graph, _ in ours] != [graph for graph, _ in theirs]:
+        return
+    number = _first_difference(ours, theirs)
+    now, then = ours[number][1], theirs[number][1]
+    which = _first_difference(now, then)
+    raise JitError(
+        "the function computes with a Python number that was not the same in its last "
+        f"two calls ({_plain(then[which])}, then {_plain(now[which])}); a replay would "
+        f"repeat the last one. {_INSTEAD}"
+    )
 
 
 def _plain(arg: Any) -> str:
@@ -196,15 +246,33 @@ def _first_difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> int:
     return next(number for number, (a, b) in pairs if a != b)
 
 
-def _outline(event: Launch) -> tuple[Any, Any]:
-    """What a call computes, without the numbers in it, and these numbers."""
-    call = event.call
-    if isinstance(call, CopyCall):
-        return "copy", None
-    nodes = kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
-    number = {node: n for n, node in enumerate(nodes)}
-    graph = tuple((type(n), n.shape, n.dtype, tuple([number[s] for s in n.sources])) for n in nodes)
-    return graph, tuple([n.arg for n in nodes if isinstance(n, (lazy.Const, lazy.Move))])
+def _done(nodes: Sequence[lazy.LazyBuffer]) -> _Done:
+    """What a graph computes, without the numbers in it, and these numbers."""
+    constant: dict[lazy.LazyBuffer, tuple[Any, ...]] = {}  # what is one number everywhere
+    for node in nodes:
+        if isinstance(node, lazy.Const) or (
+            isinstance(node, lazy.Move) and node.sources[0] in constant
+        ):
+            constant[node] = (node.arg, *_told(constant, node))
+    # it counts wherever it is read: numbers that are equal may be one node
+    read = constant.keys() & {source for node in nodes for source in node.sources}
+    kept = [node for node in nodes if node not in read]
+    place = {node: n for n, node in enumerate(kept)}
+
+    def at(node: lazy.LazyBuffer) -> Any:
+        number = constant[node] if node in read else ()
+        return (node.shape, node.dtype, len(number)) if number else place[node]
+
+    graph = tuple((type(n), n.shape, n.dtype, tuple(map(at, n.sources))) for n in kept)
+    numbers = [
+        *(n.arg for n in kept if isinstance(n, (lazy.Const, lazy.Move))),
+        *(number for n in kept for number in _told(constant, n)),
+    ]
+    return graph, tuple(numbers)
+
+
+def _told(constant: dict[lazy.LazyBuffer, tuple[Any, ...]], node: lazy.LazyBuffer) -> list[Any]:
+    return [number for source in node.sources for number in constant.get(source, ())]
 
 
 class _Capturing(threading.local):
@@ -224,6 +292,7 @@ def record(refuse_reads: bool) -> Iterator[Recording]:
         trace.RandomDrawn: found.draws.append,
         trace.Uploaded: found.uploads.append,
         trace.Launched: found.launched,
+        trace.Realizing: found.realizing,
         trace.Assigning: found.assigning,
         trace.Held: found.held,
         trace.ValuesKept: found.values_kept,
@@ -233,6 +302,7 @@ def record(refuse_reads: bool) -> Iterator[Recording]:
     with ExitStack() as stack:
         for kind, listener in listeners.items():
             stack.callback(trace.subscribe(kind, _in_this_thread(listener)))
+        found.begin()
         yield found
 
 

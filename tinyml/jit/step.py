@@ -96,7 +96,15 @@ class Shown:
     moves: tuple[Move, ...]
 
 
-Result = Given | Held | Alias | Fresh | Constant | Shown
+@dataclass(frozen=True)
+class Within:
+    """A result that is a view of another result, or the same tensor if there are no moves."""
+
+    of: int  # the other one's number
+    moves: tuple[Move, ...]
+
+
+Result = Given | Held | Alias | Fresh | Constant | Shown | Within
 
 
 @dataclass(eq=False)
@@ -128,6 +136,7 @@ class Parts:
     counters: list[Buffer | None] = field(default_factory=list)  # per draw
     states: list[State] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
+    hidden: int = 0  # so many of the results, the first, are there for others to be views of
 
 
 # ---- memory of the step ----
@@ -304,7 +313,7 @@ class Step:
     def _check_written(self, inputs: list[Tensor], ids: dict[int, int]) -> None:
         """JitError if what is written is, or has become, what another one reads."""
         for i in self._written_arguments:
-            if inputs[i].follows:
+            if root_of(inputs[i]) is not None:
                 raise JitError(
                     f"the function assigns to tensor argument {i}, and it is a view of another "
                     f"tensor now: a replay would not write to that. Pass the tensor itself. {RESET}"
@@ -384,7 +393,7 @@ class Step:
     def _somebody_reads(self) -> bool:
         for holder in realizing.pending():
             node = holder.lazy
-            if node not in self._harmless and not holder.follows:
+            if node not in self._harmless and holder._followed is None:
                 if realizing.reads(node, self._written_ids):
                     return True
                 self._harmless.add(node)
@@ -396,11 +405,13 @@ class Step:
         leaves: dict[int, lazy.Data] = {}
         for fresh, _, _ in self._fresh:
             leaves[fresh.number] = _leaf(fresh, given[fresh.number])
-        results = []
+        results: list[Tensor] = []
         for result in self.parts.results:
             match result:
                 case Fresh(number=number):
                     results.append(Tensor._of(leaves[number]))
+                case Within(of=number, moves=moves):
+                    results.append(read(results[number], moves))
                 case Given(argument=i):
                     results.append(inputs[i])
                 case Held(tensor=tensor):
@@ -412,7 +423,7 @@ class Step:
                     results.append(read(inputs[root] if isinstance(root, int) else root, moves))
                 case Constant(values=values, dtype=dtype, device=device):
                     results.append(Tensor._of(realizing.upload(values, dtype, device)))
-        return results
+        return results[self.parts.hidden :]
 
 
 def _leaf(fresh: Fresh, buffer: Buffer) -> lazy.Data:

@@ -15,6 +15,7 @@ from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import number, whole, wrong_type
 from tinyml.functional.convolution import named_padding
+from tinyml.functional.steps import composition
 from tinyml.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -88,7 +89,12 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
         _check_input(self, x, -1, self.weight.shape[-1])
-        return x.linear(self.weight.transpose(), self.bias)
+        return _linear(x, self.weight, self.bias)
+
+
+@composition
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.linear(weight.transpose(), bias)
 
 
 class Conv2d:
@@ -315,10 +321,15 @@ class LayerNorm:
                 f"{type(self).__name__} over {self.normalized_shape}: the last axes of {x.shape} "
                 "differ"
             )
-        x = x.layernorm(axis=self.axis, eps=self.eps)
-        if self.weight is not None and self.bias is not None:
-            x = x * self.weight + self.bias
-        return x
+        return _layernorm(x, self.weight, self.bias, self.axis, self.eps)
+
+
+@composition
+def _layernorm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: tuple[int, ...], eps: float
+) -> Tensor:
+    x = x.layernorm(axis, eps)
+    return x if weight is None or bias is None else x * weight + bias
 
 
 class LayerNorm2d(LayerNorm):
@@ -400,8 +411,8 @@ class LSTMCell:
             raise wrong_type("LSTMCell", "the state", "a pair of tensors (h, c)", hc)
         for name, part in zip(("h", "c"), hc, strict=True):
             _check_input(self, part, -1, self.hidden_size, name)
-        gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
-        gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)
+        gates = _linear(x, self.weight_ih, self.bias_ih)
+        gates = gates + _linear(hc[0], self.weight_hh, self.bias_hh)
         take, keep, new, show = gates.chunk(4, dim=-1)  # each (batch, hidden)
         c = keep.sigmoid() * hc[1] + take.sigmoid() * new.tanh()
         return show.sigmoid() * c.tanh(), c

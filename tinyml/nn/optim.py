@@ -17,6 +17,7 @@ from tinyml.autograd import no_grad
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional.axes import number, wrong_type
 from tinyml.functional.gradients import check_given, is_leaf
+from tinyml.functional.steps import composition
 from tinyml.tensor import Tensor
 
 
@@ -130,7 +131,7 @@ def _check_parameters(params: Sequence[Tensor]) -> None:
     seen: dict[int, int] = {}
     for i, p in enumerate(params):
         if not isinstance(p, Tensor):
-            raise TypeError(f"parameter {i} is a {type(p).__name__}, not a Tensor")
+            raise TypeError(f"parameter {i} must be a Tensor, got {type(p).__name__}")
         if id(p) in seen:
             raise ValueError(
                 f"parameters {seen[id(p)]} and {i}, with shape {p.shape}, are the same tensor: "
@@ -270,14 +271,33 @@ class LAMB(Optimizer):
         self.v_weight.assign(self.b2 * self.v_weight + (1 - self.b2))
 
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
-        m = self.b1 * self.m[i] + (1 - self.b1) * gradient
-        v = self.b2 * self.v[i] + (1 - self.b2) * (gradient * gradient)
+        means, weights = (self.m[i], self.v[i]), (self.m_weight, self.v_weight)
+        numbers = self.b1, self.b2, self.eps, self.weight_decay
+        m, v, move = _lamb(p, gradient, means, weights, *numbers, self.adam)
         self.m[i].assign(m)
         self.v[i].assign(v)
-        move = (m / self.m_weight) / ((v / self.v_weight).sqrt() + self.eps)
-        if self.weight_decay:
-            move = move + self.weight_decay * p
-        return rate * move if self.adam else rate * _trust(p, move) * move
+        return rate * move
+
+
+@composition
+def _lamb(
+    p: Tensor,
+    gradient: Tensor,
+    means: tuple[Tensor, Tensor],
+    weights: tuple[Tensor, Tensor],
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    adam: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The next means of the gradient and of its square, and the move that they make."""
+    m = b1 * means[0] + (1 - b1) * gradient
+    v = b2 * means[1] + (1 - b2) * (gradient * gradient)
+    move = (m / weights[0]) / ((v / weights[1]).sqrt() + eps)
+    if weight_decay:
+        move = move + weight_decay * p
+    return m, v, move if adam else _trust(p, move) * move
 
 
 def _trust(p: Tensor, move: Tensor) -> Tensor:

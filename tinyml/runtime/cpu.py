@@ -39,7 +39,7 @@ def host_cache(folder: Path | None) -> DiskCache:
 
 @functools.cache
 def _compiler(requested: str, cache: DiskCache) -> compiler.Compiler:
-    return compiler.find(requested, cache)
+    return compiler.find(requested, cache, pool.SOURCE.read_text())
 
 
 def host_compiler() -> compiler.Compiler:

@@ -104,15 +104,19 @@ class Machine(Protocol):
 class Buffer:
     """A span of one machine's memory: allocated on first use, freed when forgotten.
 
-    With an `owner` the memory is somebody else's, who is kept alive and frees it.
+    With an `owner` the memory is somebody else's, who is kept alive and frees it. It is `shared`
+    if others may write to it at any time. Where `several` tensors have it, since they were equal,
+    it is never overwritten: their threads need not know of each other.
     """
 
-    __slots__ = ("__weakref__", "_memory", "dtype", "machine", "nbytes", "owner", "size")
+    __slots__ = (
+        "__weakref__", "_memory", "dtype", "machine", "nbytes", "owner", "several", "shared", "size"
+    )  # fmt: skip
 
     def __init__(
         self, machine: Machine, size: int, dtype: DType, memory: Any = None, owner: Any = None
     ) -> None:
-        self.owner = owner
+        self.owner, self.shared, self.several = owner, owner is not None, False
         self.machine, self.size, self.dtype = machine, size, dtype
         self.nbytes = size * dtype.itemsize
         self._memory = memory

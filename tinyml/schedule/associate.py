@@ -49,7 +49,7 @@ def associated(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     changed: dict[LazyBuffer, LazyBuffer] = {}
     products: dict[LazyBuffer, _Sum] = {}  # as far as their factors are known
     for node in toposort(roots):
-        changed[node] = node.with_sources(tuple(changed[s] for s in node.sources))
+        changed[node] = node.made_of(changed)
         if not _adds_up(node):
             continue
         if contracts(node):

@@ -93,18 +93,24 @@ class _Builder:
 
     def inline(self, root: LazyBuffer) -> LazyBuffer:
         """`root` as an expression over slots."""
-        stops = _Stops(self)
-        for node in toposort([root], stops, lazy.read_sources):
+        for node in toposort([root], self.done, self._inside):
             if node not in self.done:
-                self.done[node] = self._slot(node) if node in stops else self._rewritten(node)
+                self.done[node] = self._slot(node) if self._stops(node) else self._rewritten(node)
         return self.done[root]
+
+    def _stops(self, node: LazyBuffer) -> bool:
+        """Whether a node is a leaf, or a unit of another group."""
+        return type(node) is lazy.Data or (node in self.units and node not in self.members)
+
+    def _inside(self, node: LazyBuffer) -> tuple[LazyBuffer, ...]:
+        return () if self._stops(node) else lazy.read_sources(node)
 
     def _rewritten(self, node: LazyBuffer) -> LazyBuffer:
         if isinstance(node, lazy.Contiguous):
             return self.done[node.sources[0]]
         if isinstance(node, lazy.Assign):
             return self.done[node.sources[1]]
-        sources = tuple(self.done[s] for s in node.sources)
+        sources = tuple([self.done[s] for s in node.sources])
         return lazy.node(type(node), node.shape, node.dtype, "", sources, node.arg)
 
     def _slot(self, node: LazyBuffer) -> LazyBuffer:
@@ -117,15 +123,3 @@ class _Builder:
         mask, outside = found
         beside = lazy.const(outside, node.dtype, "", node.shape)
         return lazy.map_(Op.WHERE, self.inline(mask), slot, beside)
-
-
-class _Stops:
-    """The nodes where inlining stops: leaves, and units of other groups."""
-
-    def __init__(self, builder: _Builder) -> None:
-        self.builder = builder
-
-    def __contains__(self, node: object) -> bool:
-        if isinstance(node, lazy.Data):
-            return True
-        return node in self.builder.units and node not in self.builder.members

@@ -139,16 +139,13 @@ class Fusion:
         ]
 
     def _may_join(self, above: Group, below: Group) -> bool:
-        members = [*above.members, *below.members]
-        if len(members) > MOST_MEMBERS or above.nodes + below.nodes > MOST_NODES:
+        if not self._small(above, below) or above.apart or below.apart:
             return False
         if above.contracts and _assigns(below):  # updates share launches instead
             return False
         if below.contracts and (above.reduces or below.rows != above.rows):
             return False
-        devices = {m.device for m in members}
-        apart = any(isinstance(m, (lazy.Copy, lazy.Scatter)) or not m.size for m in members)
-        return len(devices) == 1 and devices != {"NUMPY"} and not apart
+        return above.device == below.device != "NUMPY"
 
     def _cascade(self, tail: Group) -> None:
         """Join a product with the folds that made its factor, and the product that they fold.
@@ -267,20 +264,18 @@ class Fusion:
 
     def _fits(self, head: Group, middle: Group, tail: Group) -> bool:
         """Whether a cascade is small enough for caches, and for one kernel."""
-        members = [*head.members, *middle.members, *tail.members]
+        groups = head, middle, tail
         row = prod(head.rows) // max(1, prod(middle.rows))
         within = [
             prod(domain(m)) // max(1, prod(middle.rows)) for m in (*head.members, *tail.members)
         ]
-        devices = {m.device for m in members}
+        devices = {g.device for g in groups}
         kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
         narrow = max(within) <= WIDEST * row
         return (
             (kept or (devices <= CARDS and narrow))
-            and len(members) <= MOST_MEMBERS
-            and head.nodes + middle.nodes + tail.nodes <= MOST_NODES
-            and not any(isinstance(m, (lazy.Copy, lazy.Scatter, lazy.Assign)) for m in members)
-            and all(m.size for m in members)
+            and self._small(*groups)
+            and not any(g.apart or _assigns(g) for g in groups)
         )
 
     def _connected_around(self, above: Group, below: Group) -> bool:
@@ -304,6 +299,8 @@ class Fusion:
             parts=above.parts + below.parts if apart else [above.members + below.members],
             rows=rows,
             places=places,
+            device=below.device,
+            apart=above.apart or below.apart,
             reduces=above.reduces or below.reduces,
             contracts=above.contracts or below.contracts,
             first=min(above.first, below.first),
@@ -327,9 +324,9 @@ class Fusion:
         level = levels(self.groups())
         bins: dict[tuple[int, str], Group] = {}
         for group in self.groups():
-            if not _assigns(group) or group.reduces or group.members[0].device == "NUMPY":
+            if not _assigns(group) or group.reduces or group.device == "NUMPY":
                 continue
-            key = level[group], group.members[0].device
+            key = level[group], group.device
             other = bins.get(key)
             few = other is not None and len(other.members) + len(group.members) <= MOST_OUTPUTS
             if other is not None and few and not self._overwrites(other, group):
@@ -347,7 +344,7 @@ class Fusion:
         """Reductions of the same rows that share an input are made in one walk over it."""
         readers: dict[object, LazyBuffer] = {}
         for group in self.groups():
-            if not group.reduces or group.contracts or group.members[0].device == "NUMPY":
+            if not group.reduces or group.contracts or group.device == "NUMPY":
                 continue
             lead = next(m for m in group.members if isinstance(m, lazy.Reduce))
             walks = domain(lead), lead.axes, lead.device, tuple(group.places[lead].items())

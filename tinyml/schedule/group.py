@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 from tinyml import lazy
@@ -26,6 +27,8 @@ class Group:
     parts: list[list[LazyBuffer]]  # members that share rows; parts are independent
     rows: tuple[int, ...]  # the size of each row axis
     places: dict[LazyBuffer, Place]
+    device: str
+    apart: bool  # never joined: it copies, adds up by index, or has no elements
     reduces: bool
     contracts: bool  # a product of two that repeat along the rows: wants tiles, not rows
     first: int  # positions of the members in the order of the graph
@@ -67,6 +70,7 @@ def uses_of(unit: LazyBuffer, units: Container[LazyBuffer]) -> tuple[list[Use], 
     return trace(starts, units)
 
 
+@lru_cache(maxsize=4096)
 def walked(shape: Shape) -> tuple[int, ...]:
     """The axes that have something to walk."""
     return tuple(a for a, n in enumerate(shape) if n != 1)
@@ -92,6 +96,8 @@ def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
         parts=[[unit]],
         rows=tuple(shape[a] for a in kept),
         places={unit: {a: row for row, a in enumerate(kept)}},
+        device=unit.device,
+        apart=isinstance(unit, (lazy.Copy, lazy.Scatter)) or not unit.size,
         reduces=isinstance(unit, lazy.Reduce),
         contracts=contracts(unit),
         first=position,

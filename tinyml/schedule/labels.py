@@ -36,12 +36,12 @@ def trace(
     stack = list(starts)
     seen: set[tuple[LazyBuffer, Labels]] = set()
     while stack:
-        node, labels = stack.pop()
-        if (node, labels) in seen:
+        each = node, labels = stack.pop()
+        if each in seen:
             continue
-        seen.add((node, labels))
+        seen.add(each)
         if node in stop or isinstance(node, lazy.Data):
-            uses[node, labels] = Use(node, labels)
+            uses[each] = Use(node, labels)
         else:
             stack += step(node, labels)
     return list(uses.values()), len(seen)
@@ -94,6 +94,7 @@ def _moved(label: int, size: int) -> int:
     return FIXED if label == FIXED or size == 1 else MIXED
 
 
+@lru_cache(maxsize=4096)
 def _reshaped(labels: Labels, shape: Shape, below: Shape) -> Labels:
     """Labels survive a reshape where one axis stays one axis."""
     if 0 in shape:

@@ -33,16 +33,19 @@ class Masks:
 
     def of(self, node: LazyBuffer) -> Known:
         """What `node` is where each mask does not hold."""
-        for each in toposort([node], self.known, _operands):
-            self.known[each] = self._without_masks(each)
+        if node not in self.known:
+            for each in toposort([node], self.known, _operands):
+                self.known[each] = self._without_masks(each)
         return self.known[node]
 
     def _without_masks(self, node: LazyBuffer) -> Known:
         if not isinstance(node, lazy.Map):
             return {}
         found: Known = {}
-        for mask in {m: None for s in node.sources for m in self.known.get(s, ())}:
-            number = self._result(node, [_at(s, self.known.get(s, {}), mask) for s in node.sources])
+        below = [self.known.get(s, {}) for s in node.sources]
+        for mask in {m: None for known in below for m in known} if any(below) else ():
+            operands = zip(node.sources, below, strict=True)
+            number = self._result(node, [_at(s, known, mask) for s, known in operands])
             if number is not None:
                 found[mask] = number
         other = node.sources[-1]
@@ -68,18 +71,18 @@ class Masks:
 
 def narrowed(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     """The same values, with 0 for elements of folds that nobody needs."""
-    order = toposort(roots, (), lazy.read_sources)
+    order = toposort(roots)
     masks = Masks(())
     masked = [n for n in order if isinstance(n, lazy.Map) and n.op is Op.WHERE and masks.of(n)]
     if not masked:
         return list(roots)
     needs = _needs(order, roots, masks)
     changed: dict[LazyBuffer, LazyBuffer] = {}
-    for node in toposort(roots):
-        again = changed[node] = node.with_sources(tuple(changed[s] for s in node.sources))
-        folds = node.dtype.is_float and any(map(_is_fold, node.sources))
-        if isinstance(node, lazy.Map) and folds and needs.get(node) and not masks.of(node):
-            mask = min(needs[node], key=order.index)
+    for node in order:
+        again = changed[node] = node.made_of(changed)
+        asked = isinstance(node, lazy.Map) and node.dtype.is_float and needs[node]
+        if asked and any(map(_is_fold, node.sources)) and not masks.of(node):
+            mask = next(each for each in order if each in needs[node])
             zero = lazy.const(0, node.dtype, node.device, node.shape)
             changed[node] = lazy.map_(Op.WHERE, mask, again, zero)
     return [changed[root] for root in roots]
@@ -92,13 +95,12 @@ def _needs(
     nothing: frozenset[LazyBuffer] = frozenset()
     needs = dict.fromkeys(roots, nothing)
     for node in reversed(order):
-        own = needs.get(node, nothing)
+        asks = type(node) is lazy.Map
         for n, source in enumerate(node.sources):
-            asks = isinstance(node, lazy.Map) and not isinstance(node, lazy.Require)
-            via = own if asks else nothing
-            if isinstance(node, lazy.Map) and node.op is Op.WHERE and n == 1 and masks.of(node):
+            via = needs[node] if asks else nothing
+            if asks and node.arg is Op.WHERE and n == 1:
                 via |= {node.sources[0]} & masks.of(node).keys()
-            if isinstance(node, lazy.Map) and node.op is Op.MUL:
+            if asks and node.arg is Op.MUL:
                 other = masks.of(node.sources[1 - n])
                 via |= {mask for mask, number in other.items() if number == 0}
             needs[source] = needs[source] & via if source in needs else via

@@ -3,7 +3,9 @@
 Attention's scores are folded along both axes in training: by what is made of them for the result
 and the gradient of the queries along one, by the gradients of keys and values along the other. No
 one kernel makes all of that, and in memory scores grow with the square of what they are made of.
-So each kernel makes those that it meets, a few steps at a time (codegen/online.py).
+So each kernel makes those that it meets, a few steps at a time (codegen/online.py). That takes
+longer than to read them, but not where a mask of positions leaves half of them out, as in causal
+attention: then a CPU stores no smaller ones, either.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
 from tinyml.schedule.labels import MIXED, trace
+from tinyml.schedule.masks import Masks
 from tinyml.schedule.units import contracts
 
 LARGE = 1 << 28  # elements, a gigabyte mostly, that are not stored
+MASKED = 1 << 24  # that are not, if there is a mask on what is made of them
 LONG = 1024  # steps of each fold over them
 SHORT = 128  # of the fold that makes them: each element costs no more
 DEVICES = frozenset({"CPU", "CUDA", "EMU"})  # that make them a few steps at a time
@@ -26,23 +31,38 @@ Readers = Mapping[LazyBuffer, list[LazyBuffer]]
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
     """The products among `order` that nobody stores."""
-    large = [node for node in order if _is_large(node)]
-    if not large:
+    products = [node for node in order if _is_large(node)]
+    if not products:
         return frozenset()
     readers: dict[LazyBuffer, list[LazyBuffer]] = {node: [] for node in order}
     for node in order:
         for source in lazy.read_sources(node):
             readers[source].append(node)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
+    large = [node for node in products if node.size >= LARGE or _is_masked(node, readers)]
     return frozenset(
         node for node in large if _folded_both_ways(node, _ends(node, readers, roots), folds)
     )
 
 
 def _is_large(node: LazyBuffer) -> bool:
-    if not (isinstance(node, lazy.Reduce) and node.size >= LARGE and node.device in DEVICES):
+    least = min(LARGE, MASKED) if node.device == "CPU" else LARGE
+    if not (isinstance(node, lazy.Reduce) and node.size >= least and node.device in DEVICES):
         return False
     return contracts(node) and node.sources[0].size <= SHORT * node.size
+
+
+def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
+    """Whether a mask of positions is put on what is made of each of its elements."""
+    masks, stack, below = Masks(()), [node], {node}
+    while stack:
+        for reader in readers[stack.pop()]:
+            if isinstance(reader, lazy.Map) and reader.op is Op.WHERE and masks.of(reader):
+                return True
+            if isinstance(reader, (lazy.Map, lazy.Move)) and reader not in below:
+                below.add(reader)
+                stack.append(reader)
+    return False
 
 
 def _ends(

@@ -147,8 +147,7 @@ def _order_writes(
         for use in uses:
             readers_of.setdefault(use.node, set()).add(fusion.group_of[unit])
     in_place: set[LazyBuffer] = set()
-    requires = any(isinstance(node, lazy.Require) for node in order)
-    faults = _Faults(groups if requires else (), fusion)
+    faults = _Faults(order, groups, fusion)
     for target, versions in assigns.items():
         writer = fusion.group_of[versions[-1]]
         readers = readers_of.get(target, set())
@@ -165,14 +164,20 @@ def _order_writes(
 class _Faults:
     """What is required of values, and which groups find out."""
 
-    def __init__(self, groups: Iterable[Group], fusion: Fusion) -> None:
+    def __init__(
+        self, order: Iterable[LazyBuffer], groups: Iterable[Group], fusion: Fusion
+    ) -> None:
         self._groups: dict[LazyBuffer, list[Group]] = {}
+        asked: dict[LazyBuffer, dict[LazyBuffer, None]] = {}  # what a node requires by itself
+        for node in order:
+            sources = [s for s in lazy.read_sources(node) if s in asked and s not in fusion.uses]
+            if sources or isinstance(node, lazy.Require):
+                asked[node] = {r: None for s in sources for r in asked[s]}
+            if isinstance(node, lazy.Require):
+                asked[node][node] = None
         for group in groups:
-            below = [s for m in group.members for s in lazy.read_sources(m) if s not in fusion.uses]
-            for node in [*group.members, *toposort(below, fusion.uses, lazy.read_sources)]:
-                here = node not in fusion.uses or fusion.group_of[node] is group
-                if isinstance(node, lazy.Require) and here:
-                    self._groups.setdefault(node, []).append(group)
+            for node in dict.fromkeys(r for m in group.members for r in asked.get(m, ())):
+                self._groups.setdefault(node, []).append(group)
         self._later = [_after(known) for known in self._groups.values()]
 
     def come_before(self, writer: Group) -> bool:

@@ -42,8 +42,7 @@ def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     shared = {node for node, count in readers.items() if count > 1}.union(roots)
     changed: dict[LazyBuffer, LazyBuffer] = {}
     for node in order:
-        again = node.with_sources(tuple(changed[s] for s in node.sources))
-        changed[node] = again
+        again = changed[node] = node.made_of(changed)
         if isinstance(node, lazy.Reduce) and node.op is Op.ADD:
             if _moved_sum(node.sources[0], shared, _ONE_TO_ONE) is not None:
                 changed[node] = _joined(again)
@@ -146,7 +145,7 @@ def split_reductions(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     """The same values, with large reductions done in two steps."""
     changed: dict[LazyBuffer, LazyBuffer] = {}
     for node in toposort(roots):
-        again = node.with_sources(tuple(changed[s] for s in node.sources))
+        again = node.made_of(changed)
         changed[node] = _split(again) if isinstance(again, lazy.Reduce) else again
     return [changed[root] for root in roots]
 
@@ -169,7 +168,7 @@ def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     for node in order:
         if isinstance(node, lazy.Assign) and places.get(node.sources[1]) is node:
             continue  # made where its value was
-        plain[node] = changed[node] = node.with_sources(tuple(changed[s] for s in node.sources))
+        plain[node] = changed[node] = node.made_of(changed)
         assign = places.get(node)
         if assign is not None:
             changed[node] = plain[assign] = changed[assign] = assign.with_sources(

@@ -63,7 +63,7 @@ def _add_shared(
     """Values that cost much and are read more than once."""
     sinks = dict(_with_sinks(order, units))
     work: dict[LazyBuffer, int] = {}
-    reduced: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # reductions read, not through a unit
+    reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     free = _free(order)
     readers = _readers(order)
     for node in order:
@@ -71,9 +71,7 @@ def _add_shared(
         own = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
         work[node] = min(1 << 20, own + sum(work[s] for s in paid if s not in units))
-        reduced[node] = frozenset().union(
-            *((frozenset((s,)) if isinstance(s, lazy.Reduce) else reduced[s]) for s in sources)
-        )
+        reduced[node] = _united([reduced[s] for s in sources])
         base = _narrowest(node.sources[0]) if node.sources else node
         own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
         if own and not reduced[base] & remade:
@@ -90,7 +88,17 @@ def _add_shared(
             elif work[node] >= SHARED:
                 units[node] = COSTLY
         if node in units:
-            work[node], reduced[node] = 0, frozenset()
+            work[node], reduced[node] = 0, _NONE
+        if isinstance(node, lazy.Reduce):
+            reduced[node] = frozenset((node,))
+
+
+_Nodes = frozenset[LazyBuffer]
+_NONE: _Nodes = frozenset()
+
+
+def _united(sets: Sequence[_Nodes]) -> _Nodes:
+    return sets[0].union(*sets[1:]) if sets else _NONE
 
 
 def _leave_alone(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
@@ -99,17 +107,14 @@ def _leave_alone(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> N
     It does so itself, if that reads no more than the value is: what a backward pass alone wants is
     not stored in the forward pass, but made of what is stored there anyway.
     """
-    read: dict[LazyBuffer, frozenset[LazyBuffer]] = {}  # units, not counting costly ones
+    read: dict[LazyBuffer, _Nodes] = {}  # units, not counting costly ones
     for node in order:
-        read[node] = frozenset().union(
-            *(
-                read[s] if units.get(s, COSTLY) == COSTLY else frozenset((s,))
-                for s in lazy.read_sources(node)
-            )
-        )
+        own = units.get(node, COSTLY) != COSTLY
+        below = lazy.read_sources(node)
+        read[node] = frozenset((node,)) if own else _united([read[s] for s in below])
     for node, sinks in _with_sinks(order, units):
-        small = len(read[node]) < 2 and all(s.size <= node.size for s in read[node])
-        if units.get(node) == COSTLY and len(sinks) == 1 and small:
+        alone = units.get(node) == COSTLY and len(sinks) == 1 and len(read[node]) < 2
+        if alone and all(s.size <= node.size for s in read[node]):
             del units[node]
 
 
@@ -217,18 +222,14 @@ def _widens(node: LazyBuffer) -> bool:
 
 def _add_large(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
     """Cuts through expressions that would read too much or nest too deep for one kernel."""
-    loads: dict[LazyBuffer, frozenset[LazyBuffer]] = {}
+    loads: dict[LazyBuffer, _Nodes] = {}
     depth: dict[LazyBuffer, int] = {}
     for node in order:
         sources = lazy.read_sources(node)
-        inline = [s for s in sources if s not in units]
-        loads[node] = frozenset().union(
-            *(loads[s] if s in inline else frozenset((s,)) for s in sources)
-        )
-        depth[node] = 1 + max((depth[s] for s in inline), default=0)
-        if isinstance(node, lazy.Data):
-            loads[node] = frozenset((node,))
-        elif isinstance(node, lazy.Map) and (
-            len(loads[node]) > MOST_LOADS or depth[node] > MOST_DEPTH
-        ):
+        loads[node] = _united([loads[s] for s in sources])
+        depth[node] = 1 + max([depth[s] for s in sources], default=0)
+        large = len(loads[node]) > MOST_LOADS or depth[node] > MOST_DEPTH
+        if large and isinstance(node, lazy.Map):
             units.setdefault(node, f"reads {len(loads[node])} buffers, {depth[node]} ops deep")
+        if node in units or isinstance(node, lazy.Data):
+            loads[node], depth[node] = frozenset((node,)), 0

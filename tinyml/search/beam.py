@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from tinyml import config, kernel, trace
@@ -9,12 +10,12 @@ from tinyml.cache import key
 from tinyml.codegen.opts import OptError, parse
 from tinyml.device import OpenDevice
 from tinyml.errors import TinymlError
-from tinyml.faults import fault_of
 from tinyml.frozen import dataclass
 from tinyml.kernel import Kernel
 from tinyml.runtime.cpu import host_cache
+from tinyml.search.apart import Apart
 from tinyml.search.candidates import neighbours, seeds
-from tinyml.search.trial import Opts, Trial
+from tinyml.search.trial import OpenRunner, Opts, Trial
 
 _VERSION = "1"  # of what this module keeps in the disk cache
 _HEAD = "opts"
@@ -33,23 +34,27 @@ class Found:
     tried: int
 
 
-def found(k: Kernel, opened: OpenDevice, width: int, budget: float) -> Opts | None:
+def found(
+    k: Kernel, opened: OpenDevice, width: int, budget: float, runner: OpenRunner = Apart
+) -> Opts | None:
     """The Opts that an earlier search on this machine found, or that one finds now.
 
     None where nothing can be tried, for want of programs or memory, or because the kernel finds
     fault with numbers that are only drawn: then the rules choose.
     """
-    start = time.perf_counter()
     if opened.target is None:
         return None
-    try:
-        trial = Trial(k, opened, opened.target)
-    except Exception as error:
-        if isinstance(error, TinymlError) or fault_of(error) is not None:
-            return None
-        raise
+    with contextlib.suppress(TinymlError):
+        trial = Trial(k, opened, opened.target, runner)
+        with contextlib.closing(trial):
+            return _of_trial(trial, width, budget)
+    return None
+
+
+def _of_trial(trial: Trial, width: int, budget: float) -> Opts:
+    start, opened = time.perf_counter(), trial.opened
     cache = host_cache(config.current.cache_folder)
-    parts = (opened.machine.identity, trial.text, repr(opened.target), str(width))
+    parts = (opened.machine.identity, trial.text, repr(trial.target), str(width))
     place = key("search", _VERSION, *parts)
     kept = _read(cache.get(place, ".opts"), trial)
     if kept is not None:
@@ -59,7 +64,7 @@ def found(k: Kernel, opened: OpenDevice, width: int, budget: float) -> Opts | No
     if trace.wanted(trace.Searched):
         took = time.perf_counter() - start
         event = (ended.opts, ended.seconds, ended.default, ended.tried, took)
-        trace.emit(trace.Searched(opened.name, kernel.name(k), *event))
+        trace.emit(trace.Searched(opened.name, kernel.name(trial.kernel), *event))
     return ended.opts
 
 

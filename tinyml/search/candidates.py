@@ -46,6 +46,7 @@ def neighbours(plain: LoopNest, opts: Opts) -> Iterator[Opts]:
     yield from _unrolled(opts)
     yield from _turned(plain, opts)
     yield from _staged(plain, opts)
+    yield from _persistent(opts)
 
 
 def _amounts(opt: Opt) -> list[int]:
@@ -103,3 +104,11 @@ def _staged(plain: LoopNest, opts: Opts) -> Iterator[Opts]:
     for slot in slots:
         if grid and slot not in done:
             yield (*opts[:late], *opts[late:], Opt(OptKind.STAGE, grid[-1], 0, slot))
+
+
+def _persistent(opts: Opts) -> Iterator[Opts]:
+    """Blocks of a card that walk several tiles each."""
+    kinds = {opt.kind: opt.axis for opt in opts}
+    if {OptKind.THREAD, OptKind.GRID} <= kinds.keys() and OptKind.PERSIST not in kinds:
+        for turns in (2, 8):
+            yield (*opts, Opt(OptKind.PERSIST, kinds[OptKind.GRID], turns))

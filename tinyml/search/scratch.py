@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tinyml.codegen.nest import LoopNest
-from tinyml.device import OpenDevice
 from tinyml.dtype import DType, bfloat16, float16, float32, float64, to_compute, to_storage
+from tinyml.frozen import dataclass
 from tinyml.kernel import Kernel
-from tinyml.runtime.machine import Buffer, Executable
+from tinyml.runtime.machine import Buffer, Executable, Machine
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -24,45 +24,58 @@ _STEP = {float64: 2.0**-52, float32: 2.0**-23, float16: 2.0**-10, bfloat16: 2.0*
 _STEPS = 8  # by which results may differ, times the root of how many numbers are summed up
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What is to be drawn for a kernel."""
+
+    slots: tuple[tuple[tuple[int, ...], DType], ...]
+    outputs: tuple[int, ...]  # slots that it writes
+    longest: int  # numbers in a sum at most
+    faults: bool  # whether it may find fault with numbers
+
+
+def drawn_for(k: Kernel, plain: LoopNest, faults: bool) -> Drawn:
+    outputs = sorted({output.slot for output in k.outputs})
+    return Drawn(k.slots, tuple(outputs), _longest_fold(plain), faults)
+
+
 class Scratch:
     """A buffer for each slot of a kernel."""
 
-    def __init__(self, k: Kernel, opened: OpenDevice, longest: int, faults: bool) -> None:
-        """`longest`: numbers in a sum at most. `faults`: whether the kernel may find fault."""
-        self._kernel, self._machine, self._longest = k, opened.machine, longest
-        self._outputs = sorted({output.slot for output in k.outputs})
-        whole = 1 if faults else 2  # whole numbers are less than this: they may be indices
-        self._given = [_drawn(n, *slot, whole) for n, slot in enumerate(k.slots)]
+    def __init__(self, drawn: Drawn, machine: Machine) -> None:
+        self._drawn, self._machine = drawn, machine
+        whole = 1 if drawn.faults else 2  # whole numbers are less than this: they may be indices
+        self._given = [_numbers(n, *slot, whole) for n, slot in enumerate(drawn.slots)]
         self._buffers = [
-            Buffer(opened.machine, given.size, dtype).write(given)
-            for given, (_, dtype) in zip(self._given, k.slots, strict=True)
+            Buffer(machine, given.size, dtype).write(given)
+            for given, (_, dtype) in zip(self._given, drawn.slots, strict=True)
         ]
         self.memories = [buffer.memory for buffer in self._buffers]
 
     def results(self, executable: Executable) -> list[Array]:
         """What one launch makes of the numbers that were drawn."""
-        for slot in self._outputs:
+        for slot in self._drawn.outputs:
             self._buffers[slot].write(self._given[slot])
         executable.launch(self.memories)
         self._machine.synchronize()
         return [
-            to_compute(self._buffers[slot].read(), self._kernel.slots[slot][1])
-            for slot in self._outputs
+            to_compute(self._buffers[slot].read(), self._drawn.slots[slot][1])
+            for slot in self._drawn.outputs
         ]
 
     def agree(self, results: Sequence[Array], right: Sequence[Array]) -> bool:
         """Whether results are the same, up to the rounding of sums in another order."""
-        dtypes = [self._kernel.slots[slot][1] for slot in self._outputs]
+        dtypes = [self._drawn.slots[slot][1] for slot in self._drawn.outputs]
         pairs = zip(results, right, dtypes, strict=True)
         return all(same(a, b, self._tolerance(dtype)) for a, b, dtype in pairs)
 
     def _tolerance(self, dtype: DType) -> float:
         step = _STEP.get(dtype, 0.0)
         summed = min(step, _STEP[float32])  # halves are summed up in float32
-        return _STEPS * max(step, summed * sqrt(self._longest))
+        return _STEPS * max(step, summed * sqrt(self._drawn.longest))
 
 
-def _drawn(seed: int, shape: tuple[int, ...], dtype: DType, whole: int) -> Array:
+def _numbers(seed: int, shape: tuple[int, ...], dtype: DType, whole: int) -> Array:
     """Numbers for a slot, in storage dtype: without signs, so that sums keep their digits."""
     rng = np.random.default_rng(seed)
     if dtype.is_float:
@@ -70,7 +83,7 @@ def _drawn(seed: int, shape: tuple[int, ...], dtype: DType, whole: int) -> Array
     return rng.integers(0, whole, prod(shape)).astype(dtype.storage)
 
 
-def longest_fold(plain: LoopNest) -> int:
+def _longest_fold(plain: LoopNest) -> int:
     """How many numbers a fold combines at most."""
     found = (prod(a.size for a in fold.axes) for one in plain.nests for fold in one.folds)
     return max(found, default=1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from functools import cached_property
+from math import inf
+from typing import TypeAlias
 
 from tinyml import kernel, trace
 from tinyml.codegen import linear, nest
@@ -18,34 +20,27 @@ from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, optimize
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, ceilings
-from tinyml.errors import CompileError
+from tinyml.errors import CompileError, DeviceError
 from tinyml.kernel import Kernel
 from tinyml.program import Language, Program
-from tinyml.runtime.machine import Executable
-from tinyml.search.scratch import Scratch, longest_fold
+from tinyml.search.runner import Given, Here, Runner
+from tinyml.search.scratch import drawn_for
 
 Opts: TypeAlias = tuple[Opt, ...]
-Timer: TypeAlias = Callable[[Executable, Sequence[Any]], float]  # seconds of one launch
+OpenRunner: TypeAlias = Callable[[OpenDevice, Given], Runner]
 
 _TEXT, _MORE_TEXT = 4, 32 << 10  # times the default's text, and bytes besides: longer takes long
 _LOCALS = 2 << 20  # bytes of tiles on a stack, which has 8 MB or less
-_SLOW = 2.5  # times the fastest so far: who takes that long twice is timed no further
-_SPAN, _LEAST, _MOST = 0.03, 3, 40  # seconds to time one for; launches at least, and at most
 _TURNS = 5
-
-
-def launch_timed(executable: Executable, memories: Sequence[Any]) -> float:
-    """Seconds of one launch, by the device's own clock."""
-    return executable.launch_timed(memories)
 
 
 class Trial:
     """A kernel with memory to try it on, what the default makes of it, and how fast."""
 
     def __init__(
-        self, k: Kernel, opened: OpenDevice, target: Target, timer: Timer = launch_timed
+        self, k: Kernel, opened: OpenDevice, target: Target, runner: OpenRunner = Here
     ) -> None:
-        self.kernel, self.opened, self.target, self.timer = k, opened, target, timer
+        self.kernel, self.opened, self.target = k, opened, target
         self.plain = lower(k)
         self._cost = cost(self.plain)
         opts, optimized = choose(self.plain, target)
@@ -53,11 +48,10 @@ class Trial:
         first = self._linear(optimized)
         program = self._rendered(first)
         self.text = program.text
-        self._executables = {self.default: opened.machine.load([program])[0]}
+        self._programs = {self.default: program}
         self._lowered: dict[Opts, LinearKernel] = {}
         self._met = {first}  # instructions that no other list need make again
-        self._scratch = Scratch(k, opened, longest_fold(self.plain), bool(program.faults))
-        self._right = self._scratch.results(self._executables[self.default])
+        self._open_runner = runner
 
     # ---- from Opts to instructions ----
 
@@ -103,6 +97,13 @@ class Trial:
 
     # ---- from instructions to seconds ----
 
+    @cached_property
+    def runner(self) -> Runner:
+        """Who runs programs; DeviceError if the default cannot be run."""
+        program = self._programs[self.default]
+        drawn = drawn_for(self.kernel, self.plain, bool(program.faults))
+        return self._open_runner(self.opened, Given(drawn, program))
+
     def run(
         self, candidates: Sequence[Opts], best: float, end: float
     ) -> Iterator[tuple[Opts, float]]:
@@ -124,15 +125,14 @@ class Trial:
         program = self._rendered(self._lowered.pop(opts))
         if len(program.text) > _TEXT * len(self.text) + _MORE_TEXT:
             raise CompileError("its text is so long that compiling would take long")
-        (executable,) = self.opened.machine.load([program])
-        if not self._scratch.agree(self._scratch.results(executable), self._right):
-            raise ArithmeticError("does not compute what the default computes")
-        self._executables[opts] = executable
-        return self._timed(executable, best)
+        self.runner.load(program)
+        self.runner.check(program)
+        self._programs[opts] = program
+        return self.runner.seconds(program, best)
 
     def time_default(self) -> float:
         """Seconds of the rules' choice."""
-        seconds = self._timed(self._executables[self.default], 1e9)
+        seconds = self.runner.seconds(self._programs[self.default], 1e9)
         self._announce(self.default, seconds, "")
         return seconds
 
@@ -142,20 +142,23 @@ class Trial:
             trace.emit(trace.Tried(self.opened.name, name, opts, seconds, why))
 
     def time_in_turn(self, finalists: Sequence[Opts]) -> dict[Opts, float]:
-        """Seconds of each, timed A B C A B C, so that whatever disturbs disturbs all."""
+        """Seconds of each, timed A B C A B C, so that whatever disturbs disturbs all.
+
+        Who fails now, as one that hangs now and then, takes forever.
+        """
         seconds = dict.fromkeys(finalists, 1e9)
         for _ in range(_TURNS):
-            for opts in finalists:
-                now = self._timed(self._executables[opts], 1e9)
-                seconds[opts] = min(seconds[opts], now)
+            for opts in [opts for opts, least in seconds.items() if least < inf]:
+                try:
+                    now = self.runner.seconds(self._programs[opts], 1e9)
+                except DeviceError as error:
+                    self._announce(opts, None, str(error))
+                    seconds[opts] = inf
+                else:
+                    seconds[opts] = min(seconds[opts], now)
         return seconds
 
-    def _timed(self, executable: Executable, best: float) -> float:
-        memories = self._scratch.memories
-        fastest, spent = self.timer(executable, memories), 0.0
-        for n in range(_MOST):
-            if (n >= 1 and fastest > _SLOW * best) or (n >= _LEAST and spent > _SPAN):
-                break
-            seconds = self.timer(executable, memories)
-            fastest, spent = min(fastest, seconds), spent + seconds
-        return fastest
+    def close(self) -> None:
+        """Nothing more is tried."""
+        if "runner" in vars(self):
+            self.runner.close()

@@ -1,0 +1,112 @@
+"""Outside: the tensors that there were when a function was called, and which of them it uses.
+
+A capture takes what the function uses from outside as data. So that has to be computed before,
+each with memory of its own. What the last call used is known, and is made so. What it did not
+use is left alone: it may be another thread's, in the middle of an op.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from typing import Any
+
+from tinyml import mlops
+from tinyml import realize as realizing
+from tinyml.errors import TinymlError
+from tinyml.functional import views
+from tinyml.functional.views import root_of
+from tinyml.jit.record import Recording
+from tinyml.lazy import Data, LazyBuffer
+from tinyml.realize import memory
+from tinyml.tensor import Tensor
+
+
+class Before:
+    """The tensors that there were when a capture began."""
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        given = {id(t) for t in inputs}
+        self.leaves: dict[int, tuple[weakref.ref[Tensor], Data]] = {}
+        self.unready: set[int] = set()  # buffers' ids: several have one, or a view for itself
+        known = realizing.in_memory()
+        for leaf, buffer in known:
+            holders = _holders(leaf)
+            self.leaves.update({id(t): (weakref.ref(t), leaf) for t in holders})
+            own = [t for t in holders if views.has_own(t)]
+            if (
+                buffer.several
+                or len(own) > 1
+                or any(root_of(t) is not None and id(t) not in given for t in own)
+            ):
+                self.unready.add(id(buffer))
+        self.pending: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
+            id(t): (weakref.ref(t), t._lazy) for t in realizing.pending()
+        }
+        self.buffers = {id(buffer): buffer for _, buffer in known}
+        self.held = {id(memory[leaf]) for _, leaf in self.leaves.values()}
+
+    def leaf(self, tensor: Any) -> Data | None:
+        """The leaf that a tensor had; None if it was not there, or not real."""
+        reference, leaf = self.leaves.get(id(tensor), (None, None))
+        return leaf if reference is not None and reference() is tensor else None
+
+    def waiting(self, tensor: Any) -> LazyBuffer | None:
+        """The node that a tensor had, if it was not real; None if it was, or not there."""
+        reference, node = self.pending.get(id(tensor), (None, None))
+        return node if reference is not None and reference() is tensor else None
+
+    def had(self, tensor: Any) -> bool:
+        """Whether a tensor, and no view, was there, with values in memory or made of such."""
+        if self.leaf(tensor) is not None:
+            return True
+        node = self.waiting(tensor) if root_of(tensor) is None else None
+        return node is not None and realizing.has_data(node)
+
+    def was_ready(self, recording: Recording) -> bool:
+        """Whether all that was used was data, in memory that no other tensor had."""
+        numbered = {id(buffer) for buffer in recording.numbers}
+        return not recording.waiting and numbered.isdisjoint(self.unready)
+
+
+def _holders(leaf: Data) -> list[Tensor]:
+    return [t for t in leaf.readers.members() if t._lazy is leaf]
+
+
+def used(recording: Recording) -> list[weakref.ref[Tensor]]:
+    """The tensors that a call read, assigned to, or left behind."""
+    leaves = [leaf for leaf, buffer in realizing.in_memory() if buffer in recording.numbers]
+    return [
+        *recording.waiting,
+        *map(weakref.ref, recording.left()),
+        *(weakref.ref(tensor) for leaf in leaves for tensor in _holders(leaf)),
+    ]
+
+
+def prepare(inputs: list[Tensor], used: list[Tensor]) -> None:
+    """Let each of these have its values in memory of its own.
+
+    Views have none, but for arguments: whoever uses others reads their roots.
+    """
+    given = {id(t) for t in inputs}
+    roots = [root for t in [*used, *inputs] if (root := root_of(t)) is not None]
+    tensors = list({id(t): t for t in [*inputs, *used, *roots]}.values())
+    own = [t for t in tensors if root_of(t) is None and realizing.has_data(t._lazy)]
+    try:
+        realizing.realize(own)
+    except TinymlError:  # one cannot be computed: that is for whoever looks at it
+        for tensor in own:
+            with suppress(TinymlError):
+                tensor.realize()
+    for tensor in used:
+        if type(tensor._lazy) is Data and root_of(tensor) is not None and id(tensor) not in given:
+            views.unrealize(tensor)
+    Tensor.realize(*inputs) if inputs else None
+    for tensor in tensors:
+        leaf = tensor._lazy
+        if type(leaf) is not Data:
+            continue
+        if memory[leaf].several or sum(map(views.has_own, _holders(leaf))) > 1:
+            (tensor.lazy,) = realizing.compute([mlops.Clone().forward(leaf)])
+    buffers = {id(memory[t._lazy]) for t in own if type(t._lazy) is Data}
+    realizing.keep_values(buffers, {id(t) for t in tensors})
