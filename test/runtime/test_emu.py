@@ -15,6 +15,7 @@ import pytest
 from cards import launched
 
 import tinyml
+from tinyml.cache import DiskCache
 from tinyml.codegen.cuda_text import FRAGMENTS
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
@@ -558,6 +559,14 @@ def test_programs_in_c_are_refused(forward):
 def test_no_compiler(cache):
     with pytest.raises(DeviceError, match=r"no-such-compiler: not found on PATH.*apt install g"):
         EmuMachine(cache, cxx="no-such-compiler")
+
+
+def test_units_are_made_when_another_process_has_made_room_in_the_cache(tmp_path):
+    machine = EmuMachine(DiskCache(tmp_path))
+    for place in tmp_path.rglob("*.*"):
+        place.unlink()
+    p = program("fives", "float* out", "out[threadIdx.x] = 5.0f;")
+    np.testing.assert_array_equal(launched(machine, p, np.empty(32, np.float32)), 5)
 
 
 def test_memory_is_counted_reused_and_limited(cache):

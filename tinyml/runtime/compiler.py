@@ -2,6 +2,7 @@
 
 find      name?                 -> Compiler       the first one on PATH that works
 build     Compiler, text        -> Unit           a shared object on disk, from the cache if there
+load      Compiler, text        -> Unit           the same in this process
 functions Compiler, Program*    -> address*       through a few units (units.py)
 """
 
@@ -35,7 +36,6 @@ FLAGS: tuple[str, ...] = (
     *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-w"),
 )
 _NAMES = ("cc", "gcc", "clang")
-_PROBE = "#include <math.h>\n#include <pthread.h>\nint tinyml_probe(void) { return 0; }\n"
 _VERSION = "1"  # of what this module keeps in the disk cache
 
 Render = Callable[[tuple[Program, ...]], str]
@@ -48,14 +48,14 @@ class Compiler:
     command: tuple[str, ...]
     flags: tuple[str, ...]
     suffix: str  # of source files: ".c"
-    libraries: tuple[str, ...]
+    libraries: tuple[str, ...]  # to link with: of files, the name tells what is in them
     version: str
     macros: str  # what it predefines under `flags`: the instruction sets of this processor
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """A key of everything but the source that a binary depends on."""
-        parts = (*self.command, *self.flags, self.suffix, *self.libraries)
+        parts = (*self.command, *self.flags, self.suffix, *map(os.path.basename, self.libraries))
         return key(_VERSION, *parts, self.version, self.macros)
 
     def defines(self, macro: str) -> bool:
@@ -67,13 +67,13 @@ class Compiler:
         return key(self.fingerprint, text)
 
 
-def find(requested: str, cache: DiskCache) -> Compiler:
-    """The C compiler `requested` by the user or, for "", the first one that works."""
+def find(requested: str, cache: DiskCache, text: str) -> Compiler:
+    """The C compiler `requested` by the user or, for "", the first one that compiles `text`."""
     why = []
     for name in [requested] if requested else _NAMES:
         try:
             compiler = _known(tuple(shlex.split(name)), cache)
-            build(compiler, cache, _PROBE)
+            build(compiler, cache, text)
             return compiler
         except (OSError, CompileError) as error:
             why.append(f"{name}: {error}")
@@ -106,6 +106,15 @@ def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) ->
             raise CompileError(str(error).replace(str(source), where)) from None
         path = cache.put(compiler.key_of(text), ".so", target.read_bytes())
     return Unit(path, time.perf_counter() - start, False, shlex.join(command), output)
+
+
+def load(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) -> Unit[ctypes.CDLL]:
+    """As `build`, and loaded into this process."""
+    while True:
+        built = build(compiler, cache, text, keep)
+        library = _opened(built.binary)
+        if library is not None:
+            return Unit(library, built.seconds, built.cached, built.command, built.output)
 
 
 def open_library(path: Path) -> ctypes.CDLL:
@@ -156,9 +165,7 @@ class Functions(Units[ctypes.CDLL]):
         return None if opened is None else Unit(opened, 0.0, True)
 
     def make(self, text: str, keep: bool) -> Unit[ctypes.CDLL]:
-        built = build(self.compiler, self.cache, text, keep)
-        library = open_library(built.binary)
-        return Unit(library, built.seconds, built.cached, built.command, built.output)
+        return load(self.compiler, self.cache, text, keep)
 
 
 def _address(program: Program, unit: ctypes.CDLL) -> int:

@@ -7,9 +7,10 @@ import ctypes
 from pathlib import Path
 
 from tinyml.cache import DiskCache
-from tinyml.runtime.compiler import Compiler, build, open_library
+from tinyml.runtime.compiler import Compiler
+from tinyml.runtime.compiler import load as load_unit
 
-_SOURCE = Path(__file__).with_name("pool.c")
+SOURCE = Path(__file__).with_name("pool.c")
 
 
 class Launch(ctypes.Structure):
@@ -32,8 +33,7 @@ class Pool:
     answer whether a fault was noted, and in which launch (from 1 on).
     """
 
-    def __init__(self, path: Path) -> None:
-        library = open_library(path)
+    def __init__(self, library: ctypes.CDLL) -> None:
         self.run = library.tinyml_run
         self.run_plan = library.tinyml_run_plan
         self.stop = library.tinyml_stop
@@ -47,6 +47,6 @@ def load(compiler: Compiler, cache: DiskCache) -> Pool:
     """The pool of this process."""
     found = _pools.get(compiler.fingerprint)
     if found is None:
-        built = build(compiler, cache, _SOURCE.read_text())
-        found = _pools[compiler.fingerprint] = Pool(built.binary)
+        library = load_unit(compiler, cache, SOURCE.read_text()).binary
+        found = _pools[compiler.fingerprint] = Pool(library)
     return found

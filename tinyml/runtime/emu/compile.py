@@ -75,8 +75,10 @@ def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:
     # Everything that a binary depends on and that is not in its own text.
     version = key(said.stdout, platform.machine(), *map(Path.read_bytes, shim_files()))
     scheduler = Compiler(command, (*_COMMON, *_SCHEDULER_FLAGS), ".cpp", (), version, "")
-    built = build(scheduler, cache, (SHIM / "emu_scheduler.cpp").read_text())
-    libraries = (str(built.binary),)
+    text = (SHIM / "emu_scheduler.cpp").read_text()
+    built = build(scheduler, cache, text).binary.read_bytes()
+    # Every unit is linked with it, so it must not go when another process makes room in the cache.
+    libraries = (str(DiskCache(None).put(scheduler.key_of(text), ".o", built)),)
     return Compiler(command, (*_COMMON, *_UNIT_FLAGS), ".cpp", libraries, version, "")
 
 
