@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import warnings
 import weakref
 from collections.abc import Callable
 from itertools import product
@@ -510,6 +511,21 @@ def test_a_state_is_given_as_it_is_after_a_call_that_could_not_be_captured(devic
         state.assign(state * 2)
     for view in given:
         np.testing.assert_array_equal(view.numpy(), state.numpy())
+
+
+def test_a_function_that_can_never_be_captured_says_why(device: str) -> None:
+    made = [full(0)]
+    step = TinyJit(lambda x: x + made[0])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for call in range(8):
+            made[0] = full(call) * 2  # new in each call, and not computed
+            assert step(full(1)).tolist() == [2 * call + 1] * 4
+    (warning,) = caught
+    assert step.captured is None
+    assert warning.filename == __file__
+    assert "shape (4,)" in str(warning.message)
+    assert "as an argument" in str(warning.message)
 
 
 def test_a_function_that_launches_nothing(device: str) -> None:

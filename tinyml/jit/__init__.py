@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
@@ -44,7 +45,7 @@ class TinyJit(Generic[_P, _R]):
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
     the step is made of what they assign meanwhile, or of tensors that wait to be computed and
-    were not used by the call before, a later call captures.
+    were not used by the call before, a later call captures; after four in vain a warning says why.
 
     A pickle of one that has captured replays where it is read, without its function; in one pickle
     with a model it uses that model's tensors. A copy captures for itself.
@@ -78,6 +79,7 @@ class TinyJit(Generic[_P, _R]):
         self._results: Any = None
         self._step: Step | None = None
         self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
+        self._in_vain = 0  # so many calls were to be captured, and were not
 
     @property
     def captured(self) -> Step | None:
@@ -159,7 +161,8 @@ class TinyJit(Generic[_P, _R]):
 
     def _capture(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
         setting = arguments, Tensor.training
-        found, structure, step, outline, self._used = capture(function, tensors, self._used)
+        captured = capture(function, tensors, self._used)
+        found, structure, step, outline, self._used, obstacle = captured
         before, self._outline = self._outline, outline
         same = setting == (self._arguments, self._training)
         self._arguments, self._training = setting
@@ -168,8 +171,16 @@ class TinyJit(Generic[_P, _R]):
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
             self._used = []
-        captured: _R = rebuild(structure, iter(found))
-        return captured
+        self._in_vain += 1
+        if self._in_vain == _PATIENCE and obstacle:
+            warnings.warn(
+                f"TinyJit: {self._name} was run plainly {_PATIENCE + 1} times, and is not captured "
+                f"yet: {obstacle}. It goes on like this, right but slow",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        result: _R = rebuild(structure, iter(found))
+        return result
 
     @property
     def _name(self) -> str:
@@ -205,6 +216,7 @@ class TinyJit(Generic[_P, _R]):
 
 
 _ALONE: dict[str, Any] = {"_methods": {}, "_used": []}  # what a pickle does not take along
+_PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

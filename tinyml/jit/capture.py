@@ -52,6 +52,7 @@ class Captured(NamedTuple):
     step: Step | None  # gives them again
     outline: Outline
     used: list[weakref.ref[Tensor]]
+    obstacle: str  # why there is no step
 
 
 def capture(
@@ -84,13 +85,16 @@ def capture(
         if t.grad is not None and t.grad is not grads[i]
     ]
     outline, analysis = recording.outline(), _Analysis(recording, before, inputs, results)
-    disturbed = recording.disturbed or recording.foreign & analysis.wanted
     given = _given_untouched(results)
-    known = before.was_ready(recording) and all(before.leaf(t) is not None for t in given)
-    step = analysis.step(own, hidden) if known and not disturbed else None
+    obstacle = ""
+    if recording.disturbed or recording.foreign & analysis.wanted:
+        obstacle = "it uses what another thread assigns to meanwhile"
+    elif any(before.leaf(t) is None for t in given) or not before.was_ready(recording):
+        obstacle = outside.unready(recording)
+    step = None if obstacle else analysis.step(own, hidden)
     tensors = _tensors(results, inputs)[hidden:]
     used = [*outside.used(recording), *map(weakref.ref, given)]
-    return Captured(tensors, structure, step, outline, used)
+    return Captured(tensors, structure, step, outline, used, obstacle)
 
 
 def _given_untouched(results: list[_Raw]) -> list[Tensor]:

@@ -83,6 +83,17 @@ def used(recording: Recording) -> list[weakref.ref[Tensor]]:
     ]
 
 
+def unready(recording: Recording) -> str:
+    """What a capture found outside that was not ready, for whoever wonders why there is none."""
+    waiting = (reference() for reference in recording.waiting)
+    shapes = list(dict.fromkeys(t.shape for t in waiting if isinstance(t, Tensor)))
+    of = f" (of shape {' or '.join(map(str, shapes))})" if shapes else ""
+    return (
+        f"it uses a tensor from outside{of} that the call before did not use, and that was not "
+        "computed before this one: pass it as an argument, or make it once, outside the loop"
+    )
+
+
 def prepare(inputs: list[Tensor], used: list[Tensor]) -> None:
     """Let each of these have its values in memory of its own.
 
