@@ -11,12 +11,14 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tinyml import Tensor, TinyJit, config, nn, trace
 from tinyml.device import Device
 from tinyml.errors import JitError
 from tinyml.jit.structure import fits, flatten
+from tinyml.runtime.machine import Buffer
 
 
 def full(value: float, *shape: int) -> Tensor:
@@ -330,6 +332,40 @@ def test_random_numbers_are_those_without_jit(device: str) -> None:
         return [*found, function(full(0)).tolist()]
 
     assert run(TinyJit(step)) == run(step)
+
+
+def test_draws_are_in_order_on_any_device_and_where_nobody_wants_them(device: str) -> None:
+    def step(x: Tensor) -> Tensor:
+        drawn = [Tensor.rand(4, device=d) for d in ("NUMPY", device, device, "NUMPY", device)]
+        del drawn[2]
+        return sum((d.to(x.device) * (n + 1) for n, d in enumerate(drawn)), x)
+
+    def run(function: Callable[[Tensor], Tensor]) -> list[Any]:
+        Tensor.manual_seed(-1)
+        found = [function(full(i)).tolist() for i in range(4)]
+        return [*found, Tensor.rand(2).tolist()]
+
+    assert run(TinyJit(step)) == run(step)
+
+
+def test_counters_of_draws_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return sum((Tensor.rand(4) for _ in range(20)), x)
+
+    x = Tensor.ones(4).contiguous().realize()
+    for _ in range(3):
+        step(x)
+    written: list[int] = []
+    write = Buffer.write
+
+    def noting(buffer: Buffer, data: npt.NDArray[Any]) -> Buffer:
+        written.append(data.size)
+        return write(buffer, data)
+
+    monkeypatch.setattr(Buffer, "write", noting)
+    step(x).realize()
+    assert len(written) == 1
 
 
 # ---- training ----

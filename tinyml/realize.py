@@ -18,7 +18,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from tinyml import config, interpret, lazy, trace
@@ -381,11 +380,6 @@ def download(leaf: Data) -> npt.NDArray[Any]:
     if trace.wanted(trace.HostRead):
         trace.emit(trace.HostRead(leaf.device))
     return memory[leaf].read().reshape(leaf.shape)
-
-
-def write(leaf: Data, values: npt.NDArray[Any]) -> None:
-    """Overwrite a leaf's memory (random counters only; everything else is `lazy.assign`)."""
-    memory[leaf].write(np.ascontiguousarray(values))
 
 
 def buffers_of(leaves: Iterable[Data]) -> list[Buffer]:

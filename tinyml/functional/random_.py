@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tinyml import config, lazy, trace
 from tinyml import realize as realizing
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_WORD = 0xFFFFFFFF
+WORD = 0xFFFFFFFF
 
 
 Draws: TypeAlias = list[LazyBuffer]  # what their numbers are computed from
@@ -62,7 +61,8 @@ class Generator:
             leaf = next(here.repeated[-1])
         else:
             draw = self.advance()
-            leaf = made = realizing.upload(self.leaf_values(draw), uint32, device)
+            words = np.array((*self.seed_words, draw & WORD), np.uint32)
+            leaf = made = realizing.upload(words, uint32, device)
             trace.emit(trace.RandomDrawn(made, draw))
         for draws in here.noted:
             draws.append(leaf)
@@ -87,16 +87,16 @@ class Generator:
         finally:
             self._here.repeated.pop()
 
-    def advance(self) -> int:
-        """The number of the next draw."""
+    def advance(self, count: int = 1) -> int:
+        """The number of the next draw, which so many more follow."""
         with self._counting:
-            self.draws += 1
-            return self.draws - 1
+            self.draws += count
+            return self.draws - count
 
-    def leaf_values(self, draw: int) -> npt.NDArray[np.uint32]:
-        """What the leaf of a draw holds."""
-        words = (self.seed & _WORD, (self.seed >> 32) & _WORD, draw & _WORD)
-        return np.array(words, np.uint32)
+    @property
+    def seed_words(self) -> tuple[int, int]:
+        """What leaves begin with, before the draw's number."""
+        return self.seed & WORD, (self.seed >> 32) & WORD
 
 
 generator = Generator(config.current.seed)
@@ -236,12 +236,12 @@ def _below(span: int, high: Tensor, low: Tensor) -> Tensor:
     Some n have a chance that is larger by 2 ** -64 (Lemire, Fast random integers, 2019).
     """
     a, b = high.cast(uint64), low.cast(uint64)
-    if span > _WORD:
-        upper, lower = span >> 32, span & _WORD
-        if upper > _WORD:
+    if span > WORD:
+        upper, lower = span >> 32, span & WORD
+        if upper > WORD:
             return (a << 32) | b
         middle = a * lower + ((b * lower) >> 32)
-        return a * upper + (middle >> 32) + (((middle & _WORD) + b * upper) >> 32)
+        return a * upper + (middle >> 32) + (((middle & WORD) + b * upper) >> 32)
     return (a * span + ((b * span) >> 32)) >> 32
 
 

@@ -290,10 +290,10 @@ class _Analysis:
         assert isinstance(leaf, Data)
         return self.recording.numbers.get(memory[leaf])
 
-    def _counter(self, leaf: Data) -> Buffer | None:
-        """The memory of a random counter, if the step reads it."""
+    def _counter(self, leaf: Data) -> int | None:
+        """The buffer of a random counter, if the step reads it."""
         number = self.recording.numbers.get(memory[leaf])
-        return memory[leaf] if number in self.read_first else None
+        return number if number in self.read_first else None
 
     def _find_holders(self) -> dict[int, list[Tensor]]:
         """Tensors of others by the number of the buffer that they hold."""

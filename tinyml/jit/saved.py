@@ -27,15 +27,13 @@ def _parts_of(step: Step) -> tuple[Any, ...]:
     from tinyml.recall import spelled
 
     parts = step.parts
-    states = {state.number for state in parts.states}
-    own = {n: b for n, b in enumerate(step.table) if b is not None and n not in states}
+    others = {state.number for state in parts.states} | set(parts.counters)
+    own = {n: b for n, b in enumerate(step.table) if b is not None and n not in others}
     interim = {n for n, buffer in own.items() if isinstance(buffer, Span)}
     values = {n: buffer.read() for n, buffer in own.items() if n not in interim}
-    number = {id(buffer): n for n, buffer in own.items()}
     calls = spelled([launch.call for launch in parts.launches])
-    counters: list[Any] = [number.get(id(counter)) for counter in parts.counters]
     launches = [replace(launch, call=None) for launch in parts.launches]
-    bare = replace(parts, launches=launches, counters=counters)
+    bare = replace(parts, launches=launches)
     return _from_parts, (bare, calls, values, interim)
 
 
@@ -55,8 +53,6 @@ def _from_parts(
         table[n] = _new(parts.buffers[n]).write(array)
     for state in parts.states:
         table[state.number] = state.buffer = _held(state, parts.buffers[state.number])
-    counters: list[Any] = parts.counters  # numbers of buffers, until now
-    parts.counters = [None if n is None else table[n] for n in counters]
     return Step(parts, table, [tensor for state in parts.states for tensor in state.alive()])
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tinyml import lazy
@@ -22,7 +23,7 @@ from tinyml.device import open_device
 from tinyml.dtype import DType
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
-from tinyml.functional.random_ import generator
+from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.record import Launch
 from tinyml.launch import NativePlan, execute, native, watched
@@ -133,7 +134,7 @@ class Parts:
     buffers: list[NewBuffer]  # by number
     arguments: list[int | None]  # per tensor argument: its buffer, None if it is not used
     own_arguments: list[tuple[int, Somebodys]]  # whose gradients the step writes
-    counters: list[Buffer | None] = field(default_factory=list)  # per draw
+    counters: list[int | None] = field(default_factory=list)  # per draw: its buffer, if it is used
     states: list[State] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     hidden: int = 0  # so many of the results, the first, are there for others to be views of
@@ -143,17 +144,17 @@ class Parts:
 
 
 class Span(Buffer):
-    """The beginning of another buffer's memory."""
+    """A part of another buffer's memory, `offset` bytes from its beginning."""
 
-    __slots__ = ("_owner",)
+    __slots__ = ("_offset", "_owner")
 
-    def __init__(self, owner: Buffer, like: NewBuffer) -> None:
-        super().__init__(owner.machine, like.size, like.dtype)
-        self._owner = owner
+    def __init__(self, owner: Buffer, size: int, dtype: DType, offset: int = 0) -> None:
+        super().__init__(owner.machine, size, dtype)
+        self._owner, self._offset = owner, offset
 
     @property
     def memory(self) -> Any:
-        return self._owner.memory
+        return self.machine.inside(self._owner.memory, self._offset)
 
 
 def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> dict[int, Buffer]:
@@ -175,8 +176,40 @@ def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> d
             free = [(Buffer(open_device(new.device).machine, new.size, new.dtype), [])]
             blocks += free
         free[0][1].append((first, last))
-        found[number] = Span(free[0][0], new)
+        found[number] = Span(free[0][0], new.size, new.dtype)
     return found
+
+
+class Counters:
+    """The counters of a step's draws, side by side: Python costs nothing per draw."""
+
+    _WORDS = 16  # of each: it begins as aligned as memory of its own
+
+    def __init__(self, parts: Parts, table: list[Buffer | None]) -> None:
+        """Memory for the counters, which is what `table` has for them from now on."""
+        count = len(parts.counters)
+        self._values = np.zeros((count, self._WORDS), np.uint32)
+        self._steps, self._numbers = np.arange(count, dtype=np.uint32), self._values[:, 2]
+        self._seed: int | None = None  # whose words are there
+        self._blocks: dict[str, Buffer] = {}  # of each device all, that each is written at once
+        for draw, number in enumerate(parts.counters):
+            if number is not None:
+                new = parts.buffers[number]
+                machine = open_device(new.device).machine
+                block = Buffer(machine, self._values.size, new.dtype)
+                block = self._blocks.setdefault(new.device, block)
+                offset = draw * self._values.strides[0]
+                table[number] = Span(block, new.size, new.dtype, offset)
+
+    def advance(self) -> None:
+        """The next draws, in order."""
+        if self._seed != generator.seed:
+            self._seed = generator.seed
+            self._values[:, :2] = generator.seed_words
+        first = generator.advance(len(self._steps))
+        np.add(self._steps, np.uint32(first & WORD), out=self._numbers)
+        for block in self._blocks.values():
+            block.write(self._values)
 
 
 # ---- running the launches ----
@@ -234,8 +267,9 @@ class Step:
     def __init__(
         self, parts: Parts, table: list[Buffer | None], held: Iterable[Tensor] = ()
     ) -> None:
-        """`table` has a buffer of the right size for each number that is used."""
+        """`table` has a buffer of the right size for each number that is used, but no counters."""
         self.parts, self.table, self._held = parts, table, tuple(held)
+        self._counters = Counters(parts, table) if parts.counters else None
         self._runner = _Runner(parts.launches, table)
         numbered = [(n, i) for i, n in enumerate(parts.arguments) if n is not None]
         self._first = dict(reversed(numbered))  # of each buffer, the first argument that has it
@@ -273,10 +307,8 @@ class Step:
         if self._writes:
             self._keep_values(inputs, buffers)
         self._bell.rung = False
-        for counter in self.parts.counters:
-            values = generator.leaf_values(generator.advance())
-            if counter is not None:
-                counter.write(values)
+        if self._counters is not None:
+            self._counters.advance()
         given: list[tuple[int, Buffer]] = []  # comprehensions take longer for a few
         for number, i in self._first.items():
             given.append((number, buffers[i]))

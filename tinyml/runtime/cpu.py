@@ -187,6 +187,9 @@ class CpuMachine:
     def address(self, memory: int) -> int:
         return memory
 
+    def inside(self, memory: int, offset: int) -> int:
+        return memory + offset
+
     def adopt(self, address: int, nbytes: int) -> int:
         """Memory of somebody else, as it lies."""
         return address

@@ -154,6 +154,10 @@ class CudaMachine:
         """A handle is an address."""
         return memory
 
+    def inside(self, memory: int, offset: int) -> int:
+        """So many bytes further on."""
+        return memory + offset
+
     def adopt(self, address: int, nbytes: int) -> int | None:
         """Memory of the card that is somebody else's, if it is aligned as programs expect it."""
         return None if address % ALIGNMENT else address

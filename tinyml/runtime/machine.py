@@ -65,6 +65,10 @@ class Machine(Protocol):
         """Where memory begins."""
         ...
 
+    def inside(self, memory: Any, offset: int) -> Any:
+        """A handle on what begins `offset` bytes into memory, which is not to be freed."""
+        ...
+
     def adopt(self, address: int, nbytes: int) -> Any:
         """A handle on memory of somebody else; None if programs cannot use it as it lies."""
         ...

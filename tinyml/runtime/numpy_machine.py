@@ -30,6 +30,9 @@ class NumpyMachine:
     def address(self, memory: Bytes) -> int:
         return int(memory.ctypes.data)
 
+    def inside(self, memory: Bytes, offset: int) -> Bytes:
+        return memory[offset:]
+
     def adopt(self, address: int, nbytes: int) -> Bytes:
         """Memory of somebody else, as an array of bytes."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -204,6 +204,10 @@ class EmuMachine:
         """A handle is an address."""
         return memory
 
+    def inside(self, memory: int, offset: int) -> int:
+        """So many bytes further on, where no guard page is near."""
+        return memory + offset
+
     def adopt(self, address: int, nbytes: int) -> None:
         """None: memory of somebody else has no guard pages."""
 
