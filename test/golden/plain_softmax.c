@@ -4,6 +4,14 @@ static inline float max_f32(float a, float b) {
 }
 typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+#ifndef DONE_EXTREME512
+#define DONE_EXTREME512
+#ifdef __clang__
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512(a, b, 4)
+#else
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512_mask(a, b, a, -1, 4)
+#endif
+#endif
 #ifndef DONE_pick_f32x4
 #define DONE_pick_f32x4
 static inline f32x4 pick_f32x4(i32x4 m, f32x4 a, f32x4 b) {
@@ -14,7 +22,9 @@ static inline f32x4 pick_f32x4(i32x4 m, f32x4 a, f32x4 b) {
 #define DONE_clamp_f32x4
 static inline f32x4 clamp_f32x4(f32x4 x, float low, float high) {
   const f32x4 least = low - (f32x4){0}, most = high - (f32x4){0};
-#if 4 == 8 && defined(__AVX__)
+#if 4 == 16 && defined(__AVX512F__)
+  return EXTREME512(max, ps, least, EXTREME512(min, ps, most, x));
+#elif 4 == 8 && defined(__AVX__)
   return __builtin_ia32_maxps256(least, __builtin_ia32_minps256(most, x));
 #elif 4 == 4 && defined(__SSE__)
   return __builtin_ia32_maxps(least, __builtin_ia32_minps(most, x));
@@ -26,8 +36,16 @@ static inline f32x4 clamp_f32x4(f32x4 x, float low, float high) {
 #ifndef DONE_scale_f32x4
 #define DONE_scale_f32x4
 static inline f32x4 scale_f32x4(f32x4 p, f32x4 shifted) {
+#if 4 == 16 && defined(__AVX512VL__)
+  return __builtin_ia32_scalefps512_mask(p, shifted - 12582912.0f, p, -1, 4);
+#elif 4 == 8 && defined(__AVX512VL__)
+  return __builtin_ia32_scalefps256_mask(p, shifted - 12582912.0f, p, -1);
+#elif 4 == 4 && defined(__AVX512VL__)
+  return __builtin_ia32_scalefps128_mask(p, shifted - 12582912.0f, p, -1);
+#else
   const i32x4 n = (i32x4)(shifted), half = n >> 1;
   return p * (f32x4)((half << 23) + 0x3f800000) * (f32x4)(((n - half) << 23) + 0x3f800000);
+#endif
 }
 #endif
 static inline f32x4 exp_f32x4(f32x4 x) {
@@ -55,7 +73,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_f175a93f(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_017cd91a(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

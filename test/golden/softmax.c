@@ -13,6 +13,14 @@ static inline float max_f32(float a, float b) {
   const float m = a > b ? a : b;  // without a branch, which could not be predicted
   return a != a ? a : m;
 }
+#ifndef DONE_EXTREME512
+#define DONE_EXTREME512
+#ifdef __clang__
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512(a, b, 4)
+#else
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512_mask(a, b, a, -1, 4)
+#endif
+#endif
 #ifndef DONE_pick_f32x8
 #define DONE_pick_f32x8
 static inline f32x8 pick_f32x8(i32x8 m, f32x8 a, f32x8 b) {
@@ -23,7 +31,9 @@ static inline f32x8 pick_f32x8(i32x8 m, f32x8 a, f32x8 b) {
 #define DONE_clamp_f32x8
 static inline f32x8 clamp_f32x8(f32x8 x, float low, float high) {
   const f32x8 least = low - (f32x8){0}, most = high - (f32x8){0};
-#if 8 == 8 && defined(__AVX__)
+#if 8 == 16 && defined(__AVX512F__)
+  return EXTREME512(max, ps, least, EXTREME512(min, ps, most, x));
+#elif 8 == 8 && defined(__AVX__)
   return __builtin_ia32_maxps256(least, __builtin_ia32_minps256(most, x));
 #elif 8 == 4 && defined(__SSE__)
   return __builtin_ia32_maxps(least, __builtin_ia32_minps(most, x));
@@ -35,8 +45,16 @@ static inline f32x8 clamp_f32x8(f32x8 x, float low, float high) {
 #ifndef DONE_scale_f32x8
 #define DONE_scale_f32x8
 static inline f32x8 scale_f32x8(f32x8 p, f32x8 shifted) {
+#if 8 == 16 && defined(__AVX512VL__)
+  return __builtin_ia32_scalefps512_mask(p, shifted - 12582912.0f, p, -1, 4);
+#elif 8 == 8 && defined(__AVX512VL__)
+  return __builtin_ia32_scalefps256_mask(p, shifted - 12582912.0f, p, -1);
+#elif 8 == 4 && defined(__AVX512VL__)
+  return __builtin_ia32_scalefps128_mask(p, shifted - 12582912.0f, p, -1);
+#else
   const i32x8 n = (i32x8)(shifted), half = n >> 1;
   return p * (f32x8)((half << 23) + 0x3f800000) * (f32x8)(((n - half) << 23) + 0x3f800000);
+#endif
 }
 #endif
 static inline f32x8 exp_f32x8(f32x8 x) {
@@ -64,7 +82,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_00e289de(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_3e70d423(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

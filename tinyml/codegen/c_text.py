@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyml.codegen.vector_math import BODIES, NEEDS
+from tinyml.codegen.vector_math import BODIES, EXTREME512, LOOP, NEEDS
 from tinyml.codegen.vector_math64 import BODIES64
 from tinyml.dtype import DType, float32, float64
 from tinyml.ops import Op
@@ -39,7 +39,7 @@ def lane_function(name: str, call: str, result: str, operands: Sequence[str], la
     return (
         f"static inline {result} {name}_x{lanes}({parameters}) {{\n"
         f"  {result} r;\n"
-        f"  for (int i = 0; i < {lanes}; ++i) r[i] = {call}({arguments});\n"
+        f"  {LOOP.replace('LANES', str(lanes))} r[i] = {call}({arguments});\n"
         f"  return r;\n}}"
     )
 
@@ -214,18 +214,22 @@ def _first(condition: str, lanes: int) -> str:
 def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> str:
     """The larger or smaller of two vectors; with floats, b if that is NaN, and a if that is."""
     mask = f"a {'>' if op is Op.MAX else '<'} b" + (" | a != a" if propagates_nan else "")
-    lines = [f"  const {bits} m = ({bits})({mask});"]
+    lines, before = [f"  const {bits} m = ({bits})({mask});"], ""
     if vector in _EXTREMES:
         macro, kind = _EXTREMES[vector]
-        instruction = f"__builtin_ia32_{op.name.lower()}{kind}"
+        instruction = f"__builtin_ia32_{op.name.lower()}{kind}(a, b)"
+        if macro == "__AVX512F__":
+            instruction, before = f"EXTREME512({op.name.lower()}, {kind}, a, b)", EXTREME512
         lines = [f"#ifdef {macro}", f"  const {bits} m = ({bits})(a != a);"]
-        lines += [f"  b = {instruction}(a, b);  // b if one is NaN", "#else"]
+        lines += [f"  b = {instruction};  // b if one is NaN", "#else"]
         lines += [f"  const {bits} m = ({bits})({mask});", "#endif"]
     if vector in _WHOLE_EXTREMES:  # clang finds it by itself
-        instruction = f"__builtin_ia32_p{op.name.lower()}{_WHOLE_EXTREMES[vector]}"
-        found = f"  return ({vector}){instruction}(({bits})a, ({bits})b);"
-        lines = ["#if defined(__AVX2__) && !defined(__clang__)", found, "#endif", *lines]
-    return "\n".join(
+        macro, kind = _WHOLE_EXTREMES[vector]
+        more = f", ({bits})a, -1" if kind.endswith("mask") else ""
+        instruction = f"__builtin_ia32_p{op.name.lower()}{kind}"
+        found = f"  return ({vector}){instruction}(({bits})a, ({bits})b{more});"
+        lines = [f"#if defined({macro}) && !defined(__clang__)", found, "#endif", *lines]
+    return before + "\n".join(
         [
             f"static inline {vector} {name}({vector} a, {vector} b) {{",
             *lines,
@@ -240,12 +244,20 @@ _EXTREMES = {
     "f32x8": ("__AVX__", "ps256"),
     "f64x2": ("__SSE2__", "pd"),
     "f64x4": ("__AVX__", "pd256"),
+    "f32x16": ("__AVX512F__", "ps"),
+    "f64x8": ("__AVX512F__", "pd"),
 }
 _WHOLE_EXTREMES = {
-    "i16x16": "sw256",
-    "u16x16": "uw256",
-    "i32x8": "sd256",
-    "u32x8": "ud256",
+    "i16x16": ("__AVX2__", "sw256"),
+    "u16x16": ("__AVX2__", "uw256"),
+    "i32x8": ("__AVX2__", "sd256"),
+    "u32x8": ("__AVX2__", "ud256"),
+    "i16x32": ("__AVX512BW__", "sw512_mask"),
+    "u16x32": ("__AVX512BW__", "uw512_mask"),
+    "i32x16": ("__AVX512F__", "sd512_mask"),
+    "u32x16": ("__AVX512F__", "ud512_mask"),
+    "i64x8": ("__AVX512F__", "sq512_mask"),
+    "u64x8": ("__AVX512F__", "uq512_mask"),
 }
 
 

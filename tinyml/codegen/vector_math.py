@@ -34,19 +34,39 @@ PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
 }
 """
 
-# p * 2**n in two steps, so that results may be denormal or overflow to infinity, for the n that
-# was added to 12582912.0: what more is in its bits is shifted out. For -254, where -inf is taken
-# to, both factors are 0: to underflow would take as long as all the rest
-SCALE = """static inline F32 scale_F32(F32 p, F32 shifted) {
-  const I32 n = (I32)(shifted), half = n >> 1;
-  return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);
+# gcc unrolls it by itself
+LOOP = '_Pragma("clang loop unroll(full)") for (int i = 0; i < LANES; ++i)'
+
+# what gcc and clang call the same instruction for vectors of 64 bytes
+_EXTREME512 = """#ifdef __clang__
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512(a, b, 4)
+#else
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512_mask(a, b, a, -1, 4)
+#endif
+"""
+
+# p * 2**n for the n that was added to ZERO: in two steps, so that results may be denormal or
+# overflow to infinity. For the least n, where -inf is taken to, both factors are 0: to underflow
+# would take as long as all the rest
+_SCALE_TEXT = """static inline KIND scale_KIND(KIND p, KIND shifted) {
+#if LANES == VAST && defined(__AVX512VL__)
+  return __builtin_ia32_scalefSUFFIX512_mask(p, shifted - ZERO, p, -1, 4);
+#elif LANES == WIDE && defined(__AVX512VL__)
+  return __builtin_ia32_scalefSUFFIX256_mask(p, shifted - ZERO, p, -1);
+#elif LANES == NARROW && defined(__AVX512VL__)
+  return __builtin_ia32_scalefSUFFIX128_mask(p, shifted - ZERO, p, -1);
+#else
+STEPS
+#endif
 }
 """
 
 # x between two numbers; NaN stays NaN
 _CLAMP_TEXT = """static inline KIND clamp_KIND(KIND x, REAL low, REAL high) {
   const KIND least = low - (KIND){0}, most = high - (KIND){0};
-#if LANES == WIDE && defined(__AVX__)
+#if LANES == VAST && defined(__AVX512F__)
+  return EXTREME512(max, SUFFIX, least, EXTREME512(min, SUFFIX, most, x));
+#elif LANES == WIDE && defined(__AVX__)
   return __builtin_ia32_maxSUFFIX256(least, __builtin_ia32_minSUFFIX256(most, x));
 #elif LANES == NARROW && defined(MACRO)
   return __builtin_ia32_maxSUFFIX(least, __builtin_ia32_minSUFFIX(most, x));
@@ -57,14 +77,46 @@ _CLAMP_TEXT = """static inline KIND clamp_KIND(KIND x, REAL low, REAL high) {
 """
 
 
-def clamp(kind: str, real: str, narrow: int, suffix: str, macro: str) -> str:
-    """Of vectors of `real`; with instructions where they have `narrow` lanes or twice that."""
-    marks = {"KIND": kind, "REAL": real, "WIDE": str(2 * narrow), "NARROW": str(narrow)}
-    text = _CLAMP_TEXT
-    for mark, value in {**marks, "SUFFIX": suffix, "MACRO": macro}.items():
+def _of_widths(text: str, marks: dict[str, str], narrow: int) -> str:
+    """With instructions for vectors of `narrow` lanes, twice and four times that."""
+    widths = {"NARROW": str(narrow), "WIDE": str(2 * narrow), "VAST": str(4 * narrow)}
+    for mark, value in {**marks, **widths}.items():
         text = text.replace(mark, value)
     return text
 
+
+def clamp(kind: str, real: str, narrow: int, suffix: str, macro: str) -> str:
+    """Of vectors of `real`."""
+    marks = {"KIND": kind, "REAL": real, "SUFFIX": suffix, "MACRO": macro}
+    return _of_widths(_CLAMP_TEXT, marks, narrow)
+
+
+def scale(kind: str, narrow: int, suffix: str, zero: str, steps: str) -> str:
+    """Where no instruction does it, `steps` do."""
+    marks = {"KIND": kind, "SUFFIX": suffix, "ZERO": zero, "STEPS": steps}
+    return _of_widths(_SCALE_TEXT, marks, narrow)
+
+
+# what more is in the bits of `shifted` is shifted out
+_STEPS = """  const I32 n = (I32)(shifted), half = n >> 1;
+  return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);"""
+SCALE = f"static inline F32 scale_F32(F32 p, F32 shifted) {{\n{_STEPS}\n}}\n"  # for all machines
+
+# whether any lane of a mask is set
+_ANY = """static inline int any_I32(I32 m) {
+#if LANES == 16 && defined(__AVX512DQ__)
+  return __builtin_ia32_cvtd2mask512(m) != 0;
+#elif LANES == 8 && defined(__AVX__)
+  return __builtin_ia32_movmskps256((F32)m) != 0;
+#elif LANES == 4 && defined(__SSE__)
+  return __builtin_ia32_movmskps((F32)m) != 0;
+#else
+  int any = 0;
+  for (int i = 0; i < LANES; ++i) any |= m[i];
+  return any;
+#endif
+}
+"""
 
 # the magnitude of a with the sign of b
 SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
@@ -86,9 +138,11 @@ def once(name: str, body: str) -> str:
     return _ONCE.replace("NAME", name).replace("BODY", body)
 
 
+EXTREME512 = once("EXTREME512", _EXTREME512)
 _PICK, _SIGNED = once("pick_F32", PICK), once("signed_F32", SIGNED)
-_SCALE, _ABS = once("scale_F32", SCALE), once("abs_F32", ABS)
-_CLAMP = _PICK + once("clamp_F32", clamp("F32", "float", 4, "ps", "__SSE__"))
+_SCALE = once("scale_F32", scale("F32", 4, "ps", "12582912.0f", _STEPS))
+_ABS, _ANY = once("abs_F32", ABS), once("any_I32", _ANY)
+_CLAMP = EXTREME512 + _PICK + once("clamp_F32", clamp("F32", "float", 4, "ps", "__SSE__"))
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = written_out("""
@@ -224,9 +278,7 @@ _TAN = written_out("""  const F32 z = t * t;
   r = (F32)((I32)r ^ ((I32)x & (int)0x80000000));
 """)
 
-_LARGE = """  int any = 0;
-  for (int i = 0; i < LANES; ++i) any |= large[i];
-  if (any)
+_LARGE = """  if (any_I32(large))
     for (int i = 0; i < LANES; ++i)
       if (large[i]) r[i] = __builtin_NAMEf(x[i]);
   return r;
@@ -313,7 +365,7 @@ def _per_lane(name: str, arity: int) -> str:
     arguments = ", ".join(f"{x}[i]" for x in letters)
     return (
         f"static inline F32 {name}_F32({parameters}) {{\n  F32 r;\n"
-        f"  for (int i = 0; i < LANES; ++i) r[i] = __builtin_{name}f({arguments});\n"
+        f"  {LOOP} r[i] = __builtin_{name}f({arguments});\n"
         f"  return r;\n}}\n"
     )
 
@@ -328,9 +380,9 @@ BODIES: dict[Op, str] = {
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
-    Op.SIN: _PICK + _circle("sin", _CIRCLE, 0, " ^ ((I32)x & (int)0x80000000)"),
-    Op.COS: _PICK + _circle("cos", _CIRCLE, 1),
-    Op.TAN: _PICK + _circle("tan", _TAN),
+    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, 0, " ^ ((I32)x & (int)0x80000000)"),
+    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, 1),
+    Op.TAN: _PICK + _ANY + _circle("tan", _TAN),
     Op.ATAN: _PICK + _SIGNED + _ATAN,
     Op.TANH: _PICK + _SIGNED + _TANH,
     Op.ERF: _PICK + _SIGNED + _ERF,

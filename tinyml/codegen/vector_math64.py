@@ -10,22 +10,18 @@ go to libm, lane by lane.
 
 from __future__ import annotations
 
-from tinyml.codegen.vector_math import PICK, clamp, once, written_out
+from tinyml.codegen.vector_math import EXTREME512, PICK, clamp, once, scale, written_out
 from tinyml.ops import Op
 
-# p * 2**n in two steps, so that results may be denormal or overflow to infinity, for the n that
-# was added to 1.5 * 2**52 (for -2046, where -inf is taken to, both factors are 0, as in
-# vector_math); only shifts to the left, for others of 64 bits are no instructions
-SCALE = """static inline F64 scale_F64(F64 p, F64 shifted) {
-  const I64 n = (I64)shifted << 52, half = ((I64)shifted << 51) & -0x10000000000000;
+# for the n that was added to 1.5 * 2**52; only shifts to the left, for others of 64 bits are no
+# instructions
+_STEPS = """  const I64 n = (I64)shifted << 52, half = ((I64)shifted << 51) & -0x10000000000000;
   const I64 one = (I64){0} + 0x3ff0000000000000;
-  return p * (F64)(half + one) * (F64)(n - half + one);
-}
-"""
+  return p * (F64)(half + one) * (F64)(n - half + one);"""
 
 _PICK = once("pick_F64", PICK.replace("F32", "F64").replace("I32", "I64"))
-_CLAMP = _PICK + once("clamp_F64", clamp("F64", "double", 2, "pd", "__SSE2__"))
-_SCALE = once("scale_F64", SCALE)
+_CLAMP = EXTREME512 + _PICK + once("clamp_F64", clamp("F64", "double", 2, "pd", "__SSE2__"))
+_SCALE = once("scale_F64", scale("F64", 2, "pd", "6755399441055744.0", _STEPS))
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = written_out("""
