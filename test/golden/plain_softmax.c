@@ -73,7 +73,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_017cd91a(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_b7c90769(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {
@@ -81,7 +81,7 @@ void max_sum_neg_add_64x256_r256_017cd91a(void *const *buffers, long start, long
       float acc0 = -__builtin_inff();
       for (long r0 = 0; r0 < 256; ++r0) {
         const float v1 = slot1[i0 * 256 + r0];
-        acc0 = max_f32(acc0, v1);
+        acc0 = max_f32(v1, acc0);
       }
       float acc2 = 0.0f;
       const float v5 = -acc0;

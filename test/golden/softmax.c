@@ -9,9 +9,26 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 #endif
   return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
 }
+typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+static inline f32x4 max_f32_x4(f32x4 a, f32x4 b) {
+#ifdef __SSE__
+  const i32x4 m = (i32x4)(a != a);
+  b = __builtin_ia32_maxps(a, b);  // b if one is NaN
+#else
+  const i32x4 m = (i32x4)(a > b | a != a);
+#endif
+  return (f32x4)((m & (i32x4)a) | (~m & (i32x4)b));
+}
 static inline float max_f32(float a, float b) {
   const float m = a > b ? a : b;  // without a branch, which could not be predicted
   return a != a ? a : m;
+}
+static inline float across_max_float32x8(f32x8 a) {
+  const f32x4 low4 = {a[0], a[1], a[2], a[3]};
+  const f32x4 high4 = {a[4], a[5], a[6], a[7]};
+  const f32x4 a4 = max_f32_x4(low4, high4);
+  return max_f32(max_f32(a4[0], a4[2]), max_f32(a4[1], a4[3]));
 }
 #ifndef DONE_EXTREME512
 #define DONE_EXTREME512
@@ -72,6 +89,12 @@ static inline f32x8 exp_f32x8(f32x8 x) {
   return scale_f32x8(p * (t * t) + t + 1.0f, shifted);
 }
 
+static inline float across_add_float32x8(f32x8 a) {
+  const f32x4 low4 = {a[0], a[1], a[2], a[3]};
+  const f32x4 high4 = {a[4], a[5], a[6], a[7]};
+  const f32x4 a4 = low4 + high4;
+  return a4[0] + a4[2] + (a4[1] + a4[3]);
+}
 // max_sum_neg_add_64x256_r256
 //   v0 = max(slot1) over axis 1           : 64x1 float32
 //   v1 = neg(v0)                          : 64x1 float32
@@ -82,7 +105,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_3e70d423(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_33f6efba(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));
@@ -94,18 +117,18 @@ void max_sum_neg_add_64x256_r256_3e70d423(void *const *buffers, long start, long
     f32x8 acc3 = -__builtin_inff() - (f32x8){0};
     for (long r0 = 0; r0 < 8; ++r0) {
       const f32x8 v4 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32));
-      acc0 = max_f32_x8(acc0, v4);
+      acc0 = max_f32_x8(v4, acc0);
       const f32x8 v5 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 8));
-      acc1 = max_f32_x8(acc1, v5);
+      acc1 = max_f32_x8(v5, acc1);
       const f32x8 v6 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 16));
-      acc2 = max_f32_x8(acc2, v6);
+      acc2 = max_f32_x8(v6, acc2);
       const f32x8 v7 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 24));
-      acc3 = max_f32_x8(acc3, v7);
+      acc3 = max_f32_x8(v7, acc3);
     }
-    acc0 = max_f32_x8(acc0, acc2);
-    acc1 = max_f32_x8(acc1, acc3);
-    acc0 = max_f32_x8(acc0, acc1);
-    float acc8 = max_f32(max_f32(max_f32(acc0[0], acc0[4]), max_f32(acc0[2], acc0[6])), max_f32(max_f32(acc0[1], acc0[5]), max_f32(acc0[3], acc0[7])));
+    acc0 = max_f32_x8(acc2, acc0);
+    acc1 = max_f32_x8(acc3, acc1);
+    acc0 = max_f32_x8(acc1, acc0);
+    float acc8 = across_max_float32x8(acc0);
     const float v10 = -acc8;
     for (long j0_kept0 = 0; j0_kept0 < 32; ++j0_kept0) {
       const f32x8 v9 = *(const f32x8 *)(slot1 + (i0 * 256 + j0_kept0 * 8));
@@ -125,7 +148,7 @@ void max_sum_neg_add_64x256_r256_3e70d423(void *const *buffers, long start, long
     acc12 += acc14;
     acc13 += acc15;
     acc12 += acc13;
-    float acc16 = acc12[0] + acc12[4] + (acc12[2] + acc12[6]) + (acc12[1] + acc12[5] + (acc12[3] + acc12[7]));
+    float acc16 = across_add_float32x8(acc12);
     for (long j0 = 0; j0 < 32; ++j0) {
       *(f32x8 *)(slot0 + (i0 * 256 + j0 * 8)) = *(const f32x8 *)(kept0 + j0 * 8) / (acc16 - (f32x8){0});
     }

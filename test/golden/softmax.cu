@@ -46,7 +46,7 @@ struct combine_add_float32 {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_fe2d4087(float *__restrict__ slot0, const float *__restrict__ slot1) {
+extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_c9500f7a(float *__restrict__ slot0, const float *__restrict__ slot1) {
   const int tx = threadIdx.x;
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;
@@ -60,22 +60,22 @@ extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_fe
   float acc6 = -__int_as_float(0x7f800000);
   float acc7 = -__int_as_float(0x7f800000);
   const pack<float, 4> v8 = *(const pack<float, 4> *)(slot1 + (i0 * 1024 + i0t * 256 + tx * 4));
-  acc0 = max_float32(acc0, v8.at[0]);
-  acc1 = max_float32(acc1, v8.at[1]);
-  acc2 = max_float32(acc2, v8.at[2]);
-  acc3 = max_float32(acc3, v8.at[3]);
+  acc0 = max_float32(v8.at[0], acc0);
+  acc1 = max_float32(v8.at[1], acc1);
+  acc2 = max_float32(v8.at[2], acc2);
+  acc3 = max_float32(v8.at[3], acc3);
   const pack<float, 4> v9 = *(const pack<float, 4> *)(slot1 + (i0 * 1024 + i0t * 256 + tx * 4 + 128));
-  acc4 = max_float32(acc4, v9.at[0]);
-  acc5 = max_float32(acc5, v9.at[1]);
-  acc6 = max_float32(acc6, v9.at[2]);
-  acc7 = max_float32(acc7, v9.at[3]);
-  acc0 = max_float32(acc0, acc4);
-  acc1 = max_float32(acc1, acc5);
-  acc2 = max_float32(acc2, acc6);
-  acc3 = max_float32(acc3, acc7);
-  acc0 = max_float32(acc0, acc2);
-  acc1 = max_float32(acc1, acc3);
-  acc0 = max_float32(acc0, acc1);
+  acc4 = max_float32(v9.at[0], acc4);
+  acc5 = max_float32(v9.at[1], acc5);
+  acc6 = max_float32(v9.at[2], acc6);
+  acc7 = max_float32(v9.at[3], acc7);
+  acc0 = max_float32(acc4, acc0);
+  acc1 = max_float32(acc5, acc1);
+  acc2 = max_float32(acc6, acc2);
+  acc3 = max_float32(acc7, acc3);
+  acc0 = max_float32(acc2, acc0);
+  acc1 = max_float32(acc3, acc1);
+  acc0 = max_float32(acc1, acc0);
   acc0 = across<combine_max_float32, 32, 128>((float)acc0);
   float acc10 = 0.0f;
   float acc11 = 0.0f;

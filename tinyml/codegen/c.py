@@ -69,12 +69,33 @@ class CRenderer(CLanes):
         return found
 
     def across_lanes(self, op: Op, source: Name) -> str:
-        parts: list[Text] = [(f"{source.name}[{n}]", ATOM) for n in range(source.lanes)]
-        while len(parts) > 1:  # halves first, as a register is folded
+        dtype, lanes = source.dtype, source.lanes
+        name = f"across_{op.name.lower()}_{dtype.name}x{lanes}"
+        lines, parts = self._halves(op, dtype, lanes)
+        while len(parts) > 1:
             half = len(parts) // 2
             pairs = zip(parts[:half], parts[half:], strict=True)
-            parts = [self.alu(op, source.dtype, [a, b], 1) for a, b in pairs]
-        return parts[0][0]
+            parts = [self.alu(op, dtype, [a, b], 1) for a, b in pairs]
+        head = f"static inline {TYPES[register(dtype).name]} {name}({self.type_of(source)} a)"
+        self.prelude["\n".join([f"{head} {{", *lines, f"  return {parts[0][0]};\n}}"])] = None
+        return f"{name}({source.name})"
+
+    def _halves(self, op: Op, dtype: DType, lanes: int) -> tuple[list[str], list[Text]]:
+        """Vectors of half the lanes, until one has 16 bytes: what makes them, and what remains.
+
+        What is half a register gcc puts into memory where it is small integers.
+        """
+        name, lines = "a", []
+        while lanes * register(dtype).itemsize > 16 and register(dtype).itemsize >= 4:
+            lanes //= 2
+            kind = self.vector(dtype, lanes)
+            for half, first in (("low", 0), ("high", lanes)):
+                listed = ", ".join(f"{name}[{first + n}]" for n in range(lanes))
+                lines.append(f"  const {kind} {half}{lanes} = {{{listed}}};")
+            halves: list[Text] = [(f"low{lanes}", ATOM), (f"high{lanes}", ATOM)]
+            name = f"a{lanes}"
+            lines.append(f"  const {kind} {name} = {self.alu(op, dtype, halves, lanes)[0]};")
+        return lines, [(f"{name}[{n}]", ATOM) for n in range(lanes)]
 
     def load(self, e: Load, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)

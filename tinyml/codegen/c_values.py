@@ -8,19 +8,18 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tinyml.codegen.bounds import range_asked
+from tinyml.codegen.c_extremes import extreme
+from tinyml.codegen.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.c_text import (
     HALF,
     LANE_BODIES,
     NOTE,
-    ON_LANES,
     WIDEN,
     blend,
-    extreme,
     function,
     half_lanes,
     lane_body,
     lane_function,
-    polynomial,
     require,
     require_lanes,
     require_range,
@@ -51,7 +50,7 @@ SHORT = {
     "int16": "i16", "int32": "i32", "int64": "i64", "float16": "u16", "bfloat16": "u16",
     "float32": "f32", "float64": "f64",
 }  # fmt: skip
-EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.POW, Op.FMA})  # libm's in lanes too
+EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.FMA})  # libm's in lanes too
 POLYNOMIALS = {
     dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
 }  # of one element, too

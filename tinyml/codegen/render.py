@@ -224,10 +224,9 @@ class Renderer:
         lanes = name.lanes
         if op in (Op.ADD, Op.MUL) and name.dtype.is_float:
             return f"{name.name} {SIGN[op]}= {self.value(value, lanes)};"
-        combined = self.alu(
-            op, name.dtype, [self.text(name, lanes), self.text(value, lanes)], lanes
-        )
-        return f"{name.name} = {combined[0]};"
+        # the new value comes first: whether that is NaN is known before the last fold is done
+        operands = [self.text(value, lanes), self.text(name, lanes)]
+        return f"{name.name} = {self.alu(op, name.dtype, operands, lanes)[0]};"
 
     def barrier(self) -> str:
         raise NotImplementedError

@@ -200,16 +200,18 @@ _EXP2 = written_out("""static inline F32 exp2_F32(F32 x) {
 }
 """)
 
-# m in [sqrt(1/2), sqrt(2)) with x = m * 2**e; y is log(m) - (m - 1)
-_LOG_PARTS = written_out("""
-  const F32 zero = {0};
+# 1 + m in [sqrt(1/2), sqrt(2)) with x = (1 + m) * 2**e
+_LOG_SPLIT = """
   const I32 small = x < 1.17549435e-38f;
   const F32 normal = pick_F32(small, x * 8388608.0f, x);
   const I32 bits = (I32)normal - 0x3f3504f3;
   const I32 exponent = (bits >> 23) - (small & 23);
   const F32 m = (F32)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
-  const F32 e = __builtin_convertvector(exponent, F32);
-  const F32 z = m * m;
+  F32 e = __builtin_convertvector(exponent, F32);"""
+
+# y is log(1 + m) - m
+_LOG_PARTS = _LOG_SPLIT + written_out("""
+  const F32 zero = {0}, z = m * m;
   F32 y = [m: 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
     1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f,
     3.3333331174e-1f];
@@ -370,6 +372,40 @@ def _per_lane(name: str, arity: int) -> str:
     )
 
 
+# 2**(y * (e + log2(1 + m))) in float64, whose rounding no float32 sees. F64, I64 and HALF have
+# half as many lanes as F32, so that no vector is wider than a register. Coefficients at Chebyshev
+# points: log2(1 + m) / s in s * s with s = m / (m + 2), to 3e-14; 2**t for |t| <= 1/2, to 6e-11
+_POWER = written_out("""static inline HALF power_HALF(HALF e, HALF m, HALF y) {
+  const F64 less = __builtin_convertvector(m, F64), s = less / (less + 2.0), z = s * s;
+  F64 p = [z: 0.28288718263073565, 0.31990666088914738, 0.41220922733052445,
+    0.57707794263026180, 0.96179669411235946, 2.8853900817778504];
+  p = (p * s + __builtin_convertvector(e, F64)) * __builtin_convertvector(y, F64);
+  const F64 x = clamp_F64(p, -200.0, 200.0), shifted = x + 6755399441055744.0;
+  const F64 t = x - (shifted - 6755399441055744.0);
+  F64 r = [t: 1.5303700711365693e-05, 1.5469729214118296e-04, 1.3333478473685416e-03,
+    9.6180256133180340e-03, 5.5504109063258665e-02, 2.4022651213498092e-01,
+    6.9314718055683244e-01, 9.9999999995956179e-01];
+  const F64 scale = (F64)(((I64)shifted << 52) + 0x3ff0000000000000);
+  return __builtin_convertvector(r * scale, HALF);
+}
+""")
+_POW = f"""static inline F32 pow_F32(F32 a, F32 b) {{
+  const F32 x = abs_F32(a);{_LOG_SPLIT}
+  const F32 far = pick_F32(x == 0.0f, (F32){{0}} - __builtin_inff(), e);
+  const F32 whole = trunc_F32(b), half = b * 0.5f;
+  e = pick_F32(x < __builtin_inff(), far, x);
+  const HALF first = power_HALF((HALF){{FIRST(e)}}, (HALF){{FIRST(m)}}, (HALF){{FIRST(b)}});
+  const HALF last = power_HALF((HALF){{LAST(e)}}, (HALF){{LAST(m)}}, (HALF){{LAST(b)}});
+  F32 r = {{BOTH}};
+  r = pick_F32((b == 0.0f) | ((x == 1.0f) & (b == b)), (F32){{0}} + 1.0f, r);
+  r = pick_F32(a == 1.0f, (F32){{0}} + 1.0f, r);
+  const I32 odd = (whole == b) & (trunc_F32(half) != half);
+  r = (F32)((I32)r | (odd & (I32)a & (int)0x80000000));
+  const I32 none = (a < 0.0f) & (whole != b) & (a > -__builtin_inff());
+  return pick_F32(none, (F32){{0}} + __builtin_nanf(""), r);
+}}
+"""
+
 _FMA = once("fma_F32", _per_lane("fma", 3))
 
 BODIES: dict[Op, str] = {
@@ -388,8 +424,10 @@ BODIES: dict[Op, str] = {
     Op.ERF: _PICK + _SIGNED + _ERF,
     Op.SQRT: _per_lane("sqrt", 1),
     Op.TRUNC: _per_lane("trunc", 1),
-    Op.POW: _per_lane("pow", 2),
+    Op.POW: _PICK + _ABS + _POWER + _POW,
     Op.FMA: _FMA,
     Op.NDTR: _CLAMP + _SCALE + _ABS + _FMA + NDTR,
 }
-NEEDS: dict[Op, tuple[Op, ...]] = {Op.TANH: (Op.EXP,), Op.ERF: (Op.EXP,)}
+NEEDS: dict[Op, tuple[Op, ...]] = {
+    Op.TANH: (Op.EXP,), Op.ERF: (Op.EXP,), Op.POW: (Op.TRUNC,),
+}  # fmt: skip

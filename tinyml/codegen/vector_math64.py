@@ -20,7 +20,7 @@ _STEPS = """  const I64 n = (I64)shifted << 52, half = ((I64)shifted << 51) & -0
   return p * (F64)(half + one) * (F64)(n - half + one);"""
 
 _PICK = once("pick_F64", PICK.replace("F32", "F64").replace("I32", "I64"))
-_CLAMP = EXTREME512 + _PICK + once("clamp_F64", clamp("F64", "double", 2, "pd", "__SSE2__"))
+CLAMP64 = EXTREME512 + _PICK + once("clamp_F64", clamp("F64", "double", 2, "pd", "__SSE2__"))
 _SCALE = once("scale_F64", scale("F64", 2, "pd", "6755399441055744.0", _STEPS))
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
@@ -99,8 +99,8 @@ _LOG = written_out("""static inline F64 log_F64(F64 x) {
 """)
 
 BODIES64: dict[Op, str] = {
-    Op.EXP: _CLAMP + _SCALE + _EXP,
-    Op.LOGISTIC: _CLAMP + LOGISTIC,
-    Op.EXP2: _CLAMP + _SCALE + _EXP2,
+    Op.EXP: CLAMP64 + _SCALE + _EXP,
+    Op.LOGISTIC: CLAMP64 + LOGISTIC,
+    Op.EXP2: CLAMP64 + _SCALE + _EXP2,
     Op.LOG: _PICK + _LOG,
 }
