@@ -31,6 +31,24 @@ def test_edges_are_zeros(images: int, inner: int, outer: int, size: int, stride:
     stages.assert_right(convolution(images, inner, outer, size, stride), 1e-4)
 
 
+@pytest.mark.parametrize("size", [6, 7, 12, 14, 20, 28])
+def test_rows_of_windows_are_copied_once(size: int) -> None:
+    """Vectors of pixels go on in the next row; a window's rows read the same ones."""
+    k = convolution(1, 3, 24, size)
+    tile = next(tile for one in chosen(k).nests for tile in one.tiles)
+    assert tile.size < size * size * 3 * 9 / 1.5  # of 3 channels and 9 steps
+    stages.assert_right(k, 1e-4)
+
+
+def test_steps_that_go_backwards_are_held_once_too() -> None:
+    """As those of a gradient's windows do; what whole vectors hold besides is not read."""
+    image, weights = leaf(1, 1, 40, 1), leaf(1, 24, 1, 5)
+    moved = lazy.skew(lazy.expand(image, (1, 24, 40, 5)), 2, 3, -1, 44)
+    product = lazy.map_(Op.MUL, moved, lazy.expand(weights, (1, 24, 44, 5)))
+    k = kernel_of(lazy.reduce_(Op.ADD, product, (3,)))
+    stages.assert_right(k, 1e-4)
+
+
 def test_only_vectors_at_edges_are_masked() -> None:
     """A row is two vectors: of three steps of a window, one leaves it at either side."""
     kernel = linearize(chosen(convolution(1, 3, 24, 16)))

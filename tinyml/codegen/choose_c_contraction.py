@@ -13,26 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from itertools import chain
-from math import prod
+from math import lcm, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.change import CONDITIONS, STORES
 from tinyml.codegen.chooser import Chooser, Contraction, contraction_of
-from tinyml.codegen.estimate import CLOSEST, NEAR, PAGE, RUNS, Factor, Product, Tiling
+from tinyml.codegen.estimate import (
+    CLOSEST,
+    NEAR,
+    PAGE,
+    RUNS,
+    WRITTEN,
+    Edges,
+    Factor,
+    Product,
+    Tiling,
+)
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.opts import OptKind
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
-from tinyml.index import Axis
+from tinyml.index import Axis, Quotient, Remainder
 from tinyml.ops import WORK
 
 HEAVY = 48  # work on a sum that is better done in a loop of its own
 NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
 LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
+FEW = 8  # steps of a loop of the fold that is written out, at most,
+SUMMED = 256  # and multiply-adds of it
 PIECES = 4  # of rows at most, for each core
-WRITTEN = 128  # vectors that are copied to a tile one after the other, at most
 
 
 @dataclass(frozen=True)
@@ -120,33 +131,41 @@ def _tiling(
     width = min(vectors, 2)
     padded = _is_padded(sides.lane.size, width * lanes)
     whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
-    depth = prod(a.size for a in fold.axes)
     if sides.packed is None:
-        panel = depth * width * chooser.target.vector_bytes
+        panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
         return 0, Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
-    scattered = sides.packed.position.stride(sides.lane) != 1
-    product = Product(
-        others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
-        rows=sides.kept.size,
-        panels=whole,
-        depth=depth,
-        itemsize=chooser.target.vector_bytes // lanes,
-        nbytes=chooser.nbytes,
-        scattered=scattered,
-        apart=_apart(one, fold, sides.lane),
-        columns=Factor(sides.packed_work + scattered * lanes, _jump(sides.packed, fold, PAGE)),
-        other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
-        target=chooser.target,
-    )
+    product = _product(chooser, one, fold, sides, whole)
     some = _blocked(product, fold, width, height), _runs(product, fold, width, height)
     proposals = [*plain(product, width, height), *chain(*some)]
-    inner = depth // fold.axes[0].size
-    cycles = [product.cycles(t, inner * t.step or depth) for t in proposals]
+    inner = product.depth // fold.axes[0].size
+    cycles = [product.cycles(t, inner * t.step or product.depth) for t in proposals]
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
     if _work_after(one, fold) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
+
+
+def _product(chooser: Chooser, one: Nest, fold: Fold, sides: _Sides, panels: int) -> Product:
+    """What estimates know of a contraction whose factors are loaded."""
+    assert sides.packed is not None
+    scattered = sides.packed.position.stride(sides.lane) != 1
+    return Product(
+        others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
+        rows=sides.kept.size,
+        panels=panels,
+        depth=prod(a.size for a in fold.axes),
+        itemsize=chooser.target.vector_bytes // chooser.lanes,
+        nbytes=chooser.nbytes,
+        scattered=scattered,
+        apart=_apart(one, fold, sides.lane),
+        columns=Factor(
+            sides.packed_work + scattered * chooser.lanes, _jump(sides.packed, fold, PAGE)
+        ),
+        other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
+        target=chooser.target,
+        edges=_edges(sides.packed, sides.lane, fold),
+    )
 
 
 def _is_padded(size: int, panel: int) -> bool:
@@ -163,6 +182,22 @@ def _apart(one: Nest, fold: Fold, lane: Axis) -> int:
     after = toposort([store.value for store in stores], (fold,))
     places = [e.position for e in (*after, *stores) if isinstance(e, (Load, Store))]
     return sum(position.stride(lane) not in (0, 1) for position in places)
+
+
+def _edges(load: Load, lane: Axis, fold: Fold) -> Edges | None:
+    """The masks of a load along vectors, if it has such."""
+    asked = [v for v in load.valid if lane in v.free]
+    if not asked:
+        return None
+    divided = [a for v in asked for a, _ in v.index.terms if lane in a.free and a is not lane]
+    row = lcm(*(atom.by for atom in divided if isinstance(atom, (Quotient, Remainder))))
+    strides = {a: abs(load.position.stride(a) or 0) for a in fold.axes}
+    summed = [a for a in fold.axes if 0 < strides[a] < lane.size and strides[a] % row == 0]
+    if load.position.stride(lane) != 1:
+        summed = []
+    further = sum(strides[a] * (a.size - 1) for a in summed)
+    steps = {a for v in asked for a in v.free} & {*fold.axes} - {*summed}
+    return Edges(prod(a.size for a in steps), further, prod(a.size for a in summed))
 
 
 def _jump(load: Load | None, fold: Fold, size: int) -> float:
@@ -288,6 +323,17 @@ def _apply(
     chooser.bind_grid(number, but=(kept, *loops))
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse()
+    _write_out_fold(chooser, number, tiling)
+
+
+def _write_out_fold(chooser: Chooser, number: int, tiling: Tiling) -> None:
+    """Few steps of the fold, as those of a window that did not become one axis, have no loop."""
+    copies = tiling.vectors * tiling.height
+    for axis in reversed([a for fold in chooser.one(number).folds for a in fold.axes[1:]]):
+        copies *= axis.size
+        if axis.size > FEW or copies > SUMMED:
+            return
+        chooser.apply(OptKind.UNROLL, axis, axis.size)
 
 
 def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
@@ -307,9 +353,11 @@ def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: 
 def _write_out(chooser: Chooser, tile: Tile) -> None:
     """Where vectors of a tile are masked, all steps that masks depend on are written out.
 
-    Then most turn out to need none, as those of pixels that are on no edge, and others are numbers.
+    Then most turn out to need none, as those of pixels that are on no edge, and others are numbers,
+    or are known before the loops over channels.
     """
-    steps = chooser.steps_of_masks([tile.value])
+    asked = chooser.steps_of_masks([tile.value])
+    steps = {a for a in asked if chooser.nest.kind(a) is not Kind.GRID}
     of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
     loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]
     copies = prod(a.size for a in {*loops} | of_kind[Kind.UNROLL])

@@ -16,7 +16,7 @@ from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.expr import Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.opts import OptKind
-from tinyml.codegen.tiles import windows
+from tinyml.codegen.overlaps import windows
 from tinyml.index import Axis, linear
 
 DEPTH = 256  # elements of the fold that are walked at a time, about,

@@ -30,6 +30,7 @@ MEMORY = 6  # bytes of a cycle from memory
 OVERLAP = 0.3  # share of the shorter of computing and fetching that shows beside the longer
 BEGUN = 20  # cycles that a register tile takes besides its multiply-adds
 COPIED = 4  # cycles that a vector takes to be copied to a tile
+ASKED = 16  # cycles more, if it takes to find out which of its lanes are masked
 NUMBER = 3  # cycles that an element takes to be copied alone
 ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
@@ -41,6 +42,7 @@ REACH = 8 << 20  # bytes whose pages a processor knows where to find
 TORN = 2  # times more that it takes for single lines, each of another page
 RUNS = 16  # that a processor follows at a time: so many jump to and fro for nothing
 NEAR = 0.4  # of a jump, if it stays within a page
+WRITTEN = 128  # vectors that are copied to a tile one after the other, at most
 HELD = 2 << 20  # bytes of tiles at most: they lie on a stack
 SHARED = 16_000  # cycles of work for which another thread is woken
 
@@ -67,6 +69,27 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Edges:
+    """Where vectors of a factor are masked, as pixels of windows are that reach beyond an image.
+
+    Masks depend on so many `steps` of the fold. As many elements as `further` says, beyond those
+    of one step, are all that `together` other steps take: a tile holds each of them once.
+    """
+
+    steps: int
+    further: int = 0
+    together: int = 1
+
+    def share(self, columns: int) -> float:
+        """Of what all steps take of so many columns, how much a tile holds."""
+        return min((columns + self.further) / (columns * self.together), 1)
+
+    def are_written_out(self, columns: int, lanes: int) -> bool:
+        """Whether the vectors that masks differ in are so few that each is copied by itself."""
+        return columns * self.together * self.share(columns) * self.steps / lanes <= WRITTEN
+
+
+@dataclass(frozen=True)
 class Product:
     """A contraction: columns are packed in panels, rows of the other factor pass over them."""
 
@@ -81,6 +104,7 @@ class Product:
     columns: Factor
     other: Factor
     target: Target
+    edges: Edges | None = None  # of columns
 
     def cycles(self, t: Tiling, depth: int) -> float:
         """How long it takes on all cores, if `depth` of the fold is walked in a step."""
@@ -89,17 +113,18 @@ class Product:
         piece = t.piece or self.rows
         pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
         panel, slab = depth * t.vectors * vector, depth * piece * self.itemsize
-        packed = panel * t.panels
+        share = self.edges.share(t.panels * t.vectors * lanes) if self.edges else 1
+        packed = int(panel * t.panels * share)
         kept = piece * t.panels * t.vectors * vector if depth < self.depth else 0
         if t.packs * packed + t.repacks * slab + kept > HELD:
             return inf
         tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
         factor = self.others * self.rows * self.depth  # elements
-        copied = self.others * self.panels * t.vectors * self.depth * pieces  # vectors
+        copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
 
         run = t.vectors * vector * (t.panels if t.packs or depth <= RUNS else 1)
         torn = TORN * self.columns.jump * max(0, 1 - run / LONG) * (self.nbytes > REACH)
-        each = (lanes if self.scattered else COPIED) if t.packs else 0
+        each = self._copying(t, lanes) if t.packs else 0
         computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN) + copied * each
         read = factor * self.itemsize
         fetched: list[tuple[float, int]] = [  # bytes, and among how many they are read again
@@ -117,6 +142,15 @@ class Product:
         wide, high = self.panels / t.panels, self.rows / piece
         return self._shared(self._together(computing, fetched), wide, high, t.vectors)
 
+    def _copying(self, t: Tiling, lanes: int) -> float:
+        """Cycles that a vector of columns takes to be packed."""
+        if self.scattered:
+            return lanes
+        known = self.edges is None or self.edges.are_written_out(
+            t.panels * t.vectors * lanes, lanes
+        )
+        return COPIED if known else COPIED + ASKED
+
     def _step(self, t: Tiling, depth: int) -> float:
         """Cycles of a register tile for one element of the fold."""
         sums, loaded = t.vectors * t.height, t.vectors + t.height
@@ -126,7 +160,9 @@ class Product:
             lost = min(max(depth * LINE / CLOSEST, 1), FAR)
             step += spread * t.height + self.other.jump * JUMP * lost
         if not t.packs:
-            step += self.columns.work * t.vectors + self.columns.jump * JUMP * (depth > RUNS)
+            asked = ASKED * (self.edges is not None)
+            step += (self.columns.work + asked) * t.vectors
+            step += self.columns.jump * JUMP * (depth > RUNS)
         return step
 
     def _shared(self, cycles: float, wide: float, high: float, vectors: int) -> float:

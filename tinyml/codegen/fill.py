@@ -11,8 +11,9 @@ from tinyml.codegen.change import OptError
 from tinyml.codegen.expr import Expr, Load, substitute
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Tile
+from tinyml.codegen.overlaps import guarded
 from tinyml.codegen.scope import Known, Scope
-from tinyml.codegen.tiles import by_stride, guarded
+from tinyml.codegen.tiles import by_stride
 from tinyml.codegen.turns import counted
 from tinyml.codegen.wide_stores import wide_loads
 from tinyml.dtype import uint64

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise, permutations
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import prod
 
 from tinyml.codegen.ahead import LINE
-from tinyml.codegen.bounds import require
 from tinyml.codegen.change import Change, OptError, bind, check_inner
 from tinyml.codegen.crop import known_outside
-from tinyml.codegen.expr import Alu, Expr, Fold, Load, Require, Select, Stored, rewrite, substitute
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, Stored, rewrite, substitute
 from tinyml.codegen.long_fold import groups
 from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
+from tinyml.codegen.overlaps import position_of, run, windows
 from tinyml.codegen.panels import across_panels, in_panels, row_of
 from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import (
+    ZERO,
     Axis,
     Linear,
-    Valid,
-    both,
     linear,
     numbered,
     row_major,
@@ -305,7 +304,7 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     outside = walked_before(nest, one, after)
     folded = {a for fold in one.folds for a in fold.axes}
     folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
-    position = _position(factor)
+    position = position_of(factor)
     inner = factor.free - outside
     if not inner:
         raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
@@ -324,9 +323,8 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
         lines, along = _as_in_memory(inner, folded, position)
         order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
     else:
-        value, stands = windows(factor, stands, {a for a in inner if nest.kind(a) is Kind.LANE})
-        order = _as_walked(nest, [*stands], folded, _position(value), len(stands) == len(inner))
-        index = _in_lines(order, _position(value), factor.dtype.itemsize)
+        value, stands, order = _held_once(nest, factor, stands, folded)
+        index = _in_lines(order, position_of(value), factor.dtype.itemsize)
     own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
     if crossing is not None:
         axis, steps = crossing
@@ -341,10 +339,25 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     return tile, reading(one, factor, stored)
 
 
-def _position(factor: Expr) -> Linear:
-    """Where the load lies that a factor is made of."""
-    loads = (e for e in toposort([factor]) if isinstance(e, Load))
-    return next(e.position for e in loads if e.free == factor.free)
+def _held_once(
+    nest: LoopNest, factor: Expr, stands: dict[Axis, Linear], folded: set[Axis]
+) -> tuple[Expr, dict[Axis, Linear], list[Axis]]:
+    """A factor on the axes of its tile, what they stand for, and their order.
+
+    Of the ways to hold each element once, the one that holds the least.
+    """
+    lanes = {a for a in stands if nest.kind(a) is Kind.LANE}
+    found = [windows(factor, stands, lanes)]
+    for lane in lanes:
+        position = position_of(factor)
+        above = [a for a in stands if (position.stride(a) or 0) >= lane.size and a not in lanes]
+        longest = min(above, key=lambda a: (position.stride(a) or 0, a.name), default=None)
+        found += [run(factor, stands, longest, 0)] if longest is not None else []
+        found += [run(factor, stands, lane, lane.size)] if position.stride(lane) == 1 else []
+    value, places = min((f for f in found if f), key=lambda f: prod(a.size for a in f[1]))
+    order = _as_walked(nest, [*places], folded, position_of(value), value is factor)
+    # vectors that begin anywhere follow each other
+    return value, places, sorted(order, key=lambda a: (a in lanes, places[a] is ZERO))
 
 
 def _as_walked(
@@ -373,33 +386,6 @@ def _in_lines(order: list[Axis], position: Linear, itemsize: int) -> Linear:
     return row_major([linear(first), numbered(along)], [first.size, length])
 
 
-def windows(
-    factor: Expr, stands: Mapping[Axis, Linear], apart: set[Axis]
-) -> tuple[Expr, dict[Axis, Linear]]:
-    """Axes that count only as a sum, as those of windows do, walked as one: places are held once.
-
-    The answer is the factor on such axes, and what each of them stands for.
-    """
-    found = dict(stands)
-    while (window := _window(factor, [a for a in found if a not in apart])) is not None:
-        factor, outer, step, inner, wide = window
-        found[wide] = found.pop(outer) * step + found.pop(inner)
-    return factor, found
-
-
-def _window(factor: Expr, axes: Iterable[Axis]) -> tuple[Expr, Axis, int, Axis, Axis] | None:
-    position = _position(factor)
-    for outer, inner in permutations(sorted(axes, key=lambda a: a.name), 2):
-        by, along = position.stride(inner), position.stride(outer)
-        step = (along or 0) // by if by else 0
-        if by and along == step * by and 0 < step < inner.size:
-            wide = Axis(f"{inner.name}w", (outer.size - 1) * step + inner.size)
-            again = substitute(factor, {inner: linear(wide) - linear(outer) * step})
-            if outer not in again.free:
-                return again, outer, step, inner, wide
-    return None
-
-
 def by_stride(tile: Tile) -> list[Axis]:
     """The axes of a tile, the one along which its source lies side by side last."""
     found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
@@ -407,20 +393,6 @@ def by_stride(tile: Tile) -> list[Axis]:
         return list(tile.axes)
     position = max(found, key=lambda e: len(e.free)).position
     return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))
-
-
-def guarded(value: Expr, guard: Valid) -> Expr:
-    """Loads that are not made, and nothing required, where the guard does not hold."""
-
-    def rule(e: Expr) -> Expr | None:
-        if guard and isinstance(e, Require):
-            return require(e.fault, e.operands, guard)
-        if not (guard and isinstance(e, Load)):
-            return None
-        made: Expr = Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())
-        return made
-
-    return rewrite(value, rule)
 
 
 def _by_warpgroups(one: Nest, factor: Expr) -> bool:
