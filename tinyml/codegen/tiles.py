@@ -347,7 +347,7 @@ def _held_once(
     Of the ways to hold each element once, the one that holds the least.
     """
     lanes = {a for a in stands if nest.kind(a) is Kind.LANE}
-    found = [windows(factor, stands, lanes)]
+    found: list[tuple[Expr, dict[Axis, Linear]] | None] = [windows(factor, stands, lanes)]
     for lane in lanes:
         position = position_of(factor)
         above = [a for a in stands if (position.stride(a) or 0) >= lane.size and a not in lanes]
