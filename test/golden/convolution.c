@@ -2,9 +2,12 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m) {
   if (__builtin_expect(at >= 0 && at < size - 7, 1)) {
-    const f32x8 all = *(const f32x8 *)(p + at);
+    f32x8 all = *(const f32x8 *)(p + at);
     return (f32x8)((i32x8)all & m);
   }
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  return (f32x8)__builtin_ia32_loadups256_mask((void *)(p + at), (float __attribute__((vector_size(32)))){0}, __builtin_ia32_cvtd2mask256(m));
+#endif
   f32x8 r = {0};
   for (int i = 0; i < 8; ++i) if (m[i]) r[i] = p[at + i * 1];
   return r;
@@ -23,7 +26,7 @@ static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-void sum_mul_2x16x16x16_r72_73d54687(void *const *buffers, long start, long end) {
+void sum_mul_2x16x16x16_r72_145f7e5d(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];

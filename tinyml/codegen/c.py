@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.c_lanes import CLanes, lane_index, looks_along
-from tinyml.codegen.c_text import LARGE, LOOK, STREAMED
+from tinyml.codegen.c_text import LARGE, LOOK, MASKED, STREAMED, loaded
 from tinyml.codegen.c_values import TYPES
-from tinyml.codegen.expr import Expr, Load, Name, Place, Select, Stored
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
 from tinyml.dtype import DType, bool_, int32
+from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, Linear, Looked, linear, substitute_valid
 from tinyml.ops import Op
 from tinyml.program import Language
@@ -27,6 +28,8 @@ class CRenderer(CLanes):
     def __init__(self, k: LinearKernel) -> None:
         super().__init__(k)
         self._lanes: dict[Expr, int] = {}
+        values = [e for part in k.parts for i in part.instrs for e in ir.values_of(i)]
+        self._chooses = any(isinstance(e, Alu) and e.op is Op.WHERE for e in toposort(values))
 
     def signature(self, name: str) -> str:
         fault = ", long *fault" if self.faults else ""
@@ -106,7 +109,12 @@ class CRenderer(CLanes):
         stride = e.position.stride(lane) if lane is not None and not looked else None
         if lane is not None and shared and stride in (1, 2):
             place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
-            converted = self._from_memory(self.run(e.dtype, lanes, place, stride), e.dtype, lanes)
+            found = self.run(e.dtype, lanes, place, stride)
+            if self._chooses and stride == 1 and e.dtype.itemsize * lanes == MASKED:
+                kind = self._memory_vector(e.dtype, lanes)
+                self.prelude[loaded(kind, MASKED)] = None
+                found = f"loaded_{kind}({found[0]})", ATOM
+            converted = self._from_memory(found, e.dtype, lanes)
             if e.valid:
                 register_kind = self.vector(e.dtype, lanes)
                 condition = wrap(self.condition(e.valid), TERNARY + 1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from tinyml.codegen.c_text import lane_place, masked_load, masked_store, streaming_store
+from tinyml.codegen.c_masked import masked_load, masked_store
+from tinyml.codegen.c_text import lane_place, streaming_store
 from tinyml.codegen.c_values import TYPES, CValues
 from tinyml.codegen.expr import Load, Name
 from tinyml.codegen.render import ATOM, UNARY, Text, wrap
@@ -112,7 +113,8 @@ class CLanes(CValues):
         taken = f"({kind}){{{listed}}}"
         if stride <= 2:
             taken = self.run(e.dtype, lanes, "p + at", stride)[0]
-        text = masked_load(name, kind, TYPES[e.dtype.name], mask, bits, own, lanes, stride, taken)
+        element, size = TYPES[e.dtype.name], e.dtype.itemsize
+        text = masked_load(name, kind, element, mask, bits, own, size, lanes, stride, taken)
         self.prelude[text] = None
         held = self.mask(e.valid, lane)[0]
         size = prod(self.k.slots[e.slot][0])
@@ -125,7 +127,8 @@ class CLanes(CValues):
         """Elements side by side stored where the mask is set."""
         kind, mask = self._memory_vector(dtype, lanes), self.vector(bool_, lanes)
         name = f"store_{dtype.name}x{lanes}"
-        self.prelude[masked_store(name, kind, TYPES[dtype.name], mask, lanes)] = None
+        element, size = TYPES[dtype.name], dtype.itemsize
+        self.prelude[masked_store(name, kind, element, mask, size, lanes)] = None
         return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
 
     def stream(self, slot: int, dtype: DType, start: str, value: str, lanes: int) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from tinyml.codegen.vector_math import LOOP
 from tinyml.ops import Op
 
+MASKED = 64  # bytes of a vector that instructions take under a mask
+
 
 def vector_type(name: str, element: str, size: int, lanes: int) -> str:
     """A vector that may lie anywhere an element may."""
@@ -65,47 +67,27 @@ def widen(kind: str, wide: str) -> str:
 }}"""
 
 
+def apart(value: str, size: int) -> str:
+    """A vector of `size` bytes is loaded, for all lanes, before it meets a mask.
+
+    Compilers would make one instruction of both: that waits for the mask, and then for memory.
+    """
+    asked = f'#ifdef __AVX512F__\n  __asm__("" : "+v"({value}));\n#endif\n'
+    return asked if size == MASKED else ""
+
+
+def loaded(kind: str, size: int) -> str:
+    """A vector that was loaded for all lanes."""
+    asked = apart("a", size)
+    return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
+
+
 def blend(kind: str, bits: str, mask: str, own: str) -> str:
     """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
     return (
         f"static inline {kind} blend_{kind}({mask} m, {kind} a, {kind} b) {{\n"
         f"  const {bits} own = {own};\n"
         f"  return ({kind})((own & ({bits})a) | (~own & ({bits})b));\n}}"
-    )
-
-
-def masked_load(
-    name: str,
-    kind: str,
-    element: str,
-    mask: str,
-    bits: str,
-    own: str,
-    lanes: int,
-    stride: int,
-    taken: str,
-) -> str:
-    """`lanes` elements from `at` on, 0 where the mask m is not set; `own` is m in `bits`.
-
-    All of them are `taken`, without a branch, where they lie in the buffer; else only what is
-    asked for is touched.
-    """
-    return (
-        f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
-        f"  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
-        f"    const {kind} all = {taken};\n"
-        f"    return ({kind})(({bits})all & {own});\n  }}\n"
-        f"  {kind} r = {{0}};\n"
-        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i * {stride}];\n"
-        f"  return r;\n}}"
-    )
-
-
-def masked_store(name: str, kind: str, element: str, mask: str, lanes: int) -> str:
-    """The elements where the mask is set; the others may be somebody else's."""
-    return (
-        f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n"
-        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
     )
 
 

@@ -21,9 +21,10 @@ from tinyml.codegen.opts import OptKind
 from tinyml.codegen.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
-from tinyml.ops import FUNCTIONS
+from tinyml.ops import WORK
 
-VECTORS = 4  # that go through a chain of functions at a time
+VECTORS = 4  # that go through a long chain of ops at a time
+CHAIN = 24  # work of one: two functions, or the rounds of a random number
 ROWS = 4  # that are folded at a time
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
@@ -85,15 +86,15 @@ class CChooser(Chooser):
         self._stream(number)
 
     def _abreast(self, number: int, row: str) -> None:
-        """Where functions wait for functions, several vectors go through them at a time.
+        """Where op waits for op for long, several vectors go through them at a time.
 
         A processor looks some 200 instructions ahead: not as far as the next step's beginning.
         """
         waits: dict[Expr, int] = {}
         for e in self.one(number).exprs:
-            own = isinstance(e, Alu) and e.op in FUNCTIONS
+            own = WORK[e.op] if isinstance(e, Alu) else 0
             waits[e] = own + max([waits[s] for s in e.sources], default=0)
-        if max(waits.values(), default=0) > 1:
+        if max(waits.values(), default=0) >= CHAIN:
             self.apply(OptKind.UNROLL, row, VECTORS)
 
     def _read_across(self, number: int, last: Axis) -> Axis | None:

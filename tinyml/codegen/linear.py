@@ -449,18 +449,22 @@ def verify(k: LinearKernel) -> None:
 
 
 def _used(instr: Instr) -> Iterator[str]:
-    values: tuple[Expr, ...] = ()
+    yield from (e.name for e in toposort(values_of(instr)) if isinstance(e, Name))
+
+
+def values_of(instr: Instr) -> tuple[Expr, ...]:
+    """What an instruction computes with."""
     match instr:
         case Let(_, value) | PutTile(value=value):
-            values = (value,)
+            return (value,)
         case Update(name, _, value):
-            values = (name, value)
+            return (name, value)
         case AcrossLanes(source=source):
-            values = (source,)
+            return (source,)
         case AcrossThreads(name):
-            values = (name,)
+            return (name,)
         case AcrossBlocks(names) | BeginProducts(names) | AwaitProducts(names):
-            values = names
+            return names
         case Put(values=stored):
-            values = stored
-    yield from (e.name for e in toposort(values) if isinstance(e, Name))
+            return stored
+    return ()

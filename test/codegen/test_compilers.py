@@ -1,0 +1,80 @@
+"""The same kernels by each compiler at hand, with all of this processor's vectors and without."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+
+import graphs
+import pytest
+import stages
+from expressions import EXPRESSIONS
+
+from tinyml import config
+from tinyml.codegen.compile import compile
+from tinyml.codegen.target import Target
+from tinyml.device import Device
+from tinyml.dtype import ALL, DType, float32, float64
+from tinyml.errors import DeviceError
+from tinyml.kernel import Kernel
+from tinyml.program import Language
+from tinyml.runtime import cpu
+from tinyml.runtime.cpu import CpuMachine
+from tinyml.schedule import schedule
+
+Compiled = Callable[[Sequence[Kernel]], stages.Runner]
+
+# all other tests use gcc and the widest vectors there are; these are 64, 32 and 16 bytes
+WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx")
+
+
+@pytest.fixture(params=WAYS)
+def compiled(request: pytest.FixtureRequest) -> Compiled:
+    if not shutil.which(request.param.split()[0]) or not Device.available("CPU"):
+        pytest.skip(f"{request.param} is not here")
+    with config.override(compiler=request.param):
+        try:
+            machine = CpuMachine()
+        except DeviceError:
+            pytest.skip(f"{request.param} does not know this processor")
+    if " " in request.param and cpu.vector_bytes(machine.compiler) == cpu.vector_bytes():
+        pytest.skip("this processor has no such vectors")
+    width = cpu.vector_bytes(machine.compiler)
+    target = Target(Language.C, width, 32 if width == 64 else 16, cores=2)
+
+    def runner(kernels: Sequence[Kernel]) -> stages.Runner:
+        wanted = list(dict.fromkeys(kernels))
+        loaded = machine.load([compile(k, target, None, verify=True) for k in wanted])
+        runners = {k: stages.launched(machine, e) for k, e in zip(wanted, loaded, strict=True)}
+        return lambda k, arrays: runners[k](k, arrays)
+
+    return runner
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_corners_of_each_op(dtype: DType, compiled: Compiled) -> None:
+    table = graphs.op_table(dtype, (3, 67))
+    run = compiled([k for node in table.values() for k in stages.kernels_of(schedule([node]))])
+    tolerance = 1e-4 if dtype.itemsize > 2 else 3e-2
+    for node in table.values():
+        stages.agree([node], graphs.corner_values(node), {"C": run}, tolerance, tolerance)
+
+
+def test_expressions(compiled: Compiled) -> None:
+    with Device.default("CPU"):
+        made = [[t.lazy for t in e.make()] for e in EXPRESSIONS.values()]
+    run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
+    for roots in made:
+        stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
+
+
+def test_products_and_windows(compiled: Compiled) -> None:
+    made = [
+        [graphs.linear_relu(67, 130, 45, float32)],
+        [graphs.linear_relu(128, 256, 96, float64)],
+        [graphs.convolution(2, 8, 13, 13, 16)],
+        [graphs.attention(70, 70, 32, 32)],
+    ]
+    run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
+    for roots in made:
+        stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
