@@ -47,7 +47,14 @@ def _cpu() -> OpenDevice:
     machine = cpu.CpuMachine()
     width = cpu.vector_bytes()
     registers = 32 if width == 64 else 16
-    target = Target(Language.C, width, registers, cpu.thread_count(), last_cache=caches()[-1])
+    target = Target(
+        Language.C,
+        width,
+        registers,
+        pairs=cpu.multiplies_pairs(),
+        cores=cpu.thread_count(),
+        last_cache=caches()[-1],
+    )
     return OpenDevice("CPU", machine, target)
 
 

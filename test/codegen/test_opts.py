@@ -11,6 +11,7 @@ import stages
 from graphs import leaf
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
+from products import product
 
 from tinyml import kernel, lazy
 from tinyml.codegen import nest
@@ -22,7 +23,7 @@ from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply, find, optimize, parse
 from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
-from tinyml.dtype import float16, float32
+from tinyml.dtype import bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule import schedule
@@ -39,6 +40,8 @@ GRAPHS = {
         lazy.cast(leaf(16, 32, dtype=float16), float32),
         lazy.cast(leaf(32, 16, dtype=float16), float32),
     ),
+    "bfloat16 matmul": lambda: product(6, 12, 20, bfloat16),
+    "bfloat16 matmul, odd": lambda: product(5, 7, 18, bfloat16, (True, False)),
     "convolution": lambda: graphs.convolution(1, 2, 3, 5, 4),
     "window": lambda: graphs.window_gradient(2, 9, 3, 2),
     "attention": lambda: graphs.attention(5, 7, 3, 9),
@@ -55,7 +58,7 @@ SIZES = {
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
     OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4), OptKind.PHASE: (2, 3),
     OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4), OptKind.ONLINE: (2, 4),
-    OptKind.AHEAD: (0,), OptKind.STREAM: (0,),
+    OptKind.AHEAD: (0,), OptKind.STREAM: (0,), OptKind.PAIR: (0,),
     OptKind.FRAGMENT: (8, 16), OptKind.PIPELINE: (2, 3),
     OptKind.WARPGROUP: (64, 128), OptKind.BULK: (2, 3), OptKind.PERSIST: (2, 3),
 }  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.c_lanes import CLanes, lane_index, looks_along
+from tinyml.codegen.c_lanes import lane_index, looks_along
+from tinyml.codegen.c_pairs import CPairs
 from tinyml.codegen.c_text import LARGE, LOOK, MASKED, STREAMED, loaded
 from tinyml.codegen.c_values import TYPES
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
@@ -20,7 +21,7 @@ from tinyml.program import Language
 ON_STACK = 1 << 18  # elements of a tile at most that is no allocation of its own
 
 
-class CRenderer(CLanes):
+class CRenderer(CPairs):
     """LinearKernel to C."""
 
     language = Language.C
@@ -107,9 +108,10 @@ class CRenderer(CLanes):
         looked = any(self.lanes(s) > 1 for s in e.sources)
         shared = lane is None or not any(lane in v.free for v in e.valid)
         stride = e.position.stride(lane) if lane is not None and not looked else None
-        if lane is not None and shared and stride in (1, 2):
+        pair = self.is_pair(e)
+        if lane is not None and shared and (stride == 2 or (stride == 1 and not pair)):
             place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
-            found = self.run(e.dtype, lanes, place, stride)
+            found = self.pairs(place, lanes) if pair else self.run(e.dtype, lanes, place, stride)
             if self._chooses and stride == 1 and e.dtype.itemsize * lanes == MASKED:
                 kind = self._memory_vector(e.dtype, lanes)
                 self.prelude[loaded(kind, MASKED)] = None
@@ -121,7 +123,7 @@ class CRenderer(CLanes):
                 taken = f"({register_kind}){wrap(converted, UNARY)}"
                 return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
             return converted
-        if lane is not None and not looked and not shared and self.is_near(e, lane):
+        if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
             return self.masked_load(e, lane)
         ones = [_lane_of(e, lane, n) for n in range(lanes)]
         listed = ", ".join(self.guarded_load(o, self._bits_at(o))[0] if o else "0" for o in ones)
@@ -129,6 +131,8 @@ class CRenderer(CLanes):
         return self._from_memory(text, e.dtype, lanes)
 
     def _bits_at(self, e: Load) -> Text:
+        if self.is_pair(e):
+            return self.pairs(f"slot{e.slot} + {wrap(self.index(e.position), 12)}", 1)
         return f"slot{e.slot}[{self.index(e.position)[0]}]", ATOM
 
     def put(self, put: ir.Put) -> Iterator[str]:

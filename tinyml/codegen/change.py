@@ -10,6 +10,7 @@ from tinyml.codegen.expr import (
     Alu,
     Expr,
     Fold,
+    Held,
     Load,
     Place,
     Require,
@@ -22,7 +23,6 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.linear import TX
-from tinyml.codegen.matrices import Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk, rewritten
 from tinyml.errors import TinymlError
 from tinyml.frozen import replace
@@ -221,7 +221,7 @@ class Change:
             outside = both(self._of(e.axes))
             assert outside is not None
             start = const(identity(e.op, e.dtype), e.dtype)
-            product = e.op is Op.ADD and isinstance(e.body, (Alu, Product))
+            product = e.op is Op.ADD and isinstance(e.body, (Alu, Held))
             bound = {a for a in e.axes if a in self.guards}
             body = _masked(e.body, outside, bound) if product else select(outside, e.body, start)
             again: Expr = Fold(e.op, body, e.axes)
@@ -235,10 +235,8 @@ def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
         return body  # the load is not made there, and gives 0
     if isinstance(body, Alu) and body.op is Op.CAST:
         return alu(Op.CAST, body.dtype, _masked(body.operands[0], guards, axes))
-    if isinstance(body, Product):
-        a, b = (_masked(factor, guards, axes) for factor in (body.a, body.b))
-        made: Expr = Product(a, b, body.bound, body.lane, body.lanes)
-        return made
+    if isinstance(body, Held):
+        return body.again(tuple(_masked(s, guards, axes) for s in body.sources), {})
     if isinstance(body, Alu) and body.op is Op.MUL and all(axes <= o.free for o in body.operands):
         return alu(Op.MUL, body.dtype, *(_masked(o, guards, axes) for o in body.operands))
     return select(guards, body, const(0, body.dtype))

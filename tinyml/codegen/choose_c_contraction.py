@@ -33,6 +33,9 @@ from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.pair_steps import is_of_halves
+from tinyml.codegen.pairs import Dot, Pair
+from tinyml.codegen.tiles import ways
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, Remainder
@@ -44,6 +47,8 @@ LEAST = 128  # elements of the fold in a step, and half the rows that pass over 
 FEW = 8  # steps of a loop of the fold that is written out, at most,
 SUMMED = 256  # and multiply-adds of it
 PIECES = 4  # of rows at most, for each core
+PAIRING = 2  # work that it takes to make a pair
+PAIRED = 16  # odd steps of a fold at least that are worth another one behind it
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         chooser.collapse(STORES if apart else CONDITIONS)
         _walk_closely(chooser, number, found.fold)
         found = contraction_of(chooser.one(number)) or found
+    found = _in_pairs(chooser, number, found)
     ranked = _sides(chooser, number, found)
     proposals = [_tiling(chooser, number, found, sides) for sides in ranked]
     if not proposals:
@@ -90,6 +96,15 @@ def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
     axes = sorted(fold.axes, key=lambda a: apart[a], reverse=True)
     for axis in reversed(axes if axes != [*fold.axes] else []):
         chooser.apply(OptKind.ORDER, axis)
+
+
+def _in_pairs(chooser: Chooser, number: int, found: Contraction) -> Contraction:
+    """Two steps of the fold at once, where there is an instruction for that."""
+    even = [a for a in found.fold.axes if a.size % 2 == 0]
+    for axis in (even or [a for a in found.fold.axes if a.size > PAIRED])[-1:]:
+        if chooser.target.pairs and is_of_halves(found.fold, axis):
+            chooser.apply(OptKind.PAIR, axis)
+    return contraction_of(chooser.one(number)) or found
 
 
 def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
@@ -204,9 +219,10 @@ def _jump(load: Load | None, fold: Fold, size: int) -> float:
     """The share of `size` bytes from one element of a fold to the next; 0 if they stay close."""
     last = fold.axes[-1]
     stride = load.position.stride(last) if load is not None else None
-    if load is None or abs(stride or 0) <= 1:
+    beside = 2 if isinstance(fold.body, Dot) else 1
+    if load is None or abs(stride or 0) <= beside:
         return 0
-    apart = abs(stride or 0) * load.dtype.itemsize
+    apart = abs(stride or 0) * load.dtype.itemsize // beside
     return max(min(apart / size, 1), NEAR) if apart * last.size > CLOSEST else 0
 
 
@@ -283,7 +299,8 @@ def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:
     """What it takes to make values of what is loaded, and to ask for the masks of loads."""
     found = toposort(values, made)
     asked = sum(len(e.valid) for e in found if isinstance(e, Load))
-    return asked + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
+    joined = PAIRING * sum(isinstance(e, Pair) for e in found)
+    return asked + joined + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
 
 
 def _even(whole: int, most: int) -> int:
@@ -343,11 +360,20 @@ def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: 
     if not (grid and tiling.packs) or sides.packed is None:
         return
     after = depth.name if stepped and tiling.step < depth.size else grid[-1].name
-    chooser.apply(OptKind.STAGE, after, slot=sides.packed.slot)
+    _stage_factor(chooser, number, after, sides.packed.slot)
     if tiling.repacks and sides.other is not None:
-        chooser.apply(OptKind.STAGE, after, slot=sides.other.slot)
+        _stage_factor(chooser, number, after, sides.other.slot)
     for tile in chooser.one(number).tiles:
         _write_out(chooser, tile)
+
+
+def _stage_factor(chooser: Chooser, number: int, after: str, slot: int) -> None:
+    """Copy what folds read of a slot, wherever else that is read."""
+    one = chooser.one(number)
+    found, folded = ways(one, slot), toposort([fold.body for fold in one.folds])
+    inside = [n for n, e in enumerate(found, 1) if e in folded]
+    which = inside[0] if len(inside) == 1 < len(found) else 0
+    chooser.apply(OptKind.STAGE, after, which, slot)
 
 
 def _write_out(chooser: Chooser, tile: Tile) -> None:

@@ -14,6 +14,7 @@ from math import prod
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply
+from tinyml.codegen.pairs import Dot
 from tinyml.codegen.phase import phases
 from tinyml.codegen.target import Target
 from tinyml.codegen.tiles import ways
@@ -51,13 +52,17 @@ def contraction_of(one: Nest) -> Contraction | None:
         body = fold.body
         while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
             body = body.sources[0]
-        if fold.op is Op.ADD and isinstance(body, Alu) and body.op is Op.MUL:
-            left, right = body.operands
+        if fold.op is Op.ADD and (isinstance(body, Dot) or _is_product(body)):
+            left, right = body.sources
             a, b = left.free & {*one.rows}, right.free & {*one.rows}
             both = all({*fold.axes} & side.free for side in (left, right))
             if a - b and b - a and both:
                 return Contraction(fold, a - b, b - a, left, right)
     return None
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Alu) and e.op is Op.MUL
 
 
 def _along(one: Nest) -> list[Expr]:

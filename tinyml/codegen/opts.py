@@ -58,6 +58,7 @@ from tinyml.codegen.keep import keep
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.online import online, running_along
+from tinyml.codegen.pair_steps import pair
 from tinyml.codegen.phase import phase
 from tinyml.codegen.tiles import block, pipeline, stage
 from tinyml.codegen.turns import persist
@@ -80,6 +81,7 @@ class OptKind(Enum):
     LANES = "lanes"
     UNROLL = "unroll"
     ORDER = "order"
+    PAIR = "pair"
     FRAGMENT = "fragment"
     WARPGROUP = "warpgroup"
     BLOCK = "block"
@@ -168,10 +170,8 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(_is_walked(nest, axis), opt, "only rows and folds come in an order")
             _require(nest.kind(axis) is not Kind.THREAD, opt, "threads are numbered already")
             return first(nest, axis)
-        case OptKind.FRAGMENT:
-            return fragment(nest, axis, opt.amount)
-        case OptKind.WARPGROUP:
-            return warpgroup(nest, axis, opt.amount)
+        case OptKind.PAIR | OptKind.FRAGMENT | OptKind.WARPGROUP:
+            return _multiplied(nest, axis, opt)
         case OptKind.AHEAD:
             walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
@@ -189,6 +189,13 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
             return pad(nest, axis, opt.amount)
     return (_tiled if opt.kind in _TILED else _divided)(nest, axis, opt)
+
+
+def _multiplied(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
+    """Products by an instruction that makes several."""
+    if opt.kind is OptKind.PAIR:
+        return pair(nest, axis)
+    return (fragment if opt.kind is OptKind.FRAGMENT else warpgroup)(nest, axis, opt.amount)
 
 
 def _is_walked(nest: LoopNest, axis: Axis) -> bool:

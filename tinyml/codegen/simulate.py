@@ -37,6 +37,7 @@ from tinyml.codegen.expr import (
 from tinyml.codegen.fragments import PLACES, WARP, WARPS, a_place
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
+from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
 from tinyml.codegen.panels import ROW, STEP
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
@@ -241,7 +242,11 @@ class _Threads:
             case Place(index=index):
                 return interpret.rounded(self.index(index), e.dtype)
             case Load(slot=slot, position=position, valid=valid):
-                return self._load(slot, self.index(position), self.condition(valid))
+                at, held = self.index(position), self.condition(valid)
+                low = self._load(slot, at, held)
+                if e.dtype is self.k.slots[slot][1]:
+                    return low
+                return pair_of(low, self._load(slot, at + 1, held))
             case Wide(slot=slot, position=position, valid=valid, lanes=lanes):
                 start = self.index(position)
                 if start.size and (start % lanes).any():
@@ -270,6 +275,10 @@ class _Threads:
 
     def _held(self, e: Held, done: Mapping[Expr, Array]) -> Array:
         match e:
+            case Pair(sources=(low, high)):
+                return pair_of(done[low], done[high])
+            case Dot(sources=(a, b)):
+                return dot_of(done[a], done[b])
             case Fragment():
                 return self._fragment(e)
             case Bundle(values=values_):

@@ -14,6 +14,7 @@ from tinyml.codegen.long_fold import groups
 from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.codegen.overlaps import position_of, run, windows
+from tinyml.codegen.pairs import Pair
 from tinyml.codegen.panels import across_panels, in_panels, row_of
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -252,7 +253,7 @@ def ways(one: Nest, slot: int) -> list[Expr]:
     for e in order:
         if isinstance(e, Load) and e.slot == slot:
             own[e] = e.free
-        elif isinstance(e, (Alu, Select)):
+        elif isinstance(e, (Alu, Select, Pair)):
             below = [s for s in e.sources if own.get(s) == e.free]
             if not below:
                 continue

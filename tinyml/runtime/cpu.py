@@ -53,6 +53,12 @@ def vector_bytes(found: compiler.Compiler | None = None) -> int:
     return next((width for macro, width in _VECTORS if found.defines(macro)), 8)
 
 
+def multiplies_pairs(found: compiler.Compiler | None = None) -> bool:
+    """Whether this host has an instruction that multiplies pairs of bfloat16 on lanes."""
+    found = found or host_compiler()
+    return found.defines("__AVX512BF16__") and found.defines("__AVX512VL__")
+
+
 def thread_count() -> int:
     """Threads that a kernel is spread over."""
     return config.current.threads or available_threads()

@@ -1,0 +1,80 @@
+"""Pairs: two steps of a fold share a lane, where processors multiply pairs of bfloat16.
+
+    pair ::= Pair(low, high)     two bfloat16 as the halves of a uint32
+           | Load of uint32      the same, where they lie side by side in a slot of bfloat16
+    dot  ::= Dot(pair, pair)     the sum of both products, in float32
+
+Added to a sum, as it always is, a Dot is two fused multiply-adds, that of the high halves first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinyml.codegen.expr import Expr, Held, Load
+from tinyml.dtype import float32, uint32
+from tinyml.index import Axis, Linear, linear
+
+Array = npt.NDArray[Any]
+HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
+
+
+class Pair(Held):
+    """The bits of two values of bfloat16, the first of them in the low half."""
+
+    __slots__ = ()
+
+    def __init__(self, low: Expr, high: Expr) -> None:
+        self.dtype, self.free, self.lanes = uint32, low.free | high.free, 0
+        self._of((low, high))
+
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        return Pair(*sources)
+
+    def written(self, sources: list[str]) -> str:
+        return f"pair({', '.join(sources)})"
+
+
+class Dot(Held):
+    """What two pairs give, multiplied half by half."""
+
+    __slots__ = ()
+
+    def __init__(self, a: Expr, b: Expr) -> None:
+        self.dtype, self.free, self.lanes = float32, a.free | b.free, 0
+        self._of((a, b))
+
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        return Dot(*sources)
+
+    def written(self, sources: list[str]) -> str:
+        return f"dot({', '.join(sources)})"
+
+
+def paired(low: Expr, high: Expr) -> Expr:
+    """A pair; in one access, if the halves lie side by side."""
+    made: Expr = Pair(low, high)
+    if isinstance(low, Load) and isinstance(high, Load) and low.slot == high.slot:
+        beside = high.position - low.position == linear(1)
+        if beside and high.valid == low.valid:
+            made = Load(low.slot, uint32, low.position, low.valid)
+    return made
+
+
+def pair_of(low: Array, high: Array) -> Array:
+    """What a Pair is, of values as float32."""
+    low, high = np.broadcast_arrays(low, high)
+    made: Array = low.copy().view(np.uint32) >> 16 | high.copy().view(np.uint32) & HIGH
+    return made
+
+
+def dot_of(a: Array, b: Array) -> Array:
+    """What a Dot is. A processor takes denormal numbers for 0 there."""
+    (low, other), (high, another) = (
+        [(x & HIGH).view(np.float32) for x in (a << shift, b << shift)] for shift in (16, 0)
+    )
+    return high * another + low * other
