@@ -21,6 +21,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need 
 
 from benchmarks import card, machine, report, run
 from benchmarks.card import CEILINGS, OWN, Item
+from benchmarks.steps import Step
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PEERS = "torch", "compile", "tinygrad"
 LIMIT = 120.0  # seconds for one workload: what hangs must not end the run
+PATIENCE = 3  # times as long for what torch.compile makes of a whole step, and for a first call
+HANGS = 2  # of one kind, after which nobody asks for the rest
+NO_ANSWER = "no answer"
 HEAD = "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us | {} |"
 CACHES = "TINYML_CACHE", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR"  # folders
 Record = dict[str, Any]
@@ -75,8 +80,9 @@ def main() -> None:
 def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterator[str]:
     """Ask for all that the record does not have yet; a line for each answer."""
     chosen = [i for i in card.items(args.small) if run.matches(i.work, args.names)]
-    if CEILINGS not in record and chosen:
+    if chosen and "error" in record.get(CEILINGS, {"error": ""}):
         record[CEILINGS] = worker.ask("", Item(chosen[0].work), CEILINGS)
+    hung: Counter[tuple[str, ...]] = Counter()
     for who in (OWN, *(name for name in args.peers.split(",") if name)):
         for item in sorted(chosen, key=lambda i: i.settings):
             results = record["results"].setdefault(item.name, {})
@@ -85,11 +91,24 @@ def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterato
             if time.monotonic() > args.end:
                 yield f"the time is over; the same command with --out {args.out} goes on"
                 return
-            results[who] = answer = worker.ask(who, item)
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps(record, indent=1) + "\n")
+            kind = who, item.work.group, *item.settings
+            if hung[kind] < HANGS:
+                answer = worker.ask(who, item)
+            else:
+                answer = {"error": f"left out: {HANGS} before it gave no answer"}
+            hung[kind] += NO_ANSWER in answer.get("error", "")
+            results[who] = answer
+            save(record, args.out)
             said = answer.get("error") or f"{report.milliseconds(answer['seconds'])} ms"
             yield f"{item.name}: {who}: {said}"
+
+
+def save(record: Record, out: Path) -> None:
+    """Write the file; whoever is killed meanwhile leaves the old one."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = out.with_suffix(".new")
+    draft.write_text(json.dumps(record, indent=1) + "\n")
+    draft.replace(out)
 
 
 class Worker:
@@ -137,18 +156,19 @@ class Worker:
         if "error" in facts:
             return facts
         self.pipe.send((who, name or item.name))
-        answer = self._answer()
+        whole = item.first or (who == "compile" and isinstance(item.work, Step))
+        answer = self._answer(PATIENCE if whole else 1)
         if "CUDA" in answer.get("error", ""):  # after a fault a card refuses the process
             self.close()
         return answer
 
-    def _answer(self) -> Record:
-        limit = max(1.0, min(self.args.limit, self.args.end - time.monotonic() + 30))
+    def _answer(self, patience: int = 1) -> Record:
+        limit = max(1.0, min(patience * self.args.limit, self.args.end - time.monotonic() + 30))
         try:
             if self.pipe.poll(limit):
                 found: Record = self.pipe.recv()
                 return found
-            why = f"no answer within {limit:.0f} s"
+            why = f"{NO_ANSWER} within {limit:.0f} s"
         except EOFError:
             self.child.join()
             why = f"the process died, exit code {self.child.exitcode}"
@@ -176,12 +196,13 @@ def document(record: Record) -> str:
     results = record["results"]
     others = [name for name in PEERS if any(name in found for found in results.values())]
     lines = [f"- {name}: {value}" for name, value in record["facts"].items()]
-    lines += [f"- ceiling, {name}: {value:.4g}" for name, value in record[CEILINGS].items()]
+    ceilings = {n: x for n, x in record.get(CEILINGS, {}).items() if not isinstance(x, str)}
+    lines += [f"- ceiling, {name}: {value:.4g}" for name, value in ceilings.items()]
     head = HEAD.format(" | ".join([f"{name} ms" for name in others])).replace(" |  |", " |")
     lines += ["", head, "| --- " + "| ---: " * (head.count("|") - 2) + "|"]
     first = {name: found for name, found in results.items() if name.endswith("first call")}
     usual = results.keys() - first.keys()
-    lines += [row(n, found, others, record[CEILINGS]) for n, found in results.items() if n in usual]
+    lines += [row(n, found, others, ceilings) for n, found in results.items() if n in usual]
     lines += ["", *(f"- {name}: {seconds_of_first(found)}" for name, found in first.items())]
     failed = [
         f"- {name}: {who}: {answer['error']}"

@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -273,6 +273,24 @@ def test_what_a_worker_does_not_survive_is_an_error(tmp_path: Path) -> None:
     worker.child.start()
     its.close()
     assert worker._answer() == {"error": "the process died, exit code 7"}
+
+
+def test_nobody_waits_for_a_kind_that_hangs(tmp_path: Path) -> None:
+    args = asked(tmp_path / "made.json", "sum axis", "softmax")
+    record: dict[str, Any] = {"results": {}, "facts": {}}
+    questions = list[str]()
+
+    class Silent:
+        def ask(self, who: str, item: card.Item, name: str = "") -> dict[str, Any]:
+            questions.append(name or item.name)
+            return {"error": "no answer within 120 s"}
+
+    said = list(cuda.measure(cast("Any", Silent()), record, args))
+    assert questions[0] == card.CEILINGS
+    assert len(questions) == 1 + cuda.HANGS < len(said)
+    assert json.loads(args.out.read_text())["results"].keys() == record["results"].keys()
+    assert "ceiling" not in cuda.document(record)  # there is none, which is not the end
+    assert said[-1].endswith(f"left out: {cuda.HANGS} before it gave no answer")
 
 
 def test_figures_of_a_card_as_a_table() -> None:

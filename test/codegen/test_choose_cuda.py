@@ -209,7 +209,6 @@ KERNELS = {
     "float32": lambda: (product(4096, 4096, 4096, float32), CARD),
     "float32 as tf32": lambda: (product(4096, 4096, 4096, float32), TF32),
 }
-ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]
 CASES = [(name, "sm_90a") for name in KERNELS] + [
     ("bfloat16", "sm_80"), ("bfloat16", "sm_89"), ("float32", "sm_80"), ("float32", "sm_89"),
 ]  # fmt: skip
@@ -239,3 +238,30 @@ def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None
         matrices = sum(n for op, n in found.items() if op.startswith("HMMA"))
         loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
         assert matrices >= 2 * loads > 0  # what is loaded once is multiplied several times
+
+
+def slope(x: Tensor, y: Tensor) -> Tensor:
+    """Of gelu at x, times y: as a backward pass makes of a product."""
+    (made,) = x.requires_grad_().gelu().gradient(x, gradient=y)
+    return made
+
+
+EPILOGUES = {
+    "slope of gelu": lambda y, x: slope(x, y),
+    "dropout and residual": lambda y, x: y.dropout(0.1) + x,
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_registers_suffice_for_what_is_made_of_sums(name: str, tmp_path: Path) -> None:
+    """A few of them are made, then stored; of much that is made tiles are smaller."""
+    with Device.default("EMU"), Tensor.train():
+        given = (Tensor(np.zeros(s, np.float32)) for s in ((512, 64), (64, 512), (512, 512)))
+        a, b, x = (t.bfloat16().realize() for t in given)
+        (k,) = stages.kernels_of(schedule([EPILOGUES[name](a @ b, x).lazy]))
+    program = compile(k, replace(CARD, cores=4))
+    assert "add_product" in program.source
+    assert program.source.count("\n") < 2000
+    resources, _ = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert not resources.stack

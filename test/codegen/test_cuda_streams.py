@@ -84,6 +84,20 @@ def test_blocks_share_few_columns() -> None:
     assert OptKind.SPLIT not in {opt.kind for opt in opts}
 
 
+def test_sums_down_the_same_columns_are_made_together() -> None:
+    """As a layernorm's gradients of weight and bias are: by whole vectors, and parts of columns."""
+    with Device.default("EMU"):
+        x, g = (Tensor(np.zeros((600, 64), np.float32)).realize() for _ in range(2))
+    (k,) = stages.kernels_of(schedule([(x * g).sum(0).lazy, g.sum(0).lazy]))
+    opts, _ = choose(lower(k), CARD)
+    assert {OptKind.LANES, OptKind.GRID} <= {opt.kind for opt in opts}
+    assert "comes_last(" in compile(k, CARD).source
+    stages.assert_right(k, target=CARD)
+    if Device.available("EMU"):
+        for order in ThreadOrder:
+            stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order))
+
+
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_89", "sm_90a"])
 def test_nvcc_says_that_rows_stay_in_registers(architecture: str, tmp_path: Path) -> None:
     for width in (1024, 32000):

@@ -43,17 +43,30 @@ def test_windows_of_what_is_computed_are_not_stored(stride: int) -> None:
     assert max(prod(shape) for shape, _ in convolved.slots) == prod(x.shape)
 
 
-def test_the_gradient_of_an_image_is_one_kernel() -> None:
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_gradient_of_an_image_is_one_kernel(stride: int) -> None:
     """Products of all windows are added up before they are rounded, as those of floats are."""
     x, w = halves(2, 8, 12, 12), halves(8, 8, 3, 3)
-    (gradient,) = x.conv2d(w, padding=1).gradient(x, gradient=halves(2, 8, 12, 12))
+    y = x.conv2d(w, padding=1, stride=stride)
+    (gradient,) = y.gradient(x, gradient=halves(*y.shape))
     assert len(kernels(gradient)) == 1
 
 
-def test_so_do_those_of_attention_and_its_gradients() -> None:
-    given = [halves(2, 24, 16) for _ in range(3)]
-    y = given[0].scaled_dot_product_attention(*given[1:], is_causal=True)
-    made = kernels(y, *y.gradient(*given, gradient=halves(2, 24, 16)))
-    found = [sides_of(one) for k in made for one in lower(k).nests]
-    factors = [(s.a.dtype, s.b.dtype) for s in found if s is not None]
-    assert set(factors) == {(bfloat16, bfloat16)}
+@pytest.mark.parametrize(("rows", "count"), [(512, 2), (8, 1)], ids=["often", "seldom"])
+def test_weights_that_are_read_often_are_rounded_once(rows: int, count: int) -> None:
+    """Then a card copies them past its registers, and reads half as much for each tile."""
+    x = Tensor(np.ones((rows, 64), np.float32), device="EMU").bfloat16().realize()
+    w = Tensor(np.ones((64, 32), np.float32), device="EMU").realize()
+    *rounded, product = kernels(x @ w.bfloat16())
+    assert len(rounded) == count - 1
+    assert (((64, 32), bfloat16) in product.slots) == bool(rounded)
+
+
+def test_a_sum_of_many_arrays_is_stored_for_its_readers() -> None:
+    """A stream of residuals, whose parts lie in memory as halves, is not added up by each."""
+    x, found = Tensor(np.ones((16, 24), np.float32)).realize(), []
+    for _ in range(20):
+        x = x + halves(16, 24).float()
+        found.append(x.sum(1).lazy)
+    reasons = [r for item in schedule(found).items for r in getattr(item, "reasons", ())]
+    assert sum("arrays, and wanted in several places" in reason for reason in reasons) == 6

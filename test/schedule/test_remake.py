@@ -32,6 +32,7 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products are large ones."""
     monkeypatch.setattr(remake, "LARGE", QUERIES * KEYS)
+    monkeypatch.setattr(remake, "FAR", QUERIES * KEYS)
     monkeypatch.setattr(remake, "LONG", 16)
     monkeypatch.setattr(choose_c_online, "LONG", 16)
     monkeypatch.setattr(choose_c_online, "STEP", 8)
@@ -215,6 +216,16 @@ def test_a_card_trains_without_scores() -> None:
 def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
     for k in training(causal, memory(1, 37, 20), memory(1, KEYS, 20), memory(1, KEYS, 9)):
         stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order), 1e-4)
+
+
+@pytest.mark.parametrize("attend", [plain, causal])
+def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
+    """The sum of weights times their gradient is made in groups of steps, of products of tiles."""
+    given = [memory(1, rows, 16, dtype=bfloat16) for rows in (24, 1100, 1100)]
+    y = attend(*given)
+    gradients = y.float().square().sum().gradient(*given)
+    for k in stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)])):
+        stages.assert_right(k, 0.02, CARD)
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)

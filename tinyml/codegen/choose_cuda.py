@@ -31,7 +31,8 @@ class CudaChooser(Chooser):
         last = one.rows[-1]
         self._wide(number, last)
         size = self._left(number, last)
-        threads = next(t for t in (256, 128, 64, 32) if t <= size or t == 32)
+        most = 128 if any(one.folds for one in self.nest.nests) else 256  # products of four warps
+        threads = next(t for t in (256, 128, 64, 32) if t <= min(size, most) or t == 32)
         self.apply(OptKind.THREAD, last.name, threads)
         if not one.adds:
             self._in_flight(number, threads)
@@ -100,7 +101,7 @@ class CudaChooser(Chooser):
     def _columns(self, number: int, last: Axis | None) -> None:
         """A column to each thread, or several side by side; blocks share folds if they are few."""
         one = self.one(number)
-        together = len(one.folds) == 1 and not any(walk.axes for walk in one.walks)
+        together = one.alike and not any(walk.axes for walk in one.walks)
         if last is not None and together:
             self._wide(number, last)
         self._thread_per_row(number)
@@ -147,7 +148,12 @@ class CudaChooser(Chooser):
             return True
         if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False
-        return self._small_tiles(number, found)
+        before = self.nest, [*self.opts]
+        if self._small_tiles(number, found):
+            if sum(tile.nbytes for tile in self.one(number).tiles) <= self.target.cache:
+                return True
+            self.nest, self.opts[:] = before
+        return False
 
     def _small_tiles(self, number: int, found: Contraction) -> bool:
         """Each thread has sums of up to four rows and columns, of factors in shared memory."""

@@ -14,7 +14,7 @@ from math import isqrt, prod
 
 from tinyml.codegen.change import LOADS
 from tinyml.codegen.chooser import Chooser
-from tinyml.codegen.expr import Expr, Load
+from tinyml.codegen.expr import Alu, Expr, Load
 from tinyml.codegen.fragments import (
     COLUMNS,
     EDGE,
@@ -25,7 +25,7 @@ from tinyml.codegen.fragments import (
     sides_of,
     sides_within,
 )
-from tinyml.codegen.nest import Kind, Tile
+from tinyml.codegen.nest import Kind, Nest, Tile
 from tinyml.codegen.opts import OptKind
 from tinyml.codegen.panels import row_of
 from tinyml.codegen.tiles import ways
@@ -42,16 +42,17 @@ THREADS = 16  # along either edge of a tile, where each thread has sums of its o
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
+HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
 
 
 def multiply(chooser: Chooser, number: int) -> bool:
     """Choose tiles for a product of matrices; False if it is too small, or of other numbers."""
     sides = sides_of(chooser.one(number))
-    if sides is None or len(chooser.nest.nests) > 1 or not sides.depth:
+    if sides is None or not sides.depth:
         return False
     inner = sides_within(chooser.one(number), sides)
-    if inner is None:
+    if inner is None or (inner and len(chooser.nest.nests) > 1):
         return False
     before = chooser.nest, [*chooser.opts]
     for last in () if inner else (sides.columns, sides.fold.axes[-1]):
@@ -117,7 +118,8 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
     If factors can be put into panels; copied in boxes, if they can be. Floats have to be: where
     they do not lie along the fold all threads would turn them, which products of warps do not ask.
     """
-    if not chooser.target.warpgroups or not (sides.depth == EDGE or chooser.target.tf32):
+    known = sides.depth == EDGE or chooser.target.tf32
+    if not (chooser.target.warpgroups and known and len(chooser.nest.nests) == 1):
         return False
     before = chooser.nest, [*chooser.opts]
     rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
@@ -189,19 +191,29 @@ def _tile(
     """
     length = prod(a.size for a in sides.fold.axes)
     factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
-    others = prod(a.size for a in chooser.one(number).rows)
+    nests = len(chooser.nest.nests)  # alike, as phases of a window are
+    others = nests * prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
     found = []
+    if _is_heavy(chooser.one(number), sides):
+        down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
     edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
     for rows, columns in product(*edges):
         blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
         sums = rows * columns * SUM
         even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
-        parts = max(1, min(even, chooser.target.cores // blocks, factors // least))
+        most = min(even, chooser.target.cores // blocks, factors // least)
+        parts = max(1, most) if nests == 1 else 1
         waves = -(-blocks * parts // chooser.target.cores)
         read = waves * (rows + columns) * factors // parts + (parts > 1) * (parts + 1) * sums
         found.append((read, -rows - columns, rows, columns, parts))
     return min(found)[2:]
+
+
+def _is_heavy(one: Nest, sides: Sides) -> bool:
+    """Whether so much is made of each sum that its text, written out, takes long to compile."""
+    made = (e for e in one.exprs if isinstance(e, Alu) and sides.columns in e.free)
+    return sum(e.free.isdisjoint(sides.fold.axes) for e in made) > HEAVY
 
 
 def _edges(size: int, known: Sequence[int]) -> list[int]:
@@ -235,8 +247,8 @@ def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> 
 
     Other axes are divided first, and that one into whole steps.
     """
-    (fold,) = chooser.one(number).folds
-    for axis in sorted(fold.axes, key=lambda a: a.name == name):
+    axes = chooser.one(number).folds[0].axes
+    for axis in sorted(axes, key=lambda a: a.name == name):
         unit = steps if axis.name == name else 1
         size = -(-axis.size // (parts * unit)) * unit
         even = range(size, size * 5 // 4 + 1, unit)

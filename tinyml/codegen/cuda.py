@@ -95,22 +95,25 @@ class CudaRenderer(WarpgroupRenderer):
         yield from lines
 
     def _body(self) -> Iterator[str]:
-        offset = 0
+        offsets = [0] * len(self.k.parts)
         if self.k.locals:
             alignment = max(map(_alignment, self.k.locals))
             yield f"  extern __shared__ __align__({alignment}) unsigned char tinyml_shared[];"
         for local in sorted(self.k.locals, key=_alignment, reverse=True):
-            kind = TYPES[local.dtype.name]
+            kind, offset = TYPES[local.dtype.name], offsets[local.part]
             place = f"tinyml_shared + {offset}" if offset else "tinyml_shared"
             yield f"  {kind} *const {local.name} = ({kind} *)({place});"
-            offset += _aligned(local)
+            offsets[local.part] += _aligned(local)
         for number, axis in enumerate((ir.TX, "ty")):
             if self.k.block[number] > 1:
                 yield f"  const {self.index_type} {axis} = threadIdx.{'xy'[number]};"
         yield from self.parts(f"({self.index_type})blockIdx.x", 1)
 
     def shared_bytes(self) -> int:
-        return sum(_aligned(local) for local in self.k.locals)
+        sizes = [0] * len(self.k.parts)
+        for local in self.k.locals:
+            sizes[local.part] += _aligned(local)
+        return max(sizes)
 
     def thread_axes(self, part: ir.Part) -> Iterator[str]:
         self.threads = prod(a.size for a in part.threads)

@@ -201,12 +201,13 @@ class Filler:
         return step, at, both([inside(at, 0, count - 1)], when) or ()
 
 
-def held(tiles: Sequence[Tile]) -> Iterator[ir.Local]:
+def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:
     """Where tiles are."""
     for tile in tiles:
-        yield ir.Local(tile.name, tile.value.dtype, tile.size, tile.panels)
+        yield ir.Local(tile.name, tile.value.dtype, tile.size, tile.panels, part)
     for axis, stages in dict.fromkeys((t.after, t.stages) for t in tiles if t.bulk):
-        yield from (ir.Local(f"{name}_{axis.name}", uint64, stages) for name in (ir.FULL, ir.EMPTY))
+        for name in (ir.FULL, ir.EMPTY):
+            yield ir.Local(f"{name}_{axis.name}", uint64, stages, part=part)
 
 
 def _boxes(tiles: Iterable[Tile], known: Known) -> tuple[ir.BoxCopy, ...]:

@@ -104,16 +104,23 @@ def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
     def own(factor: Expr, other: Expr) -> Axis | None:
         """The row axis that one factor alone walks, with the smallest stride."""
         axes = [a for a in (*one.rows, *walked) if a in factor.free and a not in other.free]
-        strides = [(position.stride(a) or 1 << 60, a.name, a) for a in axes]
-        return min(strides)[2] if strides else None
+        found = [(_step(position, a), a.name, a) for a in axes]
+        return min(found)[2] if found else None
 
     columns, rows = own(right, left), own(left, right)
     if columns is None or rows is None:
         return None
-    across = (position.stride(rows) or 1 << 60) < (position.stride(columns) or 1 << 60)
+    across = _step(position, rows) < _step(position, columns)
     if right.has_fold or (across and not left.has_fold):
         rows, columns, left, right = columns, rows, right, left
     return Sides(fold, rows, columns, _exactly(left), _exactly(right))
+
+
+def _step(position: Linear, axis: Axis) -> int:
+    """How far apart the first two steps of an axis are stored, which may be divided later on."""
+    first, second = (position.substitute({axis: linear(n)}) for n in range(2))
+    apart = second + first * -1
+    return apart.constant if apart.constant and not apart.terms else 1 << 60
 
 
 def is_plain(one: Nest, found: Sides) -> bool:
@@ -174,8 +181,9 @@ def _multiplied(
     nest: LoopNest, axis: Axis, rows: int, columns: int, depth: int | None = None
 ) -> LoopNest:
     """The fold over `axis` made of products of so many rows, columns and steps: those there are."""
-    one = divided_last(nest.nests[0])
-    found = sides_of(one) if len(nest.nests) == 1 else None
+    number = next(n for n, one in enumerate(nest.nests) if axis in one.axes)
+    one = divided_last(nest.nests[number])
+    found = sides_of(one)
     inner = sides_within(one, found) if found is not None else None
     if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
         raise OptError(f"cannot make matrix products over {axis.name}: it is not one sum of those")
@@ -193,7 +201,7 @@ def _multiplied(
     for changed, step in (*whole, *((sides.longest, depth) for sides in inner)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
             raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
-    return _Fragments(found, axis, shape).nest(nest, one, inner)
+    return _Fragments(found, axis, shape).nest(nest, number, one, inner)
 
 
 class _Fragments:
@@ -209,7 +217,8 @@ class _Fragments:
             Axis(columns.name, columns.size // shape[1]),
         )
 
-    def nest(self, nest: LoopNest, one: Nest, inner: list[Sides]) -> LoopNest:
+    def nest(self, nest: LoopNest, number: int, one: Nest, inner: list[Sides]) -> LoopNest:
+        """The nest of that number, which is `one`, made of products."""
         rows, columns, (high, q, r) = self.found.rows, self.found.columns, self._lane
         (g, _, p) = across = self._across(columns, self.shape[1])
         kinds = dict(nest.kinds)
@@ -237,7 +246,8 @@ class _Fragments:
         kinds.update(dict.fromkeys(warps, Kind.THREAD))
         kinds.update({high: Kind.UNROLL, g: Kind.UNROLL, p: Kind.LANE})
         kinds.update({q: Kind.THREAD, r: Kind.THREAD})
-        return replace(nest, nests=(changed,), kinds=tuple(kinds.items()))
+        nests = (*nest.nests[:number], changed, *nest.nests[number + 1 :])
+        return replace(nest, nests=nests, kinds=tuple(kinds.items()))
 
     def _walks_columns(self, fold: Fold) -> bool:
         """Whether a fold walks columns of an inner product."""

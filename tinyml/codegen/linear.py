@@ -287,12 +287,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Local:
-    """An array in shared memory (CUDA) or on the stack (C); in `panels`, see panels.py."""
+    """An array in shared memory (CUDA) or on the stack (C); in `panels`, see panels.py.
+
+    It is of one part: in CUDA a block computes one alone, and all parts have the same memory.
+    """
 
     name: str
     dtype: DType
     size: int
     panels: bool = False
+    part: int = 0
 
 
 @dataclass(frozen=True)

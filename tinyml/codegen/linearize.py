@@ -7,7 +7,7 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from operator import attrgetter
 
@@ -17,7 +17,9 @@ from tinyml.codegen.along import abreast, before, followers, led_by, sums_of, to
 from tinyml.codegen.expr import (
     Expr,
     Fold,
+    Load,
     Name,
+    Wide,
     const,
     lanes_of,
     substitute,
@@ -42,6 +44,7 @@ from tinyml.interpret import identity
 from tinyml.ops import Op
 
 SEPARATE = 8  # accumulators at most that one fold is spread over
+AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them
 
 
 def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
@@ -56,7 +59,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
         emitter = _Emitter(nest, number, (along_x, along_y), vectors)
         grid, instrs = in_turns(nest, one, grouped(emitter.nest(placed(one))))
         parts.append(ir.Part(grid, tuple(group), instrs))
-        tiles += held(one.tiles)
+        tiles += held(one.tiles, number)
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
     return LinearKernel(
         nest.name, tuple(parts), nest.slots, (along_x, along_y), tuple(tiles), lanes
@@ -160,15 +163,28 @@ class _Emitter(TileWriter):
                 at_steps(wide, known, unrolled, self.kinds) if unrolled or known else [wide]
             )
         ]
-        values = [store.value for wide in varied for store in wide]
-        self._folds(scope, values)
-        for e in in_turn(values, scope):
-            self.emit(scope, e)
-        made = {  # all values before any store: a store may overwrite what another one read
-            store: self.emit(scope, store.value) for wide in varied for store in wide
-        }
-        for wide in sorted(varied, key=lambda wide: wide[0].slot):  # a line of each at a time
-            self._put(scope, wide, made, once)
+        self._folds(scope, [store.value for wide in varied for store in wide])
+        for some in self._at_once(varied):
+            for e in in_turn([store.value for wide in some for store in wide], scope):
+                self.emit(scope, e)
+            made = {  # all values before any store: a store may overwrite what another one read
+                store: self.emit(scope, store.value) for wide in some for store in wide
+            }
+            for wide in sorted(some, key=lambda wide: wide[0].slot):  # a line of each at a time
+                self._put(scope, wide, made, once)
+
+    def _at_once(self, stores: list[list[Store]]) -> Iterator[list[list[Store]]]:
+        """All, or what a thread's registers hold of them, if none reads what another overwrites."""
+        first = [wide[0] for wide in stores]
+        read = {e.slot for e in toposort([s.value for s in first]) if isinstance(e, (Load, Wide))}
+        each = len({store.slot for store in first})
+        whole = self.vectors or any(store.slot in read or store.op for store in first)
+        some = AT_ONCE * each // len(stores[0]) if stores and not whole else 0
+        if len(stores) <= some + some // 2 or not some:
+            yield stores
+            return
+        for start in range(0, len(stores), some):
+            yield stores[start : start + some]
 
     def _put(
         self, scope: Scope, stores: list[Store], made: Mapping[Store, Expr], once: bool
@@ -232,7 +248,7 @@ class _Emitter(TileWriter):
         begin = self._begin(scope, axis, loops, known)
         if ahead and axis is loops.whole(axis):
             self.filler.begin(scope, begin, known, filled)
-        inner = Scope(scope.bound | {axis}, scope)
+        inner = Scope(scope.bound | {axis, loops.whole(axis)}, scope)  # whose steps tiles know
         later = self._fill_step(inner, axis, loops, known)
         self._open(inner, loops.without(axis), known, enter, body)
         inner.instrs += later

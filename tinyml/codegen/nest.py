@@ -152,6 +152,12 @@ class Nest:
         return tuple(dict.fromkeys([*self.rows, *walked, *steps, *folded, *filled]))
 
     @property
+    def alike(self) -> bool:
+        """Whether all folds are made in the same way and at once: blocks may share them."""
+        kinds = {(fold.axes, fold.op, fold.dtype) for fold in self.folds}
+        return len(kinds) == 1 and not any(fold.body.has_fold for fold in self.folds)
+
+    @property
     def adds(self) -> bool:
         """Whether something is combined with what is in memory already."""
         return any(store.op is not None for walk in self.walks for store in walk.stores)

@@ -146,7 +146,7 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     made = _applied(nest, opt)
     for one in made.nests if opt.kind in (OptKind.GRID, OptKind.SPLIT) else ():
-        once = len(one.folds) == 1 and not any(walk.axes for walk in one.walks)
+        once = one.alike and not any(walk.axes for walk in one.walks)
         once = once and all(made.kind(a) is not Kind.LOOP for a in one.rows)
         _require(once or not made.parts(one), opt, "blocks that share a fold make it once")
     return made

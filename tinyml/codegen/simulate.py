@@ -75,8 +75,9 @@ class _Threads:
         self.axes: dict[Axis, Array] = dict(self.lanes)
         self.by_name = {ir.TX: self.tx, "ty": ty}
         self.axes.update(_numbered(part.grid, self.block))
-        self.axes.update(_numbered(part.threads, ty))
-        self.stores = ty < prod(a.size for a in part.threads)  # a part may need fewer than others
+        threads = prod(a.size for a in part.threads)
+        self.axes.update(_numbered(part.threads, ty % threads))
+        self.stores = ty < threads  # a part may need fewer than others
         self.names: dict[str, Array] = {}
         self.active = np.ones((1, 1), np.bool_)
         self.tiles = _Tiles(k, part.blocks)

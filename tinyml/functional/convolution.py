@@ -92,9 +92,8 @@ def conv2d(
     pairs = paddings(padding, count, "conv2d")
     path, how = _windows_and_filters(x.shape, weight.shape, groups, strides, dilations, pairs)
     dtype = promote(x.dtype, weight.dtype)
-    # windows of wide values have gradients that are added up in one kernel before they are rounded;
-    # where they move by more than one step it would have phases, which tensor cores do not take
-    wide = x.cast(float32) if dtype.is_half and prod(strides) == 1 else x
+    # windows of wide values have gradients that are added up in one kernel before they are rounded
+    wide = x.cast(float32) if dtype.is_half else x
     result = contract(path.of(wide), weight, how, dtype)
     return result if bias is None else result + bias._reshape_to((*bias.shape, *(1,) * count))
 

@@ -17,9 +17,10 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.labels import MIXED, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import contracts
+from tinyml.schedule.units import CARDS, contracts
 
 LARGE = 1 << 28  # elements, a gigabyte mostly, that are not stored
+FAR = 1 << 20  # the same on a card, which multiplies sooner than it reads
 MASKED = 1 << 24  # that are not, if there is a mask on what is made of them
 LONG = 1024  # steps of each fold over them
 SHORT = 128  # of the fold that makes them: each element costs no more
@@ -39,17 +40,22 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
         for source in lazy.read_sources(node):
             readers[source].append(node)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
-    large = [node for node in products if node.size >= LARGE or _is_masked(node, readers)]
+    large = [n for n in products if n.size >= _least(n) or _is_masked(n, readers)]
     return frozenset(
         node for node in large if _folded_both_ways(node, _ends(node, readers, roots), folds)
     )
 
 
 def _is_large(node: LazyBuffer) -> bool:
-    least = min(LARGE, MASKED) if node.device == "CPU" else LARGE
-    if not (isinstance(node, lazy.Reduce) and node.size >= least and node.device in DEVICES):
+    if not (isinstance(node, lazy.Reduce) and node.device in DEVICES):
         return False
-    return contracts(node) and node.sources[0].size <= SHORT * node.size
+    short = contracts(node) and node.sources[0].size <= SHORT * node.size
+    return short and node.size >= min(MASKED, _least(node))
+
+
+def _least(node: LazyBuffer) -> int:
+    """Elements that are too many to store."""
+    return FAR if node.device in CARDS else LARGE
 
 
 def _is_masked(node: LazyBuffer, readers: Readers) -> bool:

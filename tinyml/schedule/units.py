@@ -13,8 +13,10 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
 
 MOST_LOADS = 24  # buffers that one expression reads
+MANY = 4  # arrays that two readers read in longer than it takes to store what is made of them
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
+OFTEN = 256  # times that products read what a card's tensor cores want rounded: two tiles of them
 ASKED = "asked for"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset(
@@ -64,6 +66,7 @@ def _add_shared(
     sinks = dict(_with_sinks(order, units))
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
+    arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free = _free(order)
     readers = _readers(order)
     for node in order:
@@ -72,6 +75,7 @@ def _add_shared(
         paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
         work[node] = min(1 << 20, own + sum(work[s] for s in paid if s not in units))
         reduced[node] = _united([reduced[s] for s in sources])
+        arrays[node] = _united([arrays[s] for s in sources])
         base = _narrowest(node.sources[0]) if node.sources else node
         own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
         if own and not reduced[base] & remade:
@@ -87,8 +91,10 @@ def _add_shared(
                 units[node] = "of a reduction, and wanted in several places"
             elif work[node] >= SHARED:
                 units[node] = COSTLY
-        if node in units:
-            work[node], reduced[node] = 0, _NONE
+            elif sum(array.size >= node.size for array in arrays[node]) >= MANY:
+                units[node] = f"made of {len(arrays[node])} arrays, and wanted in several places"
+        if node in units or isinstance(node, lazy.Data):
+            work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
         if isinstance(node, lazy.Reduce):
             reduced[node] = frozenset((node,))
 
@@ -178,8 +184,10 @@ def _worth_storing(
 ) -> str:
     """Why `base`, which `node` reads through moves, deserves memory; empty if it does not."""
     repeats = isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
-    if repeats and (reduced or work >= CHEAP):
-        return f"read {max(1, node.size // max(1, base.size))} times over"
+    times = node.size // max(1, base.size)
+    rounded = base.dtype.is_half and base.device in CARDS and times >= OFTEN
+    if repeats and (reduced or rounded or work >= CHEAP):
+        return f"read {max(1, times)} times over"
     smaller = len(reduced) > 1 and base.size <= sum(r.size for r in reduced)
     if isinstance(node, lazy.Reduce) and smaller:
         return f"smaller than the {len(reduced)} reductions it is made of"
