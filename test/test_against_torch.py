@@ -210,6 +210,21 @@ def choices() -> list[Case]:
         same("clip ints", lambda x: x.clip(-1, 2), WHOLE),
         same("clip ints by floats", lambda x: (x.clip(-1.5, 2.5), x.clip(0.5)), WHOLE),
         same("clip tensors", lambda x, a, b: x.clip(a, b), x, -np.abs(x) / 2, np.abs(x) / 3),
+        same(
+            "clip by NaN",
+            lambda x, a, b: (x.clip(a, b), x.clip(b, a)),
+            np.float32([1, 9, -9, 2]),
+            np.float32([NAN, NAN, NAN, 0]),
+            np.float32([5, 5, 5, NAN]),
+            grad=False,
+        ),
+        same(
+            "clip dtypes",
+            lambda x, a, b: (x.clip(a, b), x.clip(b, a), b.clip(x, a)),
+            np.array(-8),
+            np.float32([[-1.5, 2.5]]),
+            np.array([4, 0], np.uint8),
+        ),
         same("masked_fill", lambda x, m: x.masked_fill(m, -INF), x, flags),
         same("masked_fill ints", lambda x, m: x.masked_fill(m, 1.5), WHOLE, flags),
         same("masked_fill bools", lambda x, m: x.masked_fill(m, 1), ~flags, flags),
@@ -285,6 +300,10 @@ def reductions_otherwise() -> list[Case]:
         pair("max special", lambda x: x.max(1), lambda x: x.amax(1), special),
         same("norms", lambda x: [x.norm(p=p) for p in (1, 2, 3, 0, INF, -INF)], (3, 4)),
         same("norm of half", lambda x: (x.norm(0.5), x.norm(0.5, 0)), flat),
+        same("norm below 0", lambda x: (x.norm(-1), x.norm(-0.5, 1), x.norm(-2, 0)), flat),
+        same(
+            "norm below 0 of infinities", lambda x: x.norm(-1), np.float32([INF, -INF]), grad=False
+        ),
         same("norm of 0", lambda x: (x.norm(), x.norm(1, 0), x.norm(dim=1, keepdim=True)), flat),
         same("norm special", lambda x: (x.norm(dim=1), x.norm(INF, 1)), special, grad=False),
         same("std of equals", lambda x: x.std(1), flat),
@@ -368,7 +387,12 @@ def ranges() -> list[Case]:
                 cases.append(_made(f"arange {args} {kind}", "arange", args, kind))
         for args in ((0.5, 5.7, 4), (2.7, 9.9, 6), (0, 10, 7), (9.9, 3.5, 1)):
             cases.append(_made(f"linspace {args} {kind}", "linspace", args, kind))
-    return [*cases, _made("falling", "linspace", (9.9, -3.5, 6), "int64")]
+        cases.append(_made(f"linspace {kind} of sevenths", "linspace", (0, 7, 50), kind))
+    large = (0, 2**53 - 1, 2)  # torch's steps are float64
+    return [
+        *cases,
+        *(_made(f"{args}", "linspace", args, "int64") for args in ((9.9, -3.5, 6), large)),
+    ]
 
 
 def _made(name: str, method: str, args: tuple[float, ...], kind: str) -> Case:

@@ -86,10 +86,8 @@ def test_what_has_no_gradient_says_so() -> None:
         (x > 0).sum().backward()
     with pytest.raises(GradientError, match="only floats"):
         Tensor([1], requires_grad=True)
-    whole = Tensor([1, 2])
-    whole.requires_grad = True
     with pytest.raises(GradientError, match="only floats"):
-        (whole * 2.0).sum().backward()
+        Tensor([1, 2]).requires_grad = True
     x.grad = Tensor([1.0])
     with pytest.raises(GradientError, match=r"\.grad \(1,\) of a tensor must have .* \(2,\)"):
         (x * 2).sum().backward()

@@ -103,7 +103,7 @@ def test_every_device_computes_the_same(device: str) -> None:
     np.testing.assert_allclose(low, np.linalg.cholesky(POSITIVE), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (2, 3, 1), (1, 1)])
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (2, 3, 1), (1, 1), (3, 0), (2, 0, 3), (0, 0)])
 def test_full_and_reduced_svd(shape: tuple[int, ...]) -> None:
     x = Tensor(draw("svd", shape), device="NUMPY")
     full, reduced = x.svd(), x.svd(full_matrices=False)

@@ -266,7 +266,7 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "diagonal", lambda: X.triu("a")),
     ],
     "tril": [(ShapeError, r"two axes.*\(2,\)", lambda: I.tril())],
-    "diag": [(ShapeError, r"vector, got \(2, 3\)", lambda: X.diag())],
+    "diag": [(ShapeError, r"vector or a matrix, got \(1, 1, 4, 4\)", lambda: V.diag())],
     "diagonal": [
         (RuntimeError, "takes two axes", lambda: X.diagonal(0, 1, -1)),
         (IndexError, r"diagonal: axis 1", lambda: I.diagonal()),
@@ -544,7 +544,12 @@ OWN: dict[str, list[Case]] = {
         (GradientError, "reduce it", lambda: Tensor([1.0, 2.0], requires_grad=True).backward()),
         (TypeError, "gradient must be a Tensor", lambda: X.backward("a")),
     ],
-    "requires_grad_": [(GradientError, "int32; cast first", lambda: J.detach().requires_grad_())],
+    "requires_grad_": [
+        (GradientError, "int32; cast first", lambda: J.detach().requires_grad_()),
+        (GradientError, "int32; cast", lambda: setattr(J.detach(), "requires_grad", True)),
+        (TypeError, "True, False or None, got 'yes'", lambda: Tensor([1.0], requires_grad="yes")),
+        (TypeError, "got 1 ", lambda: Tensor.ones(2).requires_grad_(1)),
+    ],
     "retain_grad": [(GradientError, "does not require", lambda: X.retain_grad())],
     "register_hook": [
         (GradientError, "has no gradient", lambda: J.register_hook(print)),

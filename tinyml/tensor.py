@@ -51,8 +51,7 @@ class Tensor(Methods, metaclass=Trains):
     """An array on a device, computed when somebody looks at it."""
 
     # what most tensors have; an instance only stores what differs
-    # None: not asked for, so an optimizer that is given the tensor may set it
-    requires_grad: _Bool | None = None
+    _requires_grad: _Bool | None = None
     grad: Tensor | None = None
     _record: mlops.Function | None = None
     _retains_grad: _Bool = False
@@ -76,7 +75,16 @@ class Tensor(Methods, metaclass=Trains):
         target = None if dtype is None else to_dtype(dtype)
         self.lazy = values.to_node(type(self), value, device, target)
         self.requires_grad = requires_grad
-        gradients.check_differentiable(self)
+
+    @property
+    def requires_grad(self) -> _Bool | None:
+        """Whether gradients are wanted; None: an optimizer that is given the tensor may set it."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: _Bool | None) -> None:
+        gradients.check_wanted(self, wanted)
+        self._requires_grad = wanted
 
     @property
     def lazy(self) -> LazyBuffer:
@@ -92,7 +100,7 @@ class Tensor(Methods, metaclass=Trains):
             before.readers.ring()
         self._lazy = node
         realizing.watch(self, node)
-        if type(node) is lazy.Data and not self.requires_grad:
+        if type(node) is lazy.Data and not self._requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
         if self._view is not None and self._view.family is not None:
             self._view.family.settle()
@@ -118,14 +126,14 @@ class Tensor(Methods, metaclass=Trains):
         """
         if self._view is not None:
             views.renew(self, self._view)
-        wanted = self.requires_grad
+        wanted = self._requires_grad
         inputs: tuple[Tensor, ...] = (self,)
         if others:
             inputs, nodes = (self, *others), [self._lazy]
             for tensor in others:
                 if tensor._view is not None:
                     views.renew(tensor, tensor._view)
-                if tensor.requires_grad:
+                if tensor._requires_grad:
                     wanted = True
                 nodes.append(tensor._lazy)
             node = function.forward(*nodes)
@@ -138,7 +146,7 @@ class Tensor(Methods, metaclass=Trains):
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
             if wanted:
-                out.requires_grad = True
+                out._requires_grad = True
         return out
 
     def _shown(self, kind: Callable[[Any], moves.Rearrangement], arg: Any) -> Tensor:
@@ -187,7 +195,6 @@ class Tensor(Methods, metaclass=Trains):
 
     def _requiring(self, requires_grad: _Bool | None) -> Tensor:
         self.requires_grad = requires_grad
-        gradients.check_differentiable(self)
         return self
 
     # ---- what it is ----
@@ -359,7 +366,7 @@ class Tensor(Methods, metaclass=Trains):
     # ---- gradients ----
 
     def requires_grad_(self, requires_grad: _Bool = True) -> Tensor:
-        """Set `requires_grad`; GradientError if this is not of floats."""
+        """Set `requires_grad`; TypeError if not a bool, GradientError if this is not of floats."""
         return self._requiring(requires_grad)
 
     backward = gradients.backward

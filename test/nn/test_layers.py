@@ -248,3 +248,13 @@ def test_names_and_shapes_are_those_of_pytorch():
         "rnn.bias_ih": (8,),
         "rnn.bias_hh": (8,),
     }
+
+
+def test_a_layer_prints_what_it_holds() -> None:
+    assert repr(nn.Linear(3, 4, bias=False)) == "Linear(weight=(4, 3), bias=None)"
+    assert repr([nn.Dropout(0.1)]) == "[Dropout(p=0.1)]"
+    assert "stride=2, dilation=1" in repr(nn.Conv2d(3, 4, 3, stride=2))
+    own = (value for value in vars(nn).values() if isinstance(value, type))
+    layers = [kind for kind in own if kind.__module__ == nn.layers.__name__]
+    assert len(layers) > 10
+    assert all(kind.__repr__ is not object.__repr__ for kind in layers)

@@ -174,10 +174,12 @@ def linspace(
         raise ShapeError(f"linspace: the number of steps cannot be negative, got {steps}")
     if target is dtypes.bool:
         raise ShapeError("linspace: bool has no values between; use a number dtype")
-    if target.is_int:
-        start, stop = int(start), int(stop)
     places = kind._constant(lazy.iota(steps, int32, Device.canonical(device)))
-    return _spaced(places, start, stop, target)._requiring(requires_grad)
+    if target.is_int:
+        values = _spaced_whole(places.cast(int64), int(start), int(stop)).cast(target)
+    else:
+        values = _spaced(places, start, stop, target)
+    return values._requiring(requires_grad)
 
 
 @composition
@@ -190,6 +192,16 @@ def _spaced(places: Tensor, start: float, stop: float, target: DType) -> Tensor:
     elif steps == 1:
         exact = exact + start
     return exact.cast(target)
+
+
+@composition
+def _spaced_whole(places: Tensor, start: int, stop: int) -> Tensor:
+    """The same in whole numbers, which are cut towards 0: floats would miss some of them."""
+    gaps = max(places.numel() - 1, 1)
+    step, rest = divmod(stop - start, gaps)
+    rests = places * rest
+    low = places * step + start + rests // gaps
+    return low if min(start, stop) >= 0 else low + ((low < 0) & (rests % gaps != 0))
 
 
 def full_like(

@@ -13,7 +13,14 @@ from tinyml.errors import DTypeError
 from tinyml.functional import assignment
 from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.operands import alike, constant, operands, ordered, weak_dtype
+from tinyml.functional.operands import (
+    alike,
+    common_dtype,
+    constant,
+    operands,
+    ordered,
+    weak_dtype,
+)
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
@@ -372,21 +379,24 @@ def clip(
     """x, not below min_ and not above max_; NaN if one of them is. A bound passes gradient."""
     if min_ is None and max_ is None:
         raise RuntimeError("clip: at least one of min_ and max_ must be given")
-    for name, bound in (("min_", min_), ("max_", max_)):
+    bounds = {"min_": min_, "max_": max_}
+    tensors = [b for b in bounds.values() if isinstance(b, type(x))]
+    dtype = common_dtype(x, *tensors)
+    for name, bound in bounds.items():
         if bound is not None and not isinstance(bound, type(x)):
-            number(bound, "clip", name)
-    low: Any = min_
-    high: Any = max_
-    result = x
-    if x.dtype.is_float:
-        result = x if min_ is None else (x >= low).where(x, math.nan)
-        result = result if max_ is None else (x <= high).where(result, math.nan)
+            dtype = weak_dtype(dtype, number(bound, "clip", name))
+    result = x.cast(dtype)
     if min_ is not None:
-        result = (x < low).where(low, result)
+        result = _bounded(result, min_, type(x).lt, type(x).ge)
     if max_ is not None:
-        over = x > high if min_ is None else (x > high) | (result > high)
-        result = over.where(high, result)
+        result = _bounded(result, max_, type(x).gt, type(x).le)
     return result
+
+
+def _bounded(x: Tensor, bound: Tensor | Scalar, beyond: Operator, within: Operator) -> Tensor:
+    bound = bound.cast(x.dtype) if isinstance(bound, type(x)) else bound
+    x_or_nan = within(x, bound).where(x, math.nan) if x.dtype.is_float else x
+    return beyond(x, bound).where(bound, x_or_nan)
 
 
 @composition

@@ -6,7 +6,7 @@ The walk through what was recorded is in `tinyml.autograd`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinyml import autograd
 from tinyml.autograd import mode
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
-def check_differentiable(x: Tensor) -> None:
-    """GradientError if x, which is not of floats, is to have a gradient."""
-    if x.requires_grad and not x.dtype.is_float:
+def check_wanted(x: Tensor, wanted: Any) -> None:
+    """TypeError if `wanted` is no answer, GradientError if x, which is not of floats, has none."""
+    if wanted is not None and not isinstance(wanted, bool):
+        raise wrong_type("Tensor", "requires_grad", "True, False or None", wanted)
+    if wanted and not x.dtype.is_float:
         raise GradientError(f"requires_grad: only floats have gradients, not {x.dtype}; cast first")
 
 
@@ -53,7 +55,6 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
         )
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
     for leaf in found:
-        check_differentiable(leaf)
         check_given("backward", leaf)
     with autograd.no_grad():
         for leaf, grad in found.items():

@@ -36,13 +36,18 @@ def triu(x: Tensor, diagonal: int = 0) -> Tensor:
 
 
 @composition
-def diag(x: Tensor) -> Tensor:
-    """A vector as the diagonal of a matrix."""
+def diag(x: Tensor, diagonal: int = 0) -> Tensor:
+    """A vector as the k-th diagonal of a matrix of zeros; of a matrix, a copy of that diagonal."""
+    k = whole(diagonal, "diag", "diagonal")
+    if x.ndim == 2:
+        return _Diagonal(k, 0, 1).read(x).clone()
     if x.ndim != 1:
-        raise ShapeError(f"diag: expected a vector, got {x.shape}")
-    n = x.shape[0]
+        raise ShapeError(f"diag: expected a vector or a matrix, got {x.shape}")
+    n = x.shape[0] + abs(k)
+    below, right = (max(-k, 0), max(k, 0))
+    column = pad_by(x, ((below, right),)).reshape(n, 1)
     places = x._arange(n)
-    return (places.reshape(n, 1) == places).where(x.reshape(n, 1), False)
+    return (places.reshape(n, 1) + k == places).where(column, False)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class _Diagonal:
         down, right = max(-self.offset, 0), max(self.offset, 0)
         n = min(x.shape[-2] - down, x.shape[-1] - right)
         if n <= 0:
-            return shrink(x, (*around, (0, 0), None)).sum(axis=-1)
+            return reshape(shrink(x, (*around, (0, 0), (0, 0))), (*sizes, 0))
         # The square's rows one element longer than they are: its diagonal is the first column.
         square = shrink(x, (*around, (down, down + n), (right, right + n)))
         longer = pad_by(reshape(square, (*sizes, n * n)), (*((0, 0) for _ in sizes), (0, n)))

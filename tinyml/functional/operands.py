@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +24,13 @@ def weak_dtype(dtype: DType, value: Scalar) -> DType:
     return promote_weak(dtype, dtypes.from_py(value))
 
 
-def common_dtype(x: Tensor, y: Tensor) -> DType:
-    """The dtype of an op between two tensors."""
-    if bool(x.shape) is bool(y.shape):
-        return promote(x.dtype, y.dtype)
-    return promote_weak(x.dtype, y.dtype) if x.shape else promote_weak(y.dtype, x.dtype)
+def common_dtype(*tensors: Tensor) -> DType:
+    """The dtype of an op between tensors."""
+    with_axes = [t.dtype for t in tensors if t.shape]
+    without = [t.dtype for t in tensors if not t.shape]
+    if not with_axes or not without:
+        return reduce(promote, with_axes or without)
+    return promote_weak(reduce(promote, with_axes), reduce(promote, without))
 
 
 @lru_cache(maxsize=4096)  # text tells 0.0 and -0.0 apart, which are equal

@@ -194,8 +194,10 @@ def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> T
     if p == 0:
         return (sizes != 0).sum(axes, keepdim).cast(sizes.dtype)
     there = sizes != 0
-    powers = there.where(there.where(sizes, 1) ** p, 0) if 0 < p < 1 else sizes**p
+    powers = there.where(there.where(sizes, 1) ** p, 0 if p > 0 else inf) if p < 1 else sizes**p
     total = powers.sum(axes, keepdim)
+    if p < 0:
+        return total ** (1 / p)
     nothing = total == 0
     return nothing.where(total, nothing.where(1, total) ** (1 / p))
 

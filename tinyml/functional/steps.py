@@ -82,7 +82,7 @@ def _add(
                 node = node.sources[0]
                 nodes.append(node)
             look = _STORED.get(type(node)) or _look(node)
-            kind += (own, value.requires_grad, node.shape, node.dtype, node.device, look)
+            kind += (own, value._requires_grad, node.shape, node.dtype, node.device, look)
         elif own is float:
             kind += (own, value or str(value))  # 0.0 is not -0.0
         elif own is tuple or own is list:
@@ -139,7 +139,7 @@ class Steps:
         given: list[LazyBuffer] = []
         nodes = [_stand_in(t.lazy, i, given) for i, t in enumerate(given_tensors)]
         pairs = zip(nodes, given_tensors, strict=True)
-        operands = [t._of(node)._requiring(t.requires_grad) for node, t in pairs]
+        operands = [t._of(node)._requiring(t._requires_grad) for node, t in pairs]
         with enable_grad(), lazy.known:
             made = function(operands)
         self._several = type(made) is tuple
@@ -191,7 +191,7 @@ class Steps:
             if record is not None:
                 make, pick = _maker(record), _picking([places[t] for t in record.inputs])
             places[tensor] = len(places)
-            self._records.append((numbers[tensor._lazy], make, pick, tensor.requires_grad))
+            self._records.append((numbers[tensor._lazy], make, pick, tensor._requires_grad))
         self._results = [places[result] for result in results]
 
     def __call__(self, tensors: list[Tensor], nodes: list[LazyBuffer]) -> Any:
@@ -214,7 +214,7 @@ class Steps:
             else:
                 result._record = _Tape(self, tensors, values)
             if requires_grad:
-                result.requires_grad = True
+                result._requires_grad = True
         return result
 
     def _picked(self, tensors: list[Tensor], values: list[LazyBuffer], recording: bool) -> Any:
@@ -243,7 +243,7 @@ class Steps:
             if recorded is not None:
                 tensor._record = _applied(recorded, pick, found, clock)
                 if requires_grad:
-                    tensor.requires_grad = True
+                    tensor._requires_grad = True
             found.append(tensor)
         of._watch(found[count:])
         return found

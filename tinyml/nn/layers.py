@@ -77,7 +77,19 @@ def _check_input(layer: object, x: Any, axis: int, size: int, name: str = "the i
         )
 
 
-class Linear:
+class _Layer:
+    """What all layers have in common: how they print."""
+
+    def __repr__(self) -> str:
+        """Everything it holds by name: `Linear(weight=(8, 3), bias=(8,))`, tensors by shape."""
+        held = (
+            f"{name}={value.shape if isinstance(value, Tensor) else value!r}"
+            for name, value in vars(self).items()
+        )
+        return f"{type(self).__name__}({', '.join(held)})"
+
+
+class Linear(_Layer):
     """x @ weight.T + bias, with weight (out_features, in_features)."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -97,7 +109,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.linear(weight.transpose(), bias)
 
 
-class Conv2d:
+class Conv2d(_Layer):
     """Convolution over two axes, or over as many as a tuple `kernel_size` has."""
 
     axes = 2
@@ -200,7 +212,7 @@ class ConvTranspose1d(ConvTranspose2d):
     axes = 1
 
 
-class BatchNorm:
+class BatchNorm(_Layer):
     """Each channel (axis 1) to mean 0 and variance 1 over the batch, then scaled and moved.
 
     In training the batch's own statistics are used, and running averages of them are kept;
@@ -268,7 +280,7 @@ def _per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tenso
     return x if bias is None else x + bias.reshape(shape)
 
 
-class GroupNorm:
+class GroupNorm(_Layer):
     """Each group of channels of each sample to mean 0 and variance 1; then scaled per channel."""
 
     def __init__(
@@ -298,7 +310,7 @@ class InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
 
 
-class LayerNorm:
+class LayerNorm(_Layer):
     """The last axes to mean 0 and variance 1, then scaled and moved elementwise."""
 
     def __init__(
@@ -341,7 +353,7 @@ class LayerNorm2d(LayerNorm):
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class RMSNorm:
+class RMSNorm(_Layer):
     """The last axis divided by its root mean square, then scaled elementwise."""
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
@@ -357,7 +369,7 @@ class RMSNorm:
         return x if self.weight is None else x * self.weight
 
 
-class Embedding:
+class Embedding(_Layer):
     """A row of `weight` (vocab_size, embed_size) for each index."""
 
     def __init__(self, vocab_size: int, embed_size: int) -> None:
@@ -370,7 +382,7 @@ class Embedding:
         return self.weight[idx]
 
 
-class Dropout:
+class Dropout(_Layer):
     """In training, zeroes each value with probability p and scales the others by 1/(1-p)."""
 
     def __init__(self, p: float = 0.5) -> None:
@@ -385,7 +397,7 @@ class Dropout:
         return x.dropout(self.p)
 
 
-class LSTMCell:
+class LSTMCell(_Layer):
     """One step of a long short-term memory: (x, (h, c)) to the next (h, c)."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
