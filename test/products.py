@@ -48,8 +48,11 @@ def weights_gradient(images: int, inner: int, outer: int, size: int, stride: int
     return stages.kernels_of(schedule([gradient.lazy]))[-1]
 
 
-def convolution(images: int, inner: int, outer: int, size: int, stride: int = 1) -> Kernel:
-    """The kernel of one with 3 x 3 windows, with zeros around an image."""
+def convolution(
+    images: int, inner: int, outer: int, size: int, stride: int = 1, window: int = 3
+) -> Kernel:
+    """The kernel of one with square windows, with zeros around an image."""
     x = Tensor(np.ones((images, inner, size, size), np.float32), device="CPU").realize()
-    w = Tensor(np.ones((outer, inner, 3, 3), np.float32), device="CPU").realize()
-    return stages.kernels_of(schedule([x.conv2d(w, stride=stride, padding=1).lazy]))[-1]
+    w = Tensor(np.ones((outer, inner, window, window), np.float32), device="CPU").realize()
+    made = x.conv2d(w, stride=stride, padding=window // 2)
+    return stages.kernels_of(schedule([made.lazy]))[-1]

@@ -40,6 +40,21 @@ def test_rows_of_windows_are_copied_once(size: int) -> None:
     stages.assert_right(k, 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("images", "inner", "outer", "size", "window"),
+    [(8, 3, 16, 12, 3), (3, 2, 40, 12, 3), (5, 4, 24, 11, 1), (1, 2, 17, 10, 3), (4, 1, 64, 9, 3)],
+)
+def test_short_rows_of_every_second_pixel_are_rows_of_register_tiles(
+    images: int, inner: int, outer: int, size: int, window: int
+) -> None:
+    """Lanes lie along channels, whose weights are packed for several images."""
+    k = convolution(images, inner, outer, size, 2, window)
+    opts = choose(lower(k), stages.C)[0]
+    channels = "i1" if images > 1 else "i0"
+    assert next(opt.axis for opt in opts if opt.kind is OptKind.LANES) == channels
+    stages.assert_right(k, 1e-4)
+
+
 def test_steps_that_go_backwards_are_held_once_too() -> None:
     """As those of a gradient's windows do; what whole vectors hold besides is not read."""
     image, weights = leaf(1, 1, 40, 1), leaf(1, 24, 1, 5)

@@ -10,6 +10,7 @@ from tinyml.codegen.choose_c_cascade import cascade
 from tinyml.codegen.choose_c_contraction import contract
 from tinyml.codegen.choose_c_dots import dots
 from tinyml.codegen.choose_c_online import run_along
+from tinyml.codegen.choose_c_strided import strided
 from tinyml.codegen.choose_c_windows import windowed
 from tinyml.codegen.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.crop import needed
@@ -371,6 +372,6 @@ class CChooser(Chooser):
         alone = all(f is found.fold for f in self.one(number).folds)
         if not alone and run_along(self, number):
             return True
-        if alone and (windowed(self, number, found) or dots(self, number, found)):
+        if alone and any(choose(self, number, found) for choose in (windowed, strided, dots)):
             return True
         return (not alone and cascade(self, number, found)) or contract(self, number, found)

@@ -340,12 +340,14 @@ def _apply(
     chooser.bind_grid(number, but=(kept, *loops))
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse()
-    _write_out_fold(chooser, number, tiling)
+    write_out_fold(chooser, number, tiling.vectors * tiling.height)
 
 
-def _write_out_fold(chooser: Chooser, number: int, tiling: Tiling) -> None:
-    """Few steps of the fold, as those of a window that did not become one axis, have no loop."""
-    copies = tiling.vectors * tiling.height
+def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:
+    """Few steps of the fold, as those of a window that did not become one axis, have no loop.
+
+    There are `copies` multiply-adds in each.
+    """
     for axis in reversed([a for fold in chooser.one(number).folds for a in fold.axes[1:]]):
         copies *= axis.size
         if axis.size > FEW or copies > SUMMED:

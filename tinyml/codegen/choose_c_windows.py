@@ -17,11 +17,12 @@ from tinyml.codegen.expr import Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.opts import OptKind
 from tinyml.codegen.overlaps import windows
+from tinyml.codegen.target import Target
 from tinyml.index import Axis, linear
 
 DEPTH = 256  # elements of the fold that are walked at a time, about,
 MOST = 1024  # and at most, where an axis further out need not be walked at each time
-HEIGHT = 6  # rows of a register tile
+VECTORS = 4  # of a register tile's row, at most
 SHARE = 3  # of the cache, for the sums that wait
 
 
@@ -65,12 +66,10 @@ def _apply(
     """`rows` are those of the factor with windows, the `inner` ones last."""
     target, lanes = chooser.target, chooser.lanes
     outer = prod(a.size for a in chooser.one(number).rows if a not in rows and a is not lane)
-    # neighbours along the last axis would wait for the next step of the fold, and fill registers
-    counts = _counts(rows[: len(rows) - inner])
-    most = 2 * HEIGHT * target.vector_registers // 16 // prod(counts)
     chooser.apply(OptKind.PAD, lane, lanes)
     whole = -(-lane.size // lanes)
-    vectors = max(n for n in _divisors(whole) if n <= min(most, 4))
+    # neighbours along the last axis would wait for the next step of the fold, and fill registers
+    vectors, counts = _register_tile(target, whole, rows[: len(rows) - inner])
     chooser.apply(OptKind.LANES, lane, lanes)
     chooser.apply(OptKind.UNROLL, lane, vectors)
     for axis, count in zip(rows, counts, strict=False):
@@ -97,10 +96,21 @@ def _apply(
         chooser.bind_grid(number, but=tuple(loops[:-1]))
 
 
-def _counts(rows: Sequence[Axis]) -> tuple[int, ...]:
-    """How many steps of each are written out: as many as fit a register tile."""
-    fitting = (c for c in product(*(_divisors(a.size) for a in rows)) if prod(c) <= HEIGHT)
-    return max(fitting, key=prod)
+def _register_tile(target: Target, whole: int, rows: Sequence[Axis]) -> tuple[int, tuple[int, ...]]:
+    """Vectors of a row, and how many steps of each axis of rows are written out.
+
+    As many sums as there may be; of these the ones that need the fewest loads, and no memory.
+    """
+
+    def worth(tile: tuple[int, tuple[int, ...]]) -> tuple[int, bool, int]:
+        vectors, height = tile[0], prod(tile[1])
+        fits = vectors * height + vectors < target.vector_registers
+        return vectors * height, fits, -vectors - height
+
+    sums = 2 * target.tile_height
+    some = product(*(_divisors(a.size) for a in rows))
+    every = [(n, c) for c in some for n in _divisors(whole) if n <= VECTORS and n * prod(c) <= sums]
+    return max(every, key=worth)
 
 
 def _divisors(size: int) -> list[int]:

@@ -22,6 +22,7 @@ from tinyml.schedule.units import CARDS, contracts
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 FEW_PRODUCTS = 1 << 17  # the same of products of matrices
 LARGE = 16384  # elements folded into one result
+IMAGES = 8192  # likewise, along several axes
 COLUMNS = 2048  # sums down up to so many columns are done in pieces, so that whole rows are read
 TALL = 2048  # if the columns have so many elements
 PIECES = 64  # of them
@@ -180,12 +181,13 @@ def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
 def _is_product(node: lazy.Reduce) -> bool:
     """Whether a product of matrices, of which no factor is folded along the same axis before.
 
-    Such a factor, as attention's weights are, waits in a cache from one fold to the next. On a card
-    blocks have pieces of the fold in one launch.
+    Such a factor, as attention's weights are, waits in a cache from one fold to the next; what is
+    folded along images and pixels, as the gradient of a convolution's weights is, does not. On a
+    card blocks have pieces of the fold in one launch.
     """
     if not contracts(node) or node.device in CARDS:
         return False
-    return all(map(contracts, _folds_read(node)))
+    return len(node.axes) > 1 or all(map(contracts, _folds_read(node)))
 
 
 def _sums_columns(node: lazy.Reduce) -> bool:
@@ -211,7 +213,7 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
         return node
     if _sums_columns(node):
         return _in_pieces(node, node.axes[0], PIECES)
-    if node.size > FEW_PRODUCTS or folded < LARGE:
+    if node.size > FEW_PRODUCTS or folded < (LARGE if len(node.axes) == 1 else IMAGES):
         return node
     axis = max(node.axes, key=lambda a: source.shape[a])
     if node.size > FEW_RESULTS:
