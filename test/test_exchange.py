@@ -254,3 +254,13 @@ def test_only_cards_have_a_cuda_array_interface(device: str) -> None:
         assert (interface["shape"], interface["typestr"]) == ((1, 2), "<f4")
     else:
         assert not hasattr(t, "__cuda_array_interface__")
+
+
+def test_a_part_is_given_away_in_memory_of_its_own() -> None:
+    whole = Tensor([[1.0, 2.0], [3.0, 4.0]], device="CPU").realize()
+    for part in (whole.T, whole[1:], whole[:, ::2]):
+        theirs = torch.from_dlpack(part)
+        theirs.fill_(9)
+        assert whole.tolist() == [[1, 2], [3, 4]]
+    torch.from_dlpack(whole.detach()).fill_(9)
+    assert whole.tolist() == [[9, 9], [9, 9]]

@@ -10,7 +10,8 @@
 Memory that is shared is one memory: what one side writes, the other reads, and so does every
 tensor that holds these values, or is a view of one that does. Ask for copy=True where that is
 not wanted. What was computed from a tensor before its memory is given away, or merely equals it,
-keeps the values of then.
+keeps the values of then. A part or another order of a tensor (x[1:], x.T) is given away in memory
+of its own, with the values of then: what is written there, x does not see, and the other way.
 """
 
 from __future__ import annotations
