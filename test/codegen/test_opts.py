@@ -19,7 +19,7 @@ from tinyml.codegen.change import LOADS
 from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.opts import Opt, OptError, OptKind, apply, find, optimize, parse
 from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
@@ -261,6 +261,20 @@ def test_rows_of_a_tile_that_are_filled_in_turn_lie_an_odd_number_of_lines_apart
     blocked = optimize(plain, [parse(opt) for opt in ["peel i1 8", "lanes i1 8", *opts]])
     (tile,) = blocked.nests[0].tiles
     assert tile.size == 5 * (64 * 4 + 16) + 64 * 4
+
+
+def test_a_tile_of_what_lies_apart_is_filled_a_vector_at_a_time() -> None:
+    """One after the other, not those of a register tile in turn: their lines would meet."""
+    node = graphs.matmul(leaf(24, 64), lazy.permute(leaf(32, 64), (1, 0)))
+    opts = ["lanes i1 8", "unroll i1 2", "grid i1", "stage i1 slot2"]
+    staged = optimize(plain_of(node), [parse(opt) for opt in opts])
+    (tile,) = staged.nests[0].tiles
+    kinds = [(axis.size, staged.kind(axis)) for axis in tile.axes]
+    assert kinds == [(64, Kind.LOOP), (2, Kind.LOOP), (8, Kind.LANE)]
+    (k,) = stages.kernels_of(schedule([node]))
+    found = arrays_of(k)
+    simulate(linearize(staged), found)
+    np.testing.assert_allclose(found[0], found[1] @ found[2].T, 1e-4, 1e-5)
 
 
 def test_the_sums_of_many_steps_are_added_up_in_groups() -> None:

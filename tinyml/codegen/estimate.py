@@ -31,6 +31,7 @@ OVERLAP = 0.3  # share of the shorter of computing and fetching that shows besid
 BEGUN = 20  # cycles that a register tile takes besides its multiply-adds
 COPIED = 4  # cycles that a vector takes to be copied to a tile
 ASKED = 16  # cycles more, if it takes to find out which of its lanes are masked
+GATHERED = 0.75  # cycles that an element takes, if vectors are put together of such as lie apart
 NUMBER = 3  # cycles that an element takes to be copied alone
 ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
@@ -145,7 +146,7 @@ class Product:
     def _copying(self, t: Tiling, lanes: int) -> float:
         """Cycles that a vector of columns takes to be packed."""
         if self.scattered:
-            return lanes
+            return GATHERED * lanes
         known = self.edges is None or self.edges.are_written_out(
             t.panels * t.vectors * lanes, lanes
         )

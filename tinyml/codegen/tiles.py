@@ -152,6 +152,8 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         number += 1
         if (lane := _lane_of(nest, tile)) is not None:
             nest = bind(nest, lane, Kind.LANE)
+            if _is_gathered(tile, lane):
+                continue
         for axis in _written_out(nest, tile):
             nest = bind(nest, axis, Kind.UNROLL)
     return replace(nest, nests=tuple(staged))
@@ -288,8 +290,17 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     last = tile.axes[-1]
     lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
     strides = [e.position.stride(last) for e in toposort([tile.value]) if isinstance(e, Load)]
-    plain = set(strides) <= {0, 1, 2} and set(strides) != {0}
+    plain = None not in strides and set(strides) != {0}
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
+
+
+def _is_gathered(tile: Tile, lane: Axis) -> bool:
+    """Whether vectors of a tile are put together, of elements that lie apart.
+
+    One after the other, then: there are few places for lines that are a power of two apart.
+    """
+    loads = (e for e in toposort([tile.value]) if isinstance(e, Load))
+    return any(abs(e.position.factor(lane)) > 2 for e in loads)
 
 
 def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
@@ -325,7 +336,8 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
         order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
     else:
         value, stands, order = _held_once(nest, factor, stands, folded)
-        index = _in_lines(order, position_of(value), factor.dtype.itemsize)
+        lanes = {a for a in order if nest.kind(a) is Kind.LANE}
+        index = _in_lines(order, lanes, position_of(value), factor.dtype.itemsize)
     own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
     if crossing is not None:
         axis, steps = crossing
@@ -374,14 +386,14 @@ def _as_walked(
     return sorted(axes, key=key)
 
 
-def _in_lines(order: list[Axis], position: Linear, itemsize: int) -> Linear:
+def _in_lines(order: list[Axis], lanes: set[Axis], position: Linear, itemsize: int) -> Linear:
     """Rows of a tile; an odd number of cache lines apart, if a part of a line of each is filled
     in turn: lines that are a power of two apart have few places in the closest cache.
     """
     first, *along = order
     length, stride = prod(a.size for a in along), abs(position.factor(first))
     further = any(abs(position.factor(a)) > stride for a in along)
-    run = prod(a.size for a in along if abs(position.factor(a)) < stride)
+    run = prod(a.size for a in along if a in lanes or abs(position.factor(a)) < stride)
     if further and run * itemsize < LINE and length * itemsize % (2 * LINE) == 0:
         length += LINE // itemsize
     return row_major([linear(first), numbered(along)], [first.size, length])
