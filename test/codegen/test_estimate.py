@@ -49,6 +49,16 @@ def test_long_rows_are_read_once_rather_than_for_each_panel():
     assert of(chosen(8192, 512, 64), OptKind.PEEL, "i1") == [64]
 
 
+def test_long_rows_are_read_few_at_a_time_if_registers_hold_wider_tiles():
+    """Twelve rows of 1024 numbers are more than the closest cache holds."""
+    wide = replace(ONE, vector_bytes=64, vector_registers=32)
+    for depth, tile in ((128, [2, 12]), (1024, [4, 6])):
+        opts = chosen(144, depth, 256, wide)
+        (rows,) = {n for axis in ("i0", "i0s") for n in of(opts, OptKind.UNROLL, axis)}
+        assert [*of(opts, OptKind.UNROLL, "i1"), rows] == tile
+    assert of(chosen(144, 1024, 256), OptKind.UNROLL, "i1") == [2]
+
+
 @pytest.mark.parametrize("cores", [2, 8, 64])
 def test_there_is_work_for_all_cores(cores: int):
     opts = chosen(512, 512, 512, replace(stages.C, cores=cores))

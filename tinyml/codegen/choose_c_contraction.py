@@ -138,12 +138,13 @@ def _tiling(
 ) -> tuple[float, Tiling]:
     """The tiling that is estimated to take the least; of nearly equals, the simplest."""
     one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
-    height = _even(sides.kept.size, chooser.target.tile_height)
+    widest, highest = _register_tile(chooser, fold, sides)
+    height = _even(sides.kept.size, highest)
     packs = sides.packed is not None and sides.kept.size >= 2 * height
     vectors = sides.lane.size // lanes
     if vectors < (2 if packs else 1):
         vectors = min(-(-sides.lane.size // lanes), 2)
-    width = min(vectors, 2)
+    width = min(vectors, widest)
     padded = _is_padded(sides.lane.size, width * lanes)
     whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
     if sides.packed is None:
@@ -159,6 +160,22 @@ def _tiling(
     if _work_after(one, fold) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
+
+
+def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, int]:
+    """Vectors and rows of its sums, at most.
+
+    Many registers hold a tile twice as wide and half as high, too. It takes as many vectors of
+    panels for each multiply-add as caches deliver, but fewer rows: where these are so long that
+    the closest cache does not hold those of a high tile, they come from afar for each panel.
+    """
+    height, lanes = chooser.target.tile_height, chooser.lanes
+    bytes_of_row = prod(a.size for a in fold.axes) * chooser.target.vector_bytes // lanes
+    as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(sides.other, fold, LINE))
+    whole = sides.packed is not None and sides.lane.size % (4 * lanes) == 0
+    if chooser.target.vector_registers > 16 and as_they_lie and whole:
+        return (4, height // 2) if height * bytes_of_row > CLOSEST else (2, height)
+    return 2, height
 
 
 def _product(chooser: Chooser, one: Nest, fold: Fold, sides: _Sides, panels: int) -> Product:
