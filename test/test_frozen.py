@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pytest
 
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,16 @@ def test_nothing_is_changed_but_what_is_kept_for_later() -> None:
         with pytest.raises(dataclasses.FrozenInstanceError, match="start"):
             change()
     assert span == Span(1)
+
+
+def test_another_one_has_its_own_fields_and_keeps_nothing_else() -> None:
+    span = Span(1)
+    assert span.length == 6
+    assert replace(span, stop=3) == Span(1, 3)
+    assert replace(span, stop=3).length == 2
+    with pytest.raises(TypeError, match="end"):
+        replace(span, end=3)
+    assert Nothing.__doc__ is None
 
 
 def test_the_library_knows_them() -> None:

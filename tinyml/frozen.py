@@ -29,14 +29,22 @@ else:
 
     def replace(one: Any, **changes: Any) -> Any:
         """`dataclasses.replace`, of those that are made here."""
-        values = vars(one)
-        kept = {name: values[name] for name in one.__match_args__}
-        return type(one)(**{**kept, **changes})
+        made = object.__new__(type(one))
+        values, kept = made.__dict__, one.__dict__
+        for name in one.__match_args__:
+            values[name] = kept[name]
+        values.update(changes)
+        if len(values) > len(one.__match_args__):
+            raise TypeError(f"{type(one).__name__} has no {', '.join(changes)}")
+        return made
 
 
 def _made(cls: _C) -> _C:
     """`cls` with __init__ and __repr__, and without a way to change what it made."""
+    told = cls.__doc__
+    cls.__doc__ = told or cls.__name__  # else the library writes out a signature: a third of all
     dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    cls.__doc__ = told
     fields = dataclasses.fields(cls)
     names = [f.name for f in fields]
     defaults = {

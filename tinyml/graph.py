@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 from weakref import ref
@@ -81,7 +81,7 @@ class _Held(Known):
             key, reference = entries.pop()
             if reference() is None and self.nodes.get(key) is reference:
                 self.nodes.pop(key, None)
-        self.room = 2 * len(self.nodes) + 256
+        self.room = 2 * len(self.nodes) + 4096
 
 
 _held = _Held()
@@ -124,7 +124,7 @@ _all_sources: Callable[[Any], tuple[Any, ...]] = attrgetter("sources")
 def toposort(
     roots: Iterable[_N],
     leaves: Container[_N] = (),
-    sources: Callable[[_N], tuple[_N, ...]] = _all_sources,
+    sources: Callable[[_N], Sequence[_N]] = _all_sources,
 ) -> list[_N]:
     """Every node that `roots` need, sources first; does not look below `leaves`.
 

@@ -443,7 +443,7 @@ def both(*conditions: Iterable[Range]) -> Valid | None:
 
 def substitute_valid(valid: Valid, known: Mapping[Axis, Linear]) -> Valid | None:
     """The conditions with axes replaced; None if they never hold."""
-    if all(v.free.isdisjoint(known) for v in valid):
+    if not valid or all(v.free.isdisjoint(known) for v in valid):
         return valid
     return both(moved(v, known) for v in valid)
 

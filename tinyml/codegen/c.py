@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.c_lanes import lane_index, looks_along
+from tinyml.codegen.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.c_pairs import CPairs
 from tinyml.codegen.c_text import LARGE, LOOK, MASKED, STREAMED, loaded
 from tinyml.codegen.c_values import TYPES
@@ -14,7 +14,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, TERNARY, UNARY, Text, register, wrap
 from tinyml.dtype import DType, bool_, int32
 from tinyml.graph import toposort
-from tinyml.index import ZERO, Axis, Linear, Looked, linear, substitute_valid
+from tinyml.index import Axis, Looked
 from tinyml.ops import Op
 from tinyml.program import Language
 
@@ -68,7 +68,8 @@ class CRenderer(CPairs):
                 if axis in self.k.lanes and axis.size > found:
                     found = axis.size
             for source in e.sources:  # not deep: what is gets names
-                found = max(found, self.lanes(source))
+                own = self._lanes.get(source) or self.lanes(source)
+                found = own if own > found else found
             self._lanes[e] = found
         return found
 
@@ -104,7 +105,8 @@ class CRenderer(CPairs):
     def load(self, e: Load, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)
         if lanes == 1:
-            return self.guarded_load(e, self._value_of(self._bits_at(e)[0], e.dtype))
+            bits = self._bits_at(e, self.index(e.position))
+            return self.guarded_load(e.valid, self._value_of(bits[0], e.dtype))
         looked = any(self.lanes(s) > 1 for s in e.sources)
         shared = lane is None or not any(lane in v.free for v in e.valid)
         stride = e.position.stride(lane) if lane is not None and not looked else None
@@ -125,15 +127,18 @@ class CRenderer(CPairs):
             return converted
         if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
             return self.masked_load(e, lane)
-        ones = [_lane_of(e, lane, n) for n in range(lanes)]
-        listed = ", ".join(self.guarded_load(o, self._bits_at(o))[0] if o else "0" for o in ones)
-        text = f"({self._memory_vector(e.dtype, lanes)}){{{listed}}}", ATOM
+        places = self.index_by_lane(e.position, lane, lanes)
+        ones = [
+            "0" if held is None else self.guarded_load(held, self._bits_at(e, at))[0]
+            for at, held in zip(places, valid_by_lane(e.valid, lane, lanes), strict=True)
+        ]
+        text = f"({self._memory_vector(e.dtype, lanes)}){{{', '.join(ones)}}}", ATOM
         return self._from_memory(text, e.dtype, lanes)
 
-    def _bits_at(self, e: Load) -> Text:
+    def _bits_at(self, e: Load, at: Text) -> Text:
         if self.is_pair(e):
-            return self.pairs(f"slot{e.slot} + {wrap(self.index(e.position), 12)}", 1)
-        return f"slot{e.slot}[{self.index(e.position)[0]}]", ATOM
+            return self.pairs(f"slot{e.slot} + {wrap(at, 12)}", 1)
+        return f"slot{e.slot}[{at[0]}]", ATOM
 
     def put(self, put: ir.Put) -> Iterator[str]:
         value = put.values[0]
@@ -141,7 +146,8 @@ class CRenderer(CPairs):
         looked = [a for a, _ in put.position.terms if isinstance(a, Looked)]
         apart = any(isinstance(a.value, Name) and a.value.lanes > 1 for a in looked)
         if lane is None and not apart:
-            yield self.guarded(put.valid, self._put_element(put, put.position, self.text(value)))
+            place = self.index(put.position)[0]
+            yield self.guarded(put.valid, self._put_element(put, place, self.text(value)))
         elif lane is not None and put.position.stride(lane) == 1 and not apart:
             masked = any(lane in v.free for v in put.valid)
             if masked and put.op is not None:
@@ -177,21 +183,17 @@ class CRenderer(CPairs):
         yield "{"
         kind = self.vector(put.dtype, lanes)
         yield f"  const {kind} lanes = {self.value(put.values[0], lanes)};"
-        stride = put.position.stride(lane) if lane else 0
-        first = put.position.substitute({lane: ZERO}) if lane else put.position
         sign = "-" if put.dtype is bool_ else ""
-        for n in range(lanes):
-            if lane and stride is None:
-                first = put.position.substitute({lane: linear(n)})
-            position = lane_index(first + n * (stride or 0), n)
-            line = self._put_element(put, position, (f"{sign}lanes[{n}]", UNARY))
-            valid = substitute_valid(put.valid, {lane: linear(n)}) if lane else put.valid
+        places = self.index_by_lane(put.position, lane, lanes)
+        held = valid_by_lane(put.valid, lane, lanes)
+        for n, (place, valid) in enumerate(zip(places, held, strict=True)):
             if valid is not None:
+                line = self._put_element(put, place[0], (f"{sign}lanes[{n}]", UNARY))
                 yield f"  {self.guarded(valid, line)}"
         yield "}"
 
-    def _put_element(self, put: ir.Put, position: Linear, text: Text) -> str:
-        place = f"slot{put.slot}[{self.index(position)[0]}]"
+    def _put_element(self, put: ir.Put, at: str, text: Text) -> str:
+        place = f"slot{put.slot}[{at}]"
         if put.op is not None:
             text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
         return f"{place} = {self._bits_of(text, put.dtype)[0]};"
@@ -222,8 +224,8 @@ class CRenderer(CPairs):
         if e.index.stride(lane) == 1:
             start = wrap(self.index(e.index, lane), 12)
             return self._of_tile((f"*(const {kind} *)({e.name} + {start})", UNARY), e.dtype, lanes)
-        steps = [self.index(e.index.substitute({lane: linear(n)}))[0] for n in range(lanes)]
-        listed = ", ".join(f"{e.name}[{step}]" for step in steps)
+        steps = self.index_by_lane(e.index, lane, lanes)
+        listed = ", ".join([f"{e.name}[{step[0]}]" for step in steps])
         return self._of_tile((f"({kind}){{{listed}}}", ATOM), e.dtype, lanes)
 
     def _tile_vector(self, dtype: DType, lanes: int) -> str:
@@ -243,10 +245,7 @@ class CRenderer(CPairs):
         lane = next(iter(e.free & self.k.lanes), None)
         if lane is not None and (index := self.index_of_lanes(e.index, lane)) is not None:
             return self.cast((index, 11), int32, e.dtype, lanes)
-        steps = [
-            self.index(lane_index(e.index.substitute({lane: linear(n)}) if lane else e.index, n))
-            for n in range(lanes)
-        ]
+        steps = self.index_by_lane(e.index, lane, lanes)
         return f"({self.vector(e.dtype, lanes)}){{{', '.join(s[0] for s in steps)}}}", ATOM
 
     def select(self, e: Select, lanes: int) -> Text:
@@ -261,13 +260,3 @@ class CRenderer(CPairs):
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         held = self.mask(e.valid, lane or Axis("lane", lanes))
         return self.where(held, value, other, e.dtype, lanes)
-
-
-def _lane_of(e: Load, lane: Axis | None, n: int) -> Load | None:
-    """The load of one lane; None if it is not valid there."""
-    one = e if lane is None else e.substitute({lane: linear(n)})
-    if not isinstance(one, Load):
-        return None
-    valid = tuple(type(v)(lane_index(v.index, n), v.low, v.high) for v in one.valid)
-    load: Load = Load(one.slot, one.dtype, lane_index(one.position, n), valid)
-    return load

@@ -79,12 +79,18 @@ class CLanes(CValues):
 
     def _mask_by_lane(self, valid: Conditions, lane: Axis) -> Text:
         mask = []
-        for n in range(lane.size):
-            one = tuple(type(v)(lane_index(v.index, n), v.low, v.high) for v in valid)
-            held = substitute_valid(one, {lane: linear(n)})
+        for held in valid_by_lane(valid, lane, lane.size):
             always_or_never = "0" if held is None else "-1"
             mask.append(f"-({self.condition(held)[0]})" if held else always_or_never)
         return f"({self.vector(bool_, lane.size)}){{{', '.join(mask)}}}", ATOM
+
+    def index_by_lane(self, i: Linear, lane: Axis | None, lanes: int) -> list[Text]:
+        """An index as text, for each lane."""
+        stride = i.stride(lane) if lane is not None else 0
+        if stride is not None and not i.looked:
+            return [self.index(i, lane, n * stride) for n in range(lanes)]
+        at = [{} if lane is None else {lane: linear(n)} for n in range(lanes)]
+        return [self.index(lane_index(i.substitute(at[n]), n)) for n in range(lanes)]
 
     def is_near(self, e: Load, lane: Axis) -> bool:
         """Whether the elements for all lanes lie so close that all of them may be read."""
@@ -161,6 +167,17 @@ def _is_plain(i: Linear) -> bool:
 def looks_along(i: Linear) -> bool:
     """Whether an index looks up a vector: another place for each lane."""
     return any(lane_index(i, n) != i for n in (0, 1))
+
+
+def valid_by_lane(valid: Conditions, lane: Axis | None, lanes: int) -> list[Conditions | None]:
+    """Conditions for each lane; None where they never hold."""
+    if not any(lane in v.free or v.index.looked for v in valid):
+        return [valid] * lanes
+    found: list[Conditions | None] = []
+    for n in range(lanes):
+        one = tuple([Range(lane_index(v.index, n), v.low, v.high) for v in valid])
+        found.append(one if lane is None else substitute_valid(one, {lane: linear(n)}))
+    return found
 
 
 def lane_index(index: Linear, n: int) -> Linear:

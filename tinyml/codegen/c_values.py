@@ -28,6 +28,7 @@ from tinyml.codegen.c_text import (
     widen,
 )
 from tinyml.codegen.expr import Expr, Name
+from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.render import ATOM, LIBM, PLAIN, UNARY, Renderer, Text, register, wrap
 from tinyml.dtype import (
     DType,
@@ -69,6 +70,15 @@ def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
     return name, vector_type(name, kind, _size(dtype), lanes)
 
 
+@lru_cache
+def _memory_vector(dtype: DType, lanes: int) -> tuple[str, str]:
+    """A vector type in memory, and its definition."""
+    short = {"bool": "u8", "float16": "u16", "bfloat16": "u16"}.get(dtype.name)
+    name = f"{short or SHORT[dtype.name]}x{lanes}"
+    kind = "unsigned char" if dtype is bool_ else TYPES[dtype.name]
+    return name, vector_type(name, kind, dtype.itemsize, lanes)
+
+
 def _size(dtype: DType) -> int:
     """Bytes of an element in a vector register."""
     return 4 if dtype is bool_ else register(dtype).itemsize
@@ -93,6 +103,10 @@ class CValues(Renderer):
         ("__builtin_inf()", "__builtin_inff()"),
     )
 
+    def __init__(self, k: LinearKernel) -> None:
+        super().__init__(k)
+        self._functions: dict[tuple[Op, DType, int, int], str] = {}  # those of the prelude
+
     def vector(self, dtype: DType, lanes: int) -> str:
         """The name of a vector type, defined in the prelude."""
         name, definition = _vector(dtype, lanes)
@@ -101,10 +115,8 @@ class CValues(Renderer):
 
     def _memory_vector(self, dtype: DType, lanes: int) -> str:
         """The vector type of elements as memory holds them."""
-        short = {"bool": "u8", "float16": "u16", "bfloat16": "u16"}.get(dtype.name)
-        name = f"{short or SHORT[dtype.name]}x{lanes}"
-        kind = "unsigned char" if dtype is bool_ else TYPES[dtype.name]
-        self.prelude[vector_type(name, kind, dtype.itemsize, lanes)] = None
+        name, definition = _memory_vector(dtype, lanes)
+        self.prelude[definition] = None
         return name
 
     def type_of(self, name: Name) -> str:
@@ -195,7 +207,9 @@ class CValues(Renderer):
             return f"{wide[0]}[0]", ATOM  # the same bits as in a vector
         if op in LIBM and lanes == 1:
             return f"__builtin_{LIBM[op]}{_suffix(dtype)}({arguments})", ATOM
-        return f"{self._function(op, dtype, len(operands), lanes)}({arguments})", ATOM
+        key = op, dtype, len(operands), lanes
+        known = self._functions.get(key) or self._functions.setdefault(key, self._function(*key))
+        return f"{known}({arguments})", ATOM
 
     def _function(self, op: Op, dtype: DType, arity: int, lanes: int) -> str:
         """The name of a function, defined in the prelude."""

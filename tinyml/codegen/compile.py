@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
@@ -19,7 +20,9 @@ from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.opts import Opt, optimize
 from tinyml.codegen.target import Target
 from tinyml.frozen import replace
+from tinyml.index import Axis
 from tinyml.kernel import Kernel
+from tinyml.ops import Op
 from tinyml.program import Cost, Language, Program
 
 
@@ -60,13 +63,14 @@ def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> 
 
 def cost(plain: LoopNest) -> Cost:
     """Operations on floats, and bytes of the elements that the kernel reads and writes."""
-    flops = 0
+    ops = Counter[frozenset[Axis]]()  # by what they walk
     for one in plain.nests:
         for e in one.exprs:
-            if isinstance(e, expr.Alu) and e.dtype.is_float and e.op.name != "CAST":
-                flops += prod(a.size for a in e.free)
+            if isinstance(e, expr.Alu) and e.dtype.is_float and e.op is not Op.CAST:
+                ops[e.free] += 1
             elif isinstance(e, expr.Fold):
-                flops += prod(a.size for a in {*e.body.free, *e.axes})
+                ops[e.body.free.union(e.axes)] += 1
+    flops = sum(times * prod(a.size for a in axes) for axes, times in ops.items())
     return Cost(flops, sum(_touched(plain, slot) for slot in range(len(plain.slots))))
 
 

@@ -178,7 +178,9 @@ class CudaRenderer(WarpgroupRenderer):
     # ---- memory ----
 
     def load(self, e: Load, lanes: int) -> Text:
-        return self.guarded_load(e, self._value_of(self._element(e.slot, e.position), e.dtype))
+        return self.guarded_load(
+            e.valid, self._value_of(self._element(e.slot, e.position), e.dtype)
+        )
 
     def _element(self, slot: int, position: Linear) -> str:
         return f"slot{slot}[{self._position(position)}]"
@@ -209,7 +211,7 @@ class CudaRenderer(WarpgroupRenderer):
     def wide(self, e: Wide) -> Text:
         kind = self._pack(e.dtype, e.lanes)
         place = f"*(const {kind} *)(slot{e.slot} + {wrap(self.index(e.position), 12)})"
-        return self.guarded_load(e, (place, UNARY), f"{kind}{{}}")
+        return self.guarded_load(e.valid, (place, UNARY), f"{kind}{{}}")
 
     def part_of(self, e: Part) -> Text:
         return self._value_of(f"{self.value(e.wide)}.at[{e.lane}]", e.dtype)
@@ -314,9 +316,9 @@ class CudaRenderer(WarpgroupRenderer):
 
     # ---- indices ----
 
-    def index(self, i: Linear, but: Axis | None = None) -> Text:
-        self.reach = max(self.reach, _reach(i))
-        return super().index(i, but)
+    def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
+        self.reach = max(self.reach, _reach(i) + abs(more))
+        return super().index(i, but, more)
 
     # ---- values ----
 

@@ -20,7 +20,8 @@ Equal expressions are one object. `free` are the axes an expression depends on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -106,13 +107,14 @@ class Alu(Expr):
     __slots__ = ("op", "operands")
 
     def __init__(self, op: Op, dtype: DType, operands: tuple[Expr, ...]) -> None:
-        self.op, self.dtype, self.operands = op, dtype, operands
-        self._of(operands)
-        free = operands[0].free
-        for other in operands[1:]:
-            if not other.free <= free:  # most often it is: then no new set is made
-                free |= other.free
-        self.free = free
+        self.op, self.dtype, self.operands, self.sources = op, dtype, operands, operands
+        free, self.folding = operands[0].free, ()
+        for operand in operands:
+            if not operand.free <= free:  # most often it is: then no new set is made
+                free |= operand.free
+            if operand.has_fold:
+                self.folding += (operand,)
+        self.free, self.has_fold = free, self.folding != ()
 
 
 class Require(Alu):
@@ -237,21 +239,42 @@ def substitute(
     `done` is what was made before, of expressions that have parts in common with this one.
     """
     made: dict[Expr, Expr] = {} if done is None else done
-    stack = [root]
-    while stack:
-        e = stack[-1]
+    for e in _along(root, frozenset(known)) if walked is None else _in_folds(root, known, walked):
         if e in made:
-            stack.pop()
-        elif e.free.isdisjoint(known) and (walked is None or not e.has_fold):
-            made[e] = e
-        elif walked is not None and type(e) is Fold and (own := _own(e, known, walked)):
+            continue
+        if type(e) is Alu:  # most are
+            made[e] = Alu(e.op, e.dtype, tuple([made.get(s, s) for s in e.operands]))
+        elif type(e) is Load and not e.valid:
+            made[e] = Load(e.slot, e.dtype, e.position.substitute(known), ())
+        elif walked is not None and type(e) is Fold:
+            own = _own(e, known, walked)
             below = {a: index for a, index in known.items() if a not in own}
-            made[e] = with_sources(e, (substitute(e.body, below, None, walked),))
-        elif waiting := [s for s in e.sources if s not in made]:
-            stack += waiting
+            body = substitute(e.body, below, None, walked) if own else made.get(e.body, e.body)
+            made[e] = Fold(e.op, body, e.axes if own else walked(e.axes))
         else:
-            made[e] = _substituted(e, known, made, walked)
-    return made[root]
+            made[e] = _substituted(e, known, tuple([made.get(s, s) for s in e.sources]))
+    return made.get(root, root)
+
+
+@lru_cache(maxsize=64)  # the same, for each step that is written out
+def _along(root: Expr, axes: frozenset[Axis]) -> tuple[Expr, ...]:
+    """All that depends on any of the axes, operands first."""
+    if root.free.isdisjoint(axes):
+        return ()
+    apart = axes.isdisjoint
+    return tuple(toposort([root], (), lambda e: [s for s in e.sources if not apart(s.free)]))
+
+
+def _in_folds(root: Expr, known: Image, walked: Walked) -> list[Expr]:
+    """All that depends on axes or walks some, operands first; not below folds of their own axes."""
+    apart = frozenset(known).isdisjoint
+
+    def below(e: Expr) -> Sequence[Expr]:
+        if type(e) is Fold and _own(e, known, walked):
+            return ()
+        return [s for s in e.sources if s.has_fold or not apart(s.free)]
+
+    return toposort([root], (), below) if root.has_fold or not apart(root.free) else []
 
 
 def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
@@ -259,34 +282,34 @@ def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
     return [a for a in fold.axes if a in known and a in walked((a,))]
 
 
-def _substituted(e: Expr, known: Image, done: Mapping[Expr, Expr], walked: Walked | None) -> Expr:
+def _substituted(e: Expr, known: Image, sources: tuple[Expr, ...]) -> Expr:
     match e:
         case Alu():
-            return with_sources(e, tuple([done[s] for s in e.sources]))
+            return with_sources(e, sources)
         case Load():
             valid = substitute_valid(e.valid, known)
             if valid is None:
                 return zero(e.dtype)
             return Load(e.slot, e.dtype, e.position.substitute(known), valid)
         case Fold():
-            return Fold(e.op, done[e.body], e.axes if walked is None else walked(e.axes))
+            return Fold(e.op, sources[0], e.axes)
         case Place():
             return Place(e.index.substitute(known), e.dtype)
         case Select():
             valid = substitute_valid(e.valid, known)
-            return select(valid, done[e.value], done[e.other])
+            return select(valid, sources[0], sources[1])
         case Stored():
             outside = tuple((moved(r, known), n) for r, n in e.outside)
             return Stored(e.name, e.dtype, e.index.substitute(known), e.after, outside)
         case Held():
-            return e.again(tuple([done[s] for s in e.sources]), known)
+            return e.again(sources, known)
         case Wide():
             valid = substitute_valid(e.valid, known)
             if valid is None:
                 return zero(e.dtype)
             return Wide(e.slot, e.dtype, e.position.substitute(known), valid, e.lanes)
         case Part():
-            wide = done[e.wide]
+            wide = sources[0]
             return wide if isinstance(wide, Const) else Part(wide, e.lane.substitute(known))
     return e
 

@@ -287,8 +287,8 @@ class _Emitter(TileWriter):
         for e in toposort(roots, scope.known, attrgetter("folding")):
             if e in scope.known:
                 continue
-            below = max([depth[s] for s in e.folding if s in depth], default=0)
-            if isinstance(e, Fold) and e.free - self.free_lanes <= scope.bound:
+            below = max([depth.get(s, 0) for s in e.folding], default=0)
+            if type(e) is Fold and e.free - self.free_lanes <= scope.bound:
                 ready[e] = below
                 below += 1
             depth[e] = below

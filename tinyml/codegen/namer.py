@@ -32,8 +32,8 @@ class Namer:
         homes: dict[Expr, Scope] = {}
         fresh: list[Expr] = []
         for e in toposort([root], known):
-            if e in known:
-                made[e], homes[e] = known[e]
+            if (found := known.get(e)) is not None:
+                made[e], homes[e] = found
                 continue
             fresh.append(e)
             # an op has no axes but its operands'
@@ -43,18 +43,23 @@ class Namer:
                     home = homes[source]
             homes[e] = home
         named = worth_naming(fresh, homes, scope)
-        depth: dict[Expr, int] = {}
+        depth: dict[Expr, int] = {}  # of what has no name
         for e in fresh:
-            sources = e.sources
-            made[e] = with_sources(e, tuple([made[s] for s in sources])) if sources else e
-            depth[e] = deep = 1 + max([depth.get(s, 0) for s in sources], default=0)
+            again, deep = e, 1
+            if e.sources:
+                again = with_sources(e, tuple([made[s] for s in e.sources]))
+                for source in e.sources:
+                    if depth.get(source, 0) >= deep:
+                        deep = depth[source] + 1
             if (e in named or deep > DEEPEST) and not _trivial(e):
                 name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
-                homes[e].instrs.append(ir.Let(name, made[e]))
+                homes[e].instrs.append(ir.Let(name, again))
                 if isinstance(e, Load):
                     homes[e].instrs += self.ahead.fetches(e, homes[e])
                 scope.name(e, name, homes[e])
-                made[e], depth[e] = name, 0
+                made[e] = name
+            else:
+                made[e], depth[e] = again, deep
         return made[root]
 
     def _place(self, scope: Scope, position: Linear) -> Linear:

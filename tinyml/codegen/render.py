@@ -297,6 +297,8 @@ class Renderer:
         raise NotImplementedError
 
     def scalar_or_vector(self, e: Expr, lanes: int) -> Text:
+        if type(e) is Alu:  # most are
+            return self.op(e, lanes)
         match e:
             case Name():
                 return e.name, ATOM
@@ -318,14 +320,14 @@ class Renderer:
             case Require(fault=fault, operands=(value, holds)):
                 self.faults[fault] = None
                 return self.require(fault, value, holds, lanes)
-            case Alu(op=op, dtype=dtype, operands=operands):
-                if op in (Op.CAST, Op.BITCAST):
-                    inner = self.text(operands[0], lanes)
-                    convert = self.cast if op is Op.CAST else self.bitcast
-                    return convert(inner, operands[0].dtype, dtype, lanes)
-                kind = operands[-1].dtype if op in COMPARE else dtype
-                return self.alu(op, kind, [self.text(o, lanes) for o in operands], lanes)
         raise TypeError(f"no text for {e}")
+
+    def op(self, e: Alu, lanes: int) -> Text:
+        texts, dtype = [self.text(o, lanes) for o in e.operands], e.operands[-1].dtype
+        if e.op is Op.CAST or e.op is Op.BITCAST:
+            convert = self.cast if e.op is Op.CAST else self.bitcast
+            return convert(texts[0], dtype, e.dtype, lanes)
+        return self.alu(e.op, dtype if e.op in COMPARE else e.dtype, texts, lanes)
 
     def load(self, e: Load, lanes: int) -> Text:
         raise NotImplementedError
@@ -339,11 +341,11 @@ class Renderer:
     def place(self, e: Place, lanes: int) -> Text:
         return f"({self.types[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
 
-    def guarded_load(self, e: Load | Wide, text: Text, zero: str = "0") -> Text:
+    def guarded_load(self, valid: Valid, text: Text, zero: str = "0") -> Text:
         """What is loaded, where the conditions of the load hold."""
-        if not e.valid:
+        if not valid:
             return text
-        condition = wrap(self.condition(e.valid), TERNARY + 1)
+        condition = wrap(self.condition(valid), TERNARY + 1)
         return f"{condition} ? {wrap(text, TERNARY + 1)} : {zero}", TERNARY
 
     def stored(self, e: Stored, lanes: int) -> Text:
@@ -425,14 +427,15 @@ class Renderer:
 
     # ---- indices ----
 
-    def index(self, i: Linear, but: Axis | None = None) -> Text:
-        """An index as text, largest strides first; where the axis `but` is 0."""
+    def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
+        """An index and `more` as text, largest strides first; where the axis `but` is 0."""
+        constant = i.constant + more
         key = i.terms, but
         text = self._sums.get(key) or self._sums.setdefault(key, self._sum(*key))
         if not text[0]:
-            return (str(i.constant), ATOM if i.constant >= 0 else UNARY)
-        if i.constant:
-            text = f"{wrap(text, 11)} {'+' if i.constant > 0 else '-'} {abs(i.constant)}", 11
+            return (str(constant), ATOM if constant >= 0 else UNARY)
+        if constant:
+            return f"{wrap(text, 11)} {'+' if constant > 0 else '-'} {abs(constant)}", 11
         return text
 
     def _sum(self, terms: Terms, but: Axis | None) -> Text:
@@ -485,11 +488,8 @@ class Renderer:
     def within(self, v: Range) -> Text:
         """low <= index <= high, leaving out a side that the bounds already promise."""
         index = wrap(self.index(v.index), 10)
-        sides = []
-        if v.index.low < v.low:
-            sides.append(f"{index} >= {v.low}")
-        if v.index.high > v.high:
-            sides.append(f"{index} <= {v.high}")
+        sides = [f"{index} >= {v.low}"] if v.index.low < v.low else []
+        sides += [f"{index} <= {v.high}"] if v.index.high > v.high else []
         return (sides[0], 9) if len(sides) == 1 else (" && ".join(sides), 4)
 
 

@@ -48,13 +48,16 @@ def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scop
     seen: set[Expr] = set()
     named: set[Expr] = set()
     for e in order:
+        home = homes[e]
         for source in e.sources:
-            if source in seen or homes[source] is not homes[e]:
+            if source in seen or homes[source] is not home:
                 named.add(source)
             seen.add(source)
-        if isinstance(e, Alu):
-            if WORK[e.op] > 4 or isinstance(e, Require):  # to ask takes a branch
+        if type(e) is Alu:
+            if WORK[e.op] > 4:
                 named.add(e)
+        elif isinstance(e, Require):  # to ask takes a branch
+            named.add(e)
         elif isinstance(e, Select):
             named.update(s for s in e.sources[2:] if s is not e.value and s is not e.other)
         elif not isinstance(e, Part):
