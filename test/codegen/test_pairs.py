@@ -76,6 +76,15 @@ def test_what_is_multiplied_in_bfloat16_comes_in_pairs() -> None:
     assert not pairs(product(48, 64, 48, float32))
 
 
+@pytest.mark.parametrize(("depth", "paired"), [(64, True), (96, True), (56, False)])
+def test_so_do_few_rows_along_the_fold(depth: int, paired: bool) -> None:
+    root = product(4, depth, 7, bfloat16, (False, True))
+    assert pairs(root) is paired  # 56 are not whole vectors of pairs
+    opts, _ = choose(lower(kernel_of(root)), PAIRS)
+    assert [opt.axis for opt in opts if opt.kind is OptKind.LANES] == ["r0"]
+    stages.assert_right(kernel_of(root), TOLERANCE, PAIRS)
+
+
 def test_no_other_target_has_pairs() -> None:
     opts, _ = choose(lower(kernel_of(product(48, 64, 48, bfloat16))), stages.C)
     assert OptKind.PAIR not in {opt.kind for opt in opts}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, nn
+from tinyml import Tensor, dtypes, nn
 from tinyml.errors import ShapeError
 from tinyml.nn.state import get_state_dict
 
@@ -176,6 +176,24 @@ def test_rms_norm(device):
     x = values(3, 5)
     root = np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(layer(Tensor(x)).numpy(), x / root * layer.weight.numpy(), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: nn.LayerNorm(24), lambda: nn.RMSNorm(24), lambda: nn.GroupNorm(4, 24)]
+)
+def test_norms_of_halves_are_rounded_once(device, make):
+    def layer(dtype: Any) -> Any:
+        made = with_values(make())
+        for name, p in get_state_dict(made).items():
+            setattr(made, name, p.detach().bfloat16().cast(dtype))
+        return made
+
+    x = Tensor(values(64, 24)).bfloat16()
+    exact = layer(dtypes.float32)(x.float()).numpy()
+    rounded = layer(dtypes.bfloat16)(x)
+    assert rounded.dtype is dtypes.bfloat16
+    np.testing.assert_allclose(rounded.float().numpy(), exact, 2**-7.99, 1e-30)
+    assert layer(dtypes.float32)(x).dtype is dtypes.float32
 
 
 def test_embedding_and_its_gradient(device):

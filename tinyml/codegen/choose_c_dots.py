@@ -13,8 +13,9 @@ from math import prod
 from tinyml.codegen.choose_c_contraction import plain
 from tinyml.codegen.chooser import Chooser, Contraction
 from tinyml.codegen.estimate import Factor, Product
-from tinyml.codegen.expr import Load
+from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.opts import OptKind
+from tinyml.codegen.pair_steps import is_of_halves
 from tinyml.frozen import replace
 from tinyml.index import Axis
 
@@ -39,6 +40,8 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> bool:
     if _packing_pays(chooser, number, found, more, less, counts):
         return False
     outer, inside = found.fold.axes[0], {*found.fold.axes, more, less}
+    if _paired(chooser, found.fold):
+        chooser.apply(OptKind.PAIR, along)
     step = _step(chooser, outer, [side[-1] for side in plain], inside)
     pieces = prod(a.size for a in chooser.one(number).rows if a not in inside)
     chooser.apply(OptKind.LANES, along, lanes)
@@ -51,6 +54,13 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> bool:
     if outer is not along and step < outer.size:
         chooser.apply(OptKind.BLOCK, outer.name, step)
     return True
+
+
+def _paired(chooser: Chooser, fold: Fold) -> bool:
+    """Whether lanes take pairs: two steps of the fold at once."""
+    along = fold.axes[-1]
+    even = along.size % (2 * chooser.lanes) == 0
+    return chooser.target.pairs and even and is_of_halves(fold, along)
 
 
 def _count(axis: Axis, *counts: int) -> int:
@@ -73,7 +83,7 @@ def _packing_pays(
         others=prod(a.size for a in one.rows if a not in (more, less)),
         rows=rows.size,
         panels=-(-columns.size // (2 * lanes)),
-        depth=prod(a.size for a in found.fold.axes),
+        depth=prod(a.size for a in found.fold.axes) // (1 + _paired(chooser, found.fold)),
         itemsize=chooser.target.vector_bytes // lanes,
         nbytes=chooser.nbytes,
         scattered=True,

@@ -7,7 +7,7 @@ checkpoints load. Initial values follow PyTorch's distributions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinyml import dtype as dt
@@ -15,6 +15,7 @@ from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import number, whole, wrong_type
 from tinyml.functional.convolution import named_padding
+from tinyml.functional.precision import in_float32
 from tinyml.functional.steps import composition
 from tinyml.tensor import Tensor
 
@@ -299,8 +300,12 @@ class GroupNorm(_Layer):
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, num_channels, *sizes) to the same shape."""
         _check_input(self, x, 1, self.num_channels)
-        groups = x.unflatten(1, (self.num_groups, -1)).flatten(2).layernorm(eps=self.eps)
-        return _per_channel(groups.reshape(x.shape), self.weight, self.bias)
+
+        def scaled(x: Tensor) -> Tensor:
+            groups = x.unflatten(1, (self.num_groups, -1)).flatten(2).layernorm(eps=self.eps)
+            return _per_channel(groups.reshape(x.shape), self.weight, self.bias)
+
+        return _rounded_once(scaled, x, self.weight, self.bias)
 
 
 class InstanceNorm(GroupNorm):
@@ -340,8 +345,19 @@ class LayerNorm(_Layer):
 def _layernorm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: tuple[int, ...], eps: float
 ) -> Tensor:
-    x = x.layernorm(axis, eps)
-    return x if weight is None or bias is None else x * weight + bias
+    def scaled(x: Tensor) -> Tensor:
+        x = x.layernorm(axis, eps)
+        return x if weight is None or bias is None else x * weight + bias
+
+    return _rounded_once(scaled, x, weight, bias)
+
+
+def _rounded_once(
+    function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor | None
+) -> Tensor:
+    """function(x), in float32 if x and the parameters are halves of one dtype."""
+    alike = all(p is None or p.dtype is x.dtype for p in parameters)
+    return (in_float32(function) if alike else function)(x)
 
 
 class LayerNorm2d(LayerNorm):
@@ -365,8 +381,12 @@ class RMSNorm(_Layer):
     def __call__(self, x: Tensor) -> Tensor:
         """(..., dim) to the same shape."""
         _check_input(self, x, -1, self.dim)
-        x = x.rmsnorm(eps=self.eps)
-        return x if self.weight is None else x * self.weight
+
+        def scaled(x: Tensor) -> Tensor:
+            x = x.rmsnorm(eps=self.eps)
+            return x if self.weight is None else x * self.weight
+
+        return _rounded_once(scaled, x, self.weight)
 
 
 class Embedding(_Layer):
