@@ -141,16 +141,19 @@ def _conv_gradients(stride: int) -> Gradients:
     return gradients
 
 
-def _attention_gradient(g: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+def _attention_gradient(g: Any, q: Any, k: Any, v: Any, *, causal: bool = False) -> tuple[Any, ...]:
     """Head by head: the scores of all of them would be gigabytes."""
     heads = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, k, v)), strict=True)
-    made = zip(*(_head_gradient(*head) for head in heads), strict=True)
+    made = zip(*(_head_gradient(*head, causal) for head in heads), strict=True)
     return tuple(np.stack(part).reshape(x.shape) for part, x in zip(made, (q, k, v), strict=True))
 
 
-def _head_gradient(g: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+def _head_gradient(g: Any, q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any, Any]:
     scale = q.shape[-1] ** -0.5
-    weights = NumpyOps().softmax(q @ k.T * scale)
+    scores = q @ k.T * scale
+    if causal:
+        scores[np.triu_indices_from(scores, 1)] = -np.inf
+    weights = NumpyOps().softmax(scores)
     scores = g @ v.T
     scores = weights * (scores - (scores * weights).sum(-1, keepdims=True)) * scale
     return scores @ k, scores.T @ q, weights.T @ g
@@ -377,6 +380,15 @@ def _wide_attentions() -> list[Workload]:
         Workload(name, kind, large, plain, work, quick=False),
         Workload(f"{name}, causal", kind, large, causal, work // 2, quick=False),
         Workload(f"{name}, backward too", kind, large, plain, 3 * work, back, quick=False),
+        Workload(
+            f"{name}, causal, backward too",
+            kind,
+            large,
+            causal,
+            3 * work // 2,
+            partial(back, causal=True),
+            quick=False,
+        ),
         Workload(f"attention, capped {shorter}", kind, middle, capped, share, quick=False),
         Workload(
             f"attention, biased {shorter}", kind, (*middle, (4096,)), biased, share, quick=False

@@ -35,8 +35,7 @@ def test_fine():
 def test_a_fault_and_a_hang_cost_one_test_each(tmp_path: Path) -> None:
     here = Path(__file__).parent
     (tmp_path / "test_on_a_card.py").write_text(TESTS)
-    options = ["-m", "cuda", "-n", "1", "-p", "conftest", "-q"]
-    options += ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    options = ["-m", "cuda", "-n", "1", "-p", "conftest", "-q", "-p", "no:cacheprovider"]
     made = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", here.parent / "setup.cfg", *options, tmp_path],
         env=os.environ | {"PYTHONPATH": f"{here.parent}:{here}", "TINYML_TEST_LIMIT": "15"},
