@@ -351,7 +351,14 @@ class CChooser(Chooser):
         inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""
         self.bind_grid(number, but=(inner,))
         if inner:
-            self.apply(OptKind.BLOCK, self.one(number).folds[0].axes[0], step)
+            self._walk_in_turn(number, step, vectors)
+
+    def _walk_in_turn(self, number: int, step: int, vectors: int) -> None:
+        """A few elements of the fold at a time, written out: gcc leaves such a loop as it is."""
+        folds = self.one(number).folds
+        axis, body = folds[0].axes[0], toposort([fold.body for fold in folds])
+        if self.apply(OptKind.BLOCK, axis, step) and step * vectors * len(body) <= TEXT:
+            self.apply(OptKind.UNROLL, f"{axis.name}b", step)
 
     def _step_of_columns(self, number: int) -> int:
         """How many elements of a fold are walked before the next columns; 0 if it is short."""
