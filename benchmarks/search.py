@@ -85,7 +85,7 @@ def row(name: str, trial: Trial, found: Found, works: Sequence[Opts]) -> str:
     again = list(dict.fromkeys((trial.default, found.opts, picked)))
     seconds = trial.time_in_turn(again)
     default, best = seconds[trial.default], seconds[found.opts]
-    roof = known.roofline(spent.flops, spent.nbytes) / default
+    roof = known.roofline(spent.flops, spent.nbytes, spent.stored) / default
     model = expected / default
     opts = "the same" if found.opts == trial.default else "; ".join(map(str, found.opts))
     return (

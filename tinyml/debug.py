@@ -222,7 +222,7 @@ class Report:
         if known is None:
             return ""
         name, cost = event.program.name, event.program.cost
-        least = known.roofline(cost.flops, cost.nbytes)
+        least = known.roofline(cost.flops, cost.nbytes, cost.stored)
         share = f" {100 * least / max(event.seconds, 1e-9):4.0f} % of roof"
         if name in self.linear:
             self.expected[name] = predict(self.linear.pop(name), known)

@@ -33,6 +33,7 @@ class Cost:
 
     flops: int = 0  # arithmetic operations on floats; a multiply-add counts as two
     nbytes: int = 0  # bytes of distinct buffer elements read and written
+    stored: int = 0  # of which so many are written
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tinyml import trace
@@ -48,6 +50,14 @@ def test_the_roofline_is_the_slower_of_bytes_and_arithmetic():
     assert KNOWN.roofline(flops=10**11, nbytes=1) == pytest.approx(1)
     assert KNOWN.roofline(flops=1, nbytes=2 * 10**10) == pytest.approx(1)
     assert KNOWN.roofline(flops=0, nbytes=1 << 16) == pytest.approx((1 << 16) / 2e11)  # fits
+
+
+def test_memory_takes_what_is_stored_while_it_delivers_the_rest():
+    both = replace(KNOWN, levels=(Level(1 << 60, 2e10, 1e10, copied=3e10),))
+    assert loads(both.dumps()) == both
+    assert both.roofline(0, nbytes=2 * 10**10, stored=10**10) == pytest.approx(2 / 3)
+    assert both.roofline(0, nbytes=2 * 10**10, stored=10**9) == pytest.approx(0.95)
+    assert both.roofline(0, nbytes=2 * 10**10) == pytest.approx(1)
 
 
 def test_a_multiply_add_is_one_instruction_of_each_thread():

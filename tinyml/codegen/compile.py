@@ -71,10 +71,11 @@ def cost(plain: LoopNest) -> Cost:
             elif isinstance(e, expr.Fold):
                 ops[e.body.free.union(e.axes)] += 1
     flops = sum(times * prod(a.size for a in axes) for axes, times in ops.items())
-    return Cost(flops, sum(_touched(plain, slot) for slot in range(len(plain.slots))))
+    touched = [_touched(plain, slot) for slot in range(len(plain.slots))]
+    return Cost(flops, sum(map(sum, touched)), sum(written for _, written in touched))
 
 
-def _touched(plain: LoopNest, slot: int) -> int:
+def _touched(plain: LoopNest, slot: int) -> tuple[int, int]:
     """Bytes of one slot that are read, and that are written, no element counted twice."""
     shape, dtype = plain.slots[slot]
     read = written = 0
@@ -86,4 +87,5 @@ def _touched(plain: LoopNest, slot: int) -> int:
             size = prod(a.size for a in store.position.free | store.value.free)
             written += size
             read += size if store.op is not None else 0
-    return (min(read, prod(shape)) + min(written, prod(shape))) * dtype.itemsize
+    most = prod(shape) * dtype.itemsize
+    return min(read * dtype.itemsize, most), min(written * dtype.itemsize, most)
