@@ -114,7 +114,7 @@ class Slowly(Here):
     """The more text, the faster: so a search has one right answer, whatever else is running."""
 
     def seconds(self, program: Program, best: float) -> float:
-        return 1 / len(program.source)
+        return 1 / len(program.text)
 
 
 class Unforeseen(Trial):
