@@ -117,7 +117,7 @@ def tell(step: trace.KernelLowered, which: str) -> None:
         step.nest,
     )
     say(
-        f"4. LoopNest -> LoopNest {which}: codegen/opts.py, heuristic.py",
+        f"4. LoopNest -> LoopNest {which}: codegen/optimize/opts.py, heuristic.py",
         """Opts say who walks which axis: blocks, threads, vector lanes, loops. They are a list of
         values, chosen by rules of thumb here (NOOPT=1 chooses none). They change how the result
         is computed, never what it is. """
@@ -125,13 +125,13 @@ def tell(step: trace.KernelLowered, which: str) -> None:
         step.optimized,
     )
     say(
-        f"5. LoopNest -> LinearKernel {which}: codegen/linearize.py",
+        f"5. LoopNest -> LinearKernel {which}: codegen/linearize/linearize.py",
         """Everything gets its place in order: reductions become accumulators that are declared,
         updated in a loop and read after it.""",
         step.linear,
     )
     say(
-        f"6. LinearKernel -> Program {which}: codegen/render.py, c.py, cuda.py",
+        f"6. LinearKernel -> Program {which}: codegen/text/render.py, c.py, cuda.py",
         f"""And that is written down in the device's language: {step.program.language.name}. All
         of codegen took {step.seconds * 1e3:.1f} ms.""",
         step.program.source,

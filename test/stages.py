@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from tinyml import interpret, kernel
 from tinyml.codegen import linear, nest
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
-from tinyml.codegen.heuristic import choose
-from tinyml.codegen.linearize import linearize
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.opts import Opt, optimize
+from tinyml.codegen.optimize.opts import Opt, optimize
 from tinyml.codegen.simulate import simulate
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, open_device

@@ -43,6 +43,7 @@ FLOORS: list[set[str]] = [
     {"explain"},
     {"__main__"},
 ]
+CODEGEN = ("optimize", "choose", "linearize", "text")
 LATE = {
     "device": "opens hardware whose libraries may be missing, at the last moment",
     "codegen.remember": "loads the generator when a kernel is new",
@@ -164,6 +165,20 @@ def test_strangers_never_meet(edges: Edges) -> None:
         for other in strangers:
             if room(name) in strangers and room(name) != other:
                 assert not [m for m in found if room(m) == other], f"{name} knows {other}"
+
+
+def test_rooms_of_codegen_know_only_those_before_them(edges: Edges) -> None:
+    def place(name: str) -> int:
+        parts = name.split(".")
+        return CODEGEN.index(parts[1]) if parts[0] == "codegen" and len(parts) > 2 else -1
+
+    wrong = [
+        f"{a} imports {b}"
+        for a, found in edges.items()
+        for b in sorted(found)
+        if 0 <= place(a) < place(b)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_imports_are_at_the_top_unless_there_is_a_reason(trees: Trees) -> None:

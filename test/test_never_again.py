@@ -39,7 +39,7 @@ HELD_ELSEWHERE = {
     "footgun: output memory": "test_jit.py::test_earlier_results_stay",
     "footgun: method state": "test_jit.py::test_methods_capture_for_each_instance",
     "#5184 a JIT in a JIT": "test_jit.py::test_a_jit_inside_a_jit",
-    "#3604 64 bit on CUDA": "codegen/test_cuda.py::test_places_beyond_31_bits",
+    "#3604 64 bit on CUDA": "codegen/text/test_cuda.py::test_places_beyond_31_bits",
     "PR #12287 every runner agrees": "codegen/test_simulate.py::test_all_simple_runners_agree",
     "PR #7008 growth of scheduling": "test_scaling.py::test_scheduling",
     "#1412 growth of lowering": "test_scaling.py::test_lowering",

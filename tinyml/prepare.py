@@ -24,7 +24,7 @@ from tinyml.runtime.machine import Executable
 from tinyml.schedule import CopyItem, KernelItem, schedule
 
 if TYPE_CHECKING:
-    from tinyml.codegen.opts import Opt
+    from tinyml.codegen.optimize.opts import Opt
 
 _executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 

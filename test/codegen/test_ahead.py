@@ -9,11 +9,11 @@ import numpy as np
 import stages
 from graphs import leaf
 
-from tinyml.codegen.heuristic import choose
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.linearize import linearize
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.opts import OptKind, optimize, parse
+from tinyml.codegen.optimize.opts import OptKind, optimize, parse
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule import schedule

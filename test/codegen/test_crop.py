@@ -10,9 +10,9 @@ import stages
 
 from tinyml import Tensor
 from tinyml.codegen import linear as ir
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.expr import Place
-from tinyml.codegen.heuristic import choose
-from tinyml.codegen.linearize import linearize
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.target import Target
 from tinyml.kernel import Kernel

@@ -11,11 +11,11 @@ from graphs import leaf
 
 from tinyml import lazy
 from tinyml.ceilings import Ceilings, Level
-from tinyml.codegen.heuristic import choose
-from tinyml.codegen.linearize import linearize
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.model import Access, predict, touched
-from tinyml.codegen.opts import Opt, OptKind, optimize
+from tinyml.codegen.optimize.opts import Opt, OptKind, optimize
 from tinyml.dtype import float64
 from tinyml.index import Axis, linear
 from tinyml.kernel import Kernel

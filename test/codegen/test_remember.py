@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tinyml.cache import DiskCache
 from tinyml.codegen import compile as compiling
 from tinyml.codegen import remember
 from tinyml.codegen.compile import compile
-from tinyml.codegen.opts import Opt, OptKind
+from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.remember import remembered
 from tinyml.dtype import bool_, float32, float64, int32
 from tinyml.kernel import Kernel
@@ -120,3 +122,12 @@ def test_a_fault_is_remembered_with_its_program(disk: DiskCache) -> None:
     programs = [remembered(kernel_of(x), stages.C, None, False, disk) for _ in range(2)]
     assert programs[0] == programs[1]
     assert programs[1].faults == (graphs.FAULT,)
+
+
+def test_a_digest_is_of_all_that_generates() -> None:
+    importlib.import_module("tinyml.codegen.compile")
+    known = set(remember.files())
+    for name, module in sys.modules.items():
+        if name.startswith(("tinyml.codegen", "tinyml.schedule")):
+            assert Path(module.__file__ or "") in known, name
+    assert {path.suffix for path in known} == {".py", ".cuh"}

@@ -11,9 +11,9 @@ import stages
 from graphs import leaf
 
 from tinyml import lazy
-from tinyml.codegen.heuristic import choose
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.lower import lower
-from tinyml.codegen.opts import OptError, OptKind, apply, optimize, parse
+from tinyml.codegen.optimize.opts import OptError, OptKind, apply, optimize, parse
 from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int8
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from tinyml import Tensor, config, device, dtype, trace
 from tinyml.cache import DiskCache, key
-from tinyml.codegen.cuda_text import HOPPER
 from tinyml.codegen.target import Target
+from tinyml.codegen.text.cuda_text import HOPPER
 from tinyml.errors import (
     CompileError,
     DeviceError,

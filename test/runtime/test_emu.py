@@ -16,7 +16,7 @@ from cards import launched
 
 import tinyml
 from tinyml.cache import DiskCache
-from tinyml.codegen.cuda_text import FRAGMENTS
+from tinyml.codegen.text.cuda_text import FRAGMENTS
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinyml.program import Language, Program

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from cards import launched
 
-from tinyml.codegen.cuda_text import HOPPER
+from tinyml.codegen.text.cuda_text import HOPPER
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import KernelError
 from tinyml.program import Box, Language, Program

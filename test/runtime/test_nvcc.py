@@ -10,7 +10,7 @@ from cards import compiled, instructions
 
 from tinyml import trace
 from tinyml.cache import DiskCache
-from tinyml.codegen.cuda_text import FRAGMENTS, HOPPER
+from tinyml.codegen.text.cuda_text import FRAGMENTS, HOPPER
 from tinyml.errors import CompileError, DeviceError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc

@@ -9,8 +9,8 @@ import pytest
 import stages
 
 from tinyml import Tensor
-from tinyml.codegen.fragments import sides_of
 from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.fragments import sides_of
 from tinyml.dtype import bfloat16
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule

@@ -12,11 +12,12 @@ import stages
 from cards import CARD, compiled, on_emu
 
 from tinyml import Tensor
-from tinyml.codegen import choose_c_online, choose_cuda_online
+from tinyml.codegen.choose import c_online as choose_c_online
+from tinyml.codegen.choose import cuda_online as choose_cuda_online
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
-from tinyml.codegen.heuristic import choose
 from tinyml.codegen.lower import lower
-from tinyml.codegen.opts import OptKind
+from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel

@@ -16,7 +16,7 @@ from graphs import leaf
 
 from tinyml import Tensor, config, search, trace
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.opts import Opt, OptKind, optimize
+from tinyml.codegen.optimize.opts import Opt, OptKind, optimize
 from tinyml.device import OpenDevice, open_device
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel

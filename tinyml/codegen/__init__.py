@@ -1,7 +1,11 @@
 """Kernel in, source text and launch size out. Knows no memory, no machine, no tensor.
 
-lower      Kernel       -> LoopNest      movement becomes index arithmetic
+lower.py   Kernel       -> LoopNest      movement becomes index arithmetic
+choose     LoopNest     -> Opts          rules of thumb for a target
 optimize   LoopNest     -> LoopNest      axes are split and bound, as a list of Opts says
 linearize  LoopNest     -> LinearKernel  folds become accumulators
-render     LinearKernel -> Program       instructions become text
+text       LinearKernel -> Program       instructions become C or CUDA C
+
+What is passed on is in this folder (expr.py, nest.py, linear.py), and so is what all rooms know of
+it; compile.py goes the whole way, simulate.py and model.py run and judge a LinearKernel.
 """

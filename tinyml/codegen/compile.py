@@ -10,15 +10,15 @@ from math import prod
 
 from tinyml import kernel, trace
 from tinyml.codegen import expr, linear, nest
-from tinyml.codegen.c import CRenderer
-from tinyml.codegen.cuda import CudaRenderer
-from tinyml.codegen.heuristic import choose
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.linearize import linearize
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
-from tinyml.codegen.opts import Opt, optimize
+from tinyml.codegen.optimize.opts import Opt, optimize
 from tinyml.codegen.target import Target
+from tinyml.codegen.text.c import CRenderer
+from tinyml.codegen.text.cuda import CudaRenderer
 from tinyml.frozen import replace
 from tinyml.index import Axis
 from tinyml.kernel import Kernel

@@ -20,7 +20,7 @@ from tinyml.kernel import Kernel
 from tinyml.program import Program
 
 if TYPE_CHECKING:
-    from tinyml.codegen.opts import Opt
+    from tinyml.codegen.optimize.opts import Opt
 
 
 def remembered(
@@ -51,7 +51,12 @@ def _generated(k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bo
 @cache
 def generator() -> str | None:
     """A digest of all files that schedules and programs may depend on; None if there are none."""
+    texts = [file.read_bytes() for file in files()]
+    return key(*texts) if texts else None
+
+
+def files() -> list[Path]:
+    """What schedules and programs may depend on."""
     root = Path(__file__).parents[1]
-    texts = [f"{room}/*.py" for room in (".", "schedule", "codegen")] + ["codegen/*.cuh"]
-    files = sorted(f for text in texts for f in root.glob(text))
-    return key(*(file.read_bytes() for file in files)) if files else None
+    patterns = ("*.py", "schedule/*.py", "codegen/**/*.py", "codegen/**/*.cuh")
+    return sorted(file for pattern in patterns for file in root.glob(pattern))

@@ -34,11 +34,11 @@ from tinyml.codegen.expr import (
     Stored,
     Wide,
 )
-from tinyml.codegen.fragments import PLACES, WARP, WARPS, a_place
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
+from tinyml.codegen.optimize.fragments import PLACES, WARP, WARPS, a_place
+from tinyml.codegen.optimize.panels import ROW, STEP
 from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
-from tinyml.codegen.panels import ROW, STEP
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort

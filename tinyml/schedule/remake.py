@@ -3,9 +3,9 @@
 Attention's scores are folded along both axes in training: by what is made of them for the result
 and the gradient of the queries along one, by the gradients of keys and values along the other. No
 one kernel makes all of that, and in memory scores grow with the square of what they are made of.
-So each kernel makes those that it meets, a few steps at a time (codegen/online.py). That takes
-longer than to read them, but not where a mask of positions leaves half of them out, as in causal
-attention: then a CPU stores no smaller ones, either.
+So each kernel makes those that it meets, a few steps at a time (codegen/optimize/online.py). That
+takes longer than to read them, but not where a mask of positions leaves half of them out, as in
+causal attention: then a CPU stores no smaller ones, either.
 """
 
 from __future__ import annotations

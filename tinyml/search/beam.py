@@ -7,7 +7,7 @@ import time
 
 from tinyml import config, kernel, trace
 from tinyml.cache import key
-from tinyml.codegen.opts import OptError, parse
+from tinyml.codegen.optimize.opts import OptError, parse
 from tinyml.device import OpenDevice
 from tinyml.errors import TinymlError
 from tinyml.frozen import dataclass

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from tinyml.codegen.heuristic import choose
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.nest import LoopNest
-from tinyml.codegen.opts import Opt, OptKind
+from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.target import Target
 
 Opts: TypeAlias = tuple[Opt, ...]

@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 from tinyml import kernel, trace
 from tinyml.codegen import linear, nest
+from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import cost, render
-from tinyml.codegen.heuristic import choose
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.linearize import linearize
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.model import predict
 from tinyml.codegen.nest import LoopNest
-from tinyml.codegen.opts import Opt, optimize
+from tinyml.codegen.optimize.opts import Opt, optimize
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, ceilings
 from tinyml.errors import CompileError, DeviceError

@@ -3,8 +3,8 @@
 // The same source text that nvcc compiles for a card becomes a shared object that runs on the CPU,
 // thread by thread (emu_scheduler.h). What is here is what tinyml generates and a little more.
 //
-// Inline PTX cannot be emulated. It is allowed only in the helpers of codegen/cuda_fragments.cuh and
-// codegen/cuda_hopper.cuh, whose twins are in emu_fragments.h:
+// Inline PTX cannot be emulated. It is allowed only in the helpers of codegen/text/cuda_fragments.cuh and
+// codegen/text/cuda_hopper.cuh, whose twins are in emu_fragments.h:
 //
 //     tinyml_mma_m16n8k16_f16(float *d, const unsigned *a, const unsigned *b)
 //     tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a, const unsigned *b)

@@ -1,4 +1,4 @@
-// The twins of codegen/cuda_fragments.cuh: tensor-core fragments and asynchronous copies, no PTX.
+// The twins of codegen/text/cuda_fragments.cuh: tensor-core fragments and asynchronous copies, no PTX.
 // A change of a name or an argument here is a change there.
 #pragma once
 

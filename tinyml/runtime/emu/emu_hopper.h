@@ -1,4 +1,4 @@
-// The twins of codegen/cuda_hopper.cuh: barriers in shared memory, bulk copies of boxes, products of
+// The twins of codegen/text/cuda_hopper.cuh: barriers in shared memory, bulk copies of boxes, products of
 // warpgroups, no PTX. A change of a name or an argument here is a change there.
 #pragma once
 

@@ -1,0 +1,267 @@
+"""What the rules of thumb for CUDA make of products of matrices, and what nvcc makes of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from cards import CARD, compiled, instructions
+from graphs import leaf
+from products import TOLERANCE, kernel_of, product
+
+from tinyml import Device, Tensor, lazy
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.compile import compile
+from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.opts import Opt, OptKind
+from tinyml.codegen.target import Target
+from tinyml.dtype import DType, bfloat16, float16, float32, float64
+from tinyml.lazy import LazyBuffer
+from tinyml.schedule import schedule
+
+OLDER = replace(CARD, capability=75)
+TF32 = replace(CARD, tf32=True)
+
+
+def chosen(root: LazyBuffer, target: Target = CARD) -> list[Opt]:
+    return choose(lower(kernel_of(root)), target)[0]
+
+
+def kinds(root: LazyBuffer, target: Target = CARD) -> set[OptKind]:
+    return {opt.kind for opt in chosen(root, target)}
+
+
+def rounded(*shape: int) -> LazyBuffer:
+    """Floats as halves, as factors of products that are summed in float32."""
+    return lazy.cast(lazy.cast(leaf(*shape), float16), float32)
+
+
+# ---- what is chosen ----
+
+
+def test_halves_are_multiplied_on_tensor_cores_that_there_are() -> None:
+    for dtype in (float16, bfloat16):
+        assert {OptKind.FRAGMENT, OptKind.PIPELINE} <= kinds(product(256, 256, 256, dtype))
+        assert OptKind.FRAGMENT not in kinds(product(256, 256, 256, dtype), OLDER)
+
+
+def test_floats_are_not_unless_they_may_lose_bits() -> None:
+    root = product(256, 256, 256, float32)
+    assert OptKind.FRAGMENT not in kinds(root)
+    assert OptKind.FRAGMENT in kinds(root, TF32)
+    doubles = graphs.matmul(leaf(256, 256, dtype=float64), leaf(256, 256, dtype=float64))
+    assert OptKind.FRAGMENT not in kinds(doubles, TF32)
+
+
+def test_copies_under_way_are_for_cards_that_know_them() -> None:
+    root = product(256, 256, 256, float32)
+    assert OptKind.PIPELINE in kinds(root)
+    assert OptKind.PIPELINE not in kinds(root, OLDER)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_a_block_for_most_multiprocessors(dtype: DType) -> None:
+    """Large tiles where there are many, smaller ones where there would be few."""
+    for size in (512, 1024, 4096):
+        program = compile(kernel_of(product(size, size, size, dtype)), CARD)
+        assert program.grid >= 96
+        largest = size == 4096
+        assert (program.grid == (size // 128) ** 2) == largest
+        assert program.shared <= CARD.cache // 2
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_blocks_share_the_fold_of_few_tiles(dtype: DType) -> None:
+    for m, k, n in ((64, 8192, 64), (256, 8192, 256), (64, 4096, 2048)):
+        program = compile(kernel_of(product(m, k, n, dtype)), CARD)
+        assert 64 <= program.grid <= 132
+        assert "comes_last(" in program.source
+    assert "comes_last(" not in compile(kernel_of(product(2048, 2048, 2048, dtype)), CARD).source
+
+
+def test_blocks_share_what_is_made_in_pieces_elsewhere() -> None:
+    for device, count in (("EMU", 1), ("CPU", 2)):
+        factors = (lazy.data(shape, float32, device) for shape in ((64, 16384), (16384, 64)))
+        assert len(schedule([graphs.matmul(*factors)]).items) == count
+
+
+def test_neighbouring_blocks_share_columns_in_a_cache() -> None:
+    source = compile(kernel_of(product(4096, 64, 4096, float16)), CARD).source
+    assert "i0s = (int)blockIdx.x % 8;" in source
+
+
+# ---- that it is right ----
+
+SIZES = [
+    (64, 64, 64), (16, 16, 16), (33, 47, 65), (128, 20, 40), (24, 200, 24), (200, 33, 16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(64, 64, 64), (33, 47, 65)], ids=str)
+def test_factors_that_are_computed_go_through_registers(size: tuple[int, int, int]) -> None:
+    m, k, n = size
+    root = graphs.matmul(rounded(m, k), rounded(k, n))
+    runners = {"simulated": stages.simulated(CARD, None)}
+    if Device.available("EMU"):
+        runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root))
+    stages.agree([root], graphs.values([root]), runners, rtol=1e-2, atol=1e-2)
+    wide = "pack<float, 4>" in compile(kernel_of(root), CARD).source
+    assert wide == (m == 64)  # four floats at a time, where they lie so
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_products_of_many_sizes(size: tuple[int, int, int], dtype: DType) -> None:
+    target = replace(CARD, tf32=True)
+    root = product(*size, dtype, (size[0] % 3 == 0, size[2] % 3 == 0))
+    runners = {"simulated": stages.simulated(target, None)}
+    if Device.available("EMU"):
+        runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
+    tolerance = TOLERANCE[dtype]
+    stages.agree([root], graphs.values([root]), runners, rtol=tolerance, atol=tolerance)
+
+
+def test_parts_are_added_up_in_one_order() -> None:
+    """As often as one runs it, and in whatever order blocks and threads come."""
+    for dtype, close in ((float32, 1e-4), (float16, 0.02)):
+        root = product(50, 2000, 24, dtype)
+        known = graphs.values([root])
+        opts = chosen(root)
+        assert Opt(OptKind.GRID, "r0") in opts
+        runners = {"simulated": stages.simulated(CARD, opts)}
+        if Device.available("EMU"):
+            before = Device.memory_stats("EMU").programs
+            runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], opts)
+            made = schedule([root])
+            again = [stages.run(made, known, runners["EMU"])[0] for _ in range(2)]
+            np.testing.assert_array_equal(*again)
+            assert Device.memory_stats("EMU").programs > before  # the parts wait in memory
+        stages.agree([root], known, runners, rtol=close, atol=close)
+
+
+def test_a_matrix_times_itself() -> None:
+    x = lazy.cast(leaf(48, 64, dtype=bfloat16), float32)
+    root = graphs.matmul(x, lazy.permute(x, (1, 0)))
+    assert [opt.kind for opt in chosen(root)].count(OptKind.STAGE) == 2
+    runner = stages.simulated(CARD, None)
+    stages.agree([root], graphs.values([root]), {"simulated": runner}, rtol=0.05, atol=0.05)
+
+
+def test_a_layer_and_its_gradients(rng: np.random.Generator) -> None:
+    """Products with either factor mirrored, batches, bias, activation, residual."""
+    given = [rng.standard_normal(s, dtype=np.float32) for s in ((3, 40, 64), (48, 64), (48,))]
+
+    def run(device: str) -> list[np.ndarray]:
+        x, w, b = (Tensor(a, device=device).bfloat16().requires_grad_() for a in given)
+        y = x.linear(w.T, b).relu() + x[:, :, :48]
+        z = y @ y.transpose(1, 2)
+        (z * z).mean().backward()
+        return [t.float().numpy() for t in (z, x.grad, w.grad, b.grad)]
+
+    for found, wanted in zip(run("EMU"), run("NUMPY"), strict=True):
+        close = 0.03 * np.abs(wanted).max()
+        np.testing.assert_allclose(found, wanted, rtol=0.05, atol=close)
+
+
+@pytest.mark.parametrize("dtype", [float16, float32], ids=str)
+def test_a_convolution_and_its_gradient(rng: np.random.Generator, dtype: DType) -> None:
+    """Height and width, channels and window are one axis each: images are narrow."""
+    given = [rng.standard_normal(s, dtype=np.float32) for s in ((2, 20, 6, 7), (36, 20, 3, 3))]
+
+    def run(device: str) -> list[np.ndarray]:
+        x, w = (Tensor(a, device=device).cast(dtype).requires_grad_() for a in given)
+        y = x.conv2d(w, padding=1)
+        y.square().sum().backward()
+        return [t.float().numpy() for t in (y, w.grad)]
+
+    for found, wanted in zip(run("EMU"), run("NUMPY"), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0.01, atol=0.01 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dtype", [float16, float32], ids=str)
+def test_narrow_images_are_tiles_of_products(dtype: DType) -> None:
+    x, w = (
+        Tensor.zeros(*s, device="EMU").cast(dtype).contiguous().realize()
+        for s in ((8, 64, 14, 14), (64, 64, 3, 3))
+    )
+    (k,) = stages.kernels_of(schedule([x.conv2d(w, padding=1).lazy]))
+    opts, _ = choose(lower(k), CARD)
+    assert [opt.kind for opt in opts].count(OptKind.COLLAPSE) == 3
+    source = compile(k, CARD).source
+    assert "tinyml_cp_async16(" in source  # weights are 576 side by side
+    assert ("add_product" in source) == (dtype is float16)
+
+
+# ---- what CUDA's own compiler says ----
+
+
+KERNELS = {
+    "bfloat16": lambda: (product(4096, 4096, 4096, bfloat16), CARD),
+    "bfloat16 mirrored": lambda: (product(4096, 4096, 4096, bfloat16, (True, True)), CARD),
+    "bfloat16 few": lambda: (product(256, 8192, 256, bfloat16), CARD),
+    "float32 few": lambda: (product(256, 8192, 256, float32), CARD),
+    "float16 edges": lambda: (product(1000, 1000, 1000, float16), CARD),
+    "computed": lambda: (graphs.matmul(rounded(4096, 4096), rounded(4096, 4096)), CARD),
+    "float32": lambda: (product(4096, 4096, 4096, float32), CARD),
+    "float32 as tf32": lambda: (product(4096, 4096, 4096, float32), TF32),
+}
+CASES = [(name, "sm_90a") for name in KERNELS] + [
+    ("bfloat16", "sm_80"), ("bfloat16", "sm_89"), ("float32", "sm_80"), ("float32", "sm_89"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "architecture"), CASES)
+def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None:
+    resources, cubin = compiled(
+        compile(kernel_of(KERNELS[name]()[0]), KERNELS[name]()[1]), architecture, tmp_path
+    )
+    assert not resources.spills
+    assert not resources.stack
+    in_registers = name in ("float32", "float32 few")
+    if not in_registers:  # whose sums of groups of steps fill a multiprocessor by themselves
+        assert resources.registers * 128 * 2 <= 65536  # two blocks on a multiprocessor
+    found = instructions(cubin)
+    if name == "computed":
+        assert found["LDG.E.128.CONSTANT"] > 0 == found["LDG.E.CONSTANT"]
+        assert found["STS.64"] == found["LDG.E.128.CONSTANT"]
+    else:
+        assert found["LDGSTS.E.BYPASS.128"] > 0  # copies of 16 bytes past the registers
+    if in_registers:
+        assert found["LDS.128"] >= found["FFMA"] // 16
+        assert found["LDG.E.128.CONSTANT"] > 0  # the bias
+        assert not any(op.startswith("HMMA") for op in found)
+    else:
+        matrices = sum(n for op, n in found.items() if op.startswith("HMMA"))
+        loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
+        assert matrices >= 2 * loads > 0  # what is loaded once is multiplied several times
+
+
+def slope(x: Tensor, y: Tensor) -> Tensor:
+    """Of gelu at x, times y: as a backward pass makes of a product."""
+    (made,) = x.requires_grad_().gelu().gradient(x, gradient=y)
+    return made
+
+
+EPILOGUES = {
+    "slope of gelu": lambda y, x: slope(x, y),
+    "dropout and residual": lambda y, x: y.dropout(0.1) + x,
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_registers_suffice_for_what_is_made_of_sums(name: str, tmp_path: Path) -> None:
+    """A few of them are made, then stored; of much that is made tiles are smaller."""
+    with Device.default("EMU"), Tensor.train():
+        given = (Tensor(np.zeros(s, np.float32)) for s in ((512, 64), (64, 512), (512, 512)))
+        a, b, x = (t.bfloat16().realize() for t in given)
+        (k,) = stages.kernels_of(schedule([EPILOGUES[name](a @ b, x).lazy]))
+    program = compile(k, replace(CARD, cores=4))
+    assert "add_product" in program.source
+    assert program.source.count("\n") < 2000
+    resources, _ = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert not resources.stack

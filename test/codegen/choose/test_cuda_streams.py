@@ -1,0 +1,121 @@
+"""Maps, rows and columns on a card: wide accesses, several under way, rows read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from cards import CARD, compiled, instructions, on_emu
+from graphs import leaf
+from products import kernel_of
+
+from tinyml import Device, Tensor
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.compile import compile
+from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.dtype import bfloat16
+from tinyml.lazy import LazyBuffer
+from tinyml.program import Program
+from tinyml.runtime.emu import ThreadOrder
+from tinyml.schedule import schedule
+
+SMALL = replace(CARD, cores=1)  # for which little is much
+
+
+def added(*shape: int) -> LazyBuffer:
+    return graphs.add(leaf(*shape), leaf(*shape))
+
+
+def halves(*shape: int) -> LazyBuffer:
+    return graphs.softmax(leaf(*shape, dtype=bfloat16))
+
+
+def made(root: LazyBuffer) -> Program:
+    return compile(kernel_of(root), SMALL, verify=True)
+
+
+CASES: dict[str, Callable[[], LazyBuffer]] = {
+    "map": lambda: added(1 << 13),
+    "map of rows": lambda: added(12, 1 << 9),
+    "map that nothing divides": lambda: added(37, 131),
+    "row": lambda: graphs.softmax(leaf(5, 256)),
+    "row of halves": lambda: halves(6, 264),
+    "row for a block": lambda: graphs.softmax(leaf(3, 2052)),
+    "row that nothing divides": lambda: graphs.softmax(leaf(5, 131)),
+    "columns": lambda: graphs.total(leaf(200, 64), 0),
+    "columns that nothing divides": lambda: graphs.total(leaf(131, 37), 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_the_size_it_is_right(name: str) -> None:
+    k = kernel_of(CASES[name]())
+    stages.assert_right(k, target=SMALL)
+    if Device.available("EMU"):
+        for order in ThreadOrder:
+            stages.assert_made(k, on_emu(made(CASES[name]()), order))
+
+
+def test_a_map_has_several_accesses_under_way_if_blocks_are_many() -> None:
+    for count, loads in ((1 << 24, 4), (1 << 18, 2)):
+        text = compile(kernel_of(added(count)), CARD).source
+        assert text.count("= *(const pack<float, 4> *)(slot") == loads
+
+
+def test_a_row_is_read_once() -> None:
+    """Each element is in the text once, or is asked for again and again in one loop."""
+    for width, threads in ((1024, 128), (8192, 256), (32000, 1024)):
+        program = compile(kernel_of(graphs.softmax(leaf(512, width))), CARD)
+        assert program.block[0] * program.block[1] == threads
+        assert "for (" not in program.source
+
+
+def test_blocks_share_few_columns() -> None:
+    program = compile(kernel_of(graphs.total(leaf(8192, 4096), 0)), CARD)
+    assert program.grid >= 2 * CARD.cores
+    assert "comes_last(" in program.source
+    opts = choose(lower(kernel_of(graphs.total(leaf(8192, 1 << 20), 0))), CARD)[0]
+    assert OptKind.SPLIT not in {opt.kind for opt in opts}
+
+
+def test_sums_down_the_same_columns_are_made_together() -> None:
+    """As a layernorm's gradients of weight and bias are: by whole vectors, and parts of columns."""
+    with Device.default("EMU"):
+        x, g = (Tensor(np.zeros((600, 64), np.float32)).realize() for _ in range(2))
+    (k,) = stages.kernels_of(schedule([(x * g).sum(0).lazy, g.sum(0).lazy]))
+    opts, _ = choose(lower(k), CARD)
+    assert {OptKind.LANES, OptKind.GRID} <= {opt.kind for opt in opts}
+    assert "comes_last(" in compile(k, CARD).source
+    stages.assert_right(k, target=CARD)
+    if Device.available("EMU"):
+        for order in ThreadOrder:
+            stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order))
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_89", "sm_90a"])
+def test_nvcc_says_that_rows_stay_in_registers(architecture: str, tmp_path: Path) -> None:
+    for width in (1024, 32000):
+        program = compile(kernel_of(graphs.softmax(leaf(512, width))), CARD)
+        resources, cubin = compiled(program, architecture, tmp_path)
+        assert not resources.spills
+        if architecture == "sm_90a":
+            found = instructions(cubin)
+            assert found["LDG.E.128.CONSTANT"] == found["STG.E.128"] == 8
+
+
+def test_what_is_asked_of_a_row_is_asked_once() -> None:
+    """A fault's branch is not written out with the row, nor does it keep elements apart."""
+    with Device.default("CPU"):
+        labels = Tensor(np.zeros(40, np.int32))
+        scores = Tensor(np.zeros((40, 512), np.float32)).requires_grad_()
+        loss = scores.sparse_categorical_crossentropy(labels)
+        (gradient,) = loss.gradient(scores)
+    for k in stages.kernels_of(schedule([gradient.lazy])):
+        source = compile(k, CARD).source.partition('extern "C"')[2]
+        assert source.count("require<") <= 1

@@ -1,0 +1,116 @@
+"""Contractions are tiled by what ways to do it are estimated to take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import graphs
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml import lazy
+from tinyml.codegen.choose.estimate import Factor, Product, Tiling
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.linearize.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.optimize.opts import Opt, OptKind
+from tinyml.ops import Op
+from tinyml.schedule import schedule
+
+ONE = replace(stages.C, cores=1)
+
+
+def plain(m: int, k: int, n: int) -> LoopNest:
+    root = graphs.matmul(leaf(m, k), leaf(k, n))
+    return lower(stages.kernels_of(schedule([root]))[-1])
+
+
+def chosen(m: int, k: int, n: int, target: stages.Target = ONE) -> list[Opt]:
+    return choose(plain(m, k, n), target)[0]
+
+
+def of(opts: list[Opt], kind: OptKind, axis: str) -> list[int]:
+    return [opt.amount for opt in opts if opt.kind is kind and opt.axis == axis]
+
+
+def test_columns_are_packed_for_many_rows_but_not_for_few():
+    assert OptKind.STAGE in [opt.kind for opt in chosen(96, 512, 512)]
+    assert OptKind.STAGE not in [opt.kind for opt in chosen(8, 512, 512)]
+
+
+def test_rows_are_divided_evenly():
+    assert of(chosen(8, 512, 512), OptKind.UNROLL, "i0") == [4]
+    assert of(chosen(20, 512, 512), OptKind.UNROLL, "i0") == [5]
+
+
+def test_long_rows_are_read_once_rather_than_for_each_panel():
+    assert of(chosen(8192, 512, 64), OptKind.PEEL, "i1") == [64]
+
+
+def test_long_rows_are_read_few_at_a_time_if_registers_hold_wider_tiles():
+    """Twelve rows of 1024 numbers are more than the closest cache holds."""
+    wide = replace(ONE, vector_bytes=64, vector_registers=32)
+    for depth, tile in ((128, [2, 12]), (1024, [4, 6])):
+        opts = chosen(144, depth, 256, wide)
+        (rows,) = {n for axis in ("i0", "i0s") for n in of(opts, OptKind.UNROLL, axis)}
+        assert [*of(opts, OptKind.UNROLL, "i1"), rows] == tile
+    assert of(chosen(144, 1024, 256), OptKind.UNROLL, "i1") == [2]
+
+
+@pytest.mark.parametrize("cores", [2, 8, 64])
+def test_there_is_work_for_all_cores(cores: int):
+    opts = chosen(512, 512, 512, replace(stages.C, cores=cores))
+    (columns,) = of(opts, OptKind.PEEL, "i1")[:1]
+    pieces = [512 // rows for rows in of(opts, OptKind.SPLIT, "i0")]
+    assert 512 // columns * (pieces or [1])[0] >= cores
+
+
+def test_a_short_rest_of_rows_is_no_piece_of_work_more():
+    two = replace(stages.C, cores=2)
+    product = Product(1, 16384, 4, 512, 4, 36 << 20, False, 0, Factor(), Factor(), two)
+    even, rest = (product.cycles(Tiling(2, 6, 4, piece), 512) for piece in (2048, 2046))
+    assert rest < 1.02 * even
+
+
+@pytest.mark.parametrize("jump", [0, 1])
+def test_a_factor_that_jumps_is_packed_if_it_is_read_often(jump: float):
+    product = Product(1, 512, 32, 512, 4, 3 << 20, False, 0, Factor(), Factor(0, jump), ONE)
+    tilings = [Tiling(2, 6, 16, 516, 128, repacks=packs) for packs in (True, False)]
+    packed, plain = (product.cycles(tiling, 128) for tiling in tilings)
+    assert (packed < plain) == bool(jump)
+
+
+@pytest.mark.parametrize("shape", [(96, 1 << 17, 512), (1 << 14, 512, 512), (512, 512, 1 << 14)])
+def test_tiles_fit_a_stack(shape: tuple[int, int, int]):
+    made = linearize(choose(plain(*shape), ONE)[1], vectors=True)
+    assert sum(local.size * local.dtype.itemsize for local in made.locals) <= 2 << 20
+
+
+@pytest.mark.parametrize(("depth", "lane"), [(64, "i1"), (4096, "i0")])
+def test_lanes_lie_where_the_fold_does_not_jump_though_results_are_stored_apart(
+    depth: int, lane: str
+):
+    """As in attention's gradients: weights are read by columns, for few columns of results."""
+    root = graphs.matmul(lazy.permute(leaf(depth, 96), (1, 0)), leaf(depth, 32))
+    (k,) = stages.kernels_of(schedule([root]))
+    opts = choose(lower(k), ONE)[0]
+    assert of(opts, OptKind.LANES, lane) == [stages.C.vector_bytes // 4]
+
+
+def test_few_rows_pass_over_a_matrix_as_it_lies():
+    """In long runs of each of a few rows: lines of many pages in turn would be waited for."""
+    opts = chosen(4, 1024, 4096)
+    assert of(opts, OptKind.BLOCK, "r0") == [8]
+    assert OptKind.STAGE not in [opt.kind for opt in opts]
+
+
+def test_what_is_heavy_is_done_with_one_register_tile_after_the_other():
+    sums = graphs.matmul(leaf(50, 24), leaf(24, 64))
+    functions = [lazy.map_(Op.EXP, lazy.map_(op, sums)) for op in (Op.NEG, Op.TANH, Op.SIN)]
+    (k,) = stages.kernels_of(schedule(functions))
+    opts = choose(lower(k), ONE)[0]
+    assert of(opts, OptKind.BLOCK, "r0") == [24]
+    assert of(opts, OptKind.PEEL, "i0") == [6]
+    stages.assert_right(k, target=ONE)

@@ -1,0 +1,104 @@
+"""Gradients of strided convolutions on a card: products of each phase, in one launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stages
+from cards import CARD, compiled, instructions, on_emu
+
+from tinyml import Tensor, kernel
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.compile import compile
+from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.target import Target
+from tinyml.device import Device
+from tinyml.dtype import DType, bfloat16, float16, float32, to_compute, to_storage
+from tinyml.kernel import Kernel
+from tinyml.runtime.emu import ThreadOrder
+from tinyml.schedule import schedule
+
+TF32 = replace(CARD, tf32=True)
+Case = tuple[DType, Target]
+CASES = {
+    "bfloat16": (bfloat16, CARD),
+    "float16": (float16, CARD),
+    "float32": (float32, CARD),
+    "float32 as tf32": (float32, TF32),
+}
+
+
+def memory(*shape: int, dtype: DType) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32), device="EMU").cast(dtype).realize()
+
+
+def gradient(
+    images: int, inner: int, outer: int, size: int, window: int, stride: int, dtype: DType
+) -> list[Kernel]:
+    """The kernels that make that of images."""
+    x, w = (
+        memory(*shape, dtype=dtype)
+        for shape in ((images, inner, size, size), (outer, inner, window, window))
+    )
+    y = x.requires_grad_().conv2d(w, stride=stride, padding=window // 2)
+    (made,) = y.gradient(x, gradient=memory(*y.shape, dtype=dtype))
+    return stages.kernels_of(schedule([made.lazy]))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=[*CASES])
+@pytest.mark.parametrize("size", [(2, 32, 48, 13, 3, 2), (1, 20, 36, 15, 7, 3)], ids=str)
+def test_every_phase_is_a_product(size: tuple[int, ...], case: Case) -> None:
+    dtype, target = case
+    (k,) = gradient(*size, dtype)
+    opts, _ = choose(lower(k), target)
+    products = [o for o in opts if o.kind is OptKind.FRAGMENT]
+    on_tensor_cores = dtype is not float32 or target.tf32
+    assert len(products) == (size[-1] ** 2 if on_tensor_cores else 0)
+    program = compile(k, target, verify=True)
+    rng = np.random.default_rng(5)
+    arrays = [
+        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
+        for shape, t in k.slots
+    ]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(k, wanted)
+    runners = [stages.simulated(target, None)]
+    if Device.available("EMU"):
+        runners += [on_emu(program, order) for order in ThreadOrder]
+    for runner in runners:
+        found = [a.copy() for a in arrays]
+        runner(k, found)
+        np.testing.assert_allclose(
+            found[0], wanted[0], rtol=0.01, atol=0.01 * np.abs(wanted[0]).max()
+        )
+
+
+def test_parts_of_a_kernel_have_the_same_shared_memory() -> None:
+    """A block computes one of them: what it needs is what the largest needs."""
+    (k,) = gradient(4, 64, 64, 56, 3, 2, bfloat16)
+    program = compile(k, CARD)
+    assert program.source.count("= (__nv_bfloat16 *)(tinyml_shared);") == 4
+    assert program.shared <= CARD.cache // 4
+
+
+def test_tiles_fit() -> None:
+    """Also those of long folds over windows, which a card without tensor cores stages."""
+    for dtype in (float32, bfloat16):
+        (k,) = gradient(1, 512, 512, 14, 3, 2, dtype)
+        for target in (CARD, replace(CARD, capability=75, cache=64 << 10)):
+            assert compile(k, target).shared <= target.cache
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_registers_suffice(architecture: str, tmp_path: Path) -> None:
+    (k,) = gradient(8, 64, 128, 56, 3, 2, bfloat16)
+    resources, cubin = compiled(compile(k, CARD), architecture, tmp_path)
+    assert not resources.spills
+    found = instructions(cubin)
+    matrices = sum(n for op, n in found.items() if op.startswith("HMMA"))
+    loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
+    assert matrices >= 2 * loads > 0

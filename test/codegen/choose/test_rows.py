@@ -1,0 +1,128 @@
+"""Rows that are folded: several at a time, or neighbouring ones in the lanes of a vector."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import graphs
+import numpy as np
+import pytest
+import stages
+from graphs import leaf
+
+from tinyml import Tensor, lazy
+from tinyml.codegen import linear as ir
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.linearize.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.dtype import DType, bool_, int8, int16
+from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
+from tinyml.schedule import schedule
+
+SMALL = replace(stages.C, cache=1 << 10)
+
+
+def kernel_of(root: LazyBuffer) -> Kernel:
+    (k,) = stages.kernels_of(schedule([root]))
+    return k
+
+
+def opts(k: Kernel) -> list[str]:
+    return [str(opt) for opt in choose(lower(k), SMALL)[0]]
+
+
+@pytest.mark.parametrize("op", [Op.ADD, Op.MAX], ids=str)
+def test_rows_from_memory_are_read_four_at_a_time(op: Op) -> None:
+    """Memory delivers several runs sooner than one."""
+    k = kernel_of(lazy.reduce_(op, leaf(8, 131), (1,)))
+    assert "unroll i0 4" in opts(k)
+    stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_rows_that_all_lie_in_a_cache_are_read_one_by_one() -> None:
+    k = kernel_of(graphs.total(leaf(8, 131), 1))
+    assert "unroll i0 4" not in [str(opt) for opt in choose(lower(k), stages.C)[0]]
+
+
+def test_all_rows_are_added_up_in_the_same_way() -> None:
+    """Equal rows have equal sums, bit by bit: there is no rest of other steps."""
+    assert "unroll i0 4" not in opts(kernel_of(graphs.total(leaf(9, 131), 1)))
+
+
+@pytest.mark.parametrize("n", [16, 33, 64])
+def test_running_sums_of_a_block_lie_in_the_lanes_of_a_vector(n: int) -> None:
+    x = Tensor(np.zeros((5, n), np.float32), device="CPU").realize()
+    k = kernel_of(x.cumsum(1).lazy)
+    assert {"lanes i1 8", f"unroll r0 {n}"} <= {*opts(k)}
+    stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_what_no_lane_of_a_vector_takes_is_not_added_to_it() -> None:
+    x = Tensor(np.zeros((5, 16), np.float32), device="CPU").realize()
+    made = linearize(choose(lower(kernel_of(x.cumsum(1).lazy)), stages.C)[1])
+    added = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Update)]
+    assert len(added) == 8 + 16  # the first half of a row takes eight elements, the second all
+
+
+def test_lanes_lie_where_most_elements_do() -> None:
+    """Batch normalization in parts: few sums for each channel, and all pixels of an image."""
+    x, sums, shape = leaf(3, 8, 5, 32), leaf(4, 8), (3, 8, 5, 32)
+    total = lazy.reshape(graphs.total(sums, 0), (1, 8, 1, 1))
+    k = kernel_of(graphs.add(x, lazy.expand(total, shape)))
+    assert "lanes j1 8" in opts(k)
+    stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_functions_that_wait_for_functions_are_computed_for_four_vectors_in_turn() -> None:
+    k = kernel_of(lazy.map_(Op.EXP, lazy.map_(Op.SIN, leaf(3, 109))))
+    made, nest = choose(lower(k), SMALL)
+    assert "unroll i0 4" in map(str, made)
+    called = re.findall(r"(sin|exp)\(", str(linearize(nest)))
+    assert called[:8] == ["sin"] * 4 + ["exp"] * 4
+    stages.assert_right(k, 1e-6, SMALL)
+
+
+def test_a_function_alone_is_computed_for_one_vector_at_a_time() -> None:
+    k = kernel_of(lazy.map_(Op.SIN, leaf(3, 109)))
+    assert not any("unroll" in opt for opt in opts(k))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "lanes"),
+    [(int8, 67, 32), (int16, 67, 16), (int8, 19, 16), (bool_, 67, 8)],
+    ids=str,
+)
+def test_small_integers_fill_a_vector(dtype: DType, n: int, lanes: int) -> None:
+    """If rows are as long. Masks are int32, whatever they are about."""
+    x = leaf(n, dtype=dtype)
+    k = kernel_of(lazy.map_(Op.MAX, x, lazy.map_(Op.MUL, x, x)))
+    assert f"lanes i0 {lanes}" in opts(k)
+    stages.assert_right(k, 0, SMALL)
+
+
+def test_rows_are_read_in_whole_vectors_whatever_says_which() -> None:
+    """An int64 that each row has one of takes no lanes."""
+    index = Tensor(np.arange(5, dtype=np.int64), device="CPU").realize()
+    k = kernel_of(Tensor(np.zeros((9, 40), np.float32), device="CPU").realize()[index].lazy)
+    assert "lanes i1 8" in opts(k)
+
+
+def test_nor_do_the_labels_of_rows_that_are_folded() -> None:
+    scores = Tensor(np.zeros((5, 40), np.float32), device="CPU").realize()
+    labels = Tensor(np.arange(5, dtype=np.int64), device="CPU").realize()
+    k = kernel_of(scores.cross_entropy(labels, reduction="none").lazy)
+    assert "lanes r0 8" in opts(k)
+
+
+@pytest.mark.parametrize(
+    ("n", "chosen"), [(7, "pad i3 8"), (12, "unroll i3 2"), (40, "unroll i3 5")]
+)
+def test_windows_of_a_short_row_are_whole_vectors(n: int, chosen: str) -> None:
+    """The last vector is masked, and steps that masks depend on have no loop."""
+    x, w = (Tensor(np.ones(s, np.float32), device="CPU") for s in ((2, 3, 5, n), (3, 1, 3, 3)))
+    k = kernel_of(x.realize().conv2d(w.realize(), groups=3, padding=1).lazy)
+    assert {chosen, "lanes i3 8", "unroll r1 3"} <= {*opts(k)}
+    stages.assert_right(k, 1e-4, SMALL)

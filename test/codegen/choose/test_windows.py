@@ -1,0 +1,55 @@
+"""Gradients of a convolution's weights: what a piece of the fold reads is copied once for all."""
+
+from __future__ import annotations
+
+import pytest
+import stages
+from products import weights_gradient
+
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import Tile
+from tinyml.codegen.optimize.opts import OptKind, apply, parse
+from tinyml.kernel import Kernel
+
+
+def tiles(k: Kernel) -> list[Tile]:
+    return [tile for one in choose(lower(k), stages.C)[1].nests for tile in one.tiles]
+
+
+@pytest.mark.parametrize(
+    ("images", "inner", "outer", "size", "stride"),
+    [(4, 3, 8, 8, 1), (2, 6, 16, 9, 1), (3, 5, 11, 10, 2), (2, 1, 8, 12, 1), (3, 2, 24, 6, 1)],
+)
+def test_each_pixel_is_copied_once(
+    images: int, inner: int, outer: int, size: int, stride: int
+) -> None:
+    k = weights_gradient(images, inner, outer, size, stride)
+    stages.assert_right(k, 1e-4)
+    copied = [tile for tile in tiles(k) if tile.copies]
+    windows = [tile for tile in copied if any(a.name.count("w") for a in tile.axes)]
+    walked = (size - 1) // stride * stride + 3  # with zeros on both sides
+    assert all(tile.size % walked == 0 for tile in windows)
+    assert len(copied) == 2 * len(windows) > 0
+
+
+def test_sums_wait_between_pieces_of_a_long_fold() -> None:
+    opts, made = choose(lower(weights_gradient(5, 3, 16, 24)), stages.C)
+    (blocked,) = [opt for opt in opts if opt.kind is OptKind.BLOCK]
+    assert blocked.amount < 5
+    assert any(tile.over for one in made.nests for tile in one.tiles)
+
+
+def test_places_of_which_a_window_leaves_some_out_are_copied_for_each_step() -> None:
+    """A window that moves further than it is long has nothing to share."""
+    k = weights_gradient(2, 2, 8, 13, 4)
+    assert not any("w" in a.name for tile in tiles(k) for a in tile.axes)
+    stages.assert_right(k, 1e-4)
+
+
+def test_a_window_can_be_staged_by_hand() -> None:
+    nest = lower(weights_gradient(1, 2, 3, 6))
+    for text in ("grid i0", "stage i0 slot2"):
+        nest = apply(nest, parse(text))
+    (tile,) = nest.nests[0].tiles
+    assert tile.size == 2 * 8 * 8  # channels of 6 x 6 pixels with zeros around them

@@ -1,0 +1,198 @@
+"""Folds that read each other in one walk over what they fold, with what they mean at infinities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stages
+from cards import CARD, compiled, on_emu
+
+from tinyml import Tensor
+from tinyml.codegen.choose import c_online as choose_c_online
+from tinyml.codegen.choose import cuda_online as choose_cuda_online
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.compile import compile
+from tinyml.codegen.linearize.linearize import linearize
+from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.target import Target
+from tinyml.dtype import DType, bfloat16, float16, float32
+from tinyml.kernel import Kernel
+from tinyml.runtime.emu import ThreadOrder
+from tinyml.schedule import schedule
+
+CUDA = replace(CARD, capability=75)  # where tensor cores keep no rows
+TARGETS = pytest.mark.parametrize("target", [stages.C, CUDA], ids=["C", "CUDA"])
+SIZES = [(1, 2, 16, 24, 2), (2, 1, 33, 37, 3), (1, 1, 37, 25, 2)]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds of a few steps are long ones."""
+    monkeypatch.setattr(choose_c_online, "LONG", 24)
+    monkeypatch.setattr(choose_c_online, "STEP", 8)
+    monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
+
+
+def memory(*shape: int, dtype: DType = float32) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32), device="CPU").cast(dtype).realize()
+
+
+def kernel_of(*made: Tensor) -> Kernel:
+    (k,) = stages.kernels_of(schedule([t.lazy for t in made]))
+    return k
+
+
+def walks(k: Kernel, target: Target) -> int:
+    """How often a kernel walks what it folds."""
+    return sum(opt.kind is OptKind.ONLINE for opt in choose(lower(k), target)[0])
+
+
+def assert_right(k: Kernel, target: Target, tolerance: float = 2e-5, times: int = 1) -> None:
+    assert walks(k, target) == times
+    stages.assert_right(k, tolerance, target)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_attention_of_any_size(size: tuple[int, ...], causal: bool, target: Target) -> None:
+    b, h, n, m, d = size
+    q, k, v = memory(b, h, n, d), memory(b, h, m, d), memory(b, h, m, d + 1)
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, is_causal=causal)), target)
+
+
+def variants(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+    """Attention as people write it."""
+    n, m = q.shape[-2], k.shape[-2]
+    rows, columns = Tensor.arange(n).unsqueeze(-1), Tensor.arange(m)
+    near = (rows - columns).abs() < 5
+    scores = q @ k.transpose(-2, -1)
+    capped = ((scores / 5).tanh() * 5).softmax(-1)
+    return {
+        "added": q.scaled_dot_product_attention(k, v, attn_mask=memory(n, m)),
+        "window": near.where(scores, -float("inf")).softmax(-1) @ v,
+        "capped": capped @ v,
+        "bias": (scores + memory(m)).softmax(-1) @ v,
+        "base 2": (scores - scores.max(-1, keepdim=True)).exp2() @ v,
+    }
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("variant", ["added", "window", "capped", "bias", "base 2"])
+def test_attention_as_people_write_it(variant: str, target: Target) -> None:
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    assert_right(kernel_of(variants(q, k, v)[variant]), target)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+def test_heads_that_share_keys_and_halves(target: Target) -> None:
+    q, k, v = (memory(1, h, 24, 4, dtype=bfloat16) for h in (4, 2, 2))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v, enable_gqa=True)), target, 2e-2)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+def test_weights_that_are_rounded_to_float16_are_divided_before(target: Target) -> None:
+    """Undivided they could underflow, and a sum of quotients waits for the whole divisor."""
+    q, k, v = (memory(1, 2, 24, 4, dtype=float16) for _ in range(3))
+    assert_right(kernel_of(q.scaled_dot_product_attention(k, v)), target, 2e-3, times=2)
+
+
+@TARGETS
+@pytest.mark.usefixtures("short")
+def test_what_is_not_a_factor_waits_for_the_whole_fold(target: Target) -> None:
+    q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
+    scores = q @ k.transpose(-2, -1)
+    made = (scores - scores.max(-1, keepdim=True)).sin() @ v
+    assert_right(kernel_of(made), target, times=2)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("order", ThreadOrder)
+def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
+    """Several rows and columns of each, and rows and keys that are no whole steps."""
+    q, k, v = (memory(3, n, 36) for n in (70, 45, 45))
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
+    program = compile(made, replace(CARD, cores=1), verify=True)
+    assert program.block == (1, 256, 1)
+    stages.assert_made(made, on_emu(program, order))
+
+
+@pytest.mark.parametrize(
+    ("width", "architecture", "cache"),
+    [(256, "sm_75", 64), (256, "sm_80", 163), (128, "sm_90a", 227)],
+)
+def test_registers_of_a_card_suffice(
+    width: int, architecture: str, cache: int, tmp_path: Path
+) -> None:
+    q, k, v = (memory(8, 16, 4096, width) for _ in range(3))
+    made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
+    program = compile(made, replace(CARD, cache=cache << 10))
+    assert program.shared <= cache << 10
+    resources, _ = compiled(program, architecture, tmp_path)
+    assert not resources.spills
+    assert not resources.stack
+
+
+def test_memory_does_not_grow_with_the_length_of_a_row() -> None:
+    """Not on the stack of a kernel, and there is but one kernel."""
+
+    def held(keys: int) -> int:
+        q, k, v = memory(1 << 15, 8), memory(keys, 8), memory(keys, 8)
+        one = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
+        made = linearize(choose(lower(one), stages.C)[1])
+        return sum(local.size for local in made.locals)
+
+    assert held(1 << 17) == held(1 << 11)
+
+
+KEYS = 1300  # not in whole steps
+
+
+def attended(scores: np.ndarray, v: np.ndarray, empty: float) -> np.ndarray:
+    """softmax(scores) @ v in float64; rows of -inf give `empty`."""
+    with np.errstate(invalid="ignore"):
+        top = scores.max(-1, keepdims=True)
+        power = np.exp(scores - np.where(np.isinf(top) & (top < 0), 0, top))
+        total = power.sum(-1, keepdims=True)
+        return np.where(total == 0, empty, power @ v / total)
+
+
+@pytest.fixture(scope="module")
+def given() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(3)
+    return tuple(rng.standard_normal((n, 4)).astype(np.float32) for n in (40, KEYS, KEYS))
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["bias", "mask"])
+def test_rows_of_infinities_and_nan_are_what_they_are_all_at_once(
+    given: tuple[np.ndarray, ...], masked: bool
+) -> None:
+    """A bias of -inf at all keys makes NaN, as it does everywhere; a mask of no key gives 0."""
+    q, k, v = given
+    bias = np.zeros((40, KEYS), np.float32)
+    bias[3] = -np.inf  # nobody
+    bias[4, :-1] = -np.inf  # the last one only
+    bias[5, :1200] = -np.inf  # nobody for many steps
+    bias[6, 700:] = -np.inf
+    bias[7] = np.linspace(-30, 30, KEYS)  # a larger one at each step
+    bias[8] = np.linspace(30, -30, KEYS)
+    q[9, 1] = np.nan
+    scores = q.astype(np.float64) @ k.T.astype(np.float64) / 2 + bias
+    wanted = attended(scores, v.astype(np.float64), 0 if masked else np.nan)
+    x, y, z, b = (Tensor(a, device="CPU").realize() for a in (q, k, v, bias))
+
+    def made() -> np.ndarray:
+        if masked:
+            return x.scaled_dot_product_attention(y, z, attn_mask=b).numpy()
+        return ((x @ y.T / 2 + b).softmax(-1) @ z).numpy()
+
+    np.testing.assert_allclose(made(), wanted, 2e-5, 1e-6)
+    assert np.array_equal(made(), made(), equal_nan=True)

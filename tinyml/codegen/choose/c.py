@@ -1,0 +1,384 @@
+"""Rules of thumb for C: lanes where memory is contiguous, pieces for all cores, tiles in cache."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen.ahead import LINE
+from tinyml.codegen.choose.c_cascade import cascade
+from tinyml.codegen.choose.c_contraction import contract
+from tinyml.codegen.choose.c_dots import dots
+from tinyml.codegen.choose.c_online import run_along
+from tinyml.codegen.choose.c_strided import strided
+from tinyml.codegen.choose.c_windows import windowed
+from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.crop import needed
+from tinyml.codegen.expr import Alu, Expr, Load
+from tinyml.codegen.long_fold import is_grouped
+from tinyml.codegen.nest import Kind
+from tinyml.codegen.optimize.change import LOADS
+from tinyml.codegen.optimize.keep import made_again
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.tiles import loads_of, ways
+from tinyml.graph import toposort
+from tinyml.index import Axis
+from tinyml.ops import WORK
+
+VECTORS = 4  # that go through a long chain of ops at a time
+CHAIN = 24  # work of one: two functions, or the rounds of a random number
+ROWS = 4  # that are folded at a time
+SQUARE = 16  # elements of float32 in a cache line
+SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
+WRITTEN = 12  # vectors of a row whose folds are written out
+TEXT = 512  # nodes at most of a fold that is written out
+TILE = 256  # bytes of a row of a square that is copied
+CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
+RUNS = 8  # rows of columns that are walked in turn, of all that is read together
+WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
+
+
+def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
+    """Whether all that is loaded for what is made of a load lies side by side along an axis."""
+    found = toposort([e])
+    return load in found and all(
+        other.position.stride(axis) in (0, 1) for other in found if isinstance(other, Load)
+    )
+
+
+class CChooser(Chooser):
+    """Lanes where memory is contiguous, pieces for all cores, tiles for contractions."""
+
+    def _join_short(self, number: int) -> None:
+        """Rows shorter than a vector become one axis, if where its lanes go is known beforehand."""
+        one = self.one(number)
+        inner = [a for group in one.groups[1:] for a in group]
+        if any(a.size >= self.lanes for a in inner):
+            return
+        while len(rows := self.one(number).rows) > 1:
+            known = rows[-1].size < self.lanes and self.lanes % rows[-1].size == 0
+            if not (known and self.apply(OptKind.COLLAPSE, rows[-2], LOADS)):
+                break
+        if rows and rows != one.rows:
+            self.apply(OptKind.PEEL, rows[-1], self.lanes)
+
+    def map(self, number: int) -> None:
+        self._join_short(number)
+        rows = self.one(number).rows
+        if not rows:
+            return
+        last = rows[-1]
+        across = self._read_across(number, last)
+        if across is not None and self.lanes > 1:
+            self._transpose(number, across, last)
+            self._stream(number)
+            return
+        outer = prod(a.size for a in rows[:-1])
+        piece = max(self.lanes, 4096 // self.lanes * self.lanes)
+        if outer < 4 * self.target.cores and last.size >= 2 * piece:
+            self.apply(OptKind.PEEL, last, piece)
+            self.apply(OptKind.SPLIT, last.name, piece)
+            self.apply(OptKind.GRID, last.name)
+            self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+            self._abreast(number, f"{last.name}s")
+        elif last.size >= self.lanes and self.lanes > 1:
+            self.apply(OptKind.LANES, last, self.lanes)
+            self._abreast(number, last.name)
+        self._share(number)
+        self._stream(number)
+
+    def _abreast(self, number: int, row: str) -> None:
+        """Where op waits for op for long, several vectors go through them at a time.
+
+        A processor looks some 200 instructions ahead: not as far as the next step's beginning.
+        """
+        waits: dict[Expr, int] = {}
+        for e in self.one(number).exprs:
+            own = WORK[e.op] if isinstance(e, Alu) else 0
+            waits[e] = own + max([waits[s] for s in e.sources], default=0)
+        if max(waits.values(), default=0) >= CHAIN:
+            self.apply(OptKind.UNROLL, row, VECTORS)
+
+    def _read_across(self, number: int, last: Axis) -> Axis | None:
+        """Another row axis along which some load lies side by side, and jumps along the last."""
+        found = [a for a in self.one(number).rows[:-1] if self._jumping(number, a, last)]
+        longest = max(found, key=lambda a: a.size, default=None)
+        return longest if longest is not None and min(longest.size, last.size) >= SQUARE else None
+
+    def _jumping(self, number: int, across: Axis, last: Axis) -> list[Load]:
+        """The loads that lie side by side along one axis, and jump along another."""
+        return [
+            load
+            for load in self.one(number).loads
+            if load.position.stride(across) == 1 and abs(load.position.stride(last) or 0) > 1
+        ]
+
+    def _transpose(self, number: int, across: Axis, last: Axis) -> None:
+        """Squares of elements, so that what one row of a square brings to the cache serves all.
+
+        Large ones are copied to a tile in whole vectors, where memory delivers them, or where
+        rows begin so far apart that their lines would push each other out of the cache.
+        """
+        before, made = self.nest, len(self.opts)
+        jumps = self._jumping(number, across, last)
+        side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps))
+        apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps]
+        worth = self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
+        if worth and min(across.size, last.size) >= side:
+            self._square(number, across, last, side)
+            if self._copied(number, across, last):
+                self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+                return
+            self.nest = before
+            del self.opts[made:]
+        self._square(number, across, last, SQUARE)
+        self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
+
+    def _copied(self, number: int, across: Axis, last: Axis) -> bool:
+        """Whether what jumps along a square could be copied to tiles, in whole vectors."""
+        grid = self.nest.grid(self.one(number))
+        down, along = (self.row(number, f"{axis.name}s") for axis in (across, last))
+        if not grid or down is None or along is None:
+            return False
+        while jumps := self._jumping(number, down, along):
+            slot = jumps[0].slot
+            made = [*ways(self.one(number), slot), *loads_of(self.one(number), slot)]
+            which = next(n for n, e in enumerate(made, 1) if _lies_along(e, jumps[0], down))
+            if not self.apply(OptKind.STAGE, grid[-1], which, slot):
+                return False
+        for tile in self.one(number).tiles:
+            self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+        return True
+
+    def _square(self, number: int, across: Axis, last: Axis, side: int) -> None:
+        for axis in (across, last):
+            self.apply(OptKind.PEEL, axis.name, side)
+            self.apply(OptKind.SPLIT, axis.name, side)
+        for axis in (last, across):
+            self.apply(OptKind.ORDER, axis.name)
+        self.bind_grid(number, but=(f"{across.name}s", f"{last.name}s"))
+
+    def scatter(self, number: int) -> None:
+        """Only rows that alone decide where their stores go are shared out: no two of them meet."""
+        one = self.one(number)
+        stores = [store for walk in one.walks for store in walk.stores]
+        atoms = [[atom for atom, _ in store.position.terms] for store in stores]
+        looked = {
+            a for own in atoms for atom in own if not isinstance(atom, Axis) for a in atom.free
+        }
+        apart = [a for a in one.rows if a not in looked and all(a in own for own in atoms)]
+        if apart and apart[-1] is one.rows[-1] and apart[-1].size >= self.lanes > 1:
+            self.apply(OptKind.LANES, apart[-1], self.lanes)
+        for axis in apart[:-1]:
+            self.apply(OptKind.GRID, axis)
+
+    def _share(self, number: int) -> None:
+        """Outer rows to the grid, while what stays inside is worth a call."""
+        if any(self.nest.kind(a) is Kind.GRID for a in self.one(number).rows):
+            return
+        rows = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.LOOP]
+        for axis in rows[:-1] if len(rows) > 1 else ():
+            self.apply(OptKind.GRID, axis)
+        rests = {split.outer for split in self.nest.splits if split.rest}
+        if len(rows) == 1 and rows[0].size >= 2 and rows[0] not in rests:
+            self.apply(OptKind.GRID, rows[0])
+
+    def rows(self, number: int) -> None:
+        if run_along(self, number):
+            return
+        if self.one(number).adds:
+            self.scatter(number)
+            return
+        self._join_short(number)
+        one = self.one(number)
+        last_row = one.rows[-1] if one.rows else None
+        folded = {f.axes[-1] for f in one.folds}
+        inner = dict.fromkeys(a for group in one.groups[1:] for a in group[-1:])
+        long = [a for a in inner if a.size >= self.lanes]
+        along = sum(side_by_side(one, a) for a in long)
+        # what is costly and made again is made for masked lanes, too; a long fold has lanes as well
+        masked = not (long and made_again(one, {*one.rows}))
+        least = self.lanes // 2 + 1 if masked else self.lanes
+        if last_row is not None and last_row.size >= least and self.lanes > 1:
+            down = side_by_side(one, last_row) > along
+            if down or not long or self._spreads(number, last_row):
+                shared = prod(a.size for a in one.rows[:-1]) >= 2 * self.target.cores
+                most = 8 if shared and len(one.folds) == 1 else 4
+                most = WRITTEN if self._write_out(number, last_row) else most
+                self._columns(number, last_row, most, masked)
+                self._stream(number)
+                return
+        together = last_row is not None and self._read_together(number, last_row)
+        if together and last_row is not None:
+            self.apply(OptKind.PEEL, last_row, ROWS)
+        self._keep(number)
+        for axis in folded:
+            self._vector_fold(axis, 2 if together else 4)
+        if together and last_row is not None:
+            self.apply(OptKind.UNROLL, last_row.name, ROWS)
+        for walk in self.one(number).walks:
+            if walk.axes and walk.axes[-1].size >= self.lanes > 1:
+                self.apply(OptKind.LANES, walk.axes[-1], self.lanes)
+        self.bind_grid(number)
+        self._read_ahead(number)
+        self._stream(number)
+
+    def _read_ahead(self, number: int) -> None:
+        """Memory is asked for the next row, where all that rows are made of fits the cache."""
+        rows = self.one(number).rows
+        if not rows or self.nbytes <= self.target.cache:
+            return
+        outer = prod(a.size for a in rows)
+        if 2 * self.nbytes // outer <= self.target.cache:
+            self.apply(OptKind.AHEAD, rows[-1])
+
+    def _stream(self, number: int) -> None:
+        """Results go past the caches, which could not hold them until they are read.
+
+        A line at a time: what has begun one, of several results in turn, would send it in parts.
+        """
+        stores = [store for walk in self.one(number).walks for store in walk.stores]
+        read = {load.slot for load in self.one(number).loads}
+        if self.nbytes <= self.target.last_cache or any(s.slot in read for s in stores):
+            return
+        for lane in [a for a, kind in self.nest.kinds if kind is Kind.LANE]:
+            if any(lane in store.position.free for store in stores):
+                self.apply(OptKind.STREAM, lane)
+        past = [s for walk in self.one(number).walks for s in walk.stores if s.streams]
+        for lane in {a for s in past for a in s.position.free if self.nest.kind(a) is Kind.LANE}:
+            vector = lane.size * min(s.dtype.itemsize for s in past)
+            self.apply(OptKind.UNROLL, lane.name.removesuffix("v"), LINE // vector)
+
+    def _spreads(self, number: int, row: Axis) -> bool:
+        """Whether neighbouring rows fold the same few elements, each in its own way."""
+        one = self.one(number)
+        short = all(prod(a.size for a in fold.axes) <= SHORT for fold in one.folds)
+        stores = [store for walk in one.walks for store in walk.stores]
+        return (
+            short
+            and any(row in fold.free for fold in one.folds)
+            and all(e.position.stride(row) in (0, 1) for e in one.loads)
+            and all(store.position.stride(row) == 1 for store in stores)
+        )
+
+    def _keep(self, number: int) -> None:
+        """What costs much and several loops would compute again waits in tiles, row by row."""
+        rows = self.one(number).rows
+        most = self.target.cache // 2
+        while rows and (found := made_again(self.one(number), {*rows})):
+            (axis,) = found[0].free - {*rows}
+            self.bind_grid(number)
+            if axis.size * found[0].dtype.itemsize > most:
+                return
+            tile = self.keep(number, rows[-1])
+            if tile is None:
+                return
+            most -= tile.nbytes
+            if tile.axes[-1].size >= self.lanes > 1:
+                self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+
+    def _read_together(self, number: int, row: Axis) -> bool:
+        """Whether a long fold reads elements of several rows in turn.
+
+        Some are the same in each row, a vector's mostly; or all come from memory once, which
+        delivers several runs sooner than one.
+        """
+        found = self.one(number).folds
+        if len(found) > 1 or row.size < 2 * ROWS or found[0].axes[-1].size < 16 * self.lanes:
+            return False
+        read = [load for load in self.one(number).loads if found[0].axes[-1] in load.free]
+        alike = {row in load.free for load in read}
+        once = alike == {True} and row.size % ROWS == 0 and self.nbytes > self.target.cache
+        return alike == {True, False} or (once and not self.one(number).walks[0].axes)
+
+    def _write_out(self, number: int, row: Axis) -> bool:
+        """A short fold, of which each column takes its own part, has no loop: masks are known.
+
+        Steps that a whole vector leaves out are not there then, and sums that several vectors
+        begin with are made once, as the C compiler sees.
+        """
+        found = self.one(number).folds
+        short = row.size <= WRITTEN * self.lanes and all(
+            len(fold.axes) == 1
+            and fold.axes[0].size <= SHORT
+            and fold.axes[0].size * len(toposort([fold.body])) <= TEXT
+            for fold in found
+        )
+        if not short or not any(row in r.free for r in needed(found)):
+            return False
+        for axis in dict.fromkeys(fold.axes[0] for fold in found):
+            self.apply(OptKind.UNROLL, axis, axis.size)
+        return True
+
+    def _write_out_masks(self, number: int) -> None:
+        """Steps of folds that masks of vectors depend on have no loop: then most need no mask."""
+        steps = self.steps_of_masks(self.one(number).exprs)
+        copies = prod(a.size for a in self.one(number).axes if self.nest.kind(a) is Kind.UNROLL)
+        for axis in dict.fromkeys(a for fold in self.one(number).folds for a in fold.axes):
+            copies *= axis.size if axis in steps else 1
+            if axis in steps and copies * len(toposort(self.one(number).exprs)) <= TEXT:
+                self.apply(OptKind.UNROLL, axis, axis.size)
+
+    def _vector_fold(self, axis: Axis, most: int) -> None:
+        """Several vector accumulators, so that one addition need not wait for the last."""
+        if axis.size >= self.lanes > 1 and self.apply(OptKind.LANES, axis, self.lanes):
+            steps = axis.size // self.lanes
+            for count in (4, 2):
+                if count <= most and steps >= 2 * count:
+                    self.apply(OptKind.UNROLL, axis.name, count)
+                    break
+
+    def _columns(self, number: int, row: Axis, most: int, masked: bool) -> None:
+        """Folds down columns: lanes and up to `most` vectors of neighbouring columns at once.
+
+        Where there are many columns, several groups of them walk a few elements of the fold in
+        turn, so that memory is read in longer runs; their sums wait in a tile.
+        """
+        if masked and row.size < 16 * self.lanes and row.size % self.lanes:
+            self.apply(OptKind.PAD, row, self.lanes)  # the last vector has lanes to spare
+            row = self.row(number, row.name) or row
+        fitting = [n for n in range(WRITTEN, 0, -1) if row.size % (n * self.lanes) == 0]
+        fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
+        others = prod(a.size for a in self.one(number).rows if a is not row)
+        vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
+        width = vectors * self.lanes
+        groups = min(WIDE, row.size // width * others // (2 * self.target.cores), row.size // width)
+        step = self._step_of_columns(number) if groups > 1 else 0
+        self.apply(OptKind.PEEL, row, width * groups if step else width)
+        self.apply(OptKind.LANES, row.name, self.lanes)
+        if vectors > 1:
+            self.apply(OptKind.UNROLL, row.name, vectors)
+        self._write_out_masks(number)
+        inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""
+        self.bind_grid(number, but=(inner,))
+        if inner:
+            self._walk_in_turn(number, step, vectors)
+
+    def _walk_in_turn(self, number: int, step: int, vectors: int) -> None:
+        """A few elements of the fold at a time, written out: gcc leaves such a loop as it is."""
+        folds = self.one(number).folds
+        axis, body = folds[0].axes[0], toposort([fold.body for fold in folds])
+        if self.apply(OptKind.BLOCK, axis, step) and step * vectors * len(body) <= TEXT:
+            self.apply(OptKind.UNROLL, f"{axis.name}b", step)
+
+    def _step_of_columns(self, number: int) -> int:
+        """How many elements of a fold are walked before the next columns; 0 if it is short."""
+        found = self.one(number).folds
+        axis = found[0].axes[0]
+        alike = all(fold.axes == (axis,) and not fold.body.has_fold for fold in found)
+        if not alike or axis.size < 64:
+            return 0
+        rows = {*self.one(number).rows}
+        read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]
+        least = max(RUNS // max(1, len(read)), 4)
+        steps = (n for n in range(least, 6 * RUNS + 1) if axis.size % n == 0)
+        return next((n for n in steps if is_grouped(axis.size // n, found)), 0)
+
+    def contraction(self, number: int, found: Contraction) -> bool:
+        if self.lanes == 1 or self.one(number).adds:
+            return False
+        alone = all(f is found.fold for f in self.one(number).folds)
+        if not alone and run_along(self, number):
+            return True
+        if alone and any(choose(self, number, found) for choose in (windowed, strided, dots)):
+            return True
+        return (not alone and cascade(self, number, found)) or contract(self, number, found)

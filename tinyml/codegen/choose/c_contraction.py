@@ -1,0 +1,411 @@
+"""Tilings of contractions in C: packed panels, register tiles, cache blocks.
+
+The loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+(2008). One factor is packed in panels as wide as a register tile, which stay in the L2 cache
+while rows of the other factor pass over them. Where the fold is so long that a row of the other
+factor would not stay in the L1 cache, or where that factor is read with jumps and has to be packed
+too, the fold is made in steps, and sums wait in a tile between them. Where much is made of the
+sums, those of a register tile wait for a loop that does it. Which of all these sizes are taken,
+estimate.py says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from itertools import chain
+from math import lcm, prod
+
+from tinyml.codegen.ahead import LINE
+from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
+from tinyml.codegen.choose.estimate import (
+    CLOSEST,
+    NEAR,
+    PAGE,
+    RUNS,
+    WRITTEN,
+    Edges,
+    Factor,
+    Product,
+    Tiling,
+)
+from tinyml.codegen.expr import Alu, Expr, Fold, Load
+from tinyml.codegen.long_fold import is_grouped
+from tinyml.codegen.nest import Kind, Nest, Store, Tile
+from tinyml.codegen.optimize.change import CONDITIONS, STORES
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.pair_steps import is_of_halves
+from tinyml.codegen.optimize.tiles import ways
+from tinyml.codegen.pairs import Dot, Pair
+from tinyml.frozen import dataclass, replace
+from tinyml.graph import toposort
+from tinyml.index import Axis, Quotient, Remainder
+from tinyml.ops import WORK
+
+HEAVY = 48  # work on a sum that is better done in a loop of its own
+NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
+LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
+FEW = 8  # steps of a loop of the fold that is written out, at most,
+SUMMED = 256  # and multiply-adds of it
+PIECES = 4  # of rows at most, for each core
+PAIRING = 2  # work that it takes to make a pair
+PAIRED = 16  # odd steps of a fold at least that are worth another one behind it
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """`lane` is the axis along vectors, `kept` the one whose elements are spread over them.
+
+    The loads are what their factors are made of, where one depends on all axes.
+    """
+
+    lane: Axis
+    kept: Axis
+    packed: Load | None
+    other: Load | None
+    packed_work: int  # that makes a vector of the factor of that load
+    other_work: int
+
+
+def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
+    """Choose tiles for a contraction; False if it has no axis that vectors can lie along."""
+    if found.kept_load is not None and found.streamed_load is not None:
+        one = chooser.one(number)
+        apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
+        chooser.collapse(STORES if apart else CONDITIONS)
+        _walk_closely(chooser, number, found.fold)
+        found = contraction_of(chooser.one(number)) or found
+    found = _in_pairs(chooser, number, found)
+    ranked = _sides(chooser, number, found)
+    proposals = [_tiling(chooser, number, found, sides) for sides in ranked]
+    if not proposals:
+        return False
+    least = NEARLY * min(cycles for cycles, _ in proposals)
+    both = zip(ranked, proposals, strict=True)
+    sides, tiling = next((sides, tiling) for sides, (cycles, tiling) in both if cycles <= least)
+    lanes = chooser.lanes
+    if _is_padded(sides.lane.size, tiling.vectors * lanes):
+        chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
+    _apply(chooser, number, found, sides, tiling, lanes)
+    return True
+
+
+def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
+    """The innermost axis of the fold is the one along which factors lie closest."""
+    loads = [e for e in toposort([fold.body]) if isinstance(e, Load)]
+    apart = {a: sum(abs(e.position.stride(a) or 0) for e in loads) for a in fold.axes}
+    axes = sorted(fold.axes, key=lambda a: apart[a], reverse=True)
+    for axis in reversed(axes if axes != [*fold.axes] else []):
+        chooser.apply(OptKind.ORDER, axis)
+
+
+def _in_pairs(chooser: Chooser, number: int, found: Contraction) -> Contraction:
+    """Two steps of the fold at once, where there is an instruction for that."""
+    even = [a for a in found.fold.axes if a.size % 2 == 0]
+    for axis in (even or [a for a in found.fold.axes if a.size > PAIRED])[-1:]:
+        if chooser.target.pairs and is_of_halves(found.fold, axis):
+            chooser.apply(OptKind.PAIR, axis)
+    return contraction_of(chooser.one(number)) or found
+
+
+def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
+    """What row axes the lanes may lie along, the best first: stored and loaded side by side.
+
+    It is the best one wherever a factor is computed, for which there are no estimates.
+    """
+    lanes = chooser.lanes
+    position = chooser.one(number).walks[0].stores[0].position
+    candidates = []
+    streamed = found.streamed, found.streamed_load, found.streamed_factor
+    kept = found.kept, found.kept_load, found.kept_factor
+    for (own, load, packed), (others, other, factor) in ((streamed, kept), (kept, streamed)):
+        longest = max(others, key=lambda a: (a.size, a.name))
+        for axis in own:
+            direct = (
+                load is not None
+                and load.position.stride(axis) == 1
+                and not any(axis in v.free for v in load.valid)
+            )
+            score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
+            if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
+                sides = _Sides(axis, longest, load, other, _work((packed,)), _work((factor,)))
+                candidates.append((score, axis.size, axis.name, sides))
+    ranked = [c[3] for c in sorted(candidates, key=lambda c: c[:3], reverse=True)]
+    return ranked[:1] if any(e.packed is None or e.other is None for e in ranked) else ranked
+
+
+def _tiling(
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides
+) -> tuple[float, Tiling]:
+    """The tiling that is estimated to take the least; of nearly equals, the simplest."""
+    one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
+    widest, highest = _register_tile(chooser, fold, sides)
+    height = _even(sides.kept.size, highest)
+    packs = sides.packed is not None and sides.kept.size >= 2 * height
+    vectors = sides.lane.size // lanes
+    if vectors < (2 if packs else 1):
+        vectors = min(-(-sides.lane.size // lanes), 2)
+    width = min(vectors, widest)
+    padded = _is_padded(sides.lane.size, width * lanes)
+    whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
+    if sides.packed is None:
+        panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
+        return 0, Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
+    product = _product(chooser, one, fold, sides, whole)
+    some = _blocked(product, fold, width, height), _runs(product, fold, width, height)
+    proposals = [*plain(product, width, height), *chain(*some)]
+    inner = product.depth // fold.axes[0].size
+    cycles = [product.cycles(t, inner * t.step or product.depth) for t in proposals]
+    least = NEARLY * min(cycles)
+    taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
+    if _work_after(one, fold) > HEAVY and not best.step:
+        best = replace(best, step=fold.axes[0].size)
+    return taken, best
+
+
+def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, int]:
+    """Vectors and rows of its sums, at most.
+
+    Many registers hold a tile twice as wide and half as high, too. It takes as many vectors of
+    panels for each multiply-add as caches deliver, but fewer rows: where these are so long that
+    the closest cache does not hold those of a high tile, they come from afar for each panel.
+    """
+    height, lanes = chooser.target.tile_height, chooser.lanes
+    bytes_of_row = prod(a.size for a in fold.axes) * chooser.target.vector_bytes // lanes
+    as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(sides.other, fold, LINE))
+    whole = sides.packed is not None and sides.lane.size % (4 * lanes) == 0
+    if chooser.target.vector_registers > 16 and as_they_lie and whole:
+        return (4, height // 2) if height * bytes_of_row > CLOSEST else (2, height)
+    return 2, height
+
+
+def _product(chooser: Chooser, one: Nest, fold: Fold, sides: _Sides, panels: int) -> Product:
+    """What estimates know of a contraction whose factors are loaded."""
+    assert sides.packed is not None
+    scattered = sides.packed.position.stride(sides.lane) != 1
+    return Product(
+        others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
+        rows=sides.kept.size,
+        panels=panels,
+        depth=prod(a.size for a in fold.axes),
+        itemsize=chooser.target.vector_bytes // chooser.lanes,
+        nbytes=chooser.nbytes,
+        scattered=scattered,
+        apart=_apart(one, fold, sides.lane),
+        columns=Factor(
+            sides.packed_work + scattered * chooser.lanes, _jump(sides.packed, fold, PAGE)
+        ),
+        other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
+        target=chooser.target,
+        edges=_edges(sides.packed, sides.lane, fold),
+    )
+
+
+def _is_padded(size: int, panel: int) -> bool:
+    """Whether the last panel is masked where columns end; else what remains is a nest of its own.
+
+    That packs again, and multiplies with no fewer vectors, if less than half a panel is missing.
+    """
+    return size < panel or (size < 2 * panel and 0 < -size % panel < panel // 2)
+
+
+def _apart(one: Nest, fold: Fold, lane: Axis) -> int:
+    """How many numbers of each result lie across, and are read and written one by one."""
+    stores = [store for walk in one.walks for store in walk.stores]
+    after = toposort([store.value for store in stores], (fold,))
+    places = [e.position for e in (*after, *stores) if isinstance(e, (Load, Store))]
+    return sum(position.stride(lane) not in (0, 1) for position in places)
+
+
+def _edges(load: Load, lane: Axis, fold: Fold) -> Edges | None:
+    """The masks of a load along vectors, if it has such."""
+    asked = [v for v in load.valid if lane in v.free]
+    if not asked:
+        return None
+    divided = [a for v in asked for a, _ in v.index.terms if lane in a.free and a is not lane]
+    row = lcm(*(atom.by for atom in divided if isinstance(atom, (Quotient, Remainder))))
+    strides = {a: abs(load.position.stride(a) or 0) for a in fold.axes}
+    summed = [a for a in fold.axes if 0 < strides[a] < lane.size and strides[a] % row == 0]
+    if load.position.stride(lane) != 1:
+        summed = []
+    further = sum(strides[a] * (a.size - 1) for a in summed)
+    steps = {a for v in asked for a in v.free} & {*fold.axes} - {*summed}
+    return Edges(prod(a.size for a in steps), further, prod(a.size for a in summed))
+
+
+def _jump(load: Load | None, fold: Fold, size: int) -> float:
+    """The share of `size` bytes from one element of a fold to the next; 0 if they stay close."""
+    last = fold.axes[-1]
+    stride = load.position.stride(last) if load is not None else None
+    beside = 2 if isinstance(fold.body, Dot) else 1
+    if load is None or abs(stride or 0) <= beside:
+        return 0
+    apart = abs(stride or 0) * load.dtype.itemsize // beside
+    return max(min(apart / size, 1), NEAR) if apart * last.size > CLOSEST else 0
+
+
+def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
+    """The whole fold at once; a short rest of rows is walked by itself."""
+    most = min(product.rows // (2 * height), PIECES * product.target.cores)
+    for count in _growing(most):
+        piece = product.rows // count // height * height if count > 1 else 0
+        for parts in _parts(product.panels):
+            for packs in (True, False) if product.others * count * parts > 1 else (False,):
+                yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
+
+
+def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
+    """The fold in steps, between which sums wait in tiles; surplus rows are masked.
+
+    Steps are short where a factor jumps: few lines that are a power of two apart fit a cache.
+    """
+    shortest = -(-product.depth // LEAST)
+    for count in (shortest,) if product.other.jump else _growing(shortest):
+        step = _step(fold, count) if count > 1 else 0
+        for parts in _growing(-(-product.rows // (2 * LEAST))):
+            piece = _round(-(-product.rows // parts), height)
+            # masks are asked once if what they mask is packed
+            repacks = product.rows % piece > 0 or product.other != Factor()
+            for some in _parts(product.panels):
+                if product.others * parts * some > 1 and (step or repacks):
+                    panels = -(-product.panels // some)
+                    yield Tiling(width, height, panels, piece, step, repacks=repacks)
+
+
+def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
+    """Few rows pass over a few elements of all columns in turn: memory is read in long runs."""
+    size, few = fold.axes[0].size, product.rows < 2 * product.target.tile_height
+    if not few or product.scattered or not product.columns.jump or len(fold.axes) > 1:
+        return
+    even = (n for n in range(RUNS // 2, RUNS + 1) if size % n == 0)
+    step = next((n for n in even if is_grouped(size // n, [fold])), 0)
+    for some in _parts(product.panels) if step else ():
+        if product.others * some > 1:
+            yield Tiling(width, height, -(-product.panels // some), 0, step, packs=False)
+
+
+def _parts(whole: int, by: int = 2) -> Iterator[int]:
+    """Growing numbers of parts, equal ones where there are such: a rest is one more nest."""
+    for least in _growing(whole, by):
+        yield next((n for n in range(least, by * least) if whole % n == 0), least)
+
+
+def _growing(most: int, by: int = 2) -> Iterator[int]:
+    """1 2 4 8 and so on."""
+    number = 1
+    while number <= max(most, 1):
+        yield number
+        number *= by
+
+
+def _step(fold: Fold, count: int) -> int:
+    """The size of so many equal steps of a fold, or a few more where groups of them are equal."""
+    size = fold.axes[0].size
+    step = -(-size // count)
+    while step > 1 and not is_grouped(-(-size // step), [fold]):
+        count += 1
+        step = -(-size // count)
+    return step
+
+
+def _work_after(one: Nest, fold: Fold) -> int:
+    """What is done with each sum before it is stored."""
+    return _work([store.value for walk in one.walks for store in walk.stores], (fold,))
+
+
+def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:
+    """What it takes to make values of what is loaded, and to ask for the masks of loads."""
+    found = toposort(values, made)
+    asked = sum(len(e.valid) for e in found if isinstance(e, Load))
+    joined = PAIRING * sum(isinstance(e, Pair) for e in found)
+    return asked + joined + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
+
+
+def _even(whole: int, most: int) -> int:
+    """The size of equal parts of `whole`, none above `most`."""
+    return -(-whole // -(-whole // most))
+
+
+def _round(size: int, by: int) -> int:
+    return -(-size // by) * by
+
+
+def _apply(
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides, tiling: Tiling, lanes: int
+) -> None:
+    lane, kept = sides.lane.name, sides.kept.name
+    depth = found.fold.axes[0]
+    masked = 0 < tiling.step < depth.size or tiling.repacks
+    chooser.apply(OptKind.PEEL, lane, tiling.panels * tiling.vectors * lanes)
+    if tiling.step:
+        chooser.apply(OptKind.PAD, depth, tiling.step)
+    if tiling.piece or tiling.step:  # sums that wait are those of whole register tiles
+        whole = tiling.piece or tiling.height
+        chooser.apply(OptKind.PAD if masked else OptKind.PEEL, kept, whole)
+    chooser.apply(OptKind.LANES, lane, lanes)
+    if tiling.vectors > 1:
+        chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
+    loops = []
+    if tiling.panels > 1 and chooser.apply(OptKind.SPLIT, lane, tiling.panels):
+        loops.append(f"{lane}s")
+    if tiling.piece and chooser.apply(OptKind.SPLIT, kept, tiling.piece):
+        chooser.apply(OptKind.GRID, kept)
+        kept = f"{kept}s"
+    if tiling.height > 1:
+        chooser.apply(OptKind.UNROLL, kept, tiling.height)
+        chooser.apply(OptKind.ORDER, f"{kept}u")  # a number is done with before the next is loaded
+    chooser.apply(OptKind.ORDER, kept)
+    chooser.bind_grid(number, but=(kept, *loops))
+    _stage(chooser, number, sides, tiling, depth)
+    chooser.collapse()
+    write_out_fold(chooser, number, tiling.vectors * tiling.height)
+
+
+def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:
+    """Few steps of the fold, as those of a window that did not become one axis, have no loop.
+
+    There are `copies` multiply-adds in each.
+    """
+    for axis in reversed([a for fold in chooser.one(number).folds for a in fold.axes[1:]]):
+        copies *= axis.size
+        if axis.size > FEW or copies > SUMMED:
+            return
+        chooser.apply(OptKind.UNROLL, axis, axis.size)
+
+
+def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: Axis) -> None:
+    """Copy what is read again to tiles, before a piece of work or each step of the fold."""
+    stepped = tiling.step and chooser.apply(OptKind.BLOCK, depth, tiling.step)
+    grid = chooser.nest.grid(chooser.one(number))
+    if not (grid and tiling.packs) or sides.packed is None:
+        return
+    after = depth.name if stepped and tiling.step < depth.size else grid[-1].name
+    _stage_factor(chooser, number, after, sides.packed.slot)
+    if tiling.repacks and sides.other is not None:
+        _stage_factor(chooser, number, after, sides.other.slot)
+    for tile in chooser.one(number).tiles:
+        _write_out(chooser, tile)
+
+
+def _stage_factor(chooser: Chooser, number: int, after: str, slot: int) -> None:
+    """Copy what folds read of a slot, wherever else that is read."""
+    one = chooser.one(number)
+    found, folded = ways(one, slot), toposort([fold.body for fold in one.folds])
+    inside = [n for n, e in enumerate(found, 1) if e in folded]
+    which = inside[0] if len(inside) == 1 < len(found) else 0
+    chooser.apply(OptKind.STAGE, after, which, slot)
+
+
+def _write_out(chooser: Chooser, tile: Tile) -> None:
+    """Where vectors of a tile are masked, all steps that masks depend on are written out.
+
+    Then most turn out to need none, as those of pixels that are on no edge, and others are numbers,
+    or are known before the loops over channels.
+    """
+    asked = chooser.steps_of_masks([tile.value])
+    steps = {a for a in asked if chooser.nest.kind(a) is not Kind.GRID}
+    of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
+    loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]
+    copies = prod(a.size for a in {*loops} | of_kind[Kind.UNROLL])
+    if steps <= {*tile.axes} and copies <= WRITTEN:
+        for axis in loops:
+            chooser.apply(OptKind.UNROLL, axis, axis.size)

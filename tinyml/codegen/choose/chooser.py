@@ -1,0 +1,209 @@
+"""Choosing Opts: what a nest is, and how choices are made one after the other.
+
+Each nest is one of three shapes. A map has no folds; a contraction sums a product whose two
+factors each walk a row axis that the other does not; every other fold makes rows. An Opt that
+turns out not to fit is left out: the kernel is right with any subset of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from math import prod
+
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
+from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
+from tinyml.codegen.optimize.phase import phases
+from tinyml.codegen.optimize.tiles import ways
+from tinyml.codegen.pairs import Dot
+from tinyml.codegen.target import Target
+from tinyml.frozen import dataclass
+from tinyml.graph import toposort
+from tinyml.index import Axis
+from tinyml.ops import Op
+
+MOST_NESTS = 16  # that phases make of one
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products. `streamed` is walked along vector lanes or x, `kept` along the other."""
+
+    fold: Fold
+    kept: frozenset[Axis]  # row axes of one factor alone
+    streamed: frozenset[Axis]  # row axes of the other alone
+    kept_factor: Expr
+    streamed_factor: Expr
+
+    @property
+    def kept_load(self) -> Load | None:
+        """A load that depends on all that its factor does, if there is such."""
+        return _main_load(self.kept_factor)
+
+    @property
+    def streamed_load(self) -> Load | None:
+        return _main_load(self.streamed_factor)
+
+
+def contraction_of(one: Nest) -> Contraction | None:
+    """The contraction that a nest is, if it is one."""
+    for fold in one.folds:
+        body = fold.body
+        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
+            body = body.sources[0]
+        if fold.op is Op.ADD and (isinstance(body, Dot) or _is_product(body)):
+            left, right = body.sources
+            a, b = left.free & {*one.rows}, right.free & {*one.rows}
+            both = all({*fold.axes} & side.free for side in (left, right))
+            if a - b and b - a and both:
+                return Contraction(fold, a - b, b - a, left, right)
+    return None
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Alu) and e.op is Op.MUL
+
+
+def _along(one: Nest) -> list[Expr]:
+    """What has lanes, if they lie along inner axes as memory does; a product may choose others."""
+    inner = [group[-1] for group in one.groups if group]
+    inner = [a for a in inner if side_by_side(one, a) > 0] or inner
+    axes = {*one.axes} if contraction_of(one) is not None else {*inner}
+    return [e for e in one.exprs if not axes.isdisjoint(e.free)]
+
+
+def _bytes_of_lane(e: Expr) -> int:
+    """In a register: masks are int32, and halves float32 while they are computed with."""
+    masked = isinstance(e, Select) or (isinstance(e, Load) and e.valid != ())
+    wide = masked or not e.dtype.is_int
+    return max(e.dtype.itemsize, 4 * wide)
+
+
+def _main_load(factor: Expr) -> Load | None:
+    found = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+    return next(found, None)
+
+
+class Chooser:
+    """Applies Opts as it chooses them, so that each choice sees what the last one made."""
+
+    def __init__(self, nest: LoopNest, target: Target) -> None:
+        self.nest, self.target = nest, target
+        self.opts: list[Opt] = []
+
+    @cached_property
+    def lanes(self) -> int:
+        """Elements of one vector register, of the widest values in the kernel.
+
+        Values that are wider than a register are put into memory by compilers, 20 times as slow;
+        and so are those of half a register by gcc, where they are small integers.
+        """
+        values = [e for one in self.nest.nests for e in _along(one)]
+        lanes = self.target.vector_bytes // max(map(_bytes_of_lane, values), default=4)
+        longest = max((a.size for one in self.nest.nests for a in one.axes), default=1)
+        return min(lanes, max(self.target.vector_bytes // 4, 1 << longest.bit_length() - 1))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that the kernel reads and writes."""
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in self.nest.slots)
+
+    def choose(self) -> None:
+        self.phases()
+        self.collapse()
+        number = 0
+        while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
+            one = self.nest.nests[number]
+            contraction = contraction_of(one)
+            if contraction is None or not self.contraction(number, contraction):
+                if one.folds:
+                    self.rows(number)
+                elif one.adds:
+                    self.scatter(number)
+                else:
+                    self.map(number)
+            number += 1
+
+    def phases(self) -> None:
+        """Folds that skip steps, by the remainders of rows, become folds of what they take."""
+        number = 0
+        while number < len(self.nest.nests) <= MOST_NESTS:
+            found = phases(self.one(number))
+            if not any(self.apply(OptKind.PHASE, axis, by) for axis, by in found.items()):
+                number += 1
+
+    def contraction(self, number: int, found: Contraction) -> bool:
+        """Whether the nest could be given tiles."""
+        raise NotImplementedError
+
+    def rows(self, number: int) -> None:
+        raise NotImplementedError
+
+    def map(self, number: int) -> None:
+        raise NotImplementedError
+
+    def scatter(self, number: int) -> None:
+        """Stores that may meet in one place: walked by threads that take turns (atomics)."""
+        self.map(number)
+
+    def apply(self, kind: OptKind, axis: Axis | str, amount: int = 0, slot: int = 0) -> bool:
+        """Make one choice; False if the nest does not admit it."""
+        name = axis if isinstance(axis, str) else axis.name
+        opt = Opt(kind, name, amount, slot)
+        try:
+            self.nest = apply(self.nest, opt)
+        except OptError:
+            return False
+        self.opts.append(opt)
+        return True
+
+    def keep(self, number: int, after: Axis | str, amount: int = 0) -> Tile | None:
+        """The tile of one more value that is kept, if there is any to keep."""
+        before = {tile.name for tile in self.one(number).tiles}
+        if not self.apply(OptKind.KEEP, after, amount):
+            return None
+        return next((t for t in self.one(number).tiles if t.name not in before), None)
+
+    def stage(self, number: int, after: Axis, load: Load) -> None:
+        """Copy what is made of a load to a tile, ready-made, if something is."""
+        found = ways(self.one(number), load.slot)
+        which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
+        if which:
+            self.apply(OptKind.STAGE, after, which, load.slot)
+
+    def steps_of_masks(self, found: Iterable[Expr]) -> frozenset[Axis]:
+        """The axes that conditions on the lanes of what is loaded depend on."""
+        asked = {v.free for e in toposort(found) if isinstance(e, Load) for v in e.valid}
+        lanes = {a for a, kind in self.nest.kinds if kind is Kind.LANE}
+        return frozenset().union(*(own for own in asked if own & lanes))
+
+    def collapse(self, divided: int = 0) -> None:
+        """Neighbouring axes joined wherever that is possible; see change.collapse."""
+        for one in self.nest.nests:
+            outer = [a for group in one.groups for a in group[-2::-1]]  # none follows the last
+            for name in dict.fromkeys(a.name for a in outer if self.nest.kind(a) is Kind.LOOP):
+                while self.apply(OptKind.COLLAPSE, name, divided):
+                    pass
+
+    def one(self, number: int) -> Nest:
+        return self.nest.nests[number]
+
+    def row(self, number: int, name: str) -> Axis | None:
+        return next((a for a in self.one(number).rows if a.name == name), None)
+
+    def bind_grid(self, number: int, but: tuple[str, ...] = ()) -> None:
+        """Every row axis that is still a loop goes to the grid."""
+        for axis in self.one(number).rows:
+            if self.nest.kind(axis) is Kind.LOOP and axis.name not in but:
+                self.apply(OptKind.GRID, axis)
+
+
+def side_by_side(one: Nest, axis: Axis) -> int:
+    """How many elements are loaded beside their neighbours along `axis`, less those that jump."""
+    score = 0
+    for load in one.loads:
+        if axis in load.free:
+            elements = prod(a.size for a in load.free)
+            score += elements if load.position.stride(axis) == 1 else -elements
+    return score

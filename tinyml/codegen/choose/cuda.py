@@ -1,0 +1,187 @@
+"""Rules of thumb for CUDA: threads side by side in memory, shared tiles."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen import crop
+from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.choose.cuda_online import run_along
+from tinyml.codegen.choose.cuda_products import multiply, shared
+from tinyml.codegen.expr import Require
+from tinyml.codegen.nest import Kind
+from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.graph import toposort
+from tinyml.index import Axis
+
+THREADS = 2048  # that a multiprocessor runs at once
+ACCESSES = 8  # that a thread has under way
+SHARED = 64  # steps of a fold at least, of which a block has a part
+KEPT, MOST_KEPT = 32, 96  # elements of a row that a thread has in registers: of one array, of all
+
+
+class CudaChooser(Chooser):
+    """Threads side by side in memory, a warp or a block per row, shared tiles."""
+
+    def map(self, number: int) -> None:
+        one = self.one(number)
+        if not one.rows:
+            return
+        last = one.rows[-1]
+        self._wide(number, last)
+        size = self._left(number, last)
+        most = 128 if any(one.folds for one in self.nest.nests) else 256  # products of four warps
+        threads = next(t for t in (256, 128, 64, 32) if t <= min(size, most) or t == 32)
+        self.apply(OptKind.THREAD, last.name, threads)
+        if not one.adds:
+            self._in_flight(number, threads)
+        self.bind_grid(number)
+
+    def _left(self, number: int, axis: Axis) -> int:
+        """Steps of a row axis that are still a loop's."""
+        found = self.row(number, axis.name)
+        return found.size if found is not None else 1
+
+    def _wide(self, number: int, axis: Axis, threads: int = 32) -> int:
+        """Accesses of up to 16 bytes, where the axis divides evenly and is enough for threads."""
+        one = self.one(number)
+        stored = [s.dtype.itemsize for walk in one.walks for s in walk.stores]
+        lanes = 16 // max([load.dtype.itemsize for load in one.loads] + (stored or [4]))
+        while lanes > 1 and (axis.size % lanes or axis.size < threads * lanes):
+            lanes //= 2
+        return lanes if lanes > 1 and self.apply(OptKind.LANES, axis, lanes) else 1
+
+    def _in_flight(self, number: int, threads: int) -> None:
+        """Several accesses of each thread at a time, where blocks are still enough for the card."""
+        one = self.one(number)
+        accesses = sum(len(walk.stores) for walk in one.walks)
+        accesses += sum(bool(load.free) for load in one.loads)
+        rows = [a for a in one.rows if self.nest.kind(a) is Kind.LOOP]
+        waves = prod(a.size for a in rows) * threads // (THREADS * self.target.cores)
+        for steps in (4, 2):
+            for axis in reversed(rows):
+                if steps * accesses <= ACCESSES and steps <= waves and axis.size % steps == 0:
+                    self.apply(OptKind.UNROLL, axis.name, steps)
+                    return
+
+    def rows(self, number: int) -> None:
+        if multiply(self, number) or run_along(self, number):
+            return
+        one = self.one(number)
+        folded = list(dict.fromkeys(f.axes[-1] for f in one.folds))
+        last_row = one.rows[-1] if one.rows else None
+        along_fold = sum(side_by_side(one, a) for a in folded)
+        longest = max((a.size for a in folded), default=1)
+        columns = last_row is not None and side_by_side(one, last_row) > along_fold
+        if prod(a.size for a in one.rows) >= 32 and (columns or longest < 32):
+            self._columns(number, one.rows[-1] if columns else None)
+            return
+        walked = [walk.axes[-1] for walk in one.walks if walk.axes]
+        along = {*folded, *walked}
+        # what all rows share is in a cache
+        apart = [x for x in one.loads if not (x.free.isdisjoint(along) or x.free <= along)]
+        arrays = len({load.slot for load in apart})
+        bodies = [[f.body] for f in one.folds]
+        bodies += [[s.value for s in walk.stores] for walk in one.walks if walk.axes]
+        again = sum(not {*apart}.isdisjoint(toposort(body)) for body in bodies) > 1
+        branches = any(isinstance(e, Require) and not e.free.isdisjoint(along) for e in one.exprs)
+        branches = branches or any(crop.needed([fold]) for fold in one.folds)
+        most = 0 if branches else min(KEPT, MOST_KEPT // max(arrays, 1))
+        threads = 32 if longest <= 1024 else 256
+        if again and arrays == 1 and 256 * KEPT < longest <= 1024 * KEPT:
+            threads = 1024
+        for axis in (*folded, *walked):
+            self._share_out(number, axis, threads, most)
+        if threads == 32 and last_row is not None and last_row.size >= 4:
+            self.apply(OptKind.GRID, last_row)
+            self.apply(OptKind.THREAD, last_row.name, 4)
+        self.bind_grid(number)
+
+    def _columns(self, number: int, last: Axis | None) -> None:
+        """A column to each thread, or several side by side; blocks share folds if they are few."""
+        one = self.one(number)
+        together = one.alike and not any(walk.axes for walk in one.walks)
+        if last is not None and together:
+            self._wide(number, last)
+        self._thread_per_row(number)
+        parts = 4 * self.target.cores // prod(a.size for a in self.nest.grid(self.one(number)))
+        if together and parts > 1:
+            axis = max(self.one(number).folds[0].axes, key=lambda a: a.size)
+            shared(self, number, axis.name, min(axis.size, SHARED), parts)
+
+    def _share_out(self, number: int, axis: Axis, threads: int, most: int) -> None:
+        """A row to threads; what each has of it stays in registers, if it is no more than `most`.
+
+        Folds are not written out.
+        """
+        one = self.one(number)
+        plain = most > 0 and not any(axis in fold.free for fold in one.folds)
+        wide = plain and side_by_side(one, axis) >= 0
+        lanes = self._wide(number, axis, threads) if wide else 1
+        self.apply(OptKind.THREAD, axis.name, threads)
+        each = -(-axis.size // (threads * lanes))
+        if plain and 1 < each <= most // lanes:
+            self.apply(OptKind.UNROLL, axis.name, each)
+
+    def _thread_per_row(self, number: int, most: int = 128) -> None:
+        """Neighbouring rows to the threads of a block, each of which folds by itself."""
+        rows = [a for a in self.one(number).rows if self.nest.kind(a) is Kind.LOOP]
+        for axis in reversed(rows):
+            size = min(axis.size, most)
+            self.apply(OptKind.GRID, axis)
+            if size > 1 and self.apply(OptKind.THREAD, axis.name, size):
+                most //= size
+        self.bind_grid(number)
+
+    def contraction(self, number: int, found: Contraction) -> bool:
+        if multiply(self, number):
+            return True
+        one = self.one(number)
+        if len(one.folds) > 1 and run_along(self, number):
+            return True
+        sides = sides_of(one)
+        if sides is not None and is_plain(one, sides) and sides_within(one, sides):
+            # each thread has a row of both products
+            self.apply(OptKind.UNROLL, sides.columns, sides.columns.size)
+            self._thread_per_row(number)
+            return True
+        if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
+            return False
+        before = self.nest, [*self.opts]
+        if self._small_tiles(number, found):
+            if sum(tile.nbytes for tile in self.one(number).tiles) <= self.target.cache:
+                return True
+            self.nest, self.opts[:] = before
+        return False
+
+    def _small_tiles(self, number: int, found: Contraction) -> bool:
+        """Each thread has sums of up to four rows and columns, of factors in shared memory."""
+        position = self.one(number).walks[0].stores[0].position
+        across = max(
+            found.kept | found.streamed, key=lambda a: (position.stride(a) == 1, a.size, a.name)
+        )
+        down_side = found.streamed if across in found.kept else found.kept
+        down = max(down_side, key=lambda a: (a.size, a.name))
+        depth = found.fold.axes[0]
+        if min(across.size, down.size) < 16:
+            return False
+        for axis in (down, across):
+            steps = 4 if axis.size >= 64 else 1
+            self.apply(OptKind.GRID, axis)
+            self.apply(OptKind.THREAD, axis.name, 16)
+            if steps > 1:
+                self.apply(OptKind.UNROLL, axis.name, steps)
+        self.bind_grid(number)
+        inner = prod(a.size for a in found.fold.axes[1:])
+        step = 16 // inner if inner < 16 else 1
+        after = depth.name
+        if 1 < step < depth.size:
+            self.apply(OptKind.SPLIT, depth, step)
+        elif depth.size <= step:  # all of it fits at once
+            grid = self.nest.grid(self.one(number))
+            after = grid[-1].name if grid else ""
+        for load in (found.kept_load, found.streamed_load):
+            if load is not None and after:
+                self.apply(OptKind.STAGE, after, slot=load.slot)
+        return True

@@ -1,0 +1,371 @@
+"""Rules of thumb for products of matrices in CUDA: which tiles blocks, warps and threads get.
+
+Tensor cores multiply what they know: halves, and floats if TF32 says that they may lose bits. Other
+floats are multiplied by threads that keep sums in registers. What blocks read in all shrinks with
+the edges of a tile; but there are to be blocks for all multiprocessors, so tiles are no larger than
+that leaves, and where they are few several blocks share the fold of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from math import isqrt, prod
+
+from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.expr import Alu, Expr, Load
+from tinyml.codegen.nest import Kind, Nest, Tile
+from tinyml.codegen.optimize.change import LOADS
+from tinyml.codegen.optimize.fragments import (
+    COLUMNS,
+    EDGE,
+    WARPS,
+    Sides,
+    all_in_panels,
+    products_of,
+    sides_of,
+    sides_within,
+)
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.panels import row_of
+from tinyml.codegen.optimize.tiles import ways
+from tinyml.graph import toposort
+from tinyml.index import Axis
+
+EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
+ROWS = WARPS * EDGE  # that a warpgroup has of it
+BYTES = 64  # of the fold that a row of a tile holds
+SUM = 4  # bytes
+STAGES = 4  # of a tile, at most
+BARRIERS = 16 * STAGES  # bytes: two for each
+THREADS = 16  # along either edge of a tile, where each thread has sums of its own
+NEIGHBOURS = 4  # floats that are read at once
+ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
+WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
+HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
+GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
+
+
+def multiply(chooser: Chooser, number: int) -> bool:
+    """Choose tiles for a product of matrices; False if it is too small, or of other numbers."""
+    sides = sides_of(chooser.one(number))
+    if sides is None or not sides.depth:
+        return False
+    inner = sides_within(chooser.one(number), sides)
+    if inner is None or (inner and len(chooser.nest.nests) > 1):
+        return False
+    before = chooser.nest, [*chooser.opts]
+    for last in () if inner else (sides.columns, sides.fold.axes[-1]):
+        sides = _joined(chooser, number, sides, last)
+    axis = sides.longest
+    small = min(sides.rows.size, sides.columns.size, axis.size) < EDGE and not inner
+    target = chooser.target
+    if small or axis not in sides.a.free & sides.b.free:
+        done = False
+    elif inner:
+        done = target.capability >= ASYNCHRONOUS and _cascade(chooser, number, sides, inner)
+    elif _by_warpgroups(chooser, number, sides, axis):
+        done = True
+    elif target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
+        done = _on_tensor_cores(chooser, number, sides, axis)
+    else:
+        done = sides.depth == 8 and _in_registers(chooser, number, sides, axis)
+    if not done:
+        chooser.nest, chooser.opts[:] = before
+    return done
+
+
+def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis) -> Sides:
+    """A short axis made one with those before it, as long as that leaves a product of matrices.
+
+    Images and windows have several short ones. Whoever puts elements into tiles divides again.
+    """
+    while last.size <= 4 * EDGE:
+        group = next(g for g in chooser.one(number).groups if last in g)
+        before = chooser.nest, [*chooser.opts]
+        outer = group[group.index(last) - 1]
+        joined = Axis(outer.name, outer.size * last.size)
+        done = outer is not group[-1] and chooser.apply(OptKind.COLLAPSE, outer, LOADS)
+        again = sides_of(chooser.one(number)) if done else None
+        if again is None or joined not in (again.columns, *again.fold.axes):
+            chooser.nest, chooser.opts[:] = before
+            break
+        sides, last = again, joined
+    return sides
+
+
+def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+    *edges, parts = _tile(chooser, number, sides)
+    step = BYTES // sides.a.dtype.itemsize
+    step = step if axis.size > step // 2 else step // 2
+    if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
+        return False
+    if not chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth):
+        return False
+    for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
+        warps = 2 if edge > EDGE else 1
+        _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // warps)
+        _divided(chooser, walked.name, OptKind.THREAD, warps)
+    _to_grid(chooser, number, sides)
+    name = shared(chooser, number, axis.name, step // sides.depth, parts)
+    _stage(chooser, number, sides, name, step // sides.depth)
+    return True
+
+
+def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+    """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
+
+    If factors can be put into panels; copied in boxes, if they can be. Floats have to be: where
+    they do not lie along the fold all threads would turn them, which products of warps do not ask.
+    """
+    known = sides.depth == EDGE or chooser.target.tf32
+    if not (chooser.target.warpgroups and known and len(chooser.nest.nests) == 1):
+        return False
+    before = chooser.nest, [*chooser.opts]
+    rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
+    row, name = row_of(sides.a.dtype), axis.name
+    steps = row // sides.depth
+    fits = _fits(sides.rows.size, rows) and _fits(sides.columns.size, columns)
+    done = fits and _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row))
+    if done and chooser.apply(OptKind.WARPGROUP, name, columns):
+        _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
+        _to_grid(chooser, number, sides)
+        name = shared(chooser, number, name, steps, parts)
+        _stage(chooser, number, sides, name, steps, written_out=True)
+        by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
+        if all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE):
+            return True
+    chooser.nest, chooser.opts[:] = before
+    return False
+
+
+def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+    """Each of 16 x 16 threads keeps sums of several rows and columns, four of which are neighbours.
+
+    So it reads 16 bytes of shared memory at a time, along either axis of a tile.
+    """
+    *edges, parts = _tile(chooser, number, sides)
+    step = BYTES // sides.a.dtype.itemsize
+    if min(edges) < 2 * EDGE:
+        return False
+    if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
+        return False
+    for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
+        each, name = edge // THREADS, walked.name
+        kind = OptKind.LANES if walked is sides.columns else OptKind.UNROLL
+        if not chooser.apply(kind, name, min(each, NEIGHBOURS)):
+            return False
+        _divided(chooser, name, OptKind.THREAD, THREADS)
+        _divided(chooser, name, OptKind.SPLIT, each // NEIGHBOURS)
+        _divided(chooser, f"{name}s", OptKind.UNROLL, each // NEIGHBOURS)
+    _to_grid(chooser, number, sides)
+    name = shared(chooser, number, axis.name, step, parts)
+    _stage(chooser, number, sides, name, step)
+    return True
+
+
+def _padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bool:
+    """Whether axes could be made whole steps of these sizes."""
+    return all(
+        a.size % size == 0 or chooser.apply(OptKind.PAD, a, size)
+        for a, size in zip(walked, sizes, strict=True)
+    )
+
+
+def _divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
+    if amount > 1:
+        chooser.apply(kind, name, amount)
+
+
+def _tile(
+    chooser: Chooser,
+    number: int,
+    sides: Sides,
+    down: Sequence[int] = EDGES,
+    across: Sequence[int] = EDGES,
+) -> tuple[int, int, int]:
+    """Rows and columns of a block's tile, and how many blocks share the fold of each.
+
+    Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
+    after the other, and of the sums that the last block of a tile brings together.
+    """
+    length = prod(a.size for a in sides.fold.axes)
+    factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
+    nests = len(chooser.nest.nests)  # alike, as phases of a window are
+    others = nests * prod(a.size for a in chooser.one(number).rows)
+    others //= sides.rows.size * sides.columns.size
+    found = []
+    if _is_heavy(chooser.one(number), sides):
+        down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
+    edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
+    for rows, columns in product(*edges):
+        blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
+        sums = rows * columns * SUM
+        even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
+        most = min(even, chooser.target.cores // blocks, factors // least)
+        parts = max(1, most) if nests == 1 else 1
+        waves = -(-blocks * parts // chooser.target.cores)
+        read = waves * (rows + columns) * factors // parts + (parts > 1) * (parts + 1) * sums
+        found.append((read, -rows - columns, rows, columns, parts))
+    return min(found)[2:]
+
+
+def _is_heavy(one: Nest, sides: Sides) -> bool:
+    """Whether so much is made of each sum that its text, written out, takes long to compile."""
+    made = (e for e in one.exprs if isinstance(e, Alu) and sides.columns in e.free)
+    return sum(e.free.isdisjoint(sides.fold.axes) for e in made) > HEAVY
+
+
+def _edges(size: int, known: Sequence[int]) -> list[int]:
+    """Edges of a tile that make an axis of `size` not much longer."""
+    return [n for n in known if n > EDGE and _fits(size, n)] or [known[0]]
+
+
+def _fits(size: int, edge: int) -> bool:
+    """Whether whole tiles are not much longer than an axis."""
+    return -(-size // edge) * edge * 5 <= size * 8
+
+
+def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
+    """Blocks of a group of rows go through the columns together."""
+    rows, columns = (chooser.row(number, a.name) for a in (sides.rows, sides.columns))
+    if rows and columns and max(rows.size, columns.size) > GROUP:
+        even = (n for n in range(1, rows.size + 1) if rows.size % n == 0)
+        group = min(even, key=lambda n: max(n / GROUP, GROUP / n))
+        others = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
+        front = [a.name for a in others if a not in (rows, columns)]
+        if 1 < group < rows.size and chooser.apply(OptKind.SPLIT, rows, group):
+            front.append(rows.name)
+        if group > 1:
+            for name in reversed([*front, columns.name]):
+                chooser.apply(OptKind.ORDER, name)
+    chooser.bind_grid(number)
+
+
+def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
+    """The fold in so many parts, each for a block: what then walks the axis of that name.
+
+    Other axes are divided first, and that one into whole steps.
+    """
+    axes = chooser.one(number).folds[0].axes
+    for axis in sorted(axes, key=lambda a: a.name == name):
+        unit = steps if axis.name == name else 1
+        size = -(-axis.size // (parts * unit)) * unit
+        even = range(size, size * 5 // 4 + 1, unit)
+        size = next((n for n in even if axis.size % n == 0), size)
+        if parts == 1 or size >= axis.size:
+            continue
+        if size > 1:
+            chooser.apply(OptKind.SPLIT, axis, size)
+            name = f"{name}s" if axis.name == name else name
+        chooser.apply(OptKind.GRID, axis.name)
+        parts //= -(-axis.size // size)
+    return name
+
+
+def _stage(
+    chooser: Chooser, number: int, sides: Sides, name: str, steps: int, written_out: bool = False
+) -> None:
+    """Both factors in tiles, `steps` steps of an axis at a time, filled ahead if there are more."""
+    inner = _inner(chooser, number, name, steps, written_out)
+    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
+    folded = [a for a in walked if chooser.nest.kind(a) is Kind.LOOP]
+    grid = chooser.nest.grid(chooser.one(number))
+    if not folded and not grid:
+        return
+    after = (folded or grid)[-1]
+    for factor in (sides.a, sides.b):
+        _copied(chooser, number, factor, after)
+    if folded:
+        _fill_ahead(chooser, number, after)
+
+
+def _copied(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
+    """What a factor is made of in a tile, if that is read of one slot."""
+    loads = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+    for load in loads:
+        found = ways(chooser.one(number), load.slot)
+        same = (n for n, e in enumerate(found, 1) if load in toposort([e]))
+        which = next(same, 1) if len(found) > 1 else 0  # both factors may read it
+        chooser.apply(OptKind.STAGE, after, which, load.slot)
+        return
+
+
+def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
+    tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
+    if tiles and chooser.target.capability >= ASYNCHRONOUS:
+        held, cache = _bytes(tiles), chooser.target.cache
+        fixed = _bytes(chooser.one(number).tiles) - held
+        stages = min(STAGES, after.size, (cache - BARRIERS) // held)
+        if tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
+            return
+        shared = max(2, (cache // 2 - fixed) // held)  # by two blocks, if they hold enough each
+        stages = min(STAGES, after.size, shared, (cache - fixed) // held)
+        chooser.apply(OptKind.PIPELINE, after, stages)
+
+
+def _bytes(tiles: Iterable[Tile]) -> int:
+    return sum(tile.nbytes for tile in tiles)
+
+
+def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
+    """Tiles filled by the card; no more blocks than it runs at once, if there are more tiles."""
+    before, grid = (chooser.nest, [*chooser.opts]), chooser.nest.grid(chooser.one(number))
+    blocks = chooser.target.cores * (chooser.target.cache // (stages * held + BARRIERS))
+    turns = -(-prod(a.size for a in grid) // max(1, blocks))
+    if turns > 1:
+        chooser.apply(OptKind.PERSIST, grid[0], turns)
+    done = chooser.apply(OptKind.BULK, after, stages)
+    if not done:
+        chooser.nest, chooser.opts[:] = before
+    return done
+
+
+def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
+    """A product whose factor is made of products: each warp has rows of both, in registers."""
+    rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
+    every = prod(a.size for a in chooser.one(number).rows if a is not columns)
+    read = sum(EDGE * s.longest.size * s.a.dtype.itemsize for s in inner)  # of rows, by a warp
+    most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
+    most = min(most, chooser.target.cache // (2 * read))  # as much is left for what they meet
+    warps = next(n for n in (8, 4, 2, 1) if n <= max(1, most))
+    across = columns.size * (1 + len(sides.beside))
+    most = min(2 * axis.size // EDGE, WIDEST // across)  # sums of all fill registers
+    steps = next(n for n in (4, 2, 1) if n <= max(1, most))
+    folded = [(s.longest, EDGE) for s in inner]
+    whole = [(rows, EDGE * warps), (columns, EDGE), (axis, EDGE * steps), *folded]
+    if across > WIDEST or not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
+        return False
+    chooser.apply(OptKind.ONLINE, axis.name)
+    if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):
+        return False
+    _divided(chooser, rows.name, OptKind.THREAD, warps)
+    _divided(chooser, columns.name, OptKind.UNROLL, -(-columns.size // EDGE))
+    _divided(chooser, axis.name, OptKind.UNROLL, steps)
+    chooser.bind_grid(number)
+    grid = chooser.nest.grid(chooser.one(number))
+    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == axis.name]
+    for made in products_of(chooser.nest):
+        for factor in (made.a, made.b):
+            after = walked[0] if walked and walked[0] in factor.free else grid[-1] if grid else None
+            if after is not None and not factor.has_fold:
+                _copied(chooser, number, factor, after)
+    if walked:
+        _fill_ahead(chooser, number, walked[0])
+    return _bytes(chooser.one(number).tiles) <= chooser.target.cache
+
+
+def _inner(
+    chooser: Chooser, number: int, name: str, steps: int, written_out: bool = False
+) -> set[str]:
+    """Names of the axes that `steps` steps of a fold become, four or all of them written out."""
+    walked = next((a for a in chooser.one(number).axes if a.name == name), None)
+    if walked is None or steps == 1:
+        return set()
+    if walked.size > steps and chooser.apply(OptKind.SPLIT, name, steps):
+        name = f"{name}s"
+    if written_out:
+        chooser.apply(OptKind.UNROLL, name, min(walked.size, steps))
+    elif steps > NEIGHBOURS:  # products of single numbers
+        chooser.apply(OptKind.UNROLL, name, NEIGHBOURS)
+    return {name, f"{name}u"}

@@ -1,0 +1,199 @@
+"""Estimates: how long a contraction takes by how it is tiled, before any Opt is applied.
+
+The model of `model.py` reads finished instructions, which take milliseconds to make. A chooser has
+microseconds for each of its proposals, so what is counted here are the same things of a loop nest
+that is known beforehand: instructions, and bytes by the place that they come from; see
+`c_contraction.py`. The unit is the cycle of a core as cores are today. It follows from the
+target's description alone: what is generated for a machine must not depend on who else used it
+while it was measured.
+
+Threads that take pieces of work from each other end at the latest when Graham's bound says, "Bounds
+on Multiprocessing Timing Anomalies" (1969): one piece begins when all others end. Half of that is
+counted, or what is left over when pieces are shared out evenly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from math import ceil, inf, prod
+
+from tinyml.codegen.ahead import LINE
+from tinyml.codegen.target import Target
+from tinyml.frozen import dataclass
+
+PORTS = 2  # vectors that a core loads in a cycle, and multiplies and adds
+WAIT = 5  # cycles until a sum can be added to again
+CLOSEST = 32 << 10  # bytes of the L1 cache
+SPEED = (64, 32, 8)  # bytes of a cycle from L1, L2 and the last cache, if all cores read
+MEMORY = 6  # bytes of a cycle from memory
+OVERLAP = 0.3  # share of the shorter of computing and fetching that shows beside the longer
+BEGUN = 20  # cycles that a register tile takes besides its multiply-adds
+COPIED = 4  # cycles that a vector takes to be copied to a tile
+ASKED = 16  # cycles more, if it takes to find out which of its lanes are masked
+GATHERED = 0.75  # cycles that an element takes, if vectors are put together of such as lie apart
+NUMBER = 3  # cycles that an element takes to be copied alone
+ACROSS = 4  # cycles that the lanes of a sum take to be added up
+SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
+JUMP = 4  # cycles that a step of the fold takes to another line, if these fit the closest cache
+FAR = 6  # times that at most, if they do not
+PAGE = 4096  # bytes
+LONG = 1024  # bytes side by side that memory delivers as fast as any more
+REACH = 8 << 20  # bytes whose pages a processor knows where to find
+TORN = 2  # times more that it takes for single lines, each of another page
+RUNS = 16  # that a processor follows at a time: so many jump to and fro for nothing
+NEAR = 0.4  # of a jump, if it stays within a page
+WRITTEN = 128  # vectors that are copied to a tile one after the other, at most
+HELD = 2 << 20  # bytes of tiles at most: they lie on a stack
+SHARED = 16_000  # cycles of work for which another thread is woken
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Sizes of a contraction's loops; from the outside: pieces, steps, rows, panels."""
+
+    vectors: int  # of one row of a register tile
+    height: int  # rows of a register tile
+    panels: int  # packed at once
+    piece: int = 0  # rows that one piece of work walks; 0 for all
+    step: int = 0  # of the first axis of the fold, before sums wait in a tile; 0 if none do
+    packs: bool = True  # whether there is a tile for panels at all
+    repacks: bool = False  # whether the other factor is packed too
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What it takes to read a factor where it lies."""
+
+    work: float = 0  # on each of its elements, or vectors
+    jump: float = 0  # to the next element along the fold; 1 if it misses the closest cache
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Where vectors of a factor are masked, as pixels of windows are that reach beyond an image.
+
+    Masks depend on so many `steps` of the fold. As many elements as `further` says, beyond those
+    of one step, are all that `together` other steps take: a tile holds each of them once.
+    """
+
+    steps: int
+    further: int = 0
+    together: int = 1
+
+    def share(self, columns: int) -> float:
+        """Of what all steps take of so many columns, how much a tile holds."""
+        return min((columns + self.further) / (columns * self.together), 1)
+
+    def are_written_out(self, columns: int, lanes: int) -> bool:
+        """Whether the vectors that masks differ in are so few that each is copied by itself."""
+        return columns * self.together * self.share(columns) * self.steps / lanes <= WRITTEN
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction: columns are packed in panels, rows of the other factor pass over them."""
+
+    others: int  # products side by side
+    rows: int
+    panels: int
+    depth: int
+    itemsize: int
+    nbytes: int  # of all that is read and written
+    scattered: bool  # whether columns do not lie side by side: vectors of them are put together
+    apart: int  # numbers that are read or written one by one with each sum
+    columns: Factor
+    other: Factor
+    target: Target
+    edges: Edges | None = None  # of columns
+
+    def cycles(self, t: Tiling, depth: int) -> float:
+        """How long it takes on all cores, if `depth` of the fold is walked in a step."""
+        vector = self.target.vector_bytes
+        lanes, sums = vector // self.itemsize, t.vectors * t.height
+        piece = t.piece or self.rows
+        pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
+        panel, slab = depth * t.vectors * vector, depth * piece * self.itemsize
+        share = self.edges.share(t.panels * t.vectors * lanes) if self.edges else 1
+        packed = int(panel * t.panels * share)
+        kept = piece * t.panels * t.vectors * vector if depth < self.depth else 0
+        if t.packs * packed + t.repacks * slab + kept > HELD:
+            return inf
+        tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
+        factor = self.others * self.rows * self.depth  # elements
+        copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
+
+        run = t.vectors * vector * (t.panels if t.packs or depth <= RUNS else 1)
+        torn = TORN * self.columns.jump * max(0, 1 - run / LONG) * (self.nbytes > REACH)
+        each = self._copying(t, lanes) if t.packs else 0
+        computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN) + copied * each
+        read = factor * self.itemsize
+        fetched: list[tuple[float, int]] = [  # bytes, and among how many they are read again
+            (tiles * panel, 2 * packed if t.panels > 1 else panel),
+            (read + copied * vector * (1 + torn), self.nbytes),
+            ((blocks - 1) * read, slab + packed),
+        ]
+        if t.repacks:
+            computing += blocks * factor * (NUMBER + self.other.work)
+            fetched.append((2 * blocks * read, slab + packed))
+        if kept:
+            computing += 2 * tiles * sums
+            fetched.append((2 * tiles * sums * vector, kept + packed))
+        computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
+        wide, high = self.panels / t.panels, self.rows / piece
+        return self._shared(self._together(computing, fetched), wide, high, t.vectors)
+
+    def _copying(self, t: Tiling, lanes: int) -> float:
+        """Cycles that a vector of columns takes to be packed."""
+        if self.scattered:
+            return GATHERED * lanes
+        known = self.edges is None or self.edges.are_written_out(
+            t.panels * t.vectors * lanes, lanes
+        )
+        return COPIED if known else COPIED + ASKED
+
+    def _step(self, t: Tiling, depth: int) -> float:
+        """Cycles of a register tile for one element of the fold."""
+        sums, loaded = t.vectors * t.height, t.vectors + t.height
+        step = max(sums / PORTS, loaded / PORTS, WAIT)
+        if not t.repacks:
+            spread = self.other.work + SPREAD if self.other.work else 0
+            lost = min(max(depth * LINE / CLOSEST, 1), FAR)
+            step += spread * t.height + self.other.jump * JUMP * lost
+        if not t.packs:
+            asked = ASKED * (self.edges is not None)
+            step += (self.columns.work + asked) * t.vectors
+            step += self.columns.jump * JUMP * (depth > RUNS)
+        return step
+
+    def _shared(self, cycles: float, wide: float, high: float, vectors: int) -> float:
+        """How long pieces of work take on the threads for which there is enough to do.
+
+        There are so many of them side by side, and so many below each other; rests are smaller.
+        """
+        useful = self.others * self.rows * self.panels * vectors * self.depth / PORTS
+        threads = min(self.target.cores, 1 + int(useful / SHARED))
+        late = 1 / threads + (1 - 1 / threads) / 2 / (self.others * ceil(wide) * ceil(high))
+        whole = -(-self.others * int(wide) * int(high) // threads)
+        return cycles * max(whole / (self.others * wide * high), late)
+
+    def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
+        """How long it takes with vectors along the fold, for so many rows and columns at a time."""
+        lanes, sums = self.target.vector_bytes // self.itemsize, prod(counts)
+        step = max(sums / PORTS, sum(counts) / PORTS, WAIT)
+        tiles = self.others * self.rows * columns / sums
+        read = sum(counts) * self.depth * self.itemsize
+        computing = tiles * (self.depth / lanes * step + sums * ACROSS + BEGUN)
+        return self._together(computing, [(int(tiles * read), read)])
+
+    def _together(self, computing: float, fetched: Iterable[tuple[float, int]]) -> float:
+        """Cycles for computing while caches deliver, and waiting for memory."""
+        levels = CLOSEST, self.target.cache, self.target.last_cache // 2  # shared with others
+        fetching = waiting = 0.0
+        for nbytes, among in fetched:
+            level = bisect_left(levels, among)
+            if level == len(levels):
+                waiting += nbytes / MEMORY
+            else:
+                fetching += nbytes / SPEED[level]
+        return max(computing, fetching) + OVERLAP * min(computing, fetching) + waiting

@@ -1,0 +1,1 @@
+"""LoopNest to LinearKernel: instructions in program order."""

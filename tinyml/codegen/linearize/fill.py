@@ -1,0 +1,247 @@
+"""Fill: the threads of a block copy what lies in tiles, each its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Expr, Load, substitute
+from tinyml.codegen.linear import Instr
+from tinyml.codegen.nest import Tile
+from tinyml.codegen.optimize.boxes import boxed
+from tinyml.codegen.optimize.change import OptError
+from tinyml.codegen.optimize.overlaps import guarded
+from tinyml.codegen.optimize.tiles import by_stride
+from tinyml.codegen.optimize.turns import counted
+from tinyml.codegen.scope import Known, Scope
+from tinyml.codegen.wide_stores import wide_loads
+from tinyml.dtype import uint64
+from tinyml.graph import toposort
+from tinyml.index import (
+    ZERO,
+    Axis,
+    Linear,
+    Valid,
+    both,
+    inside,
+    linear,
+    steps_by,
+    substitute_valid,
+    uniform,
+    unravel,
+)
+
+WAITING = 32  # values of a thread, at most, that wait in registers while a step is computed
+
+
+class Filler:
+    """Fills tiles by all threads of a block together."""
+
+    def __init__(
+        self,
+        block: tuple[int, int],
+        emit: Callable[[Scope, Expr], Expr],
+        turn: Axis | None = None,
+    ) -> None:
+        self.emit, self.threads, self.begun = emit, prod(block), set[Axis]()
+        self.turn = turn  # what counts the tiles of a block
+        self.number = linear(Axis("ty", block[1])) * block[0] + linear(Axis(ir.TX, block[0]))
+
+    def fill(
+        self,
+        scope: Scope,
+        tiles: Iterable[Tile],
+        known: Known,
+        when: Valid = (),
+        later: list[Instr] | None = None,
+    ) -> None:
+        """What the tiles hold at the step of `known`, if `when`; a barrier is still to come.
+
+        Tiles that are filled ahead are copied 16 bytes at a time, if they lie so: then somebody
+        has to wait for the copies, too. Else values are loaded here and put into tiles `later`,
+        if there is such a place, and if they are few enough to wait in registers.
+        """
+        for tile in tiles:
+            value = substitute(tile.value, known)
+            index = tile.index.substitute(known)
+            order = by_stride(tile)
+            rounded = tile.panels and not value.dtype.is_half
+            whole = isinstance(value, Load) and in_pieces(value, index, order) and not rounded
+            if tile.stages > 1 and isinstance(value, Load) and whole:
+                self._by_piece(scope, tile, value, index, order, when)
+            else:
+                self._by_value(scope, tile, value, index, order, when, later)
+
+    def shared_out(
+        self, scope: Scope, name: str, axes: Sequence[Axis]
+    ) -> tuple[Scope, ir.Begin, Known]:
+        """Where the steps of a tile's axes are made, each by a thread of its own, if there are any.
+
+        The loop around them is made once, by as many threads as there are steps.
+        """
+        once, sizes = Axis(f"c_{name}", 1), tuple(a.size for a in axes)
+        count = prod(sizes)
+        if count > self.threads:
+            raise OptError(
+                f"cannot fill {name}: {count} steps are more than {self.threads} threads"
+            )
+        stop = () if count == self.threads else (count - self.number,)
+        inner = Scope(scope.bound | {once} | self.number.free, scope)
+        known = dict(zip(axes, unravel(self.number, sizes), strict=True))
+        return inner, ir.Begin(once, (), stop), known
+
+    def begin(self, scope: Scope, begin: ir.Begin, known: Known, tiles: list[Tile]) -> None:
+        """Before a loop: what tiles that are filled ahead hold at its first steps.
+
+        Where an earlier loop has filled them, all have to be done with what it read.
+        """
+        axis = tiles[0].after
+        if tiles[0].bulk:
+            if axis in self.begun or scope.parent is not None:  # phases are counted from 0
+                raise OptError(f"cannot copy boxes ahead of {axis.name}: the loop is in another")
+            self.begun.add(axis)
+            copies = _boxes(tiles, {**known, axis: linear(axis)})
+            step = counted(self.turn, linear(axis), axis)
+            scope.instrs.insert(0, ir.Produce(begin, step, tiles[0].stages, copies))
+            return
+        if axis in self.begun or scope.parent is not None:
+            scope.instrs += [ir.Await(0), ir.Barrier()]
+        self.begun.add(axis)
+        for n in range(tiles[0].stages - 1):
+            self.fill(scope, tiles, {**known, axis: linear(n)})
+            scope.instrs.append(ir.Commit())
+
+    def go_on(self, inner: Scope, known: Known, tiles: list[Tile]) -> list[Instr]:
+        """At a step of the loop: the tiles of this one are there, those of a later one begun.
+
+        What was read one step before is filled: the barrier says that all have read it. The
+        answer is the end of the step.
+        """
+        axis, ahead = tiles[0].after, tiles[0].stages - 1
+        if tiles[0].bulk:
+            step, stages = counted(self.turn, known[axis], axis), tiles[0].stages
+            inner.instrs.append(ir.AwaitBoxes(axis, step, stages, _boxes(tiles, known)))
+            return [ir.Release(axis, step - 1, stages)]  # whose products are made
+        inner.instrs += [ir.Await(ahead - 1), *fences(tiles), ir.Barrier()]
+        further = known[axis] + ahead
+        there = both([inside(further, 0, axis.size - 1)]) or ()
+        later: list[Instr] = []
+        self.fill(inner, tiles, {**known, axis: further}, there, later)
+        inner.instrs.append(ir.Commit())
+        return later
+
+    def _by_value(
+        self,
+        scope: Scope,
+        tile: Tile,
+        value: Expr,
+        index: Linear,
+        order: list[Axis],
+        when: Valid,
+        later: list[Instr] | None,
+    ) -> None:
+        """Through registers: several neighbours at a time, where they lie side by side."""
+        sizes, lane = [a.size for a in order], Axis(f"{tile.name}v", self._neighbours(value, order))
+        sizes[-1] //= lane.size
+        step, at, guard = self._share(tile, prod(sizes), when)
+        where = dict(zip(order, unravel(at, tuple(sizes)), strict=True))
+        where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
+        wide = wide_loads(guarded(substitute(value, where), guard), lane)
+        place = index.substitute(where)
+
+        def write(inner: Scope, puts: list[Instr], known: Known) -> None:
+            valid = substitute_valid(guard, known)
+            if valid is None:
+                return
+            for n in range(lane.size):
+                one = {**known, lane: linear(n)}
+                stored = self.emit(inner, substitute(wide, one))
+                spot = place.substitute(one)
+                puts.append(ir.PutTile(tile.name, value.dtype, spot, stored, valid))
+
+        if later is not None and step.size * lane.size <= WAITING:
+            for n in range(step.size):
+                write(scope, later, {step: linear(n)})
+            return
+        inner = Scope(scope.bound | {step} | at.free, scope)
+        write(inner, inner.instrs, {})
+        _add(scope, step, inner)
+
+    def _neighbours(self, value: Expr, order: list[Axis]) -> int:
+        """How many elements a thread loads at once: 16 bytes, if that leaves work for all."""
+        loads = [e for e in toposort([value]) if isinstance(e, Load)]
+        size = 16 // max((e.dtype.itemsize for e in loads), default=16)
+        even = order[-1].size % size == 0
+        enough = prod(a.size for a in order) >= size * self.threads
+        wide = any(steps_by(e.position, order[-1:], size) for e in loads)
+        return size if even and enough and wide else 1
+
+    def _by_piece(
+        self, scope: Scope, tile: Tile, value: Load, index: Linear, order: list[Axis], when: Valid
+    ) -> None:
+        size, sizes = 16 // value.dtype.itemsize, tuple(a.size for a in order)
+        step, at, guard = self._share(tile, prod(sizes) // size, when)
+        where = dict(zip(order, unravel(at * size, sizes), strict=True))
+        source = substitute(value, where)
+        inner = Scope(scope.bound | {step} | at.free, scope)
+        place = index.substitute(where)
+        if isinstance(source, Load):
+            at, valid = source.position, source.valid
+            copy = ir.Copy(tile.name, value.dtype, place, value.slot, at, valid, guard)
+            inner.instrs.append(copy)
+            _add(scope, step, inner)
+        else:  # zeros
+            self._by_value(scope, tile, value, index, order, when, None)
+
+    def _share(self, tile: Tile, count: int, when: Valid) -> tuple[Axis, Linear, Valid]:
+        """A loop, the number of what each thread copies at a step of it, and whether it does."""
+        step = Axis(f"c_{tile.name}", -(-count // self.threads))
+        at = linear(step) * self.threads + self.number
+        return step, at, both([inside(at, 0, count - 1)], when) or ()
+
+
+def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:
+    """Where tiles are."""
+    for tile in tiles:
+        yield ir.Local(tile.name, tile.value.dtype, tile.size, tile.panels, part)
+    for axis, stages in dict.fromkeys((t.after, t.stages) for t in tiles if t.bulk):
+        for name in (ir.FULL, ir.EMPTY):
+            yield ir.Local(f"{name}_{axis.name}", uint64, stages, part=part)
+
+
+def _boxes(tiles: Iterable[Tile], known: Known) -> tuple[ir.BoxCopy, ...]:
+    copies = []
+    for tile in tiles:
+        found = boxed(tile)
+        assert found is not None
+        x, y, z = (i.substitute(known) for i in found.at)
+        index = tile.index.substitute({**known, **dict.fromkeys(tile.axes, ZERO)})
+        copies.append(ir.BoxCopy(tile.name, index, found.box, (x, y, z), found.panels))
+    return tuple(copies)
+
+
+def fences(tiles: Iterable[Tile]) -> list[Instr]:
+    """What comes before the barrier behind which tiles are read."""
+    return [ir.Fence()] if any(tile.panels for tile in tiles) else []
+
+
+def _add(scope: Scope, step: Axis, inner: Scope) -> None:
+    if step.size > 1:
+        scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)]
+    else:
+        scope.instrs += inner.instrs
+
+
+def in_pieces(source: Load, index: Linear, order: Sequence[Axis]) -> bool:
+    """Whether source and tile lie in the same pieces of 16 bytes, each valid or not as a whole."""
+    size, along, length = 16 // source.dtype.itemsize, list[Axis](), 1
+    for axis in reversed(order):
+        if length % size:
+            along.append(axis)
+            length *= axis.size
+    return (
+        not source.sources
+        and all(steps_by(i, along, size) for i in (index, source.position))
+        and all(v.free.isdisjoint(along) or uniform(v, along, size) for v in source.valid)
+    )

@@ -1,0 +1,433 @@
+"""Linearize: a LoopNest becomes instructions in order.
+
+Loops are opened from the outside in. Whatever does not depend on an inner loop is computed
+outside of it; a fold becomes an accumulator and the loops that fill it, placed in the
+outermost scope that knows all axes it depends on. Folds over the same axes share one walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+from operator import attrgetter
+
+from tinyml.codegen import crop
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import (
+    Expr,
+    Fold,
+    Load,
+    Name,
+    Wide,
+    const,
+    lanes_of,
+    substitute,
+)
+from tinyml.codegen.linear import Instr, LinearKernel, Local
+from tinyml.codegen.linearize.along import abreast, before, followers, led_by, sums_of, together
+from tinyml.codegen.linearize.fill import held
+from tinyml.codegen.linearize.group_products import grouped
+from tinyml.codegen.linearize.write_tiles import TileWriter
+from tinyml.codegen.long_fold import LongFold, joined
+from tinyml.codegen.matrices import Product
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk
+from tinyml.codegen.optimize.fragments import placed
+from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
+from tinyml.codegen.optimize.tiles import names_read
+from tinyml.codegen.optimize.turns import in_turns
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
+from tinyml.codegen.wide_stores import at_steps, side_by_side, wide_loads
+from tinyml.frozen import replace
+from tinyml.graph import toposort
+from tinyml.index import ZERO, Axis, linear, numbered
+from tinyml.interpret import identity
+from tinyml.ops import Op
+
+SEPARATE = 8  # accumulators at most that one fold is spread over
+AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them
+
+
+def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
+    """Instructions for all nests. Without `vectors`, lanes are scalars loaded side by side."""
+    kinds = dict(nest.kinds)
+    threads = [_thread_axes(n, kinds) for n in nest.nests]
+    along_y = max((prod(a.size for a in group) for group in threads), default=1)
+    along_x = max((a.size for n in nest.nests for a in n.axes if a.name == ir.TX), default=1)
+    parts = []
+    tiles: list[Local] = []
+    for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
+        emitter = _Emitter(nest, number, (along_x, along_y), vectors)
+        grid, instrs = in_turns(nest, one, grouped(emitter.nest(placed(one))))
+        parts.append(ir.Part(grid, tuple(group), instrs))
+        tiles += held(one.tiles, number)
+    lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
+    return LinearKernel(
+        nest.name, tuple(parts), nest.slots, (along_x, along_y), tuple(tiles), lanes
+    )
+
+
+def _thread_axes(one: Nest, kinds: Mapping[Axis, Kind]) -> list[Axis]:
+    """The axes that threads are numbered by; one axis if each tile has its own."""
+
+    def of(axes: Iterable[Axis]) -> list[Axis]:
+        return [a for a in axes if kinds.get(a) is Kind.THREAD and a.name != ir.TX]
+
+    groups = [of(axes) for axes in (*[w.axes for w in one.walks], *[t.axes for t in one.tiles])]
+    if not any(groups):
+        return of(one.rows)
+    return [Axis("ty", max(prod(a.size for a in group) for group in groups))]
+
+
+class _Emitter(TileWriter):
+    """Writes one nest."""
+
+    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
+        super().__init__(nest, number, block, vectors)
+        one = nest.nests[number]
+        self.parts, self.grid = nest.parts(one), nest.grid(one)
+        self.splits = [split for split in nest.splits if split.rest]
+        self.tx: set[Axis] = set()
+        self.along = {*nest.along}
+        self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
+
+    # ---- rows and walks ----
+
+    def nest(self, nest: Nest) -> tuple[Instr, ...]:
+        self.tiles = nest.tiles
+        self.walks = tuple(walk for walk in nest.walks if walk.after is not None)
+        walks = [walk for walk in nest.walks if walk.after is None]
+        fixed = [a for a in nest.rows if self.kind(a) in (Kind.GRID, Kind.TURN, Kind.THREAD)]
+        fixed += self.parts
+        self.tx = {a for a in nest.axes if a.name == ir.TX}
+        scope = Scope(frozenset((*fixed, *self.tx)), None)
+        for axis in fixed:
+            self._fill_tiles(scope, axis, {})
+        values = [store.value for walk in walks for store in walk.stores]
+
+        def enter(inner: Scope, known: Known) -> None:
+            self._folds(inner, [substitute(v, known) for v in values if v.has_fold])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            self._walks(inner, walks, known, unrolled)
+
+        only, numbers = crop.steady(values, nest.rows)
+
+        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            self._walks(inner, crop.plain(walks, numbers), known, unrolled)
+
+        self._open(scope, self._loops(nest.rows).cropped(only, instead), {}, enter, body)
+        return tuple(scope.instrs)
+
+    def _walks(
+        self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
+    ) -> None:
+        for walk in walks:
+            stores = at_steps(walk.stores, known, unrolled, self.kinds)
+            once = bool(self.tx) and self.tx.isdisjoint(walk.axes)
+            self._walk(scope, walk.axes, stores, once)
+
+    def _walk(
+        self, scope: Scope, group: tuple[Axis, ...], stores: list[list[Store]], once: bool
+    ) -> None:
+        flat = [store for wide in stores for store in wide]
+
+        def enter(inner: Scope, known: Known) -> None:
+            values = [store.value for store in flat if store.value.has_fold]
+            self._folds(inner, [substitute(value, known) for value in values])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            self._put_all(inner, stores, known, unrolled, once)
+
+        only, numbers = crop.steady([store.value for store in flat], group)
+
+        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            number = dict(zip(flat, numbers, strict=True))
+            plain = [[replace(s, value=number[s]) for s in wide] for wide in stores]
+            self._put_all(inner, plain, known, unrolled, once)
+
+        with self._shared_out(scope, f"walk{self.names}", group) as (inner, known):
+            self._open(inner, self._loops(group).cropped(only, instead), known, enter, body)
+
+    def _put_all(
+        self,
+        scope: Scope,
+        stores: list[list[Store]],
+        known: Known,
+        unrolled: list[Axis],
+        once: bool,
+    ) -> None:
+        varied = [
+            again
+            for wide in stores
+            for again in (
+                at_steps(wide, known, unrolled, self.kinds) if unrolled or known else [wide]
+            )
+        ]
+        self._folds(scope, [store.value for wide in varied for store in wide])
+        for some in self._at_once(varied):
+            for e in in_turn([store.value for wide in some for store in wide], scope):
+                self.emit(scope, e)
+            made = {  # all values before any store: a store may overwrite what another one read
+                store: self.emit(scope, store.value) for wide in some for store in wide
+            }
+            for wide in sorted(some, key=lambda wide: wide[0].slot):  # a line of each at a time
+                self._put(scope, wide, made, once)
+
+    def _at_once(self, stores: list[list[Store]]) -> Iterator[list[list[Store]]]:
+        """All, or what a thread's registers hold of them, if none reads what another overwrites."""
+        first = [wide[0] for wide in stores]
+        read = {e.slot for e in toposort([s.value for s in first]) if isinstance(e, (Load, Wide))}
+        each = len({store.slot for store in first})
+        whole = self.vectors or any(store.slot in read or store.op for store in first)
+        some = AT_ONCE * each // len(stores[0]) if stores and not whole else 0
+        if len(stores) <= some + some // 2 or not some:
+            yield stores
+            return
+        for start in range(0, len(stores), some):
+            yield stores[start : start + some]
+
+    def _put(
+        self, scope: Scope, stores: list[Store], made: Mapping[Store, Expr], once: bool
+    ) -> None:
+        """Stores to one slot; several are side by side and go in one wide access if aligned."""
+        first = stores[0]
+        if len(stores) > 1 and not side_by_side(stores):
+            for store in stores:
+                self._put(scope, [store], made, once)
+            return
+        values = tuple(made[store] for store in stores)
+        position = self._place(scope, first.position)
+        valid, op, streams = first.valid, first.op, first.streams
+        scope.instrs.append(
+            ir.Put(first.slot, first.dtype, position, values, valid, op, once, streams)
+        )
+
+    def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
+        """Open all loops, then write `body`; and once more for what remains after a split."""
+        enter(scope, known)
+        if not loops.waiting:
+            body(scope, known, loops.unrolled)
+            return
+        first = loops.waiting[0]
+        if first.size == 1:
+            later = self._fill_step(scope, first, loops, known)
+            self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
+            scope.instrs += later
+        else:
+            self._loop(scope, first, loops, known, enter, body)
+        self._open_rests(scope, first, loops, known, enter, body)
+
+    def _open_rests(
+        self,
+        scope: Scope,
+        first: Axis,
+        loops: Loops,
+        known: Known,
+        enter: Enter,
+        body: Body,
+    ) -> None:
+        """What remains after the splits whose outer axis is `first`."""
+        for split in self.splits:
+            if split.outer is first and split.inner not in known:
+                rest = Axis(f"{split.inner.name}_", split.rest)
+                at: Known = {axis: linear(step) for axis, step in split.at}
+                more = {**known, **at, split.inner: linear(rest)}
+                self._open(scope, loops.rest(split, rest), more, enter, body)
+
+    def _loop(
+        self,
+        scope: Scope,
+        axis: Axis,
+        loops: Loops,
+        known: Known,
+        enter: Enter,
+        body: Body,
+    ) -> None:
+        filled = self._filled(loops.whole(axis))
+        ahead = any(tile.stages > 1 for tile in filled)
+        begin = self._begin(scope, axis, loops, known)
+        if ahead and axis is loops.whole(axis):
+            self.filler.begin(scope, begin, known, filled)
+        inner = Scope(scope.bound | {axis, loops.whole(axis)}, scope)  # whose steps tiles know
+        later = self._fill_step(inner, axis, loops, known)
+        self._open(inner, loops.without(axis), known, enter, body)
+        inner.instrs += later
+        if filled and not ahead and prod(self.block) > 1:
+            inner.instrs.append(ir.Barrier())  # before the next step fills the tile again
+        scope.instrs += [begin, *inner.instrs, ir.End(axis)]
+        for start in begin.starts if loops.instead else ():
+            self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
+        for stop in begin.stops if loops.instead else ():
+            self._instead(scope, ir.Begin(axis, (stop,), ()), loops, known)
+
+    def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
+        """All threads of a block walk alike: none of their axes counts as fixed."""
+        begin = crop.begin(axis, loops.only, known, scope.bound - self.apart)
+        walked = loops.whole(axis), *loops.parts.values()  # the first steps' tiles may be there
+        ahead = any(tile.stages > 1 and tile.after in walked for tile in self.tiles)
+        return replace(begin, starts=()) if ahead else begin
+
+    def _instead(self, scope: Scope, begin: ir.Begin, loops: Loops, known: Known) -> None:
+        """What is done at steps that are left out."""
+        assert loops.instead is not None
+        inner = Scope(scope.bound | {begin.axis}, scope)
+        left = loops.without(begin.axis).cropped(())
+        self._open(inner, left, known, _nothing, loops.instead)
+        scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]
+
+    # ---- folds ----
+
+    def _folds(self, scope: Scope, values: Iterable[Expr]) -> None:
+        """Compute every fold below `values` that this scope knows enough for."""
+        ready: dict[Fold, int] = {}
+        depth: dict[Expr, int] = {}
+        roots = [v for v in values if v.has_fold and v not in scope.known]
+        if not roots:
+            return
+        for e in toposort(roots, scope.known, attrgetter("folding")):
+            if e in scope.known:
+                continue
+            below = max([depth.get(s, 0) for s in e.folding], default=0)
+            if type(e) is Fold and e.free - self.free_lanes <= scope.bound:
+                ready[e] = below
+                below += 1
+            depth[e] = below
+        groups: dict[tuple[int, tuple[Axis, ...]], list[Fold]] = {}
+        order = [*toposort(roots, scope.known)] if self.along else []
+        for fold in together([e for e in order if e not in scope.known], ready, self.along):
+            del ready[fold]
+        for fold, level in ready.items():
+            groups.setdefault((level, fold.axes), []).append(fold)
+        for level, group in sorted(groups, key=lambda key: key[0]):
+            folds, tiles, later = groups[level, group], self.tiles, list[Fold]()
+            if not self.along.isdisjoint(a.name for a in group):
+                next_ = groups.get((level + 1, group), [])
+                later = followers([f for f in next_ if f not in scope.known], folds)
+            if prod(self.block) > 1 and tiles:  # others are not filled
+                read = names_read(fold.body for fold in (*folds, *later))
+                self.tiles = tuple(t for t in tiles if t.name in read or not t.copies)
+            folds = [fold for fold in folds if fold not in scope.known]
+            if later:
+                self._run_along(scope, group, folds, later)
+            elif folds:
+                self._fold_group(scope, group, folds)
+            self.tiles = tiles
+            if self.parts:
+                names = tuple(self.emit_named(scope, fold) for fold in folds)
+                tile, part = map(numbered, (self.grid, self.parts))
+                scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
+
+    def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
+        """Accumulators, and the loops over `group` that fill all of them."""
+        loops = self._loops(group).cropped(crop.needed(folds))
+        lane = next((a for a in group if a in self.free_lanes), None)
+        steps = prod(a.size for a in loops.unrolled)
+        each = sum(lanes_of(fold.body) or 1 for fold in folds)
+        spread = steps if each * steps <= SEPARATE else 1
+
+        def declare(within: Scope) -> list[list[Name]]:
+            return [[self._declare(within, fold, lane) for _ in range(spread)] for fold in folds]
+
+        accumulators = declare(scope)
+        has_rest = lane is not None and any(split.inner is lane for split in self.splits)
+        rests = [self._declare(scope, fold, None) if has_rest else None for fold in folds]
+
+        def enter(inner: Scope, known: Known) -> None:
+            bodies = [fold.body for fold in folds if fold.body.has_fold]
+            self._folds(inner, [substitute(body, known) for body in bodies])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
+            bodies = [fold.body for fold in folds]
+            for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
+                bodies = [wide_loads(value, axis) for value in bodies]
+            values = list(crop.changing(folds, bodies, every_step(known, unrolled)))
+            self._folds(inner, [value for _, _, value in values])
+            for n, number, value in values:
+                rest = rests[n] if lane is not None and lane in known else None
+                target = rest or into[n][number % spread]
+                inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
+
+        opening = (self._open, self._open_rests, self._begin)
+        long = LongFold(*opening, folds, steps // spread, declare, enter, body)
+        # the parts of a loop have one beginning
+        begun = [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]
+        if begun:
+            self.filler.begin(scope, ir.Begin(begun[0].after), {}, begun)
+        with self.ahead.in_loop():
+            long.open(scope, loops, {}, accumulators)
+        for n, fold in enumerate(folds):
+            self._finish(scope, fold, accumulators[n], lane, rests[n])
+
+    def _run_along(
+        self, scope: Scope, group: tuple[Axis, ...], leaders: list[Fold], later: list[Fold]
+    ) -> None:
+        """One loop that fills the accumulators of folds, and of what reads them at each step."""
+        acc = {fold: self._declare(scope, fold, None) for fold in (*leaders, *later)}
+        sums = {f: [(x, led_by(x, leaders)) for x in sums_of(f)] for f in later}
+
+        def enter(inner: Scope, known: Known) -> None:
+            self._folds(inner, [substitute(fold.body, known) for fold in leaders])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            steps, old = every_step(known, unrolled), dict[Fold, Expr]()
+            made = {f: [substitute(f.body, step) for step in steps] for f in acc}
+            self._folds(inner, [value for f in leaders for value in made[f]])
+            for f in leaders:
+                name = self._name("before", f.dtype, 1)
+                inner.instrs.append(ir.Let(name, acc[f]))
+                old[f] = before(f, name, group[0])
+                inner.name(old[f], name, inner)
+                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in made[f]]
+                inner.name(f, acc[f], inner)
+            now: Image = {f: f for f in leaders}
+            for f in later:
+                scales = [scale_of(x, {g: old[g] for g in led}, now) for x, led in sums[f]]
+                self._scale(inner, acc[f], scales)
+            values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
+            self._folds(inner, [value for f in later for value in values[f]])
+            for f in later:
+                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in values[f]]
+
+        loops = self._loops(group).cropped(crop.needed([*acc]))
+        with self.ahead.in_loop():
+            self._open(scope, loops, {}, enter, body)
+        for f in leaders:
+            self._finish(scope, f, [acc[f]], None, None)
+        for f in later:
+            self._scale(
+                scope, acc[f], [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
+            )
+            self._finish(scope, f, [acc[f]], None, None)
+
+    def _scale(self, scope: Scope, sums: Name, by: list[Expr]) -> None:
+        factors = abreast([self.emit_named(scope, scale) for scale in by])
+        scope.instrs.append(ir.Update(sums, Op.MUL, factors))
+
+    def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
+        size = lane.size if lane is not None else self._lanes(fold.free)
+        size = fold.body.lanes if isinstance(fold.body, Product) else size
+        name = self._name("acc", fold.dtype, size)
+        start = const(identity(fold.op, fold.dtype), fold.dtype)
+        scope.instrs.append(ir.Declare(name, start))
+        return name
+
+    def _finish(
+        self, scope: Scope, fold: Fold, parts: list[Name], lane: Axis | None, rest: Name | None
+    ) -> None:
+        """Bring the accumulators of a fold together, in a fixed order."""
+        result = joined(scope, fold, parts)
+        if lane is not None:
+            across = self._name("acc", fold.dtype, 1)
+            scope.instrs.append(ir.AcrossLanes(across, fold.op, result))
+            result = across
+        if rest is not None:
+            scope.instrs.append(ir.Update(result, fold.op, rest))
+        threads = prod(a.size for a in fold.axes if self.kind(a) is Kind.THREAD)
+        threads = self.block[0] if self.tx & {*fold.axes} else threads
+        if threads > 1:
+            scope.instrs.append(ir.AcrossThreads(result, fold.op, threads))
+        scope.name(fold, result)
+
+
+def _nothing(scope: Scope, known: Known) -> None:
+    """What there is to do when a loop is entered that only writes numbers."""

@@ -1,0 +1,152 @@
+"""Write tiles: the instructions that fill what lies in tiles, copied or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from math import prod
+
+from tinyml.codegen import crop
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Expr, Fold, const, substitute
+from tinyml.codegen.linear import Instr
+from tinyml.codegen.linearize.fill import Filler, fences
+from tinyml.codegen.linearize.namer import Namer
+from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
+from tinyml.codegen.optimize.tiles import by_stride, names_read
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step
+from tinyml.graph import toposort
+from tinyml.index import Axis, linear
+from tinyml.interpret import identity
+from tinyml.ops import Op
+
+
+class TileWriter(Namer):
+    """Fills the tiles of a nest; whoever writes the rest of it opens the loops."""
+
+    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
+        lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
+        super().__init__(f"_{number}" if number else "", lanes, nest.ahead)
+        self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
+        self.filler = Filler(block, self.emit, nest.turn(nest.nests[number]))
+        self.tiles: tuple[Tile, ...] = ()
+        self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
+
+    def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
+        raise NotImplementedError
+
+    def _folds(self, scope: Scope, values: Iterable[Expr]) -> None:
+        raise NotImplementedError
+
+    def _walks(
+        self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
+    ) -> None:
+        raise NotImplementedError
+
+    def kind(self, axis: Axis) -> Kind:
+        return self.kinds.get(axis, Kind.LOOP)
+
+    def _loops(self, group: Iterable[Axis]) -> Loops:
+        """The axes of one walk or fold: those that are loops, and those that are written out."""
+        group, written_out = list(group), {Kind.UNROLL}
+        if not self.vectors:
+            written_out.add(Kind.LANE)
+        return Loops(
+            [a for a in group if self.kind(a) is Kind.LOOP],
+            [a for a in group if self.kind(a) in written_out],
+        )
+
+    def _filled(self, after: Axis) -> list[Tile]:
+        return [tile for tile in self.tiles if tile.after is after]
+
+    def _fill_step(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> list[Instr]:
+        """The tiles of one step of a loop; the answer is what ends the step."""
+        whole = loops.whole(axis)
+        filled = self._filled(whole)
+        if any(tile.stages > 1 for tile in filled):
+            at = known.get(whole, linear(axis))
+            return self.filler.go_on(scope, {**known, whole: at}, filled)
+        self._fill_tiles(scope, whole, known)
+        return []
+
+    def _fill_tiles(self, scope: Scope, after: Axis, known: Known) -> None:
+        """The tiles that start here: what is copied is shared out evenly among threads."""
+        block = prod(self.block) > 1
+        for copied, group in groupby(self._filled(after), lambda t: block and t.copies):
+            if copied:
+                filled = list(group)
+                self.filler.fill(scope, filled, known)
+                scope.instrs += [*fences(filled), ir.Barrier()]
+                continue
+            for over, tiles in groupby(group, lambda tile: tile.over):
+                self._fill_in_turn(scope, list(tiles), over, known)
+
+    def _fill_in_turn(
+        self, scope: Scope, tiles: Sequence[Tile], over: Axis | None, known: Known
+    ) -> None:
+        """Tiles one after the other; those that combine the steps of an axis in one loop."""
+        for tile in tiles:
+            value = substitute(tile.value, known)
+            start = const(identity(tile.op, value.dtype), value.dtype)
+            self._write_tile(scope, tile, start if over else value, None)
+        if over is None:
+            return
+        inner = Scope(scope.bound | {over}, scope)
+        self._fill_tiles(inner, over, known)
+        for tile in tiles:
+            op = None if tile.name in names_read([tile.value]) else tile.op
+            self._write_tile(inner, tile, substitute(tile.value, known), op)
+        walks = [walk for walk in self.walks if walk.after is over]
+        self._walks(inner, walks, known, [])
+        values = [tile.value for tile in tiles]
+        values += [store.value for walk in walks for store in walk.stores]
+        begin = crop.steps(over, values, self._filled(over), known, scope.bound)
+        scope.instrs += [begin, *inner.instrs, ir.End(over)]
+
+    def _write_tile(self, scope: Scope, tile: Tile, value: Expr, op: Op | None) -> None:
+        def enter(inner: Scope, known: Known) -> None:
+            self._folds(inner, [substitute(value, known)] if value.has_fold else [])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            steps = every_step(known, unrolled)
+            values = [substitute(value, step) for step in steps]
+            self._folds(inner, values)
+            for step, made in zip(steps, values, strict=True):
+                stored = self.emit(inner, made)
+                index = tile.index.substitute(step)
+                inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
+
+        outside = crop.known_outside(value, tile.axes) if op is None else ()
+        number = next((n for _, n in outside), None)
+
+        def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            for step in every_step(known, unrolled):
+                assert number is not None
+                index = tile.index.substitute(step)
+                inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
+
+        loops = self._loops(by_stride(tile))
+        if number is not None:
+            only = tuple(r for r, n in outside if n is number)
+            loops = loops.cropped(only, instead)
+        if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
+            loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
+        with self._shared_out(scope, tile.name, tile.axes) as (within, at):
+            self._open(within, loops, at, enter, body)
+        if prod(self.block) > 1:
+            scope.instrs.append(ir.Barrier())
+
+    @contextmanager
+    def _shared_out(
+        self, scope: Scope, name: str, group: Iterable[Axis]
+    ) -> Iterator[tuple[Scope, Known]]:
+        """Where a thread makes its steps of a group's axes, and which they are."""
+        threads = [a for a in group if self.kind(a) is Kind.THREAD and a.name != ir.TX]
+        with self.ahead.in_loop():
+            if not threads:
+                yield scope, {}
+                return
+            inner, begin, at = self.filler.shared_out(scope, name, threads)
+            yield inner, at
+            scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]

@@ -1,0 +1,142 @@
+"""Boxes: tiles in panels that the card copies by itself, as bulk copies.
+
+A box is rows of 128 bytes, of lines that are equally far apart; what lies beyond an array's edges
+arrives as zeros, and floats are rounded to what tensor cores take. So the condition under which an
+element is loaded has to be that of an edge.
+PTX ISA, "Tensors": tiled mode, 128-byte swizzle.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import gcd, prod
+
+from tinyml.codegen.expr import Load
+from tinyml.codegen.nest import LoopNest, Tile
+from tinyml.codegen.optimize.change import OptError
+from tinyml.codegen.optimize.panels import row_of
+from tinyml.codegen.optimize.tiles import pipeline
+from tinyml.codegen.optimize.turns import counted
+from tinyml.frozen import dataclass, replace
+from tinyml.index import ZERO, Axis, Linear, linear
+from tinyml.program import Box
+
+PIECE = 16  # bytes: what begins, and what lines are apart, is a multiple of it
+LINES = 256  # of a box
+
+
+@dataclass(frozen=True)
+class Boxed:
+    """A tile as boxes side by side along x, the first of which begins `at` x, y, z."""
+
+    box: Box
+    at: tuple[Linear, Linear, Linear]
+    panels: int
+
+
+def boxed(tile: Tile) -> Boxed | None:
+    """The boxes that fill a tile, if it is filled by such."""
+    load, axes = tile.value, _axes(tile)
+    if axes is None or not isinstance(load, Load) or load.sources:
+        return None
+    source = _source(tile, load, axes).within(load)
+    return None if source is None else _made(tile, load, axes, source)
+
+
+def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
+    """Tiles that are filled at a step of a loop are filled ahead, by boxes, by a warp for it."""
+    one = nest.nests[0]
+    if len(nest.nests) > 1 or any(t.after is not after for t in one.tiles):
+        raise OptError(f"cannot copy boxes ahead of {after.name}: others wait for all threads")
+    if any(boxed(tile) is None for tile in one.tiles):
+        raise OptError(f"cannot copy boxes ahead of {after.name}: a tile is not made of such")
+    (made,) = pipeline(nest, after, stages, counted(nest.turn(one), linear(after), after)).nests
+    tiles = tuple(replace(tile, bulk=True) for tile in made.tiles)
+    return replace(nest, nests=(replace(made, tiles=tiles),))
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The axes of a tile: those of rows, and how far apart lines are in memory."""
+
+    lines: tuple[Axis, ...]
+    panels: tuple[Axis, ...]
+    apart: int
+
+
+def _axes(tile: Tile) -> _Axes | None:
+    load = tile.value
+    if not (tile.panels and isinstance(load, Load)):
+        return None
+    row = row_of(load.dtype)
+    strides = [(tile.index.stride(a), load.position.stride(a), a) for a in tile.axes]
+    known = sorted((p, s, a.name, a) for p, s, a in strides if p is not None and s is not None)
+    within = [(p, s) for p, s, *_ in known if p < row]
+    others = [(p, s, a) for p, s, _, a in known if p >= row]
+    if len(known) < len(strides) or any(p != s for p, s in within) or not others:
+        return None
+    apart = others[0][1]
+    lines = tuple(a for p, s, a in others if s * row == p * apart)
+    panels = tuple(a for p, s, a in others if a not in lines)
+    count = prod(a.size for a in lines)
+    if apart <= 0 or any(p != s * count for p, s, a in others if a in panels):
+        return None
+    return _Axes(lines, panels, apart)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where elements come from, and how many there are along x and y; 0: as many as are asked."""
+
+    x: Linear
+    y: Linear
+    own: frozenset[Axis]
+    z: Linear = ZERO
+    width: int = 0
+    height: int = 0
+
+    def within(self, load: Load) -> _Source | None:
+        """With the edges that the load's conditions are about; None if they are about others."""
+        found = self
+        for v in load.valid:
+            along, across = found.x - v.index, found.y - v.index
+            if v.low > 0 and v.low > v.index.low:
+                return None
+            if not along.terms and not found.width:
+                found = replace(found, x=v.index, width=v.high + 1)
+            elif self.own.isdisjoint(across.free) and not found.height:
+                z = across - across.constant
+                found = replace(found, y=v.index, z=z, height=v.high + 1)
+            else:
+                return None
+        return found
+
+
+def _source(tile: Tile, load: Load, axes: _Axes) -> _Source:
+    own, apart = {*tile.axes}, axes.apart
+    x = y = ZERO
+    for atom, factor in load.position.terms:
+        by_line = atom in axes.lines or (atom not in own and factor % apart == 0)
+        if by_line:
+            y = y + linear(atom) * (factor // apart)
+        else:
+            x = x + linear(atom) * factor
+    return _Source(x, y, frozenset(own))
+
+
+def _made(tile: Tile, load: Load, axes: _Axes, source: _Source) -> Boxed | None:
+    step = reduce(gcd, (f for _, f in source.z.terms), 0) or source.height or source.y.high + 1
+    z = Linear(tuple((a, f // step) for a, f in source.z.terms), 0)
+    begins = load.position - (source.x + (source.y + source.z) * axes.apart)
+    size = load.dtype.itemsize
+    strides = axes.apart * size, axes.apart * step * size
+    offset, count = begins.constant * size, prod(a.size for a in axes.lines)
+    even = all(n % PIECE == 0 for n in (*strides, offset))
+    lows = [z.low, 0 if source.width else source.x.low, 0 if source.height else source.y.low]
+    if begins.terms or not even or count > LINES or min(offset, *lows) < 0:
+        return None
+    sizes = source.width or source.x.high + 1, source.height or source.y.high + 1, z.high + 1
+    begin = dict.fromkeys(tile.axes, ZERO)
+    at = source.x.substitute(begin), source.y.substitute(begin), z
+    box = Box(load.slot, size, offset, sizes, strides, (row_of(load.dtype), count))
+    return Boxed(box, at, prod(a.size for a in axes.panels))

@@ -1,0 +1,422 @@
+"""Fragments: sums of products that the warps of a block make together, on tensor cores.
+
+A warp multiplies 16 x k by k x 16 elements at once and adds the products to 16 x 16 sums, of which
+each lane holds eight: with q, r = lane // 4, lane % 4, those in row q + 8h and column 2r + p + 8g,
+for h, p and g below 2. What is made of the sums then is as ever: lanes are threads, h, p and g are
+steps that are written out.
+
+    FRAGMENT        i0 -> i0, i0h, i0q    i1 -> i1, i1h, i1q, i1p    r0 -> r0
+                    fold r0 of x * y  ->  fold r0 of the lane's share of x @ y, whose parts are
+                    i1h i0h i1p
+    `placed`        x and y, element by element, become what the lane loads of their tiles
+
+A factor may itself be made of sums of products with the same rows, as softmax(q @ k.T) is in front
+of v. A lane holds of those sums what it has to hold of the factor: they never leave registers. What
+is folded along their columns (a largest, a sum) is folded by each lane, then across four of them.
+
+A warpgroup multiplies 64 x k by k x n elements at once, out of panels (panels.py). Of the sums
+each of its four warps has 16 rows, whose lanes hold of each 8 columns what they hold above: h and p
+below 2, g below n / 8, four warps more.
+
+    WARPGROUP       i0 -> i0, i0w, i0h, i0q    i1 -> i1, i1h, i1q, i1p    r0 -> r0
+
+k is 16 for halves; 8 for floats, of which tensor cores take the upper 19 bits. Numbers of lanes
+and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from tinyml.codegen.expr import Alu, Expr, Fold, Part, Stored, substitute
+from tinyml.codegen.linear import TX
+from tinyml.codegen.matrices import Bundle, Fragment, Product
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk, rewritten
+from tinyml.codegen.optimize.change import Change, OptError
+from tinyml.codegen.optimize.keep import divided_last
+from tinyml.codegen.optimize.panels import matrix
+from tinyml.codegen.optimize.tiles import reading
+from tinyml.dtype import float32
+from tinyml.frozen import dataclass, replace
+from tinyml.graph import toposort
+from tinyml.index import Axis, Linear, both, inside, linear
+from tinyml.ops import Op
+
+EDGE = 16  # rows and columns of the sums of a warp
+WARP = 32
+WARPS = 4  # of a warpgroup
+COLUMNS = (64, 128, 256)  # of what a warpgroup multiplies at once
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A sum of products, as one of matrices: `rows` walks one factor, `columns` the other."""
+
+    fold: Fold
+    rows: Axis
+    columns: Axis
+    a: Expr
+    b: Expr
+    beside: tuple[Sides, ...] = ()  # others that walk the same
+
+    @property
+    def longest(self) -> Axis:
+        """The axis of the fold that has most steps."""
+        return max(self.fold.axes, key=lambda a: (a.size, a.name))
+
+    @property
+    def depth(self) -> int:
+        """How many products tensor cores add up at once; 0 if they know no such numbers."""
+        same = self.a.dtype is self.b.dtype
+        return 16 if same and self.a.dtype.is_half else 8 if same and self.a.dtype is float32 else 0
+
+
+def sides_of(one: Nest) -> Sides | None:
+    """The folds that no other fold reads as products of matrices. Columns lie side by side.
+
+    If the first factor is not made of folds: then rows are its own, wherever they lie.
+    They may be those of a walk of their own, beside what is stored once for each row.
+    """
+    read = {e for fold in one.folds for e in toposort([fold.body]) if isinstance(e, Fold)}
+    outer = [fold for fold in one.folds if fold not in read and _factors(fold)]
+    walked = [a for walk in one.walks for a in walk.axes]
+    found = [s for fold in outer if (s := _sides(one, fold, walked)) is not None]
+    if not found or not (len(walked) == 1 or (len(one.walks) == 1 and not walked)):
+        return None
+    first, *others = found
+    alike = all(_walked(sides) == _walked(first) for sides in others)
+    if not alike or (walked and walked != [first.columns]):
+        return None
+    return replace(first, beside=tuple(others))
+
+
+def _walked(sides: Sides) -> tuple[object, ...]:
+    return sides.rows, sides.columns, sides.fold.axes, sides.a.dtype, sides.b.dtype
+
+
+def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
+    """A fold of products as one of matrices, if each factor has rows of its own."""
+    left, right = _factors(fold)
+    stores = [s for walk in one.walks for s in walk.stores if fold in toposort([s.value])]
+    position = stores[0].position
+
+    def own(factor: Expr, other: Expr) -> Axis | None:
+        """The row axis that one factor alone walks, with the smallest stride."""
+        axes = [a for a in (*one.rows, *walked) if a in factor.free and a not in other.free]
+        found = [(_step(position, a), a.name, a) for a in axes]
+        return min(found)[2] if found else None
+
+    columns, rows = own(right, left), own(left, right)
+    if columns is None or rows is None:
+        return None
+    across = _step(position, rows) < _step(position, columns)
+    if right.has_fold or (across and not left.has_fold):
+        rows, columns, left, right = columns, rows, right, left
+    return Sides(fold, rows, columns, _exactly(left), _exactly(right))
+
+
+def _step(position: Linear, axis: Axis) -> int:
+    """How far apart the first two steps of an axis are stored, which may be divided later on."""
+    first, second = (position.substitute({axis: linear(n)}) for n in range(2))
+    apart = second + first * -1
+    return apart.constant if apart.constant and not apart.terms else 1 << 60
+
+
+def is_plain(one: Nest, found: Sides) -> bool:
+    """Whether there is one product, and nothing is stored beside it."""
+    return found.columns in one.rows and not found.beside
+
+
+def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
+    """The products of matrices that first factors are made of, if they are made of such.
+
+    They have the same rows, and their columns are what `found` sums over. Other folds have its
+    rows and fold these columns. None if there is anything else.
+    """
+    inner, axes = [], found.fold.axes
+    last = found, *found.beside
+    for fold in one.folds:
+        if fold in [sides.fold for sides in last]:
+            continue
+        factors = _factors(fold)
+        own = [f for f in factors if found.rows in f.free and axes[0] not in f.free]
+        others = [f for f in factors if found.rows not in f.free and axes[0] in f.free]
+        if found.columns in fold.free or any(s.b.has_fold for s in last) or len(axes) > 1:
+            return None
+        if own and others:
+            a, b = _exactly(own[0]), _exactly(others[0])
+            inner.append(Sides(fold, found.rows, axes[0], a, b))
+        elif fold.axes != axes:
+            return None
+    return inner if inner or (is_plain(one, found) and len(one.folds) == 1) else None
+
+
+def _factors(fold: Fold) -> tuple[Expr, ...]:
+    """The two factors whose products a fold adds up, if it does."""
+    products = fold.op is Op.ADD and isinstance(fold.body, Alu) and fold.body.op is Op.MUL
+    return fold.body.sources if products else ()
+
+
+def _exactly(factor: Expr) -> Expr:
+    """The halves that a factor is made of, if it is a cast of halves."""
+    if isinstance(factor, Alu) and factor.op is Op.CAST and factor.operands[0].dtype.is_half:
+        return factor.operands[0]
+    return factor
+
+
+def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
+    """The fold over `axis` made of matrix products by warps, `depth` steps of it in each."""
+    return _multiplied(nest, axis, EDGE, EDGE, depth)
+
+
+def warpgroup(nest: LoopNest, axis: Axis, columns: int) -> LoopNest:
+    """The fold over `axis` made of matrix products by warpgroups, so many columns in each."""
+    if columns not in COLUMNS:
+        raise OptError(f"cannot multiply {columns} columns at once: there are {COLUMNS}")
+    return _multiplied(nest, axis, WARPS * EDGE, columns)
+
+
+def _multiplied(
+    nest: LoopNest, axis: Axis, rows: int, columns: int, depth: int | None = None
+) -> LoopNest:
+    """The fold over `axis` made of products of so many rows, columns and steps: those there are."""
+    number = next(n for n, one in enumerate(nest.nests) if axis in one.axes)
+    one = divided_last(nest.nests[number])
+    found = sides_of(one)
+    inner = sides_within(one, found) if found is not None else None
+    if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
+        raise OptError(f"cannot make matrix products over {axis.name}: it is not one sum of those")
+    depth = found.depth if depth is None else depth
+    if inner is None or any(sides.depth != EDGE or depth != EDGE for sides in inner):
+        raise OptError(f"cannot make matrix products over {axis.name}: it reads other folds")
+    if not depth or depth != found.depth:
+        raise OptError(f"cannot multiply {found.a.dtype} by {found.b.dtype} {depth} at a time")
+    if not {axis} <= found.a.free & found.b.free:
+        raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
+    if inner and rows > EDGE:
+        raise OptError(f"cannot make matrix products over {axis.name}: warps keep what they make")
+    shape = rows, columns, depth
+    whole = zip((found.rows, found.columns, axis), shape, strict=True)
+    for changed, step in (*whole, *((sides.longest, depth) for sides in inner)):
+        if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
+            raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
+    return _Fragments(found, axis, shape).nest(nest, number, one, inner)
+
+
+class _Fragments:
+    """The axes that FRAGMENT and WARPGROUP make."""
+
+    def __init__(self, found: Sides, axis: Axis, shape: tuple[int, int, int]) -> None:
+        rows, columns = found.rows, found.columns
+        self.found, self.axis, self.shape = found, axis, shape
+        self.high, self.q = Axis(f"{rows.name}h", 2), Axis(f"{rows.name}q", 8)
+        self.r, self.warp = Axis(f"{columns.name}q", 4), Axis(f"{rows.name}w", shape[0] // EDGE)
+        self.outer = (
+            Axis(rows.name, rows.size // shape[0]),
+            Axis(columns.name, columns.size // shape[1]),
+        )
+
+    def nest(self, nest: LoopNest, number: int, one: Nest, inner: list[Sides]) -> LoopNest:
+        """The nest of that number, which is `one`, made of products."""
+        rows, columns, (high, q, r) = self.found.rows, self.found.columns, self._lane
+        (g, _, p) = across = self._across(columns, self.shape[1])
+        kinds = dict(nest.kinds)
+        for sides in inner:
+            one = reading(one, sides.fold, self._share(sides, sides.longest, "e"))
+            kinds.update({a: Kind.UNROLL for a in self._across(self.axis) if a is not r})
+        found = sides_of(one)
+        assert found is not None
+        while fold := next((f for f in one.folds if self._walks_columns(f)), None):
+            last = toposort([s.fold for s in (found, *found.beside)])
+            apart = self.axis.name not in nest.along and fold in last
+            one = reading(one, fold, self._by_lanes(fold, apart))
+            found = sides_of(one)
+            assert found is not None
+        for sides in (found, *found.beside):
+            one = reading(one, sides.fold, self._share(sides, self.axis, "f"))
+        one = _in_rows_alone(one, columns)
+        row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
+        index = {rows: linear(self.outer[0]) * self.shape[0] + row}
+        index[columns] = _column(self.outer[1], across)
+        listed = {rows: self.outer[:1], columns: self.outer[1:]}
+        changed = Change(index, listed, {}).nest(one)
+        warps = (self.warp,) if self.warp.size > 1 else ()
+        changed = replace(changed, rows=(*changed.rows, *warps, high, g, q, r, p))
+        kinds.update(dict.fromkeys(warps, Kind.THREAD))
+        kinds.update({high: Kind.UNROLL, g: Kind.UNROLL, p: Kind.LANE})
+        kinds.update({q: Kind.THREAD, r: Kind.THREAD})
+        nests = (*nest.nests[:number], changed, *nest.nests[number + 1 :])
+        return replace(nest, nests=nests, kinds=tuple(kinds.items()))
+
+    def _walks_columns(self, fold: Fold) -> bool:
+        """Whether a fold walks columns of an inner product."""
+        return self.axis in fold.axes and self.found.columns not in fold.free
+
+    def _by_lanes(self, fold: Fold, apart: bool) -> Expr:
+        """The fold made by those who hold the columns: in a walk apart, or at each step of one."""
+        steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
+        body = substitute(fold.body, {self.axis: _column(steps, across)})
+        if apart:
+            made: Expr = Fold(fold.op, body, (steps, *across))
+        else:
+            made = Fold(fold.op, Fold(fold.op, body, across), (steps,))
+        return made
+
+    @property
+    def _lane(self) -> tuple[Axis, Axis, Axis]:
+        return self.high, self.q, self.r
+
+    def _across(self, columns: Axis, count: int = EDGE) -> tuple[Axis, Axis, Axis]:
+        """What walks so many columns."""
+        return Axis(f"{columns.name}h", count // 8), self.r, Axis(f"{columns.name}p", 2)
+
+    def _share(self, found: Sides, axis: Axis, mark: str) -> Expr:
+        """That of the sums whose row and column it is, where a lane holds it."""
+        (down, along, depth), warps = self.shape, (self.warp,) if self.warp.size > 1 else ()
+        steps = Axis(axis.name, axis.size // depth)
+        sizes = (found.rows, down), (found.columns, along), (axis, depth)
+        bound = tuple(Axis(a.name + mark, size) for a, size in sizes)
+        wholes = linear(found.rows) // down, linear(found.columns) // along, linear(steps)
+        index = {
+            old: whole * within.size + linear(within)
+            for (old, _), whole, within in zip(sizes, wholes, bound, strict=True)
+        }
+        a, b = substitute(found.a, index), substitute(found.b, index)
+        product: Expr = Product(a, b, bound, (self.q, self.r, *warps), along // 2)
+        others = tuple(x for x in found.fold.axes if x is not axis)
+        last = (steps,) if steps.size > 1 else ()
+        fold: Expr = Fold(Op.ADD, product, (*others, *last))
+        row, column = linear(found.rows) % EDGE, linear(found.columns) % along
+        share: Expr = Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
+        return share
+
+
+def _in_rows_alone(one: Nest, columns: Axis) -> Nest:
+    """The nest with columns among its rows: what is stored once is stored with the first."""
+    if columns in one.rows:
+        return one
+    first = inside(linear(columns), 0, 0)
+    stores = [
+        store if walk.axes else replace(store, valid=both(store.valid, [first]) or ())
+        for walk in one.walks
+        for store in walk.stores
+    ]
+    return replace(one, rows=(*one.rows, columns), walks=(Walk((), tuple(stores)),))
+
+
+def _column(whole: Axis, across: tuple[Axis, Axis, Axis]) -> Linear:
+    g, r, p = map(linear, across)
+    return linear(whole) * (8 * across[0].size) + g * 8 + r * 2 + p
+
+
+def products_of(nest: LoopNest) -> list[Product]:
+    """Every matrix product in a nest."""
+    return [e for one in nest.nests for e in one.exprs if isinstance(e, Product)]
+
+
+# ---- which elements a lane holds: of matrices, and of the four 8 x 8 that ldmatrix loads ----
+
+# a place by numbers, arrays of numbers, or indices: all of them know + * // %
+Place: TypeAlias = Callable[[int, Any, Any], tuple[Any, Any]]
+
+
+def a_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Row and step of element n of what a lane holds of 16 x 16 halves; or, of sums, column."""
+    return q + n // 2 % 2 * 8, r * 2 + (n % 2 + n // 4 * 8)
+
+
+def b_place(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Column and step of element n of what a lane holds of 16 x 16 halves."""
+    return q + n // 4 * 8, r * 2 + (n % 2 + n // 2 % 2 * 8)
+
+
+def a_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Row and step of element n of what a lane holds of 16 x 8 floats."""
+    return q + n % 2 * 8, r + n // 2 * 4
+
+
+def b_place8(n: int, q: Any, r: Any) -> tuple[Any, Any]:
+    """Column and step of element n of what a lane holds of 8 x 16 floats."""
+    return q + n // 2 * 8, r + n % 2 * 4
+
+
+PLACES: dict[int, tuple[Place, Place]] = {8: (a_place, b_place), 4: (a_place8, b_place8)}
+
+
+# ---- placed: what each lane loads ----
+
+
+def placed(one: Nest) -> Nest:
+    """The nest with the operands of matrix products as what a lane holds of them."""
+
+    def place(e: Expr) -> Expr | None:
+        if not (isinstance(e, Product) and e.bound):
+            return None
+        rows, columns, steps = e.bound
+        if e.of_warpgroup:
+            a, b = matrix(e.a, rows, steps), matrix(e.b, columns, steps)
+        else:
+            a, b = _held(e, e.a, rows, steps, 0), _held(e, e.b, columns, steps, 1)
+        made: Expr = Product(a, b, (), e.lane, e.lanes)
+        return made
+
+    if not any(isinstance(e, Product) for e in one.exprs):
+        return one
+    return rewritten(one, place)
+
+
+def all_in_panels(one: Nest) -> bool:
+    """Whether what warpgroups multiply is staged as they read it."""
+    try:
+        placed(one)
+    except OptError:
+        return False
+    return True
+
+
+def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -> Expr:
+    """A lane's share of an operand: in one load out of a tile, if it lies well; else gathered."""
+    if isinstance(operand, Stored):
+        for crosswise in (False, True):
+            along, across = (edge, steps) if crosswise else (steps, edge)
+            if _in_rows(operand, along, across, crosswise):
+                index = dict(_row_of_lane(product, edge, steps, side, crosswise))
+                at = operand.index.substitute(index)
+                made: Expr = Fragment(operand.name, operand.dtype, at, operand.after, crosswise)
+                return made
+    count = 16 // operand.dtype.itemsize
+    q, r = map(linear, product.lane[:2])
+    where = [PLACES[count][side](n, q, r) for n in range(count)]
+    gathered: Expr = Bundle(tuple(substitute(operand, {edge: x, steps: k}) for x, k in where))
+    return gathered
+
+
+def _in_rows(e: Stored, along: Axis, across: Axis, crosswise: bool) -> bool:
+    """Whether 16 bytes along one axis lie side by side, where an access may begin."""
+    step = 16 // e.dtype.itemsize
+    if e.index.stride(along) != 1 or (crosswise and step != 8):  # only halves can be mirrored
+        return False
+    others = [f for a, f in e.index.terms if a is not along]
+    whole = all(f % step == 0 for f in others) and e.index.constant % step == 0
+    return whole and e.index.stride(across) is not None
+
+
+def _row_of_lane(
+    product: Product, edge: Axis, steps: Axis, side: int, crosswise: bool
+) -> Iterator[tuple[Axis, Linear]]:
+    """Where the 16 bytes begin whose index the lane gives: row lane % 8 of matrix lane // 8.
+
+    Matrices 0 to 3 are registers 0 to 3: for a rows change first, for b steps.
+    """
+    q, r = map(linear, product.lane[:2])
+    lane = q * 4 + r
+    in_row, odd, upper = lane % 8, lane // 8 % 2, lane // 16
+    half = steps.size // 2
+    of_edge, of_steps = (odd, upper) if side == 0 else (upper, odd)
+    if crosswise:
+        yield edge, of_edge * 8
+        yield steps, of_steps * half + in_row
+    else:
+        yield edge, of_edge * 8 + in_row
+        yield steps, of_steps * half

@@ -1,0 +1,267 @@
+"""Keep: what folds read of other folds waits in a tile, a block of rows at a time.
+
+In softmax(q @ k.T) @ v, each score is read by three folds over the keys: the largest, the sum of
+exps, the mean of values. Computed for a block of rows at once and kept in cache, scores never go
+to memory. Nothing here knows that: kept is, innermost first,
+
+    a fold that another fold reads, with what is made of it element by element
+    a factor of a product that the other factor's rows would have computed again and again
+    a fold that more rows read than it has
+
+    what costs much, and what several loops of a row would compute again, as softmax's exp
+
+each at one step of an axis, filled before what reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tinyml.codegen.crop import known_outside
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, select
+from tinyml.codegen.linear import TX
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten, roots
+from tinyml.codegen.optimize.change import Change, OptError
+from tinyml.codegen.optimize.tiles import (
+    ORDER,
+    check_filled,
+    reading,
+    walked_before,
+    with_tile,
+    within_fold,
+)
+from tinyml.dtype import bfloat16
+from tinyml.frozen import replace
+from tinyml.graph import toposort
+from tinyml.index import Axis, both, inside, linear, row_major
+from tinyml.ops import WORK, Op
+
+COSTLY = 12  # work on an element that takes longer than to bring it back from a cache
+
+
+def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
+    """One more value kept for each step of `after`, its rows as long as whole steps of `amount`."""
+    alone = all(a.name != TX for one in nest.nests for a in one.axes)
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or not alone or within_fold(nest, after):
+        raise OptError(f"cannot keep anything for {after.name}: it is walked by many at once")
+    kept, kinds = [], dict(nest.kinds)
+    number = sum(len(one.tiles) for one in nest.nests)
+    for one in nest.nests:
+        one = divided_last(one)
+        same = (
+            _next_values(one, walked_before(nest, one, after), after) if after in one.axes else ()
+        )
+        if not same:
+            kept.append(one)
+            continue
+        made, own = _kept(nest, one, same, after, f"kept{number}", amount)
+        check_filled(nest, made)
+        kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
+        kept.append(made)
+        number += 1
+    if number == sum(len(one.tiles) for one in nest.nests):
+        raise OptError(f"cannot keep anything for {after.name}: no fold reads another there")
+    return replace(nest, nests=tuple(kept), kinds=tuple(kinds.items()))
+
+
+def _kept(
+    nest: LoopNest, one: Nest, same: Sequence[Expr], after: Axis, name: str, amount: int
+) -> tuple[Nest, dict[Axis, Axis]]:
+    """A value in a tile, whose axes stand for axes of `one`, and so do those that it folds.
+
+    `same` are the value and what is equal to it but for its one axis.
+    """
+    value, outside = same[0], walked_before(nest, one, after)
+    folds = [e for e in toposort([value]) if isinstance(e, Fold)]
+    bound = {a for e in folds if e.free - outside for a in e.axes}  # others are made before it
+    inner = list(value.free - outside)
+    folded = {a for fold in one.folds for a in fold.axes}
+    inner.sort(key=lambda a: (ORDER[nest.kind(a)], a in folded, a.name))
+    if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
+        raise OptError(f"cannot keep {value}: a last step is shorter")
+    own = {a: Axis(f"{a.name}_{name}", a.size) for a in sorted({*inner, *bound}, key=str)}
+    last = inner[-1]
+    whole = -(-last.size // amount) * amount if amount else last.size
+    if whole > last.size and any(
+        last in e.free for e in toposort([value]) if isinstance(e, Stored)
+    ):
+        raise OptError(f"cannot keep {value}: a tile that it reads has no whole steps")
+    sizes = [*(a.size for a in inner[:-1]), whole]
+    index = row_major([linear(a) for a in inner], sizes)
+    stored: Expr = Stored(name, value.dtype, index, after, known_outside(value, inner))
+    own[last] = Axis(f"{last.name}_{name}", whole)
+    guard = both([inside(linear(own[last]), 0, last.size - 1)]) if whole > last.size else ()
+    assert guard is not None
+    image = {a: linear(b) for a, b in own.items()}
+    renamed = Change(image, {a: (own[a],) for a in bound}, {}).expr(value)
+    masked = Change({}, {}, {own[last]: guard}).expr(renamed)
+    tile = Tile(name, tuple(own[a] for a in inner), index.substitute(image), masked, after)
+    made = one
+    for e in same:
+        (other,) = (e.free - value.free) or (last,)
+        made = reading(made, e, stored.substitute({last: linear(other)}))
+    return with_tile(made, tile), own
+
+
+def divided_last(one: Nest) -> Nest:
+    """Sums of quotients by what the sum does not walk become quotients of sums.
+
+    Quotients that are rounded to bfloat16, too: what is rounded instead has the same exponents.
+    """
+
+    def rule(e: Expr) -> Expr | None:
+        if not (isinstance(e, Fold) and e.op is Op.ADD and not e.dtype.is_half):
+            return None
+        found = next(_divisors(e.body, e), None)
+        if found is None:
+            return None
+        whole, divisor = found
+        fold: Expr = Fold(e.op, whole, e.axes)
+        return alu(Op.DIV, e.dtype, rule(fold) or fold, divisor)
+
+    return rewritten(one, rule)
+
+
+def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
+    """The body without a divisor that the fold does not walk, and the divisor."""
+    if isinstance(body, Select) and isinstance(body.other, Const) and body.other.value == 0:
+        for whole, divisor in _divisors(body.value, fold):
+            yield select(body.valid, whole, body.other), divisor
+    if not (isinstance(body, Alu) and body.dtype is fold.dtype):
+        return
+    left, right = (*body.operands, body)[:2]
+    if (
+        body.op is Op.CAST
+        and isinstance(left, Alu)
+        and left.op is Op.CAST
+        and left.dtype is bfloat16
+    ):
+        for whole, divisor in _divisors(left.operands[0], fold):
+            yield alu(Op.CAST, body.dtype, alu(Op.CAST, bfloat16, whole)), divisor
+    if body.op is Op.NEG:
+        yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in _divisors(left, fold))
+    made = isinstance(left, (Alu, Fold))
+    if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and made:
+        yield left, right
+    elif body.op is Op.MUL:
+        yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold))
+        yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold))
+
+
+def _next_values(one: Nest, outside: set[Axis], after: Axis) -> tuple[Expr, ...]:
+    """The first value to be kept: see the top of this file; and what else is equal to it.
+
+    Where folds are made in steps, only those values are there that a step makes.
+    """
+    order = one.exprs
+    below = _folds_below(order)
+    readers: dict[Expr, list[Expr]] = {e: [] for e in order}
+    for e in order:
+        for source in e.sources:
+            readers[source].append(e)
+    found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
+    ends, whole = {*roots(one)}, all(tile.over is not after for tile in one.tiles)
+    for value in found:
+        while len(readers[value]) == 1 and value not in ends:
+            if not _goes_with(readers[value][0], value, below):
+                break
+            value = readers[value][0]
+        if value.free - outside and (whole or after in value.free):
+            return (value,)
+    return made_again(one, outside) if whole else ()
+
+
+def _folds_below(order: Iterable[Expr]) -> dict[Expr, frozenset[Expr]]:
+    """The folds that each expression is made of."""
+    below: dict[Expr, frozenset[Expr]] = {}
+    for e in order:
+        below[e] = frozenset().union(*(below[s] | {s} for s in e.sources if s in below))
+        below[e] = frozenset(x for x in below[e] if isinstance(x, Fold))
+    return below
+
+
+def _goes_with(reader: Expr, value: Expr, below: dict[Expr, frozenset[Expr]]) -> bool:
+    """Whether a reader is made of the same elements as `value`, and of nothing else folded."""
+    same = reader.free == value.free and below[reader] <= below[value] | {value}
+    return same and isinstance(reader, (Alu, Select))
+
+
+def _nested(order: Sequence[Expr], below: dict[Expr, frozenset[Expr]]) -> list[Expr]:
+    """The folds that other folds read."""
+    read = {f for e in order if isinstance(e, Fold) for f in below[e]}
+    return [e for e in order if e in read]
+
+
+def _factors(order: Sequence[Expr]) -> list[Expr]:
+    """Factors that are computed, and that a fold would compute again for the other's rows."""
+    found = []
+    for fold in order:
+        if not (isinstance(fold, Fold) and fold.op is Op.ADD):
+            continue
+        body = fold.body
+        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
+            body = body.sources[0]
+        if isinstance(body, Alu) and body.op is Op.MUL:
+            left, right = body.operands
+            found += [a for a, b in ((left, right), (right, left)) if b.free - a.free and _made(a)]
+    return found
+
+
+def _made(e: Expr) -> bool:
+    return isinstance(e, (Alu, Select)) and any(
+        isinstance(s, Alu) and s.op is not Op.CAST for s in toposort([e])
+    )
+
+
+def _statistics(one: Nest, outside: set[Axis]) -> list[Expr]:
+    """The folds that fewer rows have than read them."""
+    return [
+        e
+        for walk in one.walks
+        for store in walk.stores
+        for e in toposort([store.value])
+        if isinstance(e, Fold) and e.free - outside < store.position.free - outside
+    ]
+
+
+def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
+    """A costly value that several loops along an axis compute, as each of them writes it."""
+    loops, below = _loops(one, outside), _folds_below(one.exprs)
+    work: dict[Expr, int] = {}
+    largest: tuple[Expr, ...] = ()
+    for e in one.exprs:
+        own = WORK[e.op] if isinstance(e, Alu) else 0
+        hoisted = isinstance(e, Fold) or e.free <= outside
+        work[e] = 0 if hoisted else min(1 << 20, own + sum(work[s] for s in e.sources))
+        if work[e] < COSTLY or e not in loops or not isinstance(e, (Alu, Select)):
+            continue
+        if largest and not (below[e] == below[largest[0]] and largest[0] in toposort([e])):
+            continue
+        (axis,) = e.free - outside
+        others = {a for found in loops.values() for _, a in found if a.size == axis.size}
+        same = dict.fromkeys([e, *(e.substitute({axis: linear(a)}) for a in others)])
+        found = tuple(x for x in same if x in loops)
+        if len({number for x in found for number, _ in loops[x]}) > 1:
+            largest = found
+    return largest
+
+
+def _loops(one: Nest, outside: set[Axis]) -> dict[Expr, set[tuple[object, Axis]]]:
+    """The loops that compute each value that has one axis of its own, and that axis.
+
+    Folds share a loop if they are equally deep in one another.
+    """
+    depth: dict[Expr, int] = {}
+    for e in one.exprs:
+        depth[e] = isinstance(e, Fold) + max((depth[s] for s in e.sources), default=0)
+    bodies: list[tuple[object, tuple[Axis, ...], Expr]] = []
+    bodies += [(depth[fold], fold.axes, fold.body) for fold in one.folds]
+    bodies += [(walk, walk.axes, store.value) for walk in one.walks for store in walk.stores]
+    bodies += [(tile.name, tile.axes, tile.value) for tile in one.tiles]
+    loops: dict[Expr, set[tuple[object, Axis]]] = {}
+    for number, axes, body in bodies:
+        for e in toposort([body], (), lambda e: () if isinstance(e, Fold) else e.sources):
+            inner = e.free - outside
+            if len(inner) == 1 and inner <= {*axes}:
+                loops.setdefault(e, set()).update(((number, axes), axis) for axis in inner)
+    return loops

@@ -1,0 +1,409 @@
+"""Online: folds over one axis, of which some read others, are made in steps of it, all at once.
+
+The largest m of s, and sums of f(s, m): after each step m may be another, and a sum of what was
+seen so far is right once it is multiplied by what f(s, m) changes by. That can be done if this
+does not depend on s, as for exp(s - m), which changes by exp(m before - m now). So softmax,
+logsumexp and attention walk what they fold once, and remember one step of it:
+
+    top   = largest of top and the step's s
+    scale = f(s, top) / f(s, top before); 0 where nothing was seen before
+    sums  = sums * scale + sum of the step's f(s, top)
+
+Where nothing has been seen yet but -inf, f is asked for m = 0. In the end sums are multiplied by
+f(s, m) / f(s, 0) there, so that such a row gives what it gives all at once. After Milakov and
+Gimelshein, "Online normalizer calculation for softmax", and Dao, "FlashAttention-2".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial, reduce
+from math import inf
+
+from tinyml.codegen.expr import (
+    Alu,
+    Const,
+    Expr,
+    Fold,
+    Select,
+    Stored,
+    alu,
+    const,
+    rewrite,
+    select,
+    substitute,
+    zero,
+)
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
+from tinyml.codegen.optimize.added import Added
+from tinyml.codegen.optimize.change import Change, OptError, check_inner
+from tinyml.codegen.optimize.keep import divided_last, keep
+from tinyml.codegen.optimize.tiles import ORDER, reading, walked_before, within_fold
+from tinyml.dtype import DType, bool_
+from tinyml.frozen import dataclass, replace
+from tinyml.graph import toposort
+from tinyml.index import Axis, Linear, both, inside, linear, numbered
+from tinyml.interpret import identity
+from tinyml.ops import Op
+
+Image = Mapping[Fold, Expr]  # what leaders are at some time
+
+
+@dataclass(frozen=True)
+class Running:
+    """Folds over `axis` that one walk can make: some that lead, and others that may follow them.
+
+    Those that read what is known only in the end are left to another walk.
+    """
+
+    axis: Axis
+    leaders: tuple[Fold, ...]
+    followers: tuple[Fold, ...]
+
+
+def running(one: Nest) -> Running | None:
+    """The first folds of a nest that can be made online, if there is something to be won.
+
+    That is, if others read them, or products that are nowhere but in the tile of a step.
+    """
+    folded = dict.fromkeys(a for fold in one.folds for a in fold.axes)
+    for axis in sorted(folded, key=lambda a: -a.size):
+        group = [fold for fold in one.folds if axis in fold.axes]
+        below = {f: {*toposort([f.body])} & {*group} for f in group}
+        leaders = {f: f for f in group if not below[f] and f.op in (Op.MAX, Op.MIN)}
+        others = [f for f in group if f not in leaders]
+        rest = [f for f in others if below[f] <= {*leaders} and _follows(f, leaders)]
+        inner = any(axis in f.free and f.has_fold for f in one.folds)
+        if (leaders and rest) or (inner and (leaders or rest)):
+            return Running(axis, (*leaders,), (*rest,))
+    return None
+
+
+def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
+    """The folds over an axis made together, with sums in registers: see along.py."""
+    one = divided_last(nest.nests[0])
+    found = running(one)
+    if found is None or found.axis is not axis or not found.leaders or len(nest.nests) > 1:
+        raise OptError(f"cannot run along {axis.name}: no sum follows another fold")
+    leaders = {f: f for f in found.leaders}
+    for fold in one.folds:
+        led = not leaders.keys().isdisjoint(toposort([fold.body]))
+        if led and fold not in found.followers and changes_alike(fold, leaders):
+            raise OptError(f"cannot run along {axis.name}: sums are larger than what they follow")
+    return replace(nest, along=(*nest.along, axis.name))
+
+
+def _follows(fold: Fold, leaders: Image) -> bool:
+    """Whether a fold is a sum that only has to be scaled when leaders change.
+
+    What leads it is the largest of what it is made of: of another it might exceed all bounds while
+    that is not known.
+    """
+    below = {*toposort([fold.body])}
+    bounded = all(_unmasked(leader.body) in below for leader in leaders if leader in below)
+    return bounded and changes_alike(fold, leaders)
+
+
+def changes_alike(fold: Fold, leaders: Image) -> bool:
+    """Whether a fold is a sum whose terms all change by the same factor when leaders do."""
+    return fold.op is Op.ADD and _Factor(fold, leaders, leaders).of(fold.body) is not None
+
+
+def _unmasked(e: Expr) -> Expr:
+    return e.value if isinstance(e, Select) and _is(e.other, -inf) else e
+
+
+def sides_along(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:
+    """The row axis that products inside of the folds walk and what they meet does not; others."""
+    rows, kept, others = {*one.rows}, set[Axis](), set[Axis]()
+    for fold in one.folds:
+        body = fold.body
+        if found.axis not in fold.free or not (isinstance(body, Alu) and body.op is Op.MUL):
+            continue
+        others |= fold.free & rows
+        for own, met in (body.operands, body.operands[::-1]):
+            if found.axis in met.free - own.free:
+                kept |= (own.free - met.free) & rows
+    if not kept:
+        return None
+    longest = max(kept, key=lambda a: (a.size, a.name))
+    return longest, others - {longest}
+
+
+def online(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
+    """What folds read of each other, in steps of `amount` for the rows inside of `after`."""
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or within_fold(nest, after):
+        raise OptError(f"cannot run along with {after.name}: it is walked by many at once")
+    made = nest
+    for number, one in enumerate(nest.nests):
+        found = running(divided_last(one)) if after in one.axes else None
+        if found is not None:
+            made = _Tiles(made, number, found, after, amount).made()
+    if made is nest:
+        raise OptError(f"cannot run along with {after.name}: no sum follows another fold")
+    return made
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where a value of each row waits."""
+
+    name: str
+    dtype: DType
+    rows: tuple[Axis, ...]
+
+    def read(self, after: Axis) -> Expr:
+        made: Expr = Stored(self.name, self.dtype, numbered(self.rows), after)
+        return made
+
+
+class _Tiles:
+    """What one nest remembers between steps."""
+
+    def __init__(
+        self, nest: LoopNest, number: int, found: Running, after: Axis, amount: int
+    ) -> None:
+        self.nest, self.number, self.found, self.after = nest, number, found, after
+        self.one, axis = divided_last(nest.nests[number]), found.axis
+        whole = axis.size % amount == 0 and axis.size > amount and not axis.more
+        if not whole or nest.kind(axis) is not Kind.LOOP:
+            raise OptError(f"cannot walk {axis.name} in steps of {amount}; pad it first")
+        self.names = sum(len(other.tiles) for other in nest.nests)
+        mark = self.names or ""  # there may be a walk before
+        self.steps = Axis(f"{axis.name}o{mark}", axis.size // amount)
+        self.inner = Axis(f"{axis.name}b{mark}", amount)
+        for made in (self.steps, self.inner):
+            check_inner(nest, axis, made)
+        outside = walked_before(nest, self.one, after)
+        walked = dict.fromkeys(
+            a for group in self.one.groups[: 1 + len(self.one.walks)] for a in group
+        )
+        rows = [a for a in walked if a not in outside]
+        self.rows = sorted(rows, key=lambda a: ORDER[nest.kind(a)])
+        if any(not {s.outer, s.inner}.isdisjoint(rows) for s in nest.splits):
+            raise OptError(f"cannot run along with {after.name}: a last step is shorter")
+        self.tiles: list[Tile] = []
+
+    def made(self) -> LoopNest:
+        """The nest with tiles for all of it, and for what a step makes."""
+        tops = {f: self._memory("top", f) for f in self.found.leaders}
+        old = {f: top.read(self.steps) for f, top in tops.items()}
+        now = {f: alu(f.op, f.dtype, old[f], self._step(f, f.body)) for f in tops}
+        for f, top in tops.items():
+            self._tile(top, now[f], f.op)
+        done = {f: top.read(self.after) for f, top in tops.items()}
+        scales: dict[Expr, _Memory] = {}
+        final: dict[Fold, Expr] = {}
+        for f in self.found.followers:
+            sums, part = self._memory("sums", f), self._step(f, replaced(f.body, finite(now)))
+            final[f] = sums.read(self.after)
+            led = {leader: top for leader, top in old.items() if leader in toposort([f.body])}
+            if led:
+                scale = scale_of(f, led, now)
+                if scale not in scales:
+                    scales[scale] = self._memory("scale", scale)
+                    self._tile(scales[scale], scale)
+                seen = alu(Op.MUL, f.dtype, sums.read(self.steps), scales[scale].read(self.steps))
+                part = alu(Op.ADD, f.dtype, seen, part)
+                final[f] = alu(Op.MUL, f.dtype, final[f], last_scale_of(f, done))
+            self._tile(sums, part, Op.ADD)
+        stores = [(w.axes, s) for w in self.one.walks for s in w.stores if s.op is not None]
+        added = [self._added(axes, store) for axes, store in stores]
+        walks = tuple(w for w in self.one.walks if all(s.op is None for s in w.stores))
+        one = replace(self.one, walks=walks, tiles=(*self.one.tiles, *self.tiles))
+        for f, value in [*final.items(), *done.items()]:
+            one = reading(one, f, value)
+        nest = self._kept(self._shared_out(one))
+        for each in added:
+            nest = each.walked(nest, self.number)
+        return nest
+
+    def _shared_out(self, one: Nest) -> Nest:
+        """Rows within walks, if threads have them: shared out as those of tiles are."""
+        rows = [a for a in self.rows if a in one.rows]
+        if all(self.nest.kind(a) is not Kind.THREAD for a in rows):
+            return one
+        walks = tuple(replace(walk, axes=(*rows, *walk.axes)) for walk in one.walks)
+        return replace(one, rows=tuple(a for a in one.rows if a not in rows), walks=walks)
+
+    def _memory(self, kind: str, value: Expr) -> _Memory:
+        self.names += 1
+        rows = tuple(a for a in self.rows if a in value.free)
+        return _Memory(f"{kind}{self.names - 1}", value.dtype, rows)
+
+    def _step(self, fold: Fold, body: Expr) -> Expr:
+        """A step's part of a fold."""
+        index = {self.found.axis: linear(self.steps) * self.inner.size + linear(self.inner)}
+        axes = tuple(self.inner if a is self.found.axis else a for a in fold.axes)
+        made: Expr = Fold(fold.op, substitute(body, index), axes)
+        return made
+
+    def _tile(self, memory: _Memory, value: Expr, op: Op | None = None) -> None:
+        """A tile on axes that all of them have in common, so that equal parts of them are equal."""
+        value = substitute(value, {a: linear(self._own(a)) for a in self.rows})
+        axes = tuple(map(self._own, memory.rows))
+        index = numbered(axes)
+        if op is None:
+            tile = Tile(memory.name, axes, index, value, self.steps)
+        else:
+            tile = Tile(memory.name, axes, index, value, self.after, self.steps, op)
+        self.tiles.append(tile)
+
+    def _own(self, row: Axis) -> Axis:
+        return Axis(f"{row.name}_on{self.number}", row.size)
+
+    def _kept(self, one: Nest) -> LoopNest:
+        """The nest with what several of the tiles are made of in tiles of its own."""
+        nests = (*self.nest.nests[: self.number], one, *self.nest.nests[self.number + 1 :])
+        kinds = dict(self.nest.kinds)
+        for a in self.rows:
+            kinds[self._own(a)] = self.nest.kind(a)
+        nest = replace(self.nest, nests=nests, kinds=tuple(kinds.items()))
+        while True:
+            try:
+                nest = keep(nest, self.steps, 0)
+            except OptError:
+                break
+        for tile in self.tiles:
+            nest = _apart(nest, self.number, tile.name)
+        return nest
+
+    def _added(self, axes: tuple[Axis, ...], store: Store) -> Added:
+        """What a step adds to memory: the sum of what all rows of a block would.
+
+        It is a tile, as sums are, until all is known that it shares with them.
+        """
+        axis, folds = self.found.axis, {*self.one.folds}
+        made = ((a, toposort([substitute(store.value, {a: linear(axis)})])) for a in axes)
+        found = (a for a, es in made if any(axis in e.free for e in es if e in folds))
+        along = next(found, None)
+        if along is None:
+            raise OptError(f"cannot run along {axis.name}: slot{store.slot} is made otherwise")
+        rows = [a for a in self.rows if a in self.one.rows]
+        own: dict[Axis, Linear] = {a: linear(self._own(a)) for a in self.rows}
+        own[along] = linear(self.steps) * self.inner.size + linear(self.inner)
+        whole = tuple(r for r in store.valid if r.free.isdisjoint(rows))
+        masks = tuple(r for r in store.valid if r not in whole)
+        value = substitute(select(masks, store.value, zero(store.dtype)), own)
+        memory = self._memory("added", value)
+        tile = (self.inner, *(self._own(a) for a in axes if a is not along))
+        part: Expr = Fold(Op.ADD, value, tuple(map(self._own, rows)))
+        index = numbered(tile)
+        self.tiles.append(Tile(memory.name, tile, index, part, self.after, self.steps))
+        valid = both(inside(r.index.substitute(own), r.low, r.high) for r in whole)
+        position = store.position.substitute(own)
+        return Added(memory.name, tile, replace(store, position=position, valid=valid or ()))
+
+
+def _apart(nest: LoopNest, number: int, name: str) -> LoopNest:
+    """The nest with axes for one tile that no other tile walks."""
+    one, kinds = nest.nests[number], dict(nest.kinds)
+    tile = next(t for t in one.tiles if t.name == name)
+    folded = [a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes]
+    own = {a: Axis(f"{a.name}_{name}", a.size) for a in dict.fromkeys([*tile.axes, *folded])}
+    image = {a: linear(b) for a, b in own.items()}
+    made = replace(
+        tile,
+        axes=tuple(own[a] for a in tile.axes),
+        index=tile.index.substitute(image),
+        value=Change(image, {a: (b,) for a, b in own.items()}, {}).expr(tile.value),
+    )
+    kinds.update({b: kinds[a] for a, b in own.items() if a in kinds})
+    tiles = tuple(made if t is tile else t for t in one.tiles)
+    nests = tuple(replace(o, tiles=tiles) if o is one else o for o in nest.nests)
+    return replace(nest, nests=nests, kinds=tuple(kinds.items()))
+
+
+def finite(image: Image) -> dict[Fold, Expr]:
+    """The same, with 0 where nothing was folded."""
+    return {f: alu(Op.WHERE, f.dtype, nothing(f, e), zero(f.dtype), e) for f, e in image.items()}
+
+
+def nothing(leader: Fold, value: Expr) -> Expr:
+    return alu(Op.EQUAL, bool_, value, const(identity(leader.op, leader.dtype), leader.dtype))
+
+
+def replaced(e: Expr, image: Image) -> Expr:
+    return rewrite(e, lambda found: image.get(found) if isinstance(found, Fold) else None)
+
+
+def scale_of(fold: Fold, old: Image, now: Image) -> Expr:
+    """What a sum is multiplied by once it is known what leads it now."""
+    scale = _Factor(fold, finite(old), finite(now)).whole()
+    for leader, before in old.items():
+        scale = alu(Op.WHERE, fold.dtype, nothing(leader, before), zero(fold.dtype), scale)
+    return scale
+
+
+def last_scale_of(fold: Fold, done: Image) -> Expr:
+    """What a sum is multiplied by in the end: a row of -inf gives what it gives all at once."""
+    return _Factor(fold, finite(done), done).whole()
+
+
+class _Factor:
+    """By what the body of a sum changes with what leads it, if it does so alike at all steps."""
+
+    def __init__(self, fold: Fold, old: Image, new: Image) -> None:
+        self.fold, self.old, self.new = fold, old, new
+
+    def whole(self) -> Expr:
+        found = self.of(self.fold.body)
+        assert found is not None
+        return alu(Op.CAST, self.fold.dtype, found)
+
+    def of(self, e: Expr) -> Expr | None:
+        """`e` with the new ones, divided by what it was with the old ones."""
+        if not self._led(e):
+            return const(1, e.dtype)
+        if isinstance(e, Select):
+            return self.of(e.value) if _is(e.other, 0) else None
+        if not isinstance(e, Alu) or (e.dtype.is_half and e.op is not Op.CAST):
+            return None
+        match e.op:
+            case Op.EXP | Op.EXP2:
+                shift = self.shift(e.operands[0])
+                return None if shift is None else alu(e.op, e.dtype, shift)
+            case Op.CAST | Op.NEG:
+                return self.of(e.operands[0])
+            case Op.WHERE:
+                condition, value, other = e.operands
+                return self.of(value) if _is(other, 0) and not self._led(condition) else None
+            case Op.MUL | Op.DIV:
+                a, b = map(self.of, e.operands)
+                return None if a is None or b is None else alu(e.op, a.dtype, a, b)
+        return None
+
+    def shift(self, e: Expr) -> Expr | None:
+        """What is added to `e`."""
+        if not self._led(e):
+            return zero(e.dtype)
+        if e.free.isdisjoint(self.fold.axes):
+            before = alu(Op.NEG, e.dtype, replaced(e, self.old))
+            return alu(Op.ADD, e.dtype, replaced(e, self.new), before)
+        if isinstance(e, Select):
+            return self.shift(e.value) if _is(e.other, -inf) else None
+        if not isinstance(e, Alu):
+            return None
+        a, b = (*e.operands, e)[:2]
+        match e.op:
+            case Op.ADD:
+                found = [self.shift(x) for x in (a, b) if self._led(x)]
+                known = [x for x in found if x is not None]
+                whole = len(known) == len(found)
+                return reduce(partial(alu, Op.ADD, e.dtype), known) if whole else None
+            case Op.NEG:
+                shift = self.shift(a)
+                return None if shift is None else alu(Op.NEG, e.dtype, shift)
+            case Op.MUL:
+                a, b = (a, b) if self._led(a) else (b, a)
+                fixed = not self._led(b) and b.free.isdisjoint(self.fold.axes)
+                shift = self.shift(a) if fixed else None
+                return None if shift is None else alu(Op.MUL, e.dtype, shift, b)
+        return None
+
+    def _led(self, e: Expr) -> bool:
+        return not self.old.keys().isdisjoint(toposort([e]))
+
+
+def _is(e: Expr, number: float) -> bool:
+    return isinstance(e, Const) and e.value == number

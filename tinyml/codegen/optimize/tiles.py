@@ -1,0 +1,440 @@
+"""Tiles: what a block reads again is copied close by, and sums wait between steps of a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import prod
+
+from tinyml.codegen.ahead import LINE
+from tinyml.codegen.crop import known_outside
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, Stored, rewrite, substitute
+from tinyml.codegen.long_fold import groups
+from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
+from tinyml.codegen.optimize.change import Change, OptError, bind, check_inner
+from tinyml.codegen.optimize.overlaps import position_of, run, windows
+from tinyml.codegen.optimize.panels import across_panels, in_panels, row_of
+from tinyml.codegen.pairs import Pair
+from tinyml.frozen import replace
+from tinyml.graph import toposort
+from tinyml.index import (
+    ZERO,
+    Axis,
+    Linear,
+    linear,
+    numbered,
+    row_major,
+)
+
+# what lies side by side in a tile is what lanes or threads read side by side
+ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
+
+
+def block(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
+    """Folds over `axis` in steps of `amount`: tiles hold the sums for all rows of a block.
+
+    Where there are many steps, further tiles hold the sums of groups of them. If the only step is
+    the whole axis, a tile holds what is written out or along lanes, at a step of the last loop.
+    """
+    if axis.size % amount or axis.more:
+        raise OptError(f"cannot block {axis.name}: {amount} does not divide it; pad it first")
+    inner = Axis(f"{axis.name}b", amount)
+    check_inner(nest, axis, inner)
+    blocked: list[Nest] = []
+    kinds = dict(nest.kinds)
+    for one in nest.nests:
+        found = [fold for fold in one.folds if axis in fold.axes]
+        if not found:
+            blocked.append(one)
+            continue
+        sizes = groups(axis.size // amount, found) if amount < axis.size else []
+        steps = [Axis(f"{axis.name}{'o' * n}", size) for n, size in enumerate(sizes)][::-1]
+        index = numbered([*steps, inner])
+        change = Change({axis: index}, {axis: (*steps, inner)}, {})
+        number = sum(len(other.tiles) for other in (*nest.nests, *blocked))
+        made, own = _accumulated(nest, change.nest(one), steps, inner, number)
+        blocked.append(made)
+        kinds.update((b, nest.kind(a)) for a, b in own if nest.kind(a) is not Kind.LOOP)
+        # what is made of the sums needs no registers for all of them at once
+        kinds.update((a, Kind.LOOP) for a, _ in own if nest.kind(a) is Kind.UNROLL)
+    return replace(nest, nests=tuple(blocked), kinds=tuple(kinds.items()))
+
+
+def _accumulated(
+    nest: LoopNest, one: Nest, steps: Sequence[Axis], within: Axis, number: int
+) -> tuple[Nest, list[tuple[Axis, Axis]]]:
+    """All folds over an axis in steps made into tiles, whose axes stand for axes of `one`."""
+    grid = nest.grid(one)
+    rows = [a for a in one.rows if a not in grid]
+    whole = all(a not in {s.outer, s.inner} for s in nest.splits for a in rows)
+    whole = whole and all(nest.kind(a) is not Kind.THREAD for a in one.axes)
+    alike = all({*steps, within} & {*f.axes} and f.free <= {*one.rows} for f in one.folds)
+    apart = not any(fold.body.has_fold for fold in one.folds)
+    shared = frozenset(rows).intersection(*(f.free for f in one.folds)) if not steps else ()
+    loops = [a for a in rows if a in shared and nest.kind(a) is Kind.LOOP]
+    rows = [a for a in rows if a not in loops]
+    outside = [*grid, *loops]
+    if not (outside and whole and alike and apart) or one.tiles:
+        raise OptError(f"cannot block {within.name}: its fold is not one of whole tiles in a block")
+    made, found = replace(one, rows=(*outside, *rows)), []
+    pairs: list[tuple[Axis, Axis]] = []
+    for n, fold in enumerate(one.folds):
+        inner = sorted((a for a in rows if a in fold.free), key=lambda a: ORDER[nest.kind(a)])
+        if not inner:
+            raise OptError(f"cannot block {within.name}: a fold is the same for a whole block")
+        tiles, stored, own = _sums(fold, inner, [outside[-1], *steps], f"sums{number + n}")
+        made = reading(made, fold, stored)
+        found.append(tiles)
+        pairs += own
+    ordered = [tile for level in zip(*found, strict=True) for tile in level]
+    return replace(made, tiles=tuple(ordered)), pairs
+
+
+def _sums(
+    fold: Fold, inner: Sequence[Axis], steps: Sequence[Axis], name: str
+) -> tuple[list[Tile], Expr, list[tuple[Axis, Axis]]]:
+    """Tiles for what `fold` makes in all steps, and in groups of them, and what reads the first.
+
+    The first of the steps begins them; where there are no others, they are not added to.
+    """
+    index = numbered(inner)
+    value: Expr = Fold(fold.op, fold.body, tuple(a for a in fold.axes if a not in steps))
+    tiles: list[Tile] = []
+    pairs: list[tuple[Axis, Axis]] = []
+    around: list[tuple[Axis | None, Axis]] = [*pairwise(reversed(steps))] or [(None, steps[0])]
+    for level, (over, after) in enumerate(around):
+        label = name + "o" * level
+        own = {a: Axis(f"{a.name}_{label}", a.size) for a in inner}
+        image = {a: linear(b) for a, b in own.items()}
+        place, part = index.substitute(image), substitute(value, image)
+        tiles.insert(0, Tile(label, tuple(own.values()), place, part, after, over, fold.op))
+        value = Stored(label, fold.dtype, index, after)
+        pairs += own.items()
+    return tiles, value, pairs
+
+
+def reading(one: Nest, old: Expr, new: Expr) -> Nest:
+    """The nest with one expression replaced wherever it is read."""
+
+    def read(e: Expr) -> Expr | None:
+        return new if e is old else None
+
+    tiles = tuple(replace(tile, value=rewrite(tile.value, read)) for tile in one.tiles)
+    return replace(rewritten(one, read), tiles=tiles)
+
+
+def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
+    """Loads of `slot` inside `after` read a tile that is filled at each step of `after`.
+
+    Where they read it in several ways, `which` says in which of them, from 1 on; behind these
+    are the loads alone, without what is made of them.
+    """
+    if nest.kind(after) not in (Kind.GRID, Kind.LOOP) or within_fold(nest, after):
+        raise OptError(f"cannot stage slot{slot}: {after.name} is walked by many at once")
+    number = sum(len(one.tiles) for one in nest.nests)
+    staged = []
+    for one in nest.nests:
+        found = ways(one, slot)
+        found = (found + loads_of(one, slot))[which - 1 : which] if which else found
+        if after not in one.axes or not found:
+            staged.append(one)
+            continue
+        if len(found) > 1:
+            raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
+        tile, changed = _tile(nest, one, found[0], after, f"tile{number}")
+        if (same := _same_tile(one, tile)) is not None:
+            staged.append(_tile(nest, one, found[0], after, same)[1])
+            continue
+        made = with_tile(changed, tile)
+        check_filled(nest, made)
+        staged.append(made)
+        number += 1
+        if (lane := _lane_of(nest, tile)) is not None:
+            nest = bind(nest, lane, Kind.LANE)
+            if _is_gathered(tile, lane):
+                continue
+        for axis in _written_out(nest, tile):
+            nest = bind(nest, axis, Kind.UNROLL)
+    return replace(nest, nests=tuple(staged))
+
+
+def _same_tile(one: Nest, tile: Tile) -> str | None:
+    """The name of a tile that holds the same elements in the same places, if there is one."""
+    for other in one.tiles:
+        if [a.size for a in other.axes] == [a.size for a in tile.axes]:
+            image = {a: linear(b) for a, b in zip(tile.axes, other.axes, strict=True)}
+            index, value = tile.index.substitute(image), substitute(tile.value, image)
+            renamed = replace(tile, name=other.name, axes=other.axes, index=index, value=value)
+            if renamed == other:
+                return other.name
+    return None
+
+
+def with_tile(one: Nest, tile: Tile) -> Nest:
+    """The nest with one more tile, filled as soon as those are that it reads."""
+    read = {e.name for e in toposort([tile.value]) if isinstance(e, Stored)}
+    place = max((n for n, other in enumerate(one.tiles, 1) if other.name in read), default=0)
+    return replace(one, tiles=(*one.tiles[:place], tile, *one.tiles[place:]))
+
+
+def pipeline(nest: LoopNest, after: Axis, stages: int, step: Linear | None = None) -> LoopNest:
+    """Tiles that are filled at a step of a loop are filled `stages` - 1 steps before.
+
+    `step` is how steps are counted, if not from 0 in each loop.
+    """
+    if nest.kind(after) is not Kind.LOOP or within_fold(nest, after) or stages > after.size:
+        raise OptError(f"cannot fill ahead of {after.name}: it is no loop of {stages} steps")
+    if Kind.THREAD not in dict(nest.kinds).values():
+        raise OptError(f"cannot fill ahead of {after.name}: copies under way need threads")
+    ahead = []
+    for one in nest.nests:
+        filled = [tile for tile in one.tiles if tile.after is after]
+        if any(not tile.copies or tile.stages > 1 for tile in filled):
+            raise OptError(f"cannot fill ahead of {after.name}: what is kept in a tile is folded")
+        for tile in filled:
+            one = _staged(one, tile, (step or linear(after)) % stages, stages)
+        ahead.append(one)
+    if tuple(ahead) == nest.nests:
+        raise OptError(f"cannot fill ahead of {after.name}: there is no tile")
+    return replace(nest, nests=tuple(ahead))
+
+
+def _staged(one: Nest, tile: Tile, stage_: Linear, stages: int) -> Nest:
+    """A tile with several stages one behind the other, each read where it was filled."""
+    pieces = 16 // tile.value.dtype.itemsize
+    offset = stage_ * (-(-tile.size // pieces) * pieces)
+
+    def shifted(e: Expr) -> Expr | None:
+        if not (isinstance(e, Stored) and e.name == tile.name):
+            return None
+        made: Expr = Stored(e.name, e.dtype, e.index + offset, e.after, e.outside)
+        return made
+
+    made = replace(tile, index=tile.index + offset, stages=stages)
+    tiles = tuple(made if t is tile else t for t in one.tiles)
+    return replace(rewritten(one, shifted), tiles=tiles)
+
+
+def within_fold(nest: LoopNest, axis: Axis) -> bool:
+    """Whether a fold over `axis` is made at each step of another fold."""
+    return any(
+        isinstance(e, Fold) and axis in e.axes and e.free & {*fold.axes}
+        for one in nest.nests
+        for fold in one.folds
+        for e in toposort([fold.body])
+    )
+
+
+def check_filled(nest: LoopNest, one: Nest) -> None:
+    """Whether each tile is filled no later than those that read it: the grid comes before loops."""
+    order = sorted(one.axes, key=lambda a: nest.kind(a) is not Kind.GRID)
+    stored = (store.value for walk in one.walks for store in walk.stores)
+    made = [e for e in toposort(stored) if isinstance(e, Fold)]  # not at the step of a tile
+    for tile in one.tiles:
+        last = tile.after if tile.over is None else tile.over
+        for e in toposort([tile.value]):
+            if isinstance(e, Stored) and order.index(e.after) > order.index(last):
+                raise OptError(f"cannot fill {e.name}: {tile.name}, which reads it, comes earlier")
+        loops = {a for a in one.rows if a in tile.value.free and nest.kind(a) is Kind.LOOP}
+        for fold in made if tile.after not in one.rows else ():
+            if not loops <= fold.free and tile.name in names_read([fold.body]):
+                raise OptError(f"cannot fill {tile.name}: its rows are not those of who reads it")
+
+
+def names_read(values: Iterable[Expr]) -> set[str]:
+    """The tiles that values are made of."""
+    return {e.name for e in toposort(values) if isinstance(e, (Stored, Fragment, Matrix))}
+
+
+def ways(one: Nest, slot: int) -> list[Expr]:
+    """What is made of the loads of `slot` before another axis comes in: it is staged ready-made."""
+    order = toposort(_computed(one))
+    own: dict[Expr, frozenset[Axis]] = {}  # by expression, the axes of the load it is made of
+    largest: dict[Expr, None] = {}
+    for e in order:
+        if isinstance(e, Load) and e.slot == slot:
+            own[e] = e.free
+        elif isinstance(e, (Alu, Select, Pair)):
+            below = [s for s in e.sources if own.get(s) == e.free]
+            if not below:
+                continue
+            own[e] = e.free
+            for source in below:
+                largest.pop(source, None)
+        else:
+            continue
+        largest[e] = None
+    return list(largest)
+
+
+def loads_of(one: Nest, slot: int) -> list[Expr]:
+    """The loads of `slot` that are no mere copies to tiles."""
+    return [e for e in toposort(_computed(one)) if isinstance(e, Load) and e.slot == slot]
+
+
+def _computed(one: Nest) -> list[Expr]:
+    """What a nest computes, without what it only copies to tiles."""
+    stored = [store.value for walk in one.walks for store in walk.stores]
+    return [*stored, *(tile.value for tile in one.tiles if not tile.copies)]
+
+
+def _written_out(nest: LoopNest, tile: Tile) -> list[Axis]:
+    """The axes of a tile that are images of unrolled ones."""
+    unrolled = {a.name for a, kind in nest.kinds if kind is Kind.UNROLL}
+    return [a for a in tile.axes if a.name.rsplit("_", 1)[0] in unrolled]
+
+
+def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
+    """The axis of a tile that can be filled a vector at a time: the image of a lane axis."""
+    last = tile.axes[-1]
+    lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
+    strides = [e.position.stride(last) for e in toposort([tile.value]) if isinstance(e, Load)]
+    plain = None not in strides and set(strides) != {0}
+    return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
+
+
+def _is_gathered(tile: Tile, lane: Axis) -> bool:
+    """Whether vectors of a tile are put together, of elements that lie apart.
+
+    One after the other, then: there are few places for lines that are a power of two apart.
+    """
+    loads = (e for e in toposort([tile.value]) if isinstance(e, Load))
+    return any(abs(e.position.factor(lane)) > 2 for e in loads)
+
+
+def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
+    """The axes whose step is known when `after` begins one."""
+    order = [a for a in one.axes if nest.kind(a) is Kind.GRID]
+    within = {a for group in one.groups if after in group for a in group}
+    apart = {a for fold in one.folds if after not in fold.axes for a in fold.axes} - within
+    loops = [a for a in one.axes if nest.kind(a) is Kind.LOOP and a not in apart]
+    return {*order, *loops[: loops.index(after) + 1]} if after in loops else {*order, after}
+
+
+def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tuple[Tile, Nest]:
+    outside = walked_before(nest, one, after)
+    folded = {a for fold in one.folds for a in fold.axes}
+    folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
+    position = position_of(factor)
+    inner = factor.free - outside
+    if not inner:
+        raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
+    if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
+        raise OptError(f"cannot stage {factor}: its last step is shorter")
+    value, stands = factor, {a: linear(a) for a in inner}
+    panels, crossing = _by_warpgroups(one, factor), None
+    if panels:
+        lines, along = _as_in_memory(inner, folded, position)
+        if not (factor.dtype.is_half or folded & {*along}):
+            lines, along = along, lines
+        row = row_of(factor.dtype)
+        order, index = [*lines, *along], in_panels(lines, along, row)
+        crossing = across_panels(along, row)
+    elif Kind.THREAD in dict(nest.kinds).values():
+        lines, along = _as_in_memory(inner, folded, position)
+        order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
+    else:
+        value, stands, order = _held_once(nest, factor, stands, folded)
+        lanes = {a for a in order if nest.kind(a) is Kind.LANE}
+        index = _in_lines(order, lanes, position_of(value), factor.dtype.itemsize)
+    own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
+    if crossing is not None:
+        axis, steps = crossing
+        panel = Axis(f"{axis.name}p_{name}", axis.size // steps)
+        own[axis] = [panel, Axis(f"{axis.name}_{name}", steps)]
+    image = {a: numbered(b) for a, b in own.items()}
+    axes = tuple(b for group in own.values() for b in group)
+    index_, value = index.substitute(image), substitute(value, image)
+    tile = Tile(name, axes, index_, value, after, panels=panels)
+    outer = known_outside(factor, inner)
+    stored: Expr = Stored(name, factor.dtype, index.substitute(stands), after, outer)
+    return tile, reading(one, factor, stored)
+
+
+def _held_once(
+    nest: LoopNest, factor: Expr, stands: dict[Axis, Linear], folded: set[Axis]
+) -> tuple[Expr, dict[Axis, Linear], list[Axis]]:
+    """A factor on the axes of its tile, what they stand for, and their order.
+
+    Of the ways to hold each element once, the one that holds the least.
+    """
+    lanes = {a for a in stands if nest.kind(a) is Kind.LANE}
+    found: list[tuple[Expr, dict[Axis, Linear]] | None] = [windows(factor, stands, lanes)]
+    for lane in lanes:
+        position = position_of(factor)
+        above = [a for a in stands if (position.stride(a) or 0) >= lane.size and a not in lanes]
+        longest = min(above, key=lambda a: (position.stride(a) or 0, a.name), default=None)
+        found += [run(factor, stands, longest, 0)] if longest is not None else []
+        found += [run(factor, stands, lane, lane.size)] if position.stride(lane) == 1 else []
+    value, places = min((f for f in found if f), key=lambda f: prod(a.size for a in f[1]))
+    order = _as_walked(nest, [*places], folded, position_of(value), value is factor)
+    # vectors that begin anywhere follow each other
+    return value, places, sorted(order, key=lambda a: (a in lanes, places[a] is ZERO))
+
+
+def _as_walked(
+    nest: LoopNest, axes: list[Axis], folded: set[Axis], position: Linear, apart: bool
+) -> list[Axis]:
+    """The axes of a tile in the order in which loops walk them; as in memory, if not `apart`."""
+
+    def key(axis: Axis) -> tuple[int, bool, int, str]:
+        kind, stride = nest.kind(axis), abs(position.factor(axis))
+        order = ORDER[kind] if apart else int(kind is Kind.LANE)
+        return order, apart and axis in folded, -stride, axis.name
+
+    return sorted(axes, key=key)
+
+
+def _in_lines(order: list[Axis], lanes: set[Axis], position: Linear, itemsize: int) -> Linear:
+    """Rows of a tile; an odd number of cache lines apart, if a part of a line of each is filled
+    in turn: lines that are a power of two apart have few places in the closest cache.
+    """
+    first, *along = order
+    length, stride = prod(a.size for a in along), abs(position.factor(first))
+    further = any(abs(position.factor(a)) > stride for a in along)
+    run = prod(a.size for a in along if a in lanes or abs(position.factor(a)) < stride)
+    if further and run * itemsize < LINE and length * itemsize % (2 * LINE) == 0:
+        length += LINE // itemsize
+    return row_major([linear(first), numbered(along)], [first.size, length])
+
+
+def by_stride(tile: Tile) -> list[Axis]:
+    """The axes of a tile, the one along which its source lies side by side last."""
+    found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    if not (tile.copies and found):
+        return list(tile.axes)
+    position = max(found, key=lambda e: len(e.free)).position
+    return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))
+
+
+def _by_warpgroups(one: Nest, factor: Expr) -> bool:
+    return any(by_warpgroup(e) and factor in e.sources for e in one.exprs)
+
+
+def _as_in_memory(
+    inner: Iterable[Axis], folded: set[Axis], position: Linear
+) -> tuple[list[Axis], list[Axis]]:
+    """The axes of a tile that lies as its source does: lines, and what rows are, folded or not."""
+
+    def stride(axis: Axis) -> int:
+        found = position.stride(axis)
+        return 1 << 60 if found is None else abs(found)
+
+    order = sorted(inner, key=lambda a: (-stride(a), a.name))
+    last = [a for a in order if a not in folded]
+    if not last or min(map(stride, order)) < min(map(stride, last)):
+        last = [a for a in order if a in folded]
+    lines = [a for a in order if a not in last]
+    apart = min(map(stride, lines), default=1 << 60)  # what goes on beyond a line is lines, too
+    last = [a for a in last if not apart < stride(a) < 1 << 60]
+    return [a for a in order if a not in last], last
+
+
+def _in_rows(lines: list[Axis], along: list[Axis], itemsize: int) -> Linear:
+    """Rows an odd number of 16 bytes apart: neighbours in a column are in different banks."""
+    length = prod(a.size for a in along)
+    if length * itemsize % 32 == 0:
+        length += 16 // itemsize
+    sizes = [*(a.size for a in lines), length]
+    return row_major([*map(linear, lines), numbered(along)], sizes)

@@ -1,0 +1,1 @@
+"""LinearKernel to source text, in C and in CUDA C."""

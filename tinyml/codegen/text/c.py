@@ -1,0 +1,262 @@
+"""The C dialect: plain C11 with GCC and Clang's vector types, for one processor core at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
+from tinyml.codegen.text.c_pairs import CPairs
+from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded
+from tinyml.codegen.text.c_values import TYPES
+from tinyml.codegen.text.render import ATOM, TERNARY, UNARY, Text, register, wrap
+from tinyml.dtype import DType, bool_, int32
+from tinyml.graph import toposort
+from tinyml.index import Axis, Looked
+from tinyml.ops import Op
+from tinyml.program import Language
+
+ON_STACK = 1 << 18  # elements of a tile at most that is no allocation of its own
+
+
+class CRenderer(CPairs):
+    """LinearKernel to C."""
+
+    language = Language.C
+
+    def __init__(self, k: LinearKernel) -> None:
+        super().__init__(k)
+        self._lanes: dict[Expr, int] = {}
+        values = [e for part in k.parts for i in part.instrs for e in ir.values_of(i)]
+        self._chooses = any(isinstance(e, Alu) and e.op is Op.WHERE for e in toposort(values))
+
+    def signature(self, name: str) -> str:
+        fault = ", long *fault" if self.faults else ""
+        return f"void {name}(void *const *buffers, long start, long end{fault})"
+
+    def body(self) -> Iterator[str]:
+        written = {i.slot for p in self.k.parts for i in p.instrs if isinstance(i, ir.Put)}
+        for slot, (_, dtype) in enumerate(self.k.slots):
+            kind = TYPES[dtype.name] if slot in written else f"const {TYPES[dtype.name]}"
+            yield f"  {kind} *restrict slot{slot} = buffers[{slot}];"
+        large = [local for local in self.k.locals if local.size > ON_STACK]
+        for local in self.k.locals:
+            kind = TYPES[register(local.dtype).name]
+            if local in large:
+                self.prelude[LARGE] = None
+                bytes_ = local.size * register(local.dtype).itemsize
+                yield f"  {kind} *restrict {local.name} = large({bytes_});"
+            else:
+                yield f"  {kind} {local.name}[{local.size}] __attribute__((aligned(64)));"
+        yield "  for (long block = start; block < end; ++block) {"
+        yield from self.parts("block", 2)
+        yield "  }"
+        for local in large:
+            yield f"  free({local.name});"
+        if any(isinstance(i, ir.Put) and i.streams for p in self.k.parts for i in p.instrs):
+            self.prelude[STREAMED] = None
+            yield "  streamed();"
+
+    def lanes(self, e: Expr) -> int:
+        """How many lanes the value of an expression has."""
+        found = self._lanes.get(e)
+        if found is None:
+            found = e.lanes if isinstance(e, Name) else 1
+            for axis in e.free:
+                if axis in self.k.lanes and axis.size > found:
+                    found = axis.size
+            for source in e.sources:  # not deep: what is gets names
+                own = self._lanes.get(source) or self.lanes(source)
+                found = own if own > found else found
+            self._lanes[e] = found
+        return found
+
+    def across_lanes(self, op: Op, source: Name) -> str:
+        dtype, lanes = source.dtype, source.lanes
+        name = f"across_{op.name.lower()}_{dtype.name}x{lanes}"
+        lines, parts = self._halves(op, dtype, lanes)
+        while len(parts) > 1:
+            half = len(parts) // 2
+            pairs = zip(parts[:half], parts[half:], strict=True)
+            parts = [self.alu(op, dtype, [a, b], 1) for a, b in pairs]
+        head = f"static inline {TYPES[register(dtype).name]} {name}({self.type_of(source)} a)"
+        self.prelude["\n".join([f"{head} {{", *lines, f"  return {parts[0][0]};\n}}"])] = None
+        return f"{name}({source.name})"
+
+    def _halves(self, op: Op, dtype: DType, lanes: int) -> tuple[list[str], list[Text]]:
+        """Vectors of half the lanes, until one has 16 bytes: what makes them, and what remains.
+
+        What is half a register gcc puts into memory where it is small integers.
+        """
+        name, lines = "a", []
+        while lanes * register(dtype).itemsize > 16 and register(dtype).itemsize >= 4:
+            lanes //= 2
+            kind = self.vector(dtype, lanes)
+            for half, first in (("low", 0), ("high", lanes)):
+                listed = ", ".join(f"{name}[{first + n}]" for n in range(lanes))
+                lines.append(f"  const {kind} {half}{lanes} = {{{listed}}};")
+            halves: list[Text] = [(f"low{lanes}", ATOM), (f"high{lanes}", ATOM)]
+            name = f"a{lanes}"
+            lines.append(f"  const {kind} {name} = {self.alu(op, dtype, halves, lanes)[0]};")
+        return lines, [(f"{name}[{n}]", ATOM) for n in range(lanes)]
+
+    def load(self, e: Load, lanes: int) -> Text:
+        lane = next(iter(e.free & self.k.lanes), None)
+        if lanes == 1:
+            bits = self._bits_at(e, self.index(e.position))
+            return self.guarded_load(e.valid, self._value_of(bits[0], e.dtype))
+        looked = any(self.lanes(s) > 1 for s in e.sources)
+        shared = lane is None or not any(lane in v.free for v in e.valid)
+        stride = e.position.stride(lane) if lane is not None and not looked else None
+        pair = self.is_pair(e)
+        if lane is not None and shared and (stride == 2 or (stride == 1 and not pair)):
+            place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
+            found = self.pairs(place, lanes) if pair else self.run(e.dtype, lanes, place, stride)
+            if self._chooses and stride == 1 and e.dtype.itemsize * lanes == MASKED:
+                kind = self._memory_vector(e.dtype, lanes)
+                self.prelude[loaded(kind, MASKED)] = None
+                found = f"loaded_{kind}({found[0]})", ATOM
+            converted = self._from_memory(found, e.dtype, lanes)
+            if e.valid:
+                register_kind = self.vector(e.dtype, lanes)
+                condition = wrap(self.condition(e.valid), TERNARY + 1)
+                taken = f"({register_kind}){wrap(converted, UNARY)}"
+                return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
+            return converted
+        if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
+            return self.masked_load(e, lane)
+        places = self.index_by_lane(e.position, lane, lanes)
+        ones = [
+            "0" if held is None else self.guarded_load(held, self._bits_at(e, at))[0]
+            for at, held in zip(places, valid_by_lane(e.valid, lane, lanes), strict=True)
+        ]
+        text = f"({self._memory_vector(e.dtype, lanes)}){{{', '.join(ones)}}}", ATOM
+        return self._from_memory(text, e.dtype, lanes)
+
+    def _bits_at(self, e: Load, at: Text) -> Text:
+        if self.is_pair(e):
+            return self.pairs(f"slot{e.slot} + {wrap(at, 12)}", 1)
+        return f"slot{e.slot}[{at[0]}]", ATOM
+
+    def put(self, put: ir.Put) -> Iterator[str]:
+        value = put.values[0]
+        lane = next(iter(put.position.free & self.k.lanes), None)
+        looked = [a for a, _ in put.position.terms if isinstance(a, Looked)]
+        apart = any(isinstance(a.value, Name) and a.value.lanes > 1 for a in looked)
+        if lane is None and not apart:
+            place = self.index(put.position)[0]
+            yield self.guarded(put.valid, self._put_element(put, place, self.text(value)))
+        elif lane is not None and put.position.stride(lane) == 1 and not apart:
+            masked = any(lane in v.free for v in put.valid)
+            if masked and put.op is not None:
+                yield from self._put_apart(put, lane)
+            else:
+                yield self.guarded(() if masked else put.valid, self._put_lanes(put, lane))
+        else:
+            yield from self._put_apart(put, lane)
+
+    def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
+        start = self.index(put.position, lane)
+        kind = self._memory_vector(put.dtype, lane.size)
+        place = f"*({kind} *)(slot{put.slot} + {wrap(start, 12)})"
+        text = self.text(put.values[0], lane.size)
+        if put.op is not None:
+            old = self._from_memory((place, UNARY), put.dtype, lane.size)
+            text = self.alu(put.op, put.dtype, [old, text], lane.size)
+        if any(lane in v.free for v in put.valid):
+            stored = self._to_memory(text, put.dtype, lane.size)
+            held = self.mask(put.valid, lane)
+            return self.masked_put(put.slot, put.dtype, wrap(start, 12), stored, held, lane.size)
+        made = self._to_memory(text, put.dtype, lane.size)[0]
+        if put.streams:
+            return self.stream(put.slot, put.dtype, wrap(start, 12), made, lane.size)
+        return f"{place} = {made};"
+
+    def fetch(self, fetch: ir.Fetch) -> Iterator[str]:
+        place = wrap(self.index(fetch.position), 12)
+        yield f"__builtin_prefetch(slot{fetch.slot} + {place});"
+
+    def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
+        lanes = max(self.lanes(put.values[0]), lane.size if lane else 1)
+        yield "{"
+        kind = self.vector(put.dtype, lanes)
+        yield f"  const {kind} lanes = {self.value(put.values[0], lanes)};"
+        sign = "-" if put.dtype is bool_ else ""
+        places = self.index_by_lane(put.position, lane, lanes)
+        held = valid_by_lane(put.valid, lane, lanes)
+        for n, (place, valid) in enumerate(zip(places, held, strict=True)):
+            if valid is not None:
+                line = self._put_element(put, place[0], (f"{sign}lanes[{n}]", UNARY))
+                yield f"  {self.guarded(valid, line)}"
+        yield "}"
+
+    def _put_element(self, put: ir.Put, at: str, text: Text) -> str:
+        place = f"slot{put.slot}[{at}]"
+        if put.op is not None:
+            text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
+        return f"{place} = {self._bits_of(text, put.dtype)[0]};"
+
+    def put_tile(self, put: ir.PutTile) -> Iterator[str]:
+        lane = next(iter(put.index.free & self.k.lanes), None)
+        lanes = lane.size if lane is not None else 1
+        if lane is not None and put.index.stride(lane) != 1:
+            raise TypeError(f"{self.k.name}: {put.tile} does not lie along {lane.name}")
+        start = self.index(put.index, lane)
+        place: Text = f"{put.tile}[{start[0]}]", ATOM
+        if lane is not None:
+            kind = self._tile_vector(put.dtype, lanes)
+            place = f"*({kind} *)({put.tile} + {wrap(start, 12)})", UNARY
+        text = self.text(put.value, lanes)
+        if put.op is not None:
+            old = self._of_tile(place, put.dtype, lanes)
+            text = self.alu(put.op, put.dtype, [old, text], lanes)
+        if put.dtype is bool_ and lane is not None:
+            text = self._to_memory(text, bool_, lanes)
+        yield self.guarded(put.valid, f"{place[0]} = {text[0]};")
+
+    def stored(self, e: Stored, lanes: int) -> Text:
+        lane = next(iter(e.free & self.k.lanes), None)
+        if lane is None or lanes == 1:
+            return f"{e.name}[{self.index(e.index)[0]}]", ATOM
+        kind = self._tile_vector(e.dtype, lanes)
+        if e.index.stride(lane) == 1:
+            start = wrap(self.index(e.index, lane), 12)
+            return self._of_tile((f"*(const {kind} *)({e.name} + {start})", UNARY), e.dtype, lanes)
+        steps = self.index_by_lane(e.index, lane, lanes)
+        listed = ", ".join([f"{e.name}[{step[0]}]" for step in steps])
+        return self._of_tile((f"({kind}){{{listed}}}", ATOM), e.dtype, lanes)
+
+    def _tile_vector(self, dtype: DType, lanes: int) -> str:
+        """Values lie in tiles as in registers, but bools as in memory: a byte each."""
+        return (self._memory_vector if dtype is bool_ else self.vector)(dtype, lanes)
+
+    def _of_tile(self, text: Text, dtype: DType, lanes: int) -> Text:
+        return self._from_memory(text, dtype, lanes) if dtype is bool_ and lanes > 1 else text
+
+    def looked(self, value: Expr, size: int) -> Text:
+        self.prelude[LOOK] = None
+        return f"look({self.value(value)}, {size})", ATOM
+
+    def place(self, e: Place, lanes: int) -> Text:
+        if lanes == 1:
+            return super().place(e, lanes)
+        lane = next(iter(e.free & self.k.lanes), None)
+        if lane is not None and (index := self.index_of_lanes(e.index, lane)) is not None:
+            return self.cast((index, 11), int32, e.dtype, lanes)
+        steps = self.index_by_lane(e.index, lane, lanes)
+        return f"({self.vector(e.dtype, lanes)}){{{', '.join(s[0] for s in steps)}}}", ATOM
+
+    def select(self, e: Select, lanes: int) -> Text:
+        lane = next((a for v in e.valid for a in v.free & self.k.lanes), None)
+        if lanes == 1:
+            return super().select(e, lanes)
+        apart = any(looks_along(v.index) for v in e.valid)
+        if lane is None and not apart:  # one condition; casts, for arithmetic drops attributes
+            kind, condition = self.vector(e.dtype, lanes), self.condition(e.valid)
+            chosen = f"{wrap(condition, 3)} ? ({kind})({self.value(e.value, lanes)})"
+            return f"{chosen} : ({kind})({self.value(e.other, lanes)})", TERNARY
+        value, other = self.text(e.value, lanes), self.text(e.other, lanes)
+        held = self.mask(e.valid, lane or Axis("lane", lanes))
+        return self.where(held, value, other, e.dtype, lanes)

@@ -1,0 +1,192 @@
+"""Indices and conditions over the lanes of a vector in C, and memory where conditions hold."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinyml.codegen.expr import Load, Name
+from tinyml.codegen.text.c_masked import masked_load, masked_store
+from tinyml.codegen.text.c_text import lane_place, streaming_store
+from tinyml.codegen.text.c_values import TYPES, CValues
+from tinyml.codegen.text.render import ATOM, UNARY, Text, wrap
+from tinyml.dtype import DType, bool_, int32
+from tinyml.index import (
+    Axis,
+    Linear,
+    Looked,
+    Quotient,
+    Range,
+    Remainder,
+    linear,
+    map_looked,
+    substitute_valid,
+)
+from tinyml.index import Valid as Conditions
+
+NEAR = 8  # elements from one lane to the next
+
+
+class CLanes(CValues):
+    """What differs from lane to lane, computed for all lanes at once."""
+
+    def index_of_lanes(self, i: Linear, lane: Axis) -> str | None:
+        """The values of an index along `lane` as a vector of int32; None if not to be had."""
+        if not _is_plain(i) or i.low < -(1 << 31) or i.high >= 1 << 31:
+            return None
+        vector = self.vector(int32, lane.size)
+        apart = Linear(tuple((a, f) for a, f in i.terms if lane not in a.free), 0)
+        step = i.factor(lane)
+        numbers = ", ".join(str(i.constant + step * n) for n in range(lane.size))
+        parts = [f"({vector}){{{numbers}}}"] if step or i.constant else []
+        for atom, factor in i.terms:
+            if isinstance(atom, (Quotient, Remainder)) and lane in atom.free:
+                text = self._atom_of_lanes(atom, lane, vector)
+                parts.append(text if factor == 1 else f"{text} * {factor}")
+        if apart.terms:
+            parts.append(f"(int){wrap(self.index(apart), UNARY)}")
+        return " + ".join(parts)
+
+    def _atom_of_lanes(self, atom: Quotient | Remainder, lane: Axis, vector: str) -> str:
+        name = "quotient" if isinstance(atom, Quotient) else "remainder"
+        inner, by = atom.inner, atom.by
+        lift = max(0, -(inner.low // by))  # C rounds towards zero: lift the dividend above it
+        if inner.stride(lane) == 1 and by >= lane.size:
+            self.prelude[lane_place(name, vector, lane.size)] = None
+            start = self.index(inner.substitute({lane: linear(0)}) + lift * by)[0]
+            text = f"{name}_{vector}({start}, {by})"
+        else:
+            sign = "/" if isinstance(atom, Quotient) else "%"
+            text = f"(({self.index_of_lanes(inner + lift * by, lane)}) {sign} {by})"
+        return f"({text} - {lift})" if lift and isinstance(atom, Quotient) else text
+
+    def mask(self, valid: Conditions, lane: Axis) -> Text:
+        """Where conditions hold along `lane`, as a vector of bools."""
+        texts = [self._range_of_lanes(v, lane) for v in valid if lane in v.free]
+        if any(text is None for text in texts) or any(looks_along(v.index) for v in valid):
+            return self._mask_by_lane(valid, lane)
+        common = tuple(v for v in valid if lane not in v.free)
+        if common:
+            texts.append(self.splat((f"({self.condition(common)[0]})", ATOM), bool_, lane.size)[0])
+        return " & ".join(f"({text})" for text in texts), 7
+
+    def _range_of_lanes(self, v: Range, lane: Axis) -> str | None:
+        index = self.index_of_lanes(v.index, lane)
+        if index is None:
+            return None
+        sides = [f"({index}) >= {v.low}"] if v.index.low < v.low else []
+        sides += [f"({index}) <= {v.high}"] if v.index.high > v.high else []
+        return " & ".join(f"({side})" for side in sides)
+
+    def _mask_by_lane(self, valid: Conditions, lane: Axis) -> Text:
+        mask = []
+        for held in valid_by_lane(valid, lane, lane.size):
+            always_or_never = "0" if held is None else "-1"
+            mask.append(f"-({self.condition(held)[0]})" if held else always_or_never)
+        return f"({self.vector(bool_, lane.size)}){{{', '.join(mask)}}}", ATOM
+
+    def index_by_lane(self, i: Linear, lane: Axis | None, lanes: int) -> list[Text]:
+        """An index as text, for each lane."""
+        stride = i.stride(lane) if lane is not None else 0
+        if stride is not None and not i.looked:
+            return [self.index(i, lane, n * stride) for n in range(lanes)]
+        at = [{} if lane is None else {lane: linear(n)} for n in range(lanes)]
+        return [self.index(lane_index(i.substitute(at[n]), n)) for n in range(lanes)]
+
+    def is_near(self, e: Load, lane: Axis) -> bool:
+        """Whether the elements for all lanes lie so close that all of them may be read."""
+        stride = e.position.stride(lane)
+        return stride is not None and 0 < stride <= NEAR
+
+    def run(self, dtype: DType, lanes: int, place: str, stride: int) -> Text:
+        """Elements at a place and behind it; or every second of them."""
+        kind = self._memory_vector(dtype, lanes)
+        if stride == 1:
+            return f"*(const {kind} *)({place})", UNARY
+        places = self.bits(dtype.itemsize, lanes)
+        self.prelude[_every_second(kind, TYPES[dtype.name], places, lanes)] = None
+        return f"second_{kind}({place})", ATOM
+
+    def masked_load(self, e: Load, lane: Axis) -> Text:
+        """Elements at even distances, 0 where the conditions of a lane do not hold."""
+        lanes, stride = lane.size, e.position.stride(lane)
+        assert stride is not None
+        kind, mask = self._memory_vector(e.dtype, lanes), self.vector(bool_, lanes)
+        start = e.position.substitute({lane: linear(0)})
+        bits = self.bits(e.dtype.itemsize, lanes)
+        name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
+        own = self.mask_bits(e.dtype.itemsize, lanes)
+        listed = ", ".join(f"p[at + {n * stride}]" for n in range(lanes))
+        taken = f"({kind}){{{listed}}}"
+        if stride <= 2:
+            taken = self.run(e.dtype, lanes, "p + at", stride)[0]
+        element, size = TYPES[e.dtype.name], e.dtype.itemsize
+        text = masked_load(name, kind, element, mask, bits, own, size, lanes, stride, taken)
+        self.prelude[text] = None
+        held = self.mask(e.valid, lane)[0]
+        size = prod(self.k.slots[e.slot][0])
+        call = f"{name}(slot{e.slot}, {self.index(start)[0]}, {size}, {held})"
+        return self._from_memory((call, ATOM), e.dtype, lanes)
+
+    def masked_put(
+        self, slot: int, dtype: DType, start: str, value: Text, held: Text, lanes: int
+    ) -> str:
+        """Elements side by side stored where the mask is set."""
+        kind, mask = self._memory_vector(dtype, lanes), self.vector(bool_, lanes)
+        name = f"store_{dtype.name}x{lanes}"
+        element, size = TYPES[dtype.name], dtype.itemsize
+        self.prelude[masked_store(name, kind, element, mask, size, lanes)] = None
+        return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
+
+    def stream(self, slot: int, dtype: DType, start: str, value: str, lanes: int) -> str:
+        """Elements side by side stored past the caches."""
+        kind, size = self._memory_vector(dtype, lanes), dtype.itemsize * lanes
+        self.prelude[streaming_store(kind, TYPES[dtype.name], size)] = None
+        return f"stream_{kind}(slot{slot} + {start}, {value});"
+
+
+def _every_second(kind: str, element: str, places: str, lanes: int) -> str:
+    """`lanes` elements with gaps of one between them, out of vectors that end with the last one."""
+    last = lanes - 1
+    chosen = ", ".join(str(n if n < lanes else n + 1) for n in range(0, 2 * lanes, 2))
+    return f"""static inline {kind} second_{kind}(const {element} *p) {{
+  const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {last});
+#if defined(__clang__)
+  return __builtin_shufflevector(first, last, {chosen});
+#else
+  return __builtin_shuffle(first, last, ({places}){{{chosen}}});
+#endif
+}}"""
+
+
+def _is_plain(i: Linear) -> bool:
+    """Whether an index looks no value up."""
+    inner = [a.inner for a, _ in i.terms if isinstance(a, (Quotient, Remainder))]
+    return not any(isinstance(a, Looked) for a, _ in i.terms) and all(map(_is_plain, inner))
+
+
+def looks_along(i: Linear) -> bool:
+    """Whether an index looks up a vector: another place for each lane."""
+    return any(lane_index(i, n) != i for n in (0, 1))
+
+
+def valid_by_lane(valid: Conditions, lane: Axis | None, lanes: int) -> list[Conditions | None]:
+    """Conditions for each lane; None where they never hold."""
+    if not any(lane in v.free or v.index.looked for v in valid):
+        return [valid] * lanes
+    found: list[Conditions | None] = []
+    for n in range(lanes):
+        one = tuple([Range(lane_index(v.index, n), v.low, v.high) for v in valid])
+        found.append(one if lane is None else substitute_valid(one, {lane: linear(n)}))
+    return found
+
+
+def lane_index(index: Linear, n: int) -> Linear:
+    """The index with every looked-up vector replaced by its lane n."""
+
+    def lane(atom: Looked) -> Looked:
+        if not (isinstance(atom.value, Name) and atom.value.lanes > 1):
+            return atom
+        value: Name = Name(f"{atom.value.name}[{n}]", atom.value.dtype, 1)
+        return value.looked(atom.size)
+
+    return map_looked(index, lane)

@@ -1,0 +1,70 @@
+"""Vectors of which memory has a part: loads and stores under a mask, in C."""
+
+from __future__ import annotations
+
+from tinyml.codegen.text.c_text import apart
+
+# by bytes of an element and lanes: what instructions for that end in, of what elements they are
+_WAYS = {
+    (4, 16): ("ups512", "float"),
+    (4, 8): ("ups256", "float"),
+    (4, 4): ("ups128", "float"),
+    (8, 8): ("upd512", "double"),
+    (8, 4): ("upd256", "double"),
+    (2, 16): ("dquhi256", "short"),
+    (2, 8): ("dquhi128", "short"),
+    (1, 16): ("dquqi128", "char"),
+}
+
+
+def masked_load(
+    name: str,
+    kind: str,
+    element: str,
+    mask: str,
+    bits: str,
+    own: str,
+    size: int,
+    lanes: int,
+    stride: int,
+    taken: str,
+) -> str:
+    """`lanes` elements from `at` on, 0 where the mask m is not set; `own` is m in `bits`.
+
+    All of them are `taken`, without a branch, where they lie in the buffer; else only what is
+    asked for is touched.
+    """
+    way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes)
+    return (
+        f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
+        f"  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
+        f"    {kind} all = {taken};\n{apart('all', size * lanes)}"
+        f"    return ({kind})(({bits})all & {own});\n  }}\n"
+        f"{way.replace('KIND', kind) if stride == 1 else ''}"
+        f"  {kind} r = {{0}};\n"
+        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i * {stride}];\n"
+        f"  return r;\n}}"
+    )
+
+
+def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes: int) -> str:
+    """The elements where the mask is set; the others may be somebody else's."""
+    way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", size, lanes)
+    return (
+        f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n{way}"
+        f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
+    )
+
+
+def _way(text: str, size: int, lanes: int) -> str:
+    """The way with an instruction, if there is one for elements of so many bytes."""
+    if (size, lanes) not in _WAYS:
+        return ""
+    suffix, element = _WAYS[size, lanes]
+    marks = {name: f"__builtin_ia32_{name.lower()}{suffix}_mask" for name in ("LOAD", "STORE")}
+    marks["VECTOR"] = f"{element} __attribute__((vector_size({size * lanes})))"
+    marks["HELD"] = f"__builtin_ia32_cvtd2mask{32 * lanes}(m)"
+    for mark, meant in marks.items():
+        text = text.replace(mark, meant)
+    present = " && ".join(f"defined(__AVX512{part}__)" for part in ("BW", "DQ", "VL"))
+    return f"#if {present}\n{text}\n#endif\n"

@@ -1,0 +1,425 @@
+"""Pieces of C that kernels share: vector types, conversions, functions without an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyml.codegen.text.vector_math import LOOP
+from tinyml.ops import Op
+
+MASKED = 64  # bytes of a vector that instructions take under a mask
+
+
+def vector_type(name: str, element: str, size: int, lanes: int) -> str:
+    """A vector that may lie anywhere an element may."""
+    attributes = f"vector_size({size * lanes}), aligned({size}), may_alias"
+    return f"typedef {element} {name} __attribute__(({attributes}));"
+
+
+def whole(floats: str, integers: str, lanes: int) -> str:
+    """int32 of float32, as of int64 that wrap around; 0 of what is no number.
+
+    Few processors have an instruction for int64. To add a large number and take it away rounds.
+    """
+    return f"""static inline {integers} whole_x{lanes}({floats} a) {{
+  const {floats} large = 0x1.8p23f - ({floats}){{0}};
+  const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f;
+  const {integers} near = ({integers})(part * part <= 0x1p62f);
+  return __builtin_convertvector(({floats})(near & ({integers})part), {integers});
+}}"""
+
+
+def lane_function(name: str, call: str, result: str, operands: Sequence[str], lanes: int) -> str:
+    """`call` on each lane."""
+    letters = "abc"[: len(operands)]
+    parameters = ", ".join(f"{t} {x}" for t, x in zip(operands, letters, strict=True))
+    arguments = ", ".join(f"{x}[i]" for x in letters)
+    return (
+        f"static inline {result} {name}_x{lanes}({parameters}) {{\n"
+        f"  {result} r;\n"
+        f"  {LOOP.replace('LANES', str(lanes))} r[i] = {call}({arguments});\n"
+        f"  return r;\n}}"
+    )
+
+
+# by vector of at most 8 bytes: what makes int32 of it, and the integer of its size
+WIDEN = {
+    "u8x4": ("pmovzxbd128", "char", "int"),
+    "i8x4": ("pmovsxbd128", "char", "int"),
+    "u8x8": ("pmovzxbd256", "char", "long long"),
+    "i8x8": ("pmovsxbd256", "char", "long long"),
+    "u16x4": ("pmovzxwd128", "short", "long long"),
+    "i16x4": ("pmovsxwd128", "short", "long long"),
+}
+
+
+def widen(kind: str, wide: str) -> str:
+    """Small integers as int32, by an instruction that gcc has no other name for."""
+    instruction, element, word = WIDEN[kind]
+    return f"""static inline {wide} wide_{kind}({kind} a) {{
+#if defined(__AVX2__) && !defined(__clang__)
+  typedef {element} parts __attribute__((vector_size(16)));
+  typedef {word} words __attribute__((vector_size(16)));
+  return ({wide})__builtin_ia32_{instruction}((parts)(words){{({word})a}});
+#else
+  return __builtin_convertvector(a, {wide});
+#endif
+}}"""
+
+
+def apart(value: str, size: int) -> str:
+    """A vector of `size` bytes is loaded, for all lanes, before it meets a mask.
+
+    Compilers would make one instruction of both: that waits for the mask, and then for memory.
+    """
+    asked = f'#ifdef __AVX512F__\n  __asm__("" : "+v"({value}));\n#endif\n'
+    return asked if size == MASKED else ""
+
+
+def loaded(kind: str, size: int) -> str:
+    """A vector that was loaded for all lanes."""
+    asked = apart("a", size)
+    return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
+
+
+def blend(kind: str, bits: str, mask: str, own: str) -> str:
+    """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
+    return (
+        f"static inline {kind} blend_{kind}({mask} m, {kind} a, {kind} b) {{\n"
+        f"  const {bits} own = {own};\n"
+        f"  return ({kind})((own & ({bits})a) | (~own & ({bits})b));\n}}"
+    )
+
+
+def streaming_store(kind: str, element: str, size: int) -> str:
+    """A vector of `size` bytes, stored past the caches where that is possible.
+
+    Memory of somebody else may not be aligned as that asks for.
+    """
+    macro, builtin = _STREAMING.get(size, ("NEVER", ""))
+    return f"""static inline void stream_{kind}({element} *p, {kind} a) {{
+  typedef float bits __attribute__((vector_size({size}), may_alias));
+#if defined({macro})
+  if ((unsigned long)p % {size} == 0) {{
+#if defined(__clang__)
+    __builtin_nontemporal_store((bits)a, (bits *)p);
+#else
+    {builtin}((float *)p, (bits)a);
+#endif
+    return;
+  }}
+#endif
+  *({kind} *)p = a;
+}}"""
+
+
+# by size: the macro that says that there is such an instruction, and what gcc calls it
+_STREAMING = {
+    16: ("__SSE__", "__builtin_ia32_movntps"),
+    32: ("__AVX__", "__builtin_ia32_movntps256"),
+    64: ("__AVX512F__", "__builtin_ia32_movntps512"),
+}
+
+# what was stored past the caches is seen by whoever learns that this thread is done
+STREAMED = """static inline void streamed(void) {
+#ifdef __SSE__
+  __builtin_ia32_sfence();
+#endif
+}"""
+
+
+def lane_place(name: str, vector: str, lanes: int) -> str:
+    """The "quotient" or "remainder" of start, start + 1, ... by a number, for each lane.
+
+    The number is at least `lanes`: then only one multiple of it can lie within the vector.
+    """
+    numbers = ", ".join(map(str, range(lanes)))
+    results = {
+        "quotient": "(int)(start / by) - (at >= (int)by)",
+        "remainder": "at - ((at >= (int)by) & (int)by)",
+    }
+    return (
+        f"static inline {vector} {name}_{vector}(long start, long by) {{\n"
+        f"  const {vector} at = (int)(start % by) + ({vector}){{{numbers}}};\n"
+        f"  return {results[name]};\n}}"
+    )
+
+
+def require(name: str, kind: str) -> str:
+    """A value; the fault is noted if what is demanded of it does not hold."""
+    return (
+        f"static inline {kind} {name}({kind} value, _Bool holds, long code, long *fault) {{\n"
+        f"  if (__builtin_expect(!holds, 0)) note(fault, code, (long)value);\n"
+        f"  return value;\n}}"
+    )
+
+
+def require_lanes(name: str, kind: str, mask: str, lanes: int) -> str:
+    """Likewise for each lane; one branch for all of them."""
+    return (
+        f"static inline {kind} {name}({kind} value, {mask} holds, long code, long *fault) {{\n"
+        f"  int all = -1;\n"
+        f"  for (int i = 0; i < {lanes}; ++i) all &= holds[i];\n"
+        f"  if (__builtin_expect(!all, 0))\n"
+        f"    note(fault, code, {_first('!holds[LANE]', lanes)});\n"
+        f"  return value;\n}}"
+    )
+
+
+def require_range(name: str, kind: str, unsigned: str, element: str, lanes: int) -> str:
+    """Likewise for low <= value <= high: the sign of a difference tells, without a comparison."""
+    ends = f"{element} low, {element} high"
+    below = f"({unsigned})value - ({unsigned})(low - ({kind}){{0}})"
+    above = f"({unsigned})(high - ({kind}){{0}}) - ({unsigned})value"
+    outside = _first("value[LANE] < low || value[LANE] > high", lanes)
+    return (
+        f"static inline {kind} {name}({kind} value, {ends}, long code, long *fault) {{\n"
+        f"  const {kind} wrong = ({kind})(({below}) | ({above}));\n"
+        f"  {element} any = 0;\n"
+        f"  for (int i = 0; i < {lanes}; ++i) any |= wrong[i];\n"
+        f"  if (__builtin_expect(any < 0, 0))\n"
+        f"    note(fault, code, {outside});\n"
+        f"  return value;\n}}"
+    )
+
+
+def _first(condition: str, lanes: int) -> str:
+    """The first lane of a value for which a condition holds. A loop would put it on the stack."""
+    asked = [f"{condition.replace('LANE', str(i))} ? value[{i}]" for i in range(lanes - 1)]
+    return " : ".join([*asked, f"value[{lanes - 1}]"])
+
+
+def function(op: Op, kind: str, names: dict[str, str]) -> str:
+    """A scalar function for a kind of dtype, with its type and name filled in."""
+    body = FUNCTIONS[op][kind]
+    for mark, text in names.items():
+        body = body.replace(mark, text)
+    return body
+
+
+LARGE = """void *aligned_alloc(unsigned long, unsigned long);
+void free(void *);
+void abort(void);
+static inline void *large(unsigned long bytes) {
+  void *made = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (!made) abort();
+  return made;
+}"""
+
+LOOK = """static inline long look(long i, long size) {
+  return (unsigned long)i < (unsigned long)size ? i : 0;  // never reads foreign memory
+}"""
+
+NOTE = """static __attribute__((cold, noinline)) void note(long *fault, long code, long value) {
+  long none = 0;
+  const int order = __ATOMIC_RELAXED;
+  if (__atomic_compare_exchange_n(fault, &none, code, 0, order, order)) fault[1] = value;
+}"""
+
+HALF = {
+    "bfloat16": """static inline float bfloat16_value(unsigned short bits) {
+  const union { unsigned u; float f; } wide = {(unsigned)bits << 16};
+  return wide.f;
+}
+static inline unsigned short bfloat16_bits(float value) {
+  const union { float f; unsigned u; } wide = {value};
+  const unsigned u = wide.u;
+  if (value != value) return (unsigned short)(u >> 16 | 0x40);
+  return (unsigned short)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}""",
+    "float16": """#ifdef __F16C__
+static inline float float16_value(unsigned short bits) {
+  typedef short eight __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps((eight){(short)bits})[0];
+}
+static inline unsigned short float16_bits(float value) {
+  typedef float four __attribute__((vector_size(16)));
+  return (unsigned short)__builtin_ia32_vcvtps2ph((four){value}, 0)[0];
+}
+#elif defined(__FLT16_MAX__)
+static inline float float16_value(unsigned short bits) {
+  const union { unsigned short u; _Float16 h; } half = {bits};
+  return (float)half.h;
+}
+static inline unsigned short float16_bits(float value) {
+  const union { _Float16 h; unsigned short u; } half = {(_Float16)value};
+  return half.u;
+}
+#else
+static inline float float16_value(unsigned short bits) {
+  const unsigned sign = (unsigned)(bits & 0x8000) << 16, rest = bits & 0x7fff;
+  union { unsigned u; float f; } wide = {rest << 13};
+  wide.f *= 0x1p112f;  // moves the exponent, and makes denormals normal
+  if (rest >= 0x7c00) wide.u |= 0x7f800000;
+  wide.u |= sign;
+  return wide.f;
+}
+static inline unsigned short float16_bits(float value) {
+  union { float f; unsigned u; } wide = {value};
+  const unsigned sign = wide.u >> 16 & 0x8000;
+  wide.u &= 0x7fffffff;
+  if (wide.u > 0x7f800000) return (unsigned short)(sign | 0x7e00 | (wide.u >> 13 & 0x3ff));
+  if (wide.u >= 0x477ff000) return (unsigned short)(sign | 0x7c00);
+  if (wide.u < 0x38800000) {  // denormal: let an addition do the rounding
+    wide.f += 0.5f;
+    return (unsigned short)(sign | (wide.u - 0x3f000000));
+  }
+  wide.u += 0xc8000fff + (wide.u >> 13 & 1);
+  return (unsigned short)(sign | wide.u >> 13);
+}
+#endif""",
+}
+
+_HALF_LANES = {
+    ("bfloat16", "value"): "(WIDE)(__builtin_convertvector(a, BITS) << 16)",
+    ("bfloat16", "bits"): "__builtin_convertvector((BITS)a >> 16, HALF)",
+    # almost half of the last place is added, and 1 more to odd numbers; a NaN stays one
+    ("bfloat16", "rounded"): "(WIDE)((((BITS)a + 0x7fff + ((BITS)a >> 16 & 1))"
+    " | ((BITS)(a != a) & 0x7fc00000)) & 0xffff0000)",
+    ("float16", "rounded"): "float16_value_xLANES(float16_bits_xLANES(a))",
+}
+# a comparison of these clang would make one of halves, lane by lane
+_OPAQUE = '({ WIDE v = (WIDE)VALUE; __asm__("" : "+x"(v)); v; })'
+_X86 = {  # instructions that compilers do not find by themselves, and where they are
+    ("bfloat16", "value", 8): (
+        "defined(__AVX2__) && !defined(__clang__)",
+        "(WIDE)((BITS)__builtin_ia32_pmovzxwd256((SHORTS)a) << 16)",
+    ),
+    ("float16", "value", 8): (
+        "defined(__F16C__)",
+        _OPAQUE.replace("VALUE", "__builtin_ia32_vcvtph2ps256((SHORTS)a)"),
+    ),
+    ("float16", "bits", 8): (
+        "defined(__F16C__)",
+        "(HALF)__builtin_ia32_vcvtps2ph256((FLOATS)a, 0)",
+    ),
+    ("float16", "value", 16): (
+        "defined(__AVX512F__)",
+        _OPAQUE.replace("VALUE", "__builtin_ia32_vcvtph2ps512_mask((SHORTS)a, (FLOATS){0}, -1, 4)"),
+    ),
+    ("float16", "bits", 16): (
+        "defined(__AVX512F__)",
+        "(HALF)__builtin_ia32_vcvtps2ph512_mask((FLOATS)a, 0, (SHORTS){0}, -1)",
+    ),
+}
+
+
+def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: int) -> str:
+    """What is made of `lanes` halves: "value", floats; "bits", of floats that are "rounded"."""
+    source, target = (half if what == "value" else wide), (half if what == "bits" else wide)
+    name, words = f"{dtype}_{what}", {"WIDE": wide, "BITS": bits, "HALF": half}
+    words |= {"LANES": str(lanes), "SHORTS": f"short __attribute__((vector_size({2 * lanes})))"}
+    words["FLOATS"] = f"float __attribute__((vector_size({4 * lanes})))"
+
+    def made(text: str) -> str:
+        for word, meant in words.items():
+            text = text.replace(word, meant)
+        return f"static inline {target} {name}_x{lanes}({source} a) {{\n  return {text};\n}}"
+
+    general = _HALF_LANES.get((dtype, what))
+    plain = made(general) if general else lane_function(name, name, target, [source], lanes)
+    if (dtype, what, lanes) not in _X86:
+        return plain
+    present, text = _X86[dtype, what, lanes]
+    return f"#if {present}\n{made(text)}\n#else\n{plain}\n#endif"
+
+
+_SHL = """static inline TYPE NAME(TYPE a, TYPE b) {
+  return b >= 0 && b < BITS ? (TYPE)((unsigned long long)a << b) : 0;
+}"""
+_SHR = """static inline TYPE NAME(TYPE a, TYPE b) {
+  return b >= 0 && b < BITS ? a >> b : a < 0 ? -1 : 0;
+}"""
+_MAX = "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }"
+_MIN = "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }"
+
+# by kind of dtype: floating, signed, unsigned
+FUNCTIONS: dict[Op, dict[str, str]] = {
+    Op.MAX: {
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE m = a > b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}""",
+        "i": _MAX,
+        "u": _MAX,
+    },
+    Op.MIN: {
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE m = a < b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}""",
+        "i": _MIN,
+        "u": _MIN,
+    },
+    # erfc(x) at x = -b / sqrt(2), and its slope times what x lacks
+    Op.NDTR: {
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE part = -0.70710678118654757, x = b * part;
+  TYPE lost = __builtin_fmaSUFFIX(b, part, -x) + b * 4.8336466567264567e-17;
+  lost = lost - lost == 0 ? lost * __builtin_expSUFFIX(-x * x) * 1.1283791670955126 : 0;
+  return a * (__builtin_erfcSUFFIX(x) - lost) * 0.5;
+}"""
+    },
+    Op.SHL: {"i": _SHL, "u": _SHL.replace("b >= 0 && ", "")},
+    Op.SHR: {"i": _SHR, "u": _SHR.replace("b >= 0 && ", "").replace("a < 0 ? -1 : 0", "0")},
+    Op.IDIV: {
+        "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a / b : 0; }""",
+        "i": """static inline TYPE NAME(TYPE a, TYPE b) {
+  if (b == 0) return 0;
+  if (b == -1) return (TYPE)(0ull - (unsigned long long)a);  // the least value has no negative
+  const TYPE q = a / b;
+  return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}""",
+    },
+    Op.MOD: {
+        "u": """static inline TYPE NAME(TYPE a, TYPE b) { return b ? a % b : 0; }""",
+        "i": """static inline TYPE NAME(TYPE a, TYPE b) {
+  if (b == 0 || b == -1) return 0;
+  const TYPE r = a % b;
+  return r && (r < 0) != (b < 0) ? r + b : r;
+}""",
+        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE r = __builtin_fmodSUFFIX(a, b);
+  if (r == 0) return __builtin_copysignSUFFIX((TYPE)0, b);
+  return (r < 0) != (b < 0) ? r + b : r;
+}""",
+    },
+}
+
+# on lanes, without branches, so that a compiler sees a divisor that is a number; masks are -1 or 0
+_LANES_SHL = """  const MASK within = (UNSIGNED)b < BITS;
+  return (TYPE)((UNSIGNED)within & (UNSIGNED)a << (UNSIGNED)(b & (BITS - 1)));"""
+_LANES_SHR = """  const MASK within = (UNSIGNED)b < BITS;
+  return a >> ((b & within) | (~within & (BITS - 1)));"""
+# the divisor of what is asked to be divided by 0 or -1 is 1
+_LANES_DIVIDE = """  const TYPE zero = b == 0, minus = b == -1, safe = b - zero + (minus & 2);
+  const TYPE q = a / safe, rest = a - q * safe, down = (rest != 0) & ((rest ^ safe) < 0);
+"""
+
+LANE_BODIES: dict[Op, dict[str, str]] = {
+    Op.SHL: {"i": _LANES_SHL, "u": _LANES_SHL},
+    Op.SHR: {
+        "i": _LANES_SHR,
+        "u": """  const MASK within = b < BITS;
+  return (TYPE)within & a >> (b & (BITS - 1));""",
+    },
+    Op.IDIV: {
+        "u": """  const TYPE zero = (TYPE)(b == 0);
+  return a / (b - zero) & ~zero;""",
+        "i": f"""{_LANES_DIVIDE}  const UNSIGNED sign = (UNSIGNED)minus;
+  return (TYPE)(((UNSIGNED)(q + down) ^ sign) - sign) & ~zero;""",
+    },
+    Op.MOD: {
+        "u": """  const TYPE safe = b - (TYPE)(b == 0);
+  return a - a / safe * safe;""",
+        "i": f"""{_LANES_DIVIDE}  return rest + (down & safe);""",
+    },
+}
+
+
+def lane_body(op: Op, kind: str, names: dict[str, str]) -> str:
+    """A function of two vectors for a kind of integers, with its types and name filled in."""
+    text = f"static inline TYPE NAME(TYPE a, TYPE b) {{\n{LANE_BODIES[op][kind]}\n}}"
+    for mark, name in names.items():
+        text = text.replace(mark, name)
+    return text

@@ -1,0 +1,336 @@
+"""Values in C: types, vectors, and what each op says.
+
+A vector of bools is a vector of int32 that are 0 or -1, whatever was compared.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tinyml.codegen.bounds import range_asked
+from tinyml.codegen.expr import Expr, Name
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.text.c_extremes import extreme
+from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
+from tinyml.codegen.text.c_text import (
+    HALF,
+    LANE_BODIES,
+    NOTE,
+    WIDEN,
+    blend,
+    function,
+    half_lanes,
+    lane_body,
+    lane_function,
+    require,
+    require_lanes,
+    require_range,
+    vector_type,
+    whole,
+    widen,
+)
+from tinyml.codegen.text.render import ATOM, LIBM, PLAIN, UNARY, Renderer, Text, register, wrap
+from tinyml.dtype import (
+    DType,
+    bfloat16,
+    bool_,
+    by_name,
+    float16,
+    float32,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
+from tinyml.faults import Fault
+from tinyml.ops import Op
+
+TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
+SHORT = {
+    "bool": "i32", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "int8": "i8",
+    "int16": "i16", "int32": "i32", "int64": "i64", "float16": "u16", "bfloat16": "u16",
+    "float32": "f32", "float64": "f64",
+}  # fmt: skip
+EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.FMA})  # libm's in lanes too
+POLYNOMIALS = {
+    dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
+}  # of one element, too
+
+
+def _suffix(dtype: DType) -> str:
+    """What C's math functions end in."""
+    return "f" if dtype is float32 else ""
+
+
+@lru_cache
+def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
+    """A vector type in registers, and its definition."""
+    kept = register(dtype)
+    name, kind = f"{SHORT[kept.name]}x{lanes}", "int" if dtype is bool_ else TYPES[kept.name]
+    return name, vector_type(name, kind, _size(dtype), lanes)
+
+
+@lru_cache
+def _memory_vector(dtype: DType, lanes: int) -> tuple[str, str]:
+    """A vector type in memory, and its definition."""
+    short = {"bool": "u8", "float16": "u16", "bfloat16": "u16"}.get(dtype.name)
+    name = f"{short or SHORT[dtype.name]}x{lanes}"
+    kind = "unsigned char" if dtype is bool_ else TYPES[dtype.name]
+    return name, vector_type(name, kind, dtype.itemsize, lanes)
+
+
+def _size(dtype: DType) -> int:
+    """Bytes of an element in a vector register."""
+    return 4 if dtype is bool_ else register(dtype).itemsize
+
+
+def _toward(source: DType, target: DType) -> DType:
+    """The next step of a conversion: to integers of twice or half the size, or to the target."""
+    if source.is_float or (target.is_float and source.itemsize >= 4):
+        return target
+    goal = int32 if target.is_float else target
+    size = min(2 * source.itemsize, max(source.itemsize // 2, goal.itemsize))
+    sign = "u" if source.kind == "u" else ""
+    return goal if size == goal.itemsize else by_name(f"{sign}int{8 * size}")
+
+
+class CValues(Renderer):
+    """Types and ops in C, on scalars and on vectors."""
+
+    types = TYPES
+    nan, infinity = (
+        ('__builtin_nan("")', '__builtin_nanf("")'),
+        ("__builtin_inf()", "__builtin_inff()"),
+    )
+
+    def __init__(self, k: LinearKernel) -> None:
+        super().__init__(k)
+        self._functions: dict[tuple[Op, DType, int, int], str] = {}  # those of the prelude
+
+    def vector(self, dtype: DType, lanes: int) -> str:
+        """The name of a vector type, defined in the prelude."""
+        name, definition = _vector(dtype, lanes)
+        self.prelude[definition] = None
+        return name
+
+    def _memory_vector(self, dtype: DType, lanes: int) -> str:
+        """The vector type of elements as memory holds them."""
+        name, definition = _memory_vector(dtype, lanes)
+        self.prelude[definition] = None
+        return name
+
+    def type_of(self, name: Name) -> str:
+        if name.lanes > 1:
+            return self.vector(name.dtype, name.lanes)
+        return super().type_of(name)
+
+    def splat(self, text: Text, dtype: DType, lanes: int) -> Text:
+        kind = self.vector(dtype, lanes)
+        if dtype is bool_:
+            return f"-(int){wrap(text, UNARY)} - ({kind}){{0}}", 11
+        if register(dtype).itemsize < 4:
+            text = f"({TYPES[dtype.name]}){wrap(text, UNARY)}", UNARY
+        return f"{wrap(text, 11)} - ({kind}){{0}}", 11  # x - 0 is x, also for -0.0
+
+    def _value_of(self, text: str, dtype: DType) -> Text:
+        if not dtype.is_half:
+            return text, ATOM
+        self.prelude[HALF[dtype.name]] = None
+        return f"{dtype.name}_value({text})", ATOM
+
+    def _bits_of(self, text: Text, dtype: DType) -> Text:
+        if not dtype.is_half:
+            return text
+        self.prelude[HALF[dtype.name]] = None
+        return f"{dtype.name}_bits({text[0]})", ATOM
+
+    def _from_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
+        if dtype is bool_:
+            return f"-{self.converted(text[0], uint8, int32, lanes)}", UNARY
+        if dtype.is_half:
+            return self._half_lanes(dtype, "value", text, lanes)
+        return text
+
+    def _to_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
+        if dtype is bool_:
+            return self.converted(f"-({text[0]})", int32, uint8, lanes), ATOM
+        if dtype.is_half:
+            return self._half_lanes(dtype, "bits", text, lanes)
+        return text
+
+    def _half_lanes(self, dtype: DType, what: str, text: Text, lanes: int) -> Text:
+        """`what` is made of halves on lanes; bits are made of values that are rounded."""
+        if dtype is float16:
+            self.prelude[HALF[dtype.name]] = None
+            if what == "rounded":  # which is made of the others
+                self._half_lanes(
+                    dtype, "bits", self._half_lanes(dtype, "value", text, lanes), lanes
+                )
+        half, wide = self._memory_vector(dtype, lanes), self.vector(float32, lanes)
+        bits = self.vector(uint32, lanes) if dtype is bfloat16 else ""
+        self.prelude[half_lanes(dtype.name, what, half, wide, bits, lanes)] = None
+        return f"{dtype.name}_{what}_x{lanes}({text[0]})", ATOM
+
+    def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return super().where(mask, value, other, dtype, lanes)
+        kind = self.vector(dtype, lanes)
+        bits, own = self._mask_type(dtype, lanes), self.mask_bits(_size(dtype), lanes)
+        self.prelude[blend(kind, bits, self.vector(bool_, lanes), own)] = None
+        return f"blend_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
+
+    def _mask_type(self, dtype: DType, lanes: int) -> str:
+        return self.bits(_size(dtype), lanes)
+
+    def bits(self, size: int, lanes: int) -> str:
+        """The vector type of integers of so many bytes."""
+        return self._memory_vector(by_name(f"int{8 * size}"), lanes)
+
+    def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return super().rounded(text, dtype, lanes)
+        return self._half_lanes(dtype, "rounded", text, lanes)
+
+    def compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        if lanes > 1 and dtype is bool_:
+            operands = operands[::-1]  # true is -1 in a lane, and below false
+        text = super().compare(op, dtype, operands, lanes)
+        if lanes > 1 and dtype is not bool_ and dtype.itemsize != 4:
+            bits = by_name(f"int{dtype.bitsize}")
+            return self.converted(text[0], bits, int32, lanes), ATOM
+        return text
+
+    def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        arguments = ", ".join(o[0] for o in operands)
+        if lanes == 1 and op in POLYNOMIALS.get(dtype, ()):
+            wide = self.call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
+            return f"{wide[0]}[0]", ATOM  # the same bits as in a vector
+        if op in LIBM and lanes == 1:
+            return f"__builtin_{LIBM[op]}{_suffix(dtype)}({arguments})", ATOM
+        key = op, dtype, len(operands), lanes
+        known = self._functions.get(key) or self._functions.setdefault(key, self._function(*key))
+        return f"{known}({arguments})", ATOM
+
+    def _function(self, op: Op, dtype: DType, arity: int, lanes: int) -> str:
+        """The name of a function, defined in the prelude."""
+        name = f"{op.name.lower()}_{SHORT[dtype.name]}"
+        vector = self.vector(dtype, lanes) if lanes > 1 else ""
+        if op in ON_LANES.get(dtype, ()):
+            integer = self._mask_type(dtype, lanes)
+            pieces = polynomial(op, dtype, vector, integer, lanes)
+            self.prelude.update(dict.fromkeys(pieces))
+            return f"{op.name.lower()}_{vector}"
+        if op in (Op.MAX, Op.MIN) and vector:
+            bits = self._mask_type(dtype, lanes)
+            self.prelude[extreme(f"{name}_x{lanes}", op, vector, bits, dtype.is_float)] = None
+            return f"{name}_x{lanes}"
+        if op in LANE_BODIES and vector and dtype.is_int:
+            self.prelude[lane_body(op, dtype.kind, self._lane_names(name, dtype, lanes))] = None
+            return f"{name}_x{lanes}"
+        call = f"__builtin_{LIBM[op]}" if op in LIBM else name
+        if op not in LIBM:
+            kind = "f" if dtype.is_float else dtype.kind
+            types = {"TYPE": TYPES[dtype.name], "BITS": str(8 * dtype.itemsize)}
+            self.prelude[function(op, kind, {**types, "NAME": name, "SUFFIX": _suffix(dtype)})] = (
+                None
+            )
+        if not vector:
+            return call
+        self.prelude[lane_function(name, call, vector, [vector] * arity, lanes)] = None
+        return f"{name}_x{lanes}"
+
+    def _lane_names(self, name: str, dtype: DType, lanes: int) -> dict[str, str]:
+        unsigned = by_name(f"uint{dtype.bitsize}")
+        return {
+            "UNSIGNED": self.vector(unsigned, lanes),
+            "MASK": self._mask_type(dtype, lanes),
+            "TYPE": self.vector(dtype, lanes),
+            "BITS": str(dtype.bitsize),
+            "NAME": f"{name}_x{lanes}",
+        }
+
+    def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
+        self.prelude[NOTE] = None
+        kept = register(value.dtype)
+        name = f"require_{kept.name}" + (f"x{lanes}" if lanes > 1 else "")
+        between = range_asked(value, holds)
+        if lanes > 1 and between is not None:
+            return self._require_range(fault, value, between, lanes)
+        if lanes > 1:
+            mask = self.vector(bool_, lanes)
+            text = require_lanes(name, self.vector(kept, lanes), mask, lanes)
+        else:
+            text = require(name, TYPES[kept.name])
+        self.prelude[text] = None
+        given = f"{self.value(value, lanes)}, {self.value(holds, lanes)}"
+        return f"{name}({given}, {fault.code:#x}, fault)", ATOM
+
+    def _require_range(
+        self, fault: Fault, value: Expr, between: tuple[int, int], lanes: int
+    ) -> Text:
+        dtype = value.dtype
+        kind, element = self.vector(dtype, lanes), TYPES[dtype.name]
+        unsigned = self._memory_vector(by_name(f"u{dtype.name}"), lanes)
+        name = f"require_range_{dtype.name}x{lanes}"
+        self.prelude[require_range(name, kind, unsigned, element, lanes)] = None
+        ends = ", ".join(self.number(end, dtype)[0] for end in between)
+        return f"{name}({self.value(value, lanes)}, {ends}, {fault.code:#x}, fault)", ATOM
+
+    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if lanes == 1:
+            return super().cast(value, source, target, lanes)
+        if target is bool_:
+            return self._truth(value, source, lanes)
+        text = self._cast_lanes(value, source, target, lanes)
+        return self.rounded(text, target, lanes) if target.is_half else text
+
+    def _truth(self, value: Text, source: DType, lanes: int) -> Text:
+        test = f"{wrap(value, 9)} != ({self.vector(source, lanes)}){{0}}"
+        if source is bool_ or register(source).itemsize == 4:
+            return test, 8
+        bits = by_name(f"int{source.bitsize}")
+        return self.converted(test, bits, int32, lanes), ATOM
+
+    def _cast_lanes(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if source is bool_:
+            value, source = (f"-({value[0]})", UNARY), int32
+        if register(source) is register(target):
+            return value
+        source, target, text = register(source), register(target), value[0]
+        if source is float32 and target.is_int and target.itemsize < 8:
+            self.prelude[whole(self.vector(source, lanes), self.vector(int32, lanes), lanes)] = None
+            text, source = f"whole_x{lanes}({text})", int32
+        elif source.is_float and target.is_int and target.itemsize < 8:
+            text, source = self.converted(text, source, int64, lanes), int64
+        return self.converted(text, source, target, lanes), ATOM
+
+    def converted(self, text: str, source: DType, target: DType, lanes: int) -> str:
+        """Lanes in another dtype, by steps that gcc has instructions for."""
+        while source is not target:
+            kind = self._memory_vector(source, lanes)
+            if kind in WIDEN and target.itemsize >= 4:
+                self.prelude[widen(kind, self.vector(int32, lanes))] = None
+                text, source = f"wide_{kind}({text})", int32
+                continue
+            source = _toward(source, target)
+            text = f"__builtin_convertvector({text}, {self._memory_vector(source, lanes)})"
+        return text
+
+    def mask_bits(self, size: int, lanes: int) -> str:
+        """The mask m, which is of int32, in integers of another size."""
+        return self.converted("m", int32, by_name(f"int{8 * size}"), lanes)
+
+    def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if source.is_half:
+            value = (
+                self._half_lanes(source, "bits", value, lanes)
+                if lanes > 1
+                else self._bits_of(value, source)
+            )
+        if lanes > 1:
+            kind = self._memory_vector(target, lanes)
+            text: Text = f"({kind}){wrap(value, UNARY)}", UNARY
+            return self._from_memory(text, target, lanes) if target.is_half else text
+        a, b = TYPES[source.name], TYPES[target.name]
+        text = f"((union {{ {a} from; {b} to; }}){{{value[0]}}}).to", ATOM
+        return self._value_of(text[0], target)

@@ -1,0 +1,382 @@
+"""The CUDA dialect: CUDA C for one thread; lanes are scalars loaded and stored side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Expr, Load, Name, Part, Stored, Wide
+from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.matrices import Bundle, Fragment, Product
+from tinyml.codegen.optimize.panels import ROW, ROWS
+from tinyml.codegen.text.cuda_text import (
+    ACROSS,
+    ATOMIC,
+    COMBINE,
+    COMES_LAST,
+    FRAGMENT,
+    FRAGMENT_TF32,
+    FRAGMENTS,
+    HEADERS,
+    LOOK,
+    ON_LANES,
+    PACK,
+    REQUIRE,
+    SWIZZLED,
+    TOGETHER,
+    function,
+    lane_functions,
+    product_of,
+)
+from tinyml.codegen.text.cuda_warpgroups import WarpgroupRenderer
+from tinyml.codegen.text.render import (
+    ATOM,
+    LIBM,
+    PLAIN,
+    SIGN,
+    UNARY,
+    Text,
+    binary,
+    register,
+    wrap,
+)
+from tinyml.dtype import DType, bool_, float32
+from tinyml.faults import Fault
+from tinyml.index import Axis, Linear, linear
+from tinyml.ops import Op
+from tinyml.program import Language
+
+TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+LARGE = 2**31 - 1
+
+
+class CudaRenderer(WarpgroupRenderer):
+    """LinearKernel to CUDA C."""
+
+    language = Language.CUDA
+    types = TYPES
+    nan = "__longlong_as_double(0x7ff8000000000000ll)", "__int_as_float(0x7fffffff)"
+    infinity = "__longlong_as_double(0x7ff0000000000000ll)", "__int_as_float(0x7f800000)"
+    index_type = "int"
+    inline = "__device__ __forceinline__"
+
+    def __init__(self, k: LinearKernel) -> None:
+        super().__init__(k)
+        self.reach = max((prod(shape) for shape, _ in k.slots), default=0)
+        if self.reach > LARGE or k.blocks > LARGE // 1024:
+            self.index_type = "long long"
+        self.prelude[PACK] = None
+        self.panels = {local.name: local.dtype for local in k.locals if local.panels}
+        for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
+            if dtype.is_half:
+                self.prelude[HEADERS[dtype.name]] = None
+
+    # ---- the frame ----
+
+    def signature(self, name: str) -> str:
+        written = {i.slot for p in self.k.parts for i in p.instrs if isinstance(i, ir.Put)}
+        parameters = []
+        for slot, (_, dtype) in enumerate(self.k.slots):
+            const = "" if slot in written else "const "
+            parameters.append(f"{const}{TYPES[dtype.name]} *__restrict__ slot{slot}")
+        if self.faults:
+            parameters.append("long long *fault")
+        parameters += [f"const tinyml_tensor_map *box{n}" for n in range(len(self.boxes()))]
+        bounds = f"__launch_bounds__({prod(self.launched())})"
+        return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
+
+    def body(self) -> Iterator[str]:
+        lines = list(self._body())
+        if self.reach > LARGE and self.index_type == "int":  # positions in what is never stored
+            self.index_type = "long long"
+            self._sums.clear()
+            lines = list(self._body())
+        yield from lines
+
+    def _body(self) -> Iterator[str]:
+        offsets = [0] * len(self.k.parts)
+        if self.k.locals:
+            alignment = max(map(_alignment, self.k.locals))
+            yield f"  extern __shared__ __align__({alignment}) unsigned char tinyml_shared[];"
+        for local in sorted(self.k.locals, key=_alignment, reverse=True):
+            kind, offset = TYPES[local.dtype.name], offsets[local.part]
+            place = f"tinyml_shared + {offset}" if offset else "tinyml_shared"
+            yield f"  {kind} *const {local.name} = ({kind} *)({place});"
+            offsets[local.part] += _aligned(local)
+        for number, axis in enumerate((ir.TX, "ty")):
+            if self.k.block[number] > 1:
+                yield f"  const {self.index_type} {axis} = threadIdx.{'xy'[number]};"
+        yield from self.parts(f"({self.index_type})blockIdx.x", 1)
+
+    def shared_bytes(self) -> int:
+        sizes = [0] * len(self.k.parts)
+        for local in self.k.locals:
+            sizes[local.part] += _aligned(local)
+        return max(sizes)
+
+    def thread_axes(self, part: ir.Part) -> Iterator[str]:
+        self.threads = prod(a.size for a in part.threads)
+        number = f"(ty % {self.threads})" if self.threads < self.k.block[1] else "ty"
+        if all(a.name != "ty" for a in part.threads):
+            yield from self.numbered(part.threads, number)
+
+    def axis(self, name: str) -> str:
+        along = {ir.TX: 0, "ty": 1}.get(name)
+        return "0" if along is not None and self.k.block[along] == 1 else name
+
+    def across_threads(self, name: Name, op: Op, threads: int) -> str:
+        dtype = register(name.dtype)
+        self.prelude[self._combine(op, dtype)] = None
+        self.prelude[ACROSS] = None
+        kind = TYPES[dtype.name]
+        struct = f"combine_{op.name.lower()}_{dtype.name}"
+        return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
+
+    def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
+        """Parts wait in memory of the module's own, that of the first fold first."""
+        first, count = across.names[0], len(across.names)
+        dtype, parts = register(first.dtype), across.part.high + 1
+        comes_last = f"comes_last_{prod(self.k.block)}" if self.k.produced else "comes_last"
+        last = COMES_LAST.replace("comes_last", comes_last, 1)
+        self.prelude[last.replace("__syncthreads();", self.barrier())] = None
+        self.prelude[self._combine(across.op, dtype)] = self.prelude[TOGETHER] = None
+        each = (across.tile.high + 1) * prod(self.k.block)
+        at = across.tile * prod(self.k.block) + self.thread()
+        kind, waiting = f"pack<{TYPES[dtype.name]}, {first.lanes}>", f"parts_{first.name}"
+        size = first.lanes * dtype.itemsize
+        self.held = parts * count * each * size + (across.tile.high + 1) * 4
+        yield f"static __device__ {kind} {waiting}[{parts * count * each}];"
+        yield f"static __device__ unsigned came_{first.name}[{across.tile.high + 1}];"
+        for n, name in enumerate(across.names):
+            place = self._position(across.part * (count * each) + n * each + at)
+            value = name.name if name.lanes > 1 else f"{kind}{{{{{name.name}}}}}"
+            yield f"{waiting}[{place}] = {value};"
+        came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
+        yield f"if (!{comes_last}({came}, {parts})) return;"
+        struct, ending = f"combine_{across.op.name.lower()}_{dtype.name}", ".at[0]"
+        for n, name in enumerate(across.names):
+            place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"
+            whole = f"together<{struct}, {parts}>({place}, {count * each})"
+            yield f"{name.name} = {whole}{ending if name.lanes == 1 else ''};"
+
+    def thread(self) -> Linear:
+        """The number of a thread in its block."""
+        return linear(Axis("ty", self.k.block[1])) * self.k.block[0] + linear(
+            Axis(ir.TX, self.k.block[0])
+        )
+
+    def _combine(self, op: Op, dtype: DType) -> str:
+        combined = self.unrounded(op, dtype, [("a", ATOM), ("b", ATOM)], 1)[0]
+        text = COMBINE.replace("NAME", f"combine_{op.name.lower()}_{dtype.name}")
+        return text.replace("TYPE", TYPES[dtype.name]).replace("VALUE", combined)
+
+    def text(self, e: Expr, lanes: int = 1) -> Text:
+        """One thread's value; only packs, which are loaded and stored, have lanes."""
+        return self.scalar_or_vector(e, 1)
+
+    # ---- memory ----
+
+    def load(self, e: Load, lanes: int) -> Text:
+        return self.guarded_load(
+            e.valid, self._value_of(self._element(e.slot, e.position), e.dtype)
+        )
+
+    def _element(self, slot: int, position: Linear) -> str:
+        return f"slot{slot}[{self._position(position)}]"
+
+    def _position(self, position: Linear) -> str:
+        return self.index(position)[0]
+
+    def _value_of(self, text: str, dtype: DType) -> Text:
+        convert = {"float16": "__half2float", "bfloat16": "__bfloat162float"}.get(dtype.name)
+        return (f"{convert}({text})", ATOM) if convert else (text, ATOM)
+
+    def _bits_of(self, text: Text, dtype: DType) -> Text:
+        convert = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
+        name = convert.get(dtype.name)
+        return (f"{name}({text[0]})", ATOM) if name else text
+
+    def type_of(self, name: Name) -> str:
+        if name.lanes > 1:
+            return self._pack(name.dtype, name.lanes)
+        return super().type_of(name)
+
+    def _pack(self, dtype: DType, lanes: int) -> str:
+        return f"pack<{TYPES[dtype.name]}, {lanes}>"
+
+    def lanes(self, e: Expr) -> int:
+        return e.lanes if isinstance(e, (Wide, Name)) else 1
+
+    def wide(self, e: Wide) -> Text:
+        kind = self._pack(e.dtype, e.lanes)
+        place = f"*(const {kind} *)(slot{e.slot} + {wrap(self.index(e.position), 12)})"
+        return self.guarded_load(e.valid, (place, UNARY), f"{kind}{{}}")
+
+    def part_of(self, e: Part) -> Text:
+        return self._value_of(f"{self.value(e.wide)}.at[{e.lane}]", e.dtype)
+
+    def put(self, put: ir.Put) -> Iterator[str]:
+        line = self._put_line(put)
+        if put.once and self.k.block[0] > 1:
+            line = f"if ({ir.TX} == 0) {line}"
+        if self.threads < self.k.block[1]:  # a store in place must be done by one thread only
+            line = f"if (ty < {self.threads}) {line}"
+        yield self.guarded(put.valid, line)
+
+    def _put_line(self, put: ir.Put) -> str:
+        bits = [self._bits_of(self.text(value), put.dtype)[0] for value in put.values]
+        if len(bits) > 1:
+            kind = self._pack(put.dtype, len(bits))
+            if put.dtype is bool_:  # in braces no int becomes one by itself, as a | b is
+                bits = [f"bool({b})" for b in bits]
+            place = f"*({kind} *)(slot{put.slot} + {wrap(self.index(put.position), 12)})"
+            return f"{place} = {kind}{{{', '.join(bits)}}};"
+        place = self._element(put.slot, put.position)
+        if put.op is None:
+            return f"{place} = {bits[0]};"
+        dtype = put.dtype
+        self.prelude[self._combine(put.op, register(dtype))] = None
+        self.prelude[ATOMIC] = None
+        struct = f"combine_{put.op.name.lower()}_{register(dtype).name}"
+        return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
+
+    def put_tile(self, put: ir.PutTile) -> Iterator[str]:
+        place = self._in_tile(put.tile, put.index)
+        text = self.text(put.value)
+        if put.op is not None:
+            text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
+        if put.dtype is float32 and put.tile in self.panels:
+            self.prelude[FRAGMENTS] = None
+            text = f"__uint_as_float(tinyml_tf32({text[0]}))", ATOM
+        yield self.guarded(put.valid, f"{place} = {self._bits_of(text, put.dtype)[0]};")
+
+    def stored(self, e: Stored, lanes: int) -> Text:
+        return self._value_of(self._in_tile(e.name, e.index), e.dtype)
+
+    def _in_tile(self, tile: str, index: Linear) -> str:
+        return f"{tile}[{self._place_in(tile, index)[0]}]"
+
+    def _place_in(self, tile: str, index: Linear) -> Text:
+        place = self.index(index)
+        if tile not in self.panels:
+            return place
+        self.prelude[SWIZZLED] = None
+        return f"swizzled<{ROW // self.panels[tile].itemsize}>({place[0]})", ATOM
+
+    # ---- matrix products ----
+
+    def instr(self, instr: ir.Instr) -> Iterator[str]:
+        match instr:
+            case ir.Let(name, Fragment() | Bundle() as held):
+                self.prelude[FRAGMENTS] = self.prelude[FRAGMENT] = None
+                yield f"const fragment {name.name} = {self._held(held)};"
+            case ir.Declare(name) if name.lanes > 1:  # sums
+                yield f"{self.type_of(name)} {name.name} = {{}};"
+            case ir.Update(name, Op.ADD, Product(a=a, b=b) as e) if not e.of_warpgroup:
+                self.prelude[product_of(a.dtype)] = None
+                operands = ", ".join([name.name, self.value(a), self.value(b)])
+                yield f"add_product_{a.dtype.name}({operands});"
+            case ir.Update(name, Op.MUL, Bundle(values=values)):
+                for n, value in enumerate(values):
+                    yield f"{name.name}.at[{n}] *= {self.value(value)};"
+            case ir.Copy(tile=tile, slot=slot, valid=valid, when=when):
+                self.prelude[FRAGMENTS] = None
+                places = f"{tile} + {wrap(self._place_in(tile, instr.index), 12)}"
+                places += f", slot{slot} + {wrap(self.index(instr.position), 12)}"
+                condition = f", {self.condition(valid)[0]}" if valid else ""
+                ending = "_or_zero" if valid else ""
+                yield self.guarded(when, f"tinyml_cp_async16{ending}({places}{condition});")
+            case ir.Commit():
+                self.prelude[FRAGMENTS] = None
+                yield "tinyml_cp_async_commit();"
+            case ir.Await(groups):
+                yield f"tinyml_cp_async_wait<{groups}>();"
+            case _:
+                yield from super().instr(instr)
+
+    def _held(self, e: Fragment | Bundle) -> str:
+        """What a lane holds of a matrix: 16 bytes of a row of its tile, or values it gathered."""
+        if isinstance(e, Fragment):
+            place = f"{e.name} + {wrap(self.index(e.index), 12)}"
+            if e.dtype is float32:
+                self.prelude[FRAGMENT_TF32] = None
+                return f"load_fragment_tf32({place})"
+            return f"load_fragment<{'true' if e.crosswise else 'false'}>({place})"
+        if e.dtype is float32:
+            return f"{{{', '.join(f'tinyml_tf32({self.value(v)})' for v in e.values)}}}"
+        bits = [self._bits_of(self.text(v), e.dtype)[0] for v in e.values]
+        pairs = zip(bits[::2], bits[1::2], strict=True)
+        kind = self._pack(e.dtype, 2)
+        return f"{{{', '.join(f'bits_as<unsigned>({kind}{{{a}, {b}}})' for a, b in pairs)}}}"
+
+    def looked(self, value: Expr, size: int) -> Text:
+        self.prelude[LOOK] = None
+        return f"look<{self.index_type}>({self.value(value)}, {size})", ATOM
+
+    # ---- indices ----
+
+    def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
+        self.reach = max(self.reach, _reach(i) + abs(more))
+        return super().index(i, but, more)
+
+    # ---- values ----
+
+    def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
+        self.prelude[HEADERS[dtype.name]] = None
+        return super().rounded(text, dtype, lanes)
+
+    def unrounded(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        if dtype.kind == "i" and op in (Op.NEG, Op.ADD, Op.MUL):  # wraps around only when unsigned
+            kind = "unsigned long long" if dtype.itemsize == 8 else "unsigned"
+            unsigned: list[Text] = [(f"({kind}){wrap(o, UNARY)}", UNARY) for o in operands]
+            negative = op is Op.NEG
+            text = f"0u - {unsigned[0][0]}" if negative else binary(SIGN[op], *unsigned)[0]
+            return self.own_size(text, UNARY, dtype, lanes)
+        return super().unrounded(op, dtype, operands, lanes)
+
+    def own_size(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
+        if dtype.kind == "i":
+            return f"({TYPES[dtype.name]})({text})", UNARY
+        return super().own_size(text, strength, dtype, lanes)
+
+    def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        arguments = ", ".join(o[0] for o in operands)
+        if op in LIBM:
+            return f"{LIBM[op]}{'f' if dtype is float32 else ''}({arguments})", ATOM
+        kind = TYPES[dtype.name]
+        if op in ON_LANES:
+            self.prelude.update(dict.fromkeys(lane_functions(op, dtype)))
+            return f"{op.name.lower()}_{kind}({arguments})", ATOM
+        name = f"{op.name.lower()}_{dtype.name}"
+        self.prelude[function(op, dtype, kind, name)] = None
+        return f"{name}({arguments})", ATOM
+
+    def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
+        self.prelude[REQUIRE] = None
+        kind = TYPES[register(value.dtype).name]
+        given = f"{self.value(value)}, {self.value(holds)}"
+        return f"require<{kind}>({given}, {fault.code:#x}, fault)", ATOM
+
+    def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        bits = self._bits_of(value, source)[0]
+        return self._value_of(f"bits_as<{TYPES[target.name]}>({bits})", target)
+
+
+def _reach(i: Linear) -> int:
+    """The largest magnitude that is met while the terms of an index are added up."""
+    low = high = reach = 0
+    for atom, factor in i.terms:
+        ends = factor * atom.low, factor * atom.high
+        low, high = low + min(ends), high + max(ends)
+        reach = max(reach, *map(abs, ends), -low, high)
+    return max(reach, -(low + i.constant), high + i.constant)
+
+
+def _alignment(local: ir.Local) -> int:
+    return ROWS * ROW if local.panels else 16
+
+
+def _aligned(local: ir.Local) -> int:
+    alignment = _alignment(local)
+    return -(-local.size * local.dtype.itemsize // alignment) * alignment

@@ -1,0 +1,202 @@
+"""Pieces of CUDA C that kernels share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinyml.codegen.text import c_text, vector_math, vector_math64
+from tinyml.dtype import DType, float32, float64
+from tinyml.ops import Op
+
+HEADERS = {
+    "float16": "#include <cuda_fp16.h>",
+    "bfloat16": "#include <cuda_bf16.h>",
+}
+
+PACK = """template <class T, int N> struct __align__(sizeof(T) * N) pack { T at[N]; };
+template <class To, class From> __device__ __forceinline__ To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From), "the same number of bits");
+  To to;
+  memcpy(&to, &from, sizeof(to));
+  return to;
+}"""
+
+FRAGMENTS = Path(__file__).with_name("cuda_fragments.cuh").read_text()
+HOPPER = Path(__file__).with_name("cuda_hopper.cuh").read_text()
+
+FRAGMENT = """struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
+template <bool crosswise>
+__device__ __forceinline__ fragment load_fragment(const void *row) {
+  fragment held;
+  if constexpr (crosswise) tinyml_ldmatrix_x4_trans(held.at, row);
+  else tinyml_ldmatrix_x4(held.at, row);
+  return held;
+}"""
+
+# floats in shared memory are rounded to what tensor cores take when they are loaded
+FRAGMENT_TF32 = """__device__ __forceinline__ fragment load_fragment_tf32(const void *row) {
+  fragment held = load_fragment<false>(row);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) held.at[i] = tinyml_tf32(__uint_as_float(held.at[i]));
+  return held;
+}"""
+
+# the left half of the columns, then the right one
+PRODUCT = """__device__ __forceinline__ void add_product_KIND(
+    pack<float, 8> &sums, const fragment &a, const fragment &b) {
+  tinyml_mma_SHAPE(sums.at, a.at, b.at);
+  tinyml_mma_SHAPE(sums.at + 4, a.at, b.at + 2);
+}"""
+SHAPES = {"float16": "m16n8k16_f16", "bfloat16": "m16n8k16_bf16", "float32": "m16n8k8_tf32"}
+
+
+# a place in panels: 16 bytes of a row stand where the row's number says
+SWIZZLED = """template <int ROW> __device__ __forceinline__ int swizzled(int place) {
+  return place ^ (place / ROW & 7) * (ROW / 8);
+}"""
+
+
+def product_of(dtype: DType) -> str:
+    """The helper that adds a lane's share of a product of matrices of `dtype`."""
+    return PRODUCT.replace("SHAPE", SHAPES[dtype.name]).replace("KIND", dtype.name)
+
+
+COMBINE = """struct NAME {
+  typedef TYPE type;
+  static __device__ __forceinline__ TYPE of(TYPE a, TYPE b) { return VALUE; }
+};"""
+
+# N threads side by side along x, out of ALL in the block; every one gets the result. The order
+# is fixed: butterflies inside each warp, then the warps from the first to the last.
+ACROSS = """template <class Op, int N, int ALL>
+__device__ __forceinline__ typename Op::type across(typename Op::type value) {
+  constexpr int IN_WARP = N < 32 ? N : 32;
+#pragma unroll
+  for (int step = IN_WARP / 2; step > 0; step /= 2)
+    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+  if (N > 32) {
+    constexpr int WARPS = N > 32 ? N / 32 : 1;
+    __shared__ typename Op::type part[ALL < 32 ? 1 : ALL / 32];
+    const int warp = (threadIdx.y * N + threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) part[warp] = value;
+    __syncthreads();
+    const int first = warp - warp % WARPS;
+    value = part[first];
+    for (int other = 1; other < WARPS; ++other) value = Op::of(value, part[first + other]);
+    __syncthreads();
+  }
+  return value;
+}"""
+
+# What blocks have put into memory is read by the last of them, in the order of their parts.
+COMES_LAST = """__device__ __forceinline__ bool comes_last(unsigned *came, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();  // what this block wrote is seen before its coming is
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    last = atomicAdd(came, 1u) == blocks - 1;
+    if (last) *came = 0;  // for the next launch
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}"""
+TOGETHER = """template <class Op, int PARTS, class T>
+__device__ __forceinline__ T together(const T *part, int apart) {
+  T all = *part;
+#pragma unroll 4
+  for (int n = 1; n < PARTS; ++n) {
+    const T next = part[n * apart];
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / sizeof(typename Op::type)); ++i)
+      all.at[i] = Op::of(all.at[i], next.at[i]);
+  }
+  return all;
+}"""
+
+# compare-and-swap on the 32 or 64 bits that hold the element; the plain sums have instructions
+ATOMIC = """template <class Op, class T, class V>
+__device__ __forceinline__ void atomic(T *place, V value) {
+  typedef unsigned long long u64;
+  if constexpr (sizeof(T) == 8) {
+    u64 *word = (u64 *)place, old = *word, seen;
+    do {
+      seen = old;
+      old = atomicCAS(word, seen, bits_as<u64>((T)Op::of(bits_as<T>(seen), value)));
+    } while (old != seen);
+  } else if constexpr (sizeof(T) == 4) {
+    unsigned *word = (unsigned *)place, old = *word, seen;
+    do {
+      seen = old;
+      old = atomicCAS(word, seen, bits_as<unsigned>((T)Op::of(bits_as<T>(seen), value)));
+    } while (old != seen);
+  } else {
+    const u64 address = (u64)place;
+    unsigned *word = (unsigned *)(address & ~(u64)3), old = *word, seen;
+    const int shift = (int)(address & 3) * 8;
+    const unsigned mask = (sizeof(T) == 2 ? 0xffffu : 0xffu) << shift;
+    do {
+      seen = old;
+      T now;
+      const unsigned bits = (seen & mask) >> shift;
+      memcpy(&now, &bits, sizeof(T));
+      const T next = (T)Op::of((typename Op::type)now, value);
+      unsigned put = 0;
+      memcpy(&put, &next, sizeof(T));
+      old = atomicCAS(word, seen, (seen & ~mask) | (put << shift));
+    } while (old != seen);
+  }
+}"""
+
+LOOK = """template <class I> __device__ __forceinline__ I look(long long i, I size) {
+  return (unsigned long long)i < (unsigned long long)size ? (I)i : 0;  // no foreign memory
+}"""
+
+REQUIRE = """template <class T>
+__device__ __forceinline__ T require(T value, bool holds, long long code, long long *fault) {
+  typedef unsigned long long u64;
+  if (!holds && atomicCAS((u64 *)fault, (u64)0, (u64)code) == 0) fault[1] = (long long)value;
+  return value;
+}"""
+
+
+def function(op: Op, dtype: DType, kind: str, name: str) -> str:
+    """C's function for an op that has no operator."""
+    names = {"TYPE": kind, "NAME": name, "BITS": str(dtype.bitsize)}
+    names["SUFFIX"] = "f" if dtype is float32 else ""
+    text = c_text.function(op, "f" if dtype.is_float else dtype.kind, names)
+    return text.replace("static inline", "__device__ __forceinline__").replace("__builtin_", "")
+
+
+# what C's functions on lanes call, of one lane
+_PICK = "static inline F32 pick_F32(bool m, F32 a, F32 b) { return m ? a : b; }"
+_FMA = "static inline F32 fma_F32(F32 a, F32 b, F32 c) { return fmaf(a, b, c); }"
+_CLAMP = """static inline F32 clamp_F32(F32 x, F32 low, F32 high) {
+  return x < low ? low : x > high ? high : x;
+}"""
+_OF_FLOATS = {
+    Op.LOGISTIC: (_CLAMP, vector_math.LOGISTIC),
+    Op.NDTR: (_PICK, _CLAMP, _FMA, vector_math.ABS, vector_math.SCALE, vector_math.NDTR),
+}
+_OF_DOUBLES = {
+    Op.LOGISTIC: (_CLAMP.replace("F32", "F64"), vector_math64.LOGISTIC),
+    Op.NDTR: (function(Op.NDTR, float64, "F64", "ndtr_F64"),),
+}
+ON_LANES = _OF_FLOATS.keys()  # ops that are the functions of C's lanes, NAME_float and NAME_double
+
+
+def lane_functions(op: Op, dtype: DType) -> list[str]:
+    """A function of one float32 or float64, after those that it calls."""
+    names = ("32", "float", "int") if dtype is float32 else ("64", "double", "long long")
+    width, real, integer = names
+    changes = {
+        f"(F{width})(": f"bits_as<{real}>(",
+        f"(I{width})(": f"bits_as<{integer}>(",
+        f"F{width}": real,
+        f"I{width}": integer,
+        "static inline": "__device__ __forceinline__",
+    }
+    texts = list((_OF_FLOATS if dtype is float32 else _OF_DOUBLES)[op])
+    for old, new in changes.items():
+        texts = [text.replace(old, new) for text in texts]
+    return texts
