@@ -299,6 +299,7 @@ def reductions_otherwise() -> list[Case]:
         *cases,
         pair("max special", lambda x: x.max(1), lambda x: x.amax(1), special),
         same("norms", lambda x: [x.norm(p=p) for p in (1, 2, 3, 0, INF, -INF)], (3, 4)),
+        same("norm of 0 counts", lambda x: (x.norm(0), x.norm(0, 1)), flat),
         same("norm of half", lambda x: (x.norm(0.5), x.norm(0.5, 0)), flat),
         same("norm below 0", lambda x: (x.norm(-1), x.norm(-0.5, 1), x.norm(-2, 0)), flat),
         same(

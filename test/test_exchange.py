@@ -159,6 +159,14 @@ def test_a_copy_is_a_copy(device: str) -> None:
         Tensor.from_dlpack(np.arange(6.0)[::2], copy=False)
 
 
+def test_a_part_of_a_tensor_is_not_exported_without_a_copy(device: str) -> None:
+    t = Tensor([1.0, 2.0, 3.0])
+    with pytest.raises(BufferError, match="a part"):
+        t[1:].__dlpack__(copy=False)
+    if device != "CUDA":
+        assert np.from_dlpack(t).tolist() == [1, 2, 3]
+
+
 def test_dlpack_says_where_it_is(device: str) -> None:
     assert Tensor([1.0]).__dlpack_device__() == open_device(device).machine.dlpack_device
     on_host = Tensor([1.0, 2.0]).__dlpack__(dl_device=(1, 0))

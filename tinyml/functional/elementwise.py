@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int16
 from tinyml.dtypes import dtypes
-from tinyml.errors import DTypeError
+from tinyml.errors import ArgumentError, DTypeError
 from tinyml.functional import assignment
 from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
@@ -441,6 +441,8 @@ def isclose(
     x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """|x - y| <= atol + rtol * |y|; infinities are close to themselves."""
+    if not (rtol >= 0 and atol >= 0):
+        raise ArgumentError(f"isclose: a tolerance is not below 0, got rtol {rtol}, atol {atol}")
     x, y = [t.cast(int16) if t.dtype is bool_ else t for t in operands("isclose", x, y)]
     near = x.isfinite() & y.isfinite() & ((x - y).abs() <= atol + rtol * y.abs())
     close = near | (x == y)

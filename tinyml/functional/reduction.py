@@ -191,9 +191,9 @@ def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> T
     axes, sizes = _axes(x, axis, "norm"), to_float(x).abs()
     if p in (inf, -inf):
         return (max_ if p > 0 else min_)(sizes, axes, keepdim)
-    if p == 0:
-        return (sizes != 0).sum(axes, keepdim).cast(sizes.dtype)
     there = sizes != 0
+    if p == 0:  # a count, with a gradient of 0
+        return there.where(there.where(1, sizes), 0).sum(axes, keepdim)
     powers = there.where(there.where(sizes, 1) ** p, 0 if p > 0 else inf) if p < 1 else sizes**p
     total = powers.sum(axes, keepdim)
     if p < 0:
