@@ -257,7 +257,9 @@ def to_dlpack(
             raise BufferError(f"__dlpack__: no way from {x.device} to DLPack's device {target}")
         return to_dlpack(x.to("NUMPY"), None, max_version)
     if copy is False and views.root_of(x) is not None:
-        raise BufferError("__dlpack__: a part of a tensor is memory of its own; leave out copy=False")
+        raise BufferError(
+            "__dlpack__: a part of a tensor is memory of its own; leave out copy=False"
+        )
     array = _view(_duplicate(x) if copy else x, np.dtype(f"u{x.dtype.itemsize}"))
     if target[0] == _CARD and stream != -1:
         own.synchronize()

@@ -44,7 +44,8 @@ from tinyml.interpret import identity
 from tinyml.ops import Op
 
 SEPARATE = 8  # accumulators at most that one fold is spread over
-AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them
+AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them,
+VECTORS_AT_ONCE = 2  # and vectors of what is made of sums, in C
 
 
 def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
@@ -178,8 +179,11 @@ class _Emitter(TileWriter):
         first = [wide[0] for wide in stores]
         read = {e.slot for e in toposort([s.value for s in first]) if isinstance(e, (Load, Wide))}
         each = len({store.slot for store in first})
-        whole = self.vectors or any(store.slot in read or store.op for store in first)
-        some = AT_ONCE * each // len(stores[0]) if stores and not whole else 0
+        whole = any(
+            s.slot in read or s.op or (self.vectors and not s.value.has_fold) for s in first
+        )
+        most = VECTORS_AT_ONCE if self.vectors else AT_ONCE
+        some = most * each // len(stores[0]) if stores and not whole else 0
         if len(stores) <= some + some // 2 or not some:
             yield stores
             return
