@@ -75,6 +75,22 @@ def test_transposed_convolution_is_the_gradient(device: str, rng: np.random.Gene
     np.testing.assert_allclose(transposed.numpy(), x.grad.numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_gradients_of_few_channels_whose_windows_are_written_out(
+    device: str, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((1, 1, 4, 3, 4)).astype(np.float32)
+    w = rng.standard_normal((1, 2, 3, 4, 5)).astype(np.float32)
+
+    def gradients(where: str) -> list[Any]:
+        leaves = [Tensor(a, device=where, requires_grad=True) for a in (x, w)]
+        made = leaves[0].conv_transpose2d(leaves[1], stride=2, padding=1, output_padding=1)
+        (made * made).sum().backward()
+        return [leaf.grad.numpy() for leaf in leaves if leaf.grad is not None]
+
+    for got, wanted in zip(gradients(device), gradients("NUMPY"), strict=True):
+        np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
 def test_gradient_of_a_sum_over_short_rows(device: str, rng: np.random.Generator) -> None:
     x = Tensor.zeros(1, 15, 5, 5, requires_grad=True)
     w = rng.standard_normal((15, 3, 3, 3)).astype(np.float32)

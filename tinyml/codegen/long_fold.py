@@ -106,7 +106,7 @@ class LongFold:
     def _step(self, loops: Loops) -> int:
         """How many steps of the outermost loop are summed apart; 0 if there is no need."""
         every = self.terms * prod(a.size for a in loops.waiting)
-        if not self.sums or every <= 2 * self.steps:
+        if not loops.waiting or not self.sums or every <= 2 * self.steps:
             return 0
         first = loops.waiting[0].size
         size = max(1, self.steps // (every // first))
