@@ -24,10 +24,12 @@ Every axis has a kind, which says who walks it:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from math import prod
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text, rewrite
+from tinyml.codegen.linear import TX
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.frozen import dataclass, replace
@@ -298,3 +300,24 @@ def _verify_tiles(ln: LoopNest, nest: Nest) -> None:
             if isinstance(e, Stored) and not own and later.get(e.name) is tile.after:
                 raise VerifyError(f"{ln.name}: {tile.name} reads {e.name}, filled later\n{ln}")
         del later[tile.name]
+
+
+def block_of(nest: LoopNest) -> tuple[tuple[int, int], list[list[Axis]]]:
+    """Threads of a block along x and y, in which all nests have room; each nest's axes along y."""
+    kinds = dict(nest.kinds)
+    groups = [_thread_axes(one, kinds) for one in nest.nests]
+    along_y = max((prod(a.size for a in group) for group in groups), default=1)
+    along_x = max((a.size for one in nest.nests for a in one.axes if a.name == TX), default=1)
+    return (along_x, along_y), groups
+
+
+def _thread_axes(one: Nest, kinds: Mapping[Axis, Kind]) -> list[Axis]:
+    """The axes that threads are numbered by; one axis if each tile has its own."""
+
+    def of(axes: Iterable[Axis]) -> list[Axis]:
+        return [a for a in axes if kinds.get(a) is Kind.THREAD and a.name != TX]
+
+    groups = [of(axes) for axes in (*[w.axes for w in one.walks], *[t.axes for t in one.tiles])]
+    if not any(groups):
+        return of(one.rows)
+    return [Axis("ty", max(prod(a.size for a in group) for group in groups))]

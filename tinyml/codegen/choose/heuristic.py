@@ -6,8 +6,7 @@ from math import prod
 
 from tinyml.codegen.choose.c import CChooser
 from tinyml.codegen.choose.cuda import CudaChooser
-from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest
+from tinyml.codegen.nest import LoopNest, block_of
 from tinyml.codegen.optimize.opts import Opt
 from tinyml.codegen.target import Target
 from tinyml.program import Language
@@ -19,17 +18,6 @@ def choose(nest: LoopNest, target: Target) -> tuple[list[Opt], LoopNest]:
     """The Opts for `nest`, in the order in which they apply, and the nest with them applied."""
     chooser = (CChooser if target.language is Language.C else CudaChooser)(nest, target)
     chooser.choose()
-    if target.language is Language.CUDA and _threads(chooser.nest) > MOST_THREADS:
+    if target.language is Language.CUDA and prod(block_of(chooser.nest)[0]) > MOST_THREADS:
         return [], nest  # phases of unequal sizes, each with as many as it may have alone
     return chooser.opts, chooser.nest
-
-
-def _threads(nest: LoopNest) -> int:
-    """Threads of a block, in which all nests have room."""
-    kinds = dict(nest.kinds)
-    along_x = max((a.size for one in nest.nests for a in one.axes if a.name == TX), default=1)
-    along_y = max(
-        prod(a.size for a in one.rows if kinds.get(a) is Kind.THREAD and a.name != TX)
-        for one in nest.nests
-    )
-    return along_x * along_y

@@ -30,7 +30,7 @@ from tinyml.codegen.linearize.group_products import grouped
 from tinyml.codegen.linearize.write_tiles import TileWriter
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk, block_of
 from tinyml.codegen.optimize.fragments import placed
 from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
 from tinyml.codegen.optimize.tiles import names_read
@@ -50,33 +50,16 @@ VECTORS_AT_ONCE = 2  # and vectors of what is made of sums, in C
 
 def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     """Instructions for all nests. Without `vectors`, lanes are scalars loaded side by side."""
-    kinds = dict(nest.kinds)
-    threads = [_thread_axes(n, kinds) for n in nest.nests]
-    along_y = max((prod(a.size for a in group) for group in threads), default=1)
-    along_x = max((a.size for n in nest.nests for a in n.axes if a.name == ir.TX), default=1)
+    block, threads = block_of(nest)
     parts = []
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
-        emitter = _Emitter(nest, number, (along_x, along_y), vectors)
+        emitter = _Emitter(nest, number, block, vectors)
         grid, instrs = in_turns(nest, one, grouped(emitter.nest(placed(one))))
         parts.append(ir.Part(grid, tuple(group), instrs))
         tiles += held(one.tiles, number)
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
-    return LinearKernel(
-        nest.name, tuple(parts), nest.slots, (along_x, along_y), tuple(tiles), lanes
-    )
-
-
-def _thread_axes(one: Nest, kinds: Mapping[Axis, Kind]) -> list[Axis]:
-    """The axes that threads are numbered by; one axis if each tile has its own."""
-
-    def of(axes: Iterable[Axis]) -> list[Axis]:
-        return [a for a in axes if kinds.get(a) is Kind.THREAD and a.name != ir.TX]
-
-    groups = [of(axes) for axes in (*[w.axes for w in one.walks], *[t.axes for t in one.tiles])]
-    if not any(groups):
-        return of(one.rows)
-    return [Axis("ty", max(prod(a.size for a in group) for group in groups))]
+    return LinearKernel(nest.name, tuple(parts), nest.slots, block, tuple(tiles), lanes)
 
 
 class _Emitter(TileWriter):
