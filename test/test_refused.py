@@ -39,12 +39,6 @@ BINARY = (
 )
 CALLED = {  # what the sentence calls it, where that is another op's name
     "idiv": "div",
-    "eq": "equal",
-    "ne": "equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
     "allclose": "isclose",
     "dot": "matmul",
     "view": "reshape",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 Grads: TypeAlias = "tuple[Tensor | None, ...]"
-_Slope: TypeAlias = Callable[[Any, Any, Any], Any]  # of tensors, which have no types here yet
+_Slope: TypeAlias = Callable[..., Any]  # of tensors, which have no types here yet
 
 
 class Function:
@@ -105,32 +105,33 @@ def folded(grad: Tensor, shape: Shape) -> Tensor:
     return (grad.sum(grown, keepdim=True) if grown else grad)._reshape_to(shape)
 
 
-def _unary(op: Op, slope: _Slope, reads_inputs: bool = False) -> type[Elementwise]:
-    """The class of an op on one number x, whose gradient is `slope(grad, x, out)`."""
+def _elementwise(op: Op, *slopes: _Slope | None, reads_inputs: bool = True) -> type[Elementwise]:
+    """The class of an op, whose gradients are `slope(grad, out, *inputs)` for each operand."""
 
     def backward(self: Elementwise, grad: Tensor, out: Tensor) -> Grads:
-        return (slope(grad, self.inputs[0], out),)
+        inputs, pairs = self.inputs, zip(slopes, self.wanted, strict=True)
+        return tuple([slope(grad, out, *inputs) if slope and w else None for slope, w in pairs])
 
     said = {"op": op, "reads_inputs": reads_inputs, "backward": backward}
     return type(op.name.capitalize(), (Elementwise,), {"__slots__": (), **said})
 
 
-Neg = _unary(Op.NEG, lambda grad, x, out: -grad)
-Exp = _unary(Op.EXP, lambda grad, x, out: grad * out)
-Exp2 = _unary(Op.EXP2, lambda grad, x, out: grad * (out * log(2.0)))
-Expm1 = _unary(Op.EXPM1, lambda grad, x, out: grad * (out + 1))
-Log = _unary(Op.LOG, lambda grad, x, out: grad / x, reads_inputs=True)
-Log2 = _unary(Op.LOG2, lambda grad, x, out: grad / (x * log(2.0)), reads_inputs=True)
-Log1p = _unary(Op.LOG1P, lambda grad, x, out: grad / (x + 1), reads_inputs=True)
-Sin = _unary(Op.SIN, lambda grad, x, out: grad * x.cos(), reads_inputs=True)
-Cos = _unary(Op.COS, lambda grad, x, out: -(grad * x.sin()), reads_inputs=True)
-Tan = _unary(Op.TAN, lambda grad, x, out: grad * (out * out + 1))
-Atan = _unary(Op.ATAN, lambda grad, x, out: grad / (x * x + 1), reads_inputs=True)
-Tanh = _unary(Op.TANH, lambda grad, x, out: grad * (1 - out * out))
-Erf = _unary(Op.ERF, lambda grad, x, out: grad * ((-(x * x)).exp() * (2 / pi**0.5)), True)
-Sqrt = _unary(Op.SQRT, lambda grad, x, out: grad / (out * 2))
+Neg = _elementwise(Op.NEG, lambda grad, out, x: -grad, reads_inputs=False)
+Exp = _elementwise(Op.EXP, lambda grad, out, x: grad * out, reads_inputs=False)
+Exp2 = _elementwise(Op.EXP2, lambda grad, out, x: grad * (out * log(2.0)), reads_inputs=False)
+Expm1 = _elementwise(Op.EXPM1, lambda grad, out, x: grad * (out + 1), reads_inputs=False)
+Log = _elementwise(Op.LOG, lambda grad, out, x: grad / x)
+Log2 = _elementwise(Op.LOG2, lambda grad, out, x: grad / (x * log(2.0)))
+Log1p = _elementwise(Op.LOG1P, lambda grad, out, x: grad / (x + 1))
+Sin = _elementwise(Op.SIN, lambda grad, out, x: grad * x.cos())
+Cos = _elementwise(Op.COS, lambda grad, out, x: -(grad * x.sin()))
+Tan = _elementwise(Op.TAN, lambda grad, out, x: grad * (out * out + 1), reads_inputs=False)
+Atan = _elementwise(Op.ATAN, lambda grad, out, x: grad / (x * x + 1))
+Tanh = _elementwise(Op.TANH, lambda grad, out, x: grad * (1 - out * out), reads_inputs=False)
+Erf = _elementwise(Op.ERF, lambda grad, out, x: grad * ((-(x * x)).exp() * (2 / pi**0.5)))
+Sqrt = _elementwise(Op.SQRT, lambda grad, out, x: grad / (out * 2), reads_inputs=False)
 # also what floor, ceil and round are made of: steps, whose gradient is zero
-Trunc = _unary(Op.TRUNC, lambda grad, x, out: grad.zeros_like())
+Trunc = _elementwise(Op.TRUNC, lambda grad, out, x: grad.zeros_like(), reads_inputs=False)
 
 
 class Sign(Function):
@@ -170,15 +171,70 @@ class Cast(Function):
         return (grad.cast(self.inputs[0].dtype),)
 
 
-# ---- two operands ----
+# ---- several operands ----
 
 
-class Add(Elementwise):
+Add = _elementwise(Op.ADD, lambda grad, *_: grad, lambda grad, *_: grad, reads_inputs=False)
+Mul = _elementwise(Op.MUL, lambda grad, out, x, y: grad * y, lambda grad, out, x, y: grad * x)
+Div = _elementwise(
+    Op.DIV, lambda grad, out, x, y: grad / y, lambda grad, out, x, y: -(grad / y * out)
+)
+Mod = _elementwise(  # x - y * floor(x / y), of floats
+    Op.MOD,
+    lambda grad, out, x, y: grad,
+    lambda grad, out, x, y: -(grad * (x.detach() // y.detach())),
+)
+Pow = _elementwise(
+    Op.POW,
+    lambda grad, out, x, y: (y == 0).where(0, grad * (y * x ** (y - 1))),
+    lambda grad, out, x, y: _slope_of_exponent(grad, out, x, (x == 0) & (y >= 0)),
+)
+Max = _elementwise(
+    Op.MAX,
+    lambda grad, out, x, y: (x < y).where(0, _share(grad, x, y)),
+    lambda grad, out, x, y: (y < x).where(0, _share(grad, x, y)),
+)
+Min = _elementwise(
+    Op.MIN,
+    lambda grad, out, x, y: (y < x).where(0, _share(grad, x, y)),
+    lambda grad, out, x, y: (x < y).where(0, _share(grad, x, y)),
+)
+Where = _elementwise(
+    Op.WHERE,
+    None,
+    lambda grad, out, condition, *_: condition.where(grad, 0),
+    lambda grad, out, condition, *_: condition.where(0, grad),
+)
+Ndtr: type[Elementwise] = _elementwise(  # x times the share of the normal distribution below y
+    Op.NDTR,
+    lambda grad, out, x, y: grad._apply(Ndtr(), y),
+    lambda grad, out, x, y: grad * x * ((y * y * -0.5).exp() * (2 * pi) ** -0.5),
+)
+Logistic: type[Elementwise] = (
+    _elementwise(  # x / (1 + (1 + z) * exp(y)); z, what y lacks, is a number
+        Op.LOGISTIC,
+        lambda grad, out, x, y, z: grad._apply(Logistic(), y, z),
+        lambda grad, out, x, y, z: grad._apply(Logistic(), y, z) * (out - x),
+        None,
+    )
+)
+
+
+def _slope_of_exponent(grad: Tensor, out: Tensor, x: Tensor, flat: Tensor) -> Tensor:
+    """Where x is 0 and y >= 0, the gradient of y is 0, as torch has it."""
+    return flat.where(0, grad * (out * flat.where(1, x).log()))
+
+
+def _share(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Ties share the gradient. Beside a NaN both have all of it, as torch has it."""
+    return (x == y).where(grad * 0.5, grad)
+
+
+class Fma(Elementwise):
+    """x * y + z in one rounding: for compositions whose gradient is written down."""
+
     __slots__ = ()
-    op = Op.ADD
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return grad, grad
+    op = Op.FMA
 
 
 class Sub(Elementwise):
@@ -191,54 +247,6 @@ class Sub(Elementwise):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return grad, -grad if self.wanted[1] else None
-
-
-class Mul(Elementwise):
-    __slots__ = ()
-    op = Op.MUL
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y = self.inputs
-        return grad * y if self.wanted[0] else None, grad * x if self.wanted[1] else None
-
-
-class Div(Elementwise):
-    __slots__ = ()
-    op = Op.DIV
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        quotient = grad / self.inputs[1]
-        return (
-            quotient if self.wanted[0] else None,
-            -(quotient * out) if self.wanted[1] else None,
-        )
-
-
-class Ndtr(Elementwise):
-    """x times the share of the normal distribution below y."""
-
-    __slots__ = ()
-    op = Op.NDTR
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y = self.inputs
-        density = (y * y * -0.5).exp() * (2 * pi) ** -0.5
-        return grad._apply(Ndtr(), y), grad * x * density if self.wanted[1] else None
-
-
-class Mod(Elementwise):
-    """x - y * floor(x / y), of floats."""
-
-    __slots__ = ()
-    op = Op.MOD
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y = self.inputs
-        return grad, -(grad * (x.detach() // y.detach())) if self.wanted[1] else None
 
 
 class CopySign(Function):
@@ -258,84 +266,6 @@ class CopySign(Function):
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x, y = self.inputs
         return (x == 0).where(0, grad * (out / x)), y.zeros_like()
-
-
-class Pow(Elementwise):
-    """x ** y. Where x is 0 and y >= 0, the gradient of y is 0, as torch has it."""
-
-    __slots__ = ()
-    op = Op.POW
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y = self.inputs
-        of_x = of_y = None
-        if self.wanted[0]:
-            of_x = (y == 0).where(0, grad * (y * x ** (y - 1)))
-        if self.wanted[1]:
-            flat = (x == 0) & (y >= 0)
-            of_y = flat.where(0, grad * (out * flat.where(1, x).log()))
-        return of_x, of_y
-
-
-class _Extreme(Elementwise):
-    """Ties share the gradient. Beside a NaN both have all of it, as torch has it."""
-
-    __slots__ = ()
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y = self.inputs
-        share = (x == y).where(grad * 0.5, grad)
-        low, high = (x, y) if self.op is Op.MAX else (y, x)  # where this holds, x is not the result
-        return (
-            (low < high).where(0, share) if self.wanted[0] else None,
-            (high < low).where(0, share) if self.wanted[1] else None,
-        )
-
-
-class Max(_Extreme):
-    __slots__ = ()
-    op = Op.MAX
-
-
-class Min(_Extreme):
-    __slots__ = ()
-    op = Op.MIN
-
-
-class Where(Elementwise):
-    __slots__ = ()
-    op = Op.WHERE
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        condition = self.inputs[0]
-        return (
-            None,
-            condition.where(grad, 0) if self.wanted[1] else None,
-            condition.where(0, grad) if self.wanted[2] else None,
-        )
-
-
-class Fma(Elementwise):
-    """x * y + z in one rounding: for compositions whose gradient is written down."""
-
-    __slots__ = ()
-    op = Op.FMA
-
-
-class Logistic(Elementwise):
-    """x / (1 + (1 + z) * exp(y)), where z, what y lacks, is a number without a gradient."""
-
-    __slots__ = ()
-    op = Op.LOGISTIC
-    reads_inputs = True
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        x, y, z = self.inputs
-        part = grad._apply(Logistic(), y, z)
-        return part, part * (out - x) if self.wanted[1] else None, None
 
 
 # ---- reductions ----

@@ -5,7 +5,8 @@ See `mlops`, whose Functions these are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinyml import lazy, windows
 from tinyml.dtype import int32
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 class Rearrangement(Function):
     """The same elements at other places. What it was applied to matters by its shape alone."""
 
-    __slots__ = ()
+    __slots__ = ("arg",)
+    move: ClassVar[Callable[..., LazyBuffer]]
+
+    def __init__(self, arg: Any) -> None:
+        self.arg = arg
+
+    def forward(self, x: LazyBuffer) -> LazyBuffer:
+        return type(self).move(x, self.arg)
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
         """The gradient of what had that shape."""
@@ -37,58 +45,40 @@ class Rearrangement(Function):
 class Path(Rearrangement):
     """Rearrangements one after the other, each with the shape of what it is applied to."""
 
-    __slots__ = ("steps",)
-
-    def __init__(self, steps: tuple[tuple[Rearrangement, Shape], ...]) -> None:
-        self.steps = steps
+    __slots__ = ()
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        for step, _ in self.steps:
+        for step, _ in self.arg:
             x = step.forward(x)
         return x
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        for step, before in reversed(self.steps):
+        for step, before in reversed(self.arg):
             grad = step.back(grad, before)
         return grad
 
 
 class Reshape(Rearrangement):
-    __slots__ = ("shape",)
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.reshape(x, self.shape)
+    __slots__ = ()
+    move = staticmethod(lazy.reshape)
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
         return grad._apply(Reshape(shape))
 
 
 class Permute(Rearrangement):
-    __slots__ = ("order",)
-
-    def __init__(self, order: tuple[int, ...]) -> None:
-        self.order = order
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.permute(x, self.order)
+    __slots__ = ()
+    move = staticmethod(lazy.permute)
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return grad._apply(Permute(inverse_order(self.order)))
+        return grad._apply(Permute(inverse_order(self.arg)))
 
 
 class Expand(Rearrangement):
     """Axes of size 1 repeated, and new axes in front."""
 
-    __slots__ = ("shape",)
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.broadcast(x, self.shape)
+    __slots__ = ()
+    move = staticmethod(lazy.broadcast)
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
         return folded(grad, shape)
@@ -111,30 +101,20 @@ class Pad(Rearrangement):
 class Shrink(Rearrangement):
     """Elements start <= i < stop of each axis."""
 
-    __slots__ = ("spans",)
-
-    def __init__(self, spans: Spans) -> None:
-        self.spans = spans
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.shrink(x, self.spans)
+    __slots__ = ()
+    move = staticmethod(lazy.shrink)
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        sizes = zip(self.spans, shape, strict=True)
+        sizes = zip(self.arg, shape, strict=True)
         return grad._apply(Pad(tuple([(start, n - stop) for (start, stop), n in sizes])))
 
 
 class Flip(Rearrangement):
-    __slots__ = ("axes",)
-
-    def __init__(self, axes: tuple[int, ...]) -> None:
-        self.axes = axes
-
-    def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.flip(x, self.axes)
+    __slots__ = ()
+    move = staticmethod(lazy.flip)
 
     def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        return grad._apply(Flip(self.axes))
+        return grad._apply(Flip(self.arg))
 
 
 class Skew(Rearrangement):

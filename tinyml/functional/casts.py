@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinyml import dtype as dt
@@ -20,44 +21,22 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     return x if x._lazy.dtype is target else x._apply(mlops.Cast(target))
 
 
-def float_(x: Tensor) -> Tensor:
-    """The values as float32."""
-    return x.cast(dt.float32)
+def _as(dtype: DType, name: str) -> Callable[[Tensor], Tensor]:
+    def converted(x: Tensor) -> Tensor:
+        return cast(x, dtype)
+
+    converted.__name__, converted.__doc__ = name, f"The values as {dtype}."
+    return converted
 
 
-def double(x: Tensor) -> Tensor:
-    """The values as float64."""
-    return x.cast(dt.float64)
-
-
-def half(x: Tensor) -> Tensor:
-    """The values as float16."""
-    return x.cast(dt.float16)
-
-
-def bfloat16(x: Tensor) -> Tensor:
-    """The values as bfloat16."""
-    return x.cast(dt.bfloat16)
-
-
-def short(x: Tensor) -> Tensor:
-    """The values as int16."""
-    return x.cast(dt.int16)
-
-
-def int_(x: Tensor) -> Tensor:
-    """The values as int32."""
-    return x.cast(dt.int32)
-
-
-def long(x: Tensor) -> Tensor:
-    """The values as int64."""
-    return x.cast(dt.int64)
-
-
-def bool_(x: Tensor) -> Tensor:
-    """Where the values are not 0."""
-    return x.cast(dt.bool_)
+float_ = _as(dt.float32, "float_")
+double = _as(dt.float64, "double")
+half = _as(dt.float16, "half")
+bfloat16 = _as(dt.bfloat16, "bfloat16")
+short = _as(dt.int16, "short")
+int_ = _as(dt.int32, "int_")
+long = _as(dt.int64, "long")
+bool_ = _as(dt.bool_, "bool_")
 
 
 def to(

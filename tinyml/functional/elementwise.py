@@ -31,15 +31,8 @@ if TYPE_CHECKING:
 
     Operator = Callable[[Tensor, Tensor | Scalar], Tensor]
 
-_LESS, _LESS_EQUAL, _EQUAL = Op.LESS, Op.LESS_EQUAL, Op.EQUAL  # looking these up takes its time
-
 
 # ---- two operands ----
-
-
-def _compare(op: Op, x: Tensor, y: Any, name: str, swap: bool = False) -> Tensor:
-    x, y = ordered(name, x, y, swap)
-    return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
 
 
 def add(x: Tensor, y: Tensor | Scalar) -> Tensor:
@@ -236,35 +229,28 @@ def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return x._apply(mlops.Min(), y)
 
 
-def lt(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x < y, elementwise; bools."""
-    return _compare(_LESS, x, y, "less")
+def _comparison(
+    op: Op, name: str, sign: str, swap: bool = False
+) -> Callable[[Tensor, Any], Tensor]:
+    def compared(x: Tensor, y: Any) -> Tensor:
+        x, y = ordered(name, x, y, swap)
+        return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
+
+    compared.__name__, compared.__doc__ = name, f"x {sign} y, elementwise; bools."
+    return compared
 
 
-def le(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x <= y, elementwise; bools."""
-    return _compare(_LESS_EQUAL, x, y, "less_equal")
-
-
-def gt(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x > y, elementwise; bools."""
-    return _compare(_LESS, x, y, "greater", swap=True)
-
-
-def ge(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x >= y, elementwise; bools."""
-    return _compare(_LESS_EQUAL, x, y, "greater_equal", swap=True)
-
-
-def eq(x: Tensor, y: object) -> Tensor:
-    """x == y, elementwise; bools."""
-    return _compare(_EQUAL, x, y, "equal")
+lt = _comparison(Op.LESS, "lt", "<")
+le = _comparison(Op.LESS_EQUAL, "le", "<=")
+gt = _comparison(Op.LESS, "gt", ">", swap=True)
+ge = _comparison(Op.LESS_EQUAL, "ge", ">=", swap=True)
+eq = _comparison(Op.EQUAL, "eq", "==")
 
 
 def ne(x: Tensor, y: object) -> Tensor:
     """x != y, elementwise; bools."""
-    x, y = alike("equal", x, y)
-    return x._of(lazy.map_(Op.NOT, lazy.mapped(_EQUAL, (x.lazy, y.lazy))))
+    x, y = alike("ne", x, y)
+    return x._of(lazy.map_(Op.NOT, lazy.mapped(Op.EQUAL, (x.lazy, y.lazy))))
 
 
 # ---- bits ----

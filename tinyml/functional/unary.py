@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinyml import mlops
@@ -26,70 +27,35 @@ def neg(x: Tensor) -> Tensor:
     return x._apply(mlops.Neg())
 
 
-def exp(x: Tensor) -> Tensor:
-    """e to the power of x; a float, within about 2 ulp."""
-    return to_float(x)._apply(mlops.Exp())
+def _of_floats(function: type[mlops.Elementwise], text: str) -> Callable[[Tensor], Tensor]:
+    """What a primitive on floats is as a method, of which `text` is the docstring."""
+
+    def applied(x: Tensor) -> Tensor:
+        return to_float(x)._apply(function())
+
+    applied.__name__, applied.__doc__ = function.op.name.lower(), text
+    return applied
 
 
-def exp2(x: Tensor) -> Tensor:
-    """2 to the power of x; a float."""
-    return to_float(x)._apply(mlops.Exp2())
-
-
-def expm1(x: Tensor) -> Tensor:
-    """exp(x) - 1, precise near 0."""
-    return to_float(x)._apply(mlops.Expm1())
-
-
-def log(x: Tensor) -> Tensor:
-    """The natural logarithm, a float: -inf at 0, NaN below it."""
-    return to_float(x)._apply(mlops.Log())
-
-
-def log2(x: Tensor) -> Tensor:
-    """The logarithm to base 2, a float: -inf at 0, NaN below it."""
-    return to_float(x)._apply(mlops.Log2())
+exp = _of_floats(mlops.Exp, "e to the power of x; a float, within about 2 ulp.")
+exp2 = _of_floats(mlops.Exp2, "2 to the power of x; a float.")
+expm1 = _of_floats(mlops.Expm1, "exp(x) - 1, precise near 0.")
+log = _of_floats(mlops.Log, "The natural logarithm, a float: -inf at 0, NaN below it.")
+log2 = _of_floats(mlops.Log2, "The logarithm to base 2, a float: -inf at 0, NaN below it.")
+log1p = _of_floats(mlops.Log1p, "log(1 + x), precise near 0.")
+sin = _of_floats(mlops.Sin, "The sine of x radians, a float.")
+cos = _of_floats(mlops.Cos, "The cosine of x radians, a float.")
+tan = _of_floats(mlops.Tan, "The tangent of x radians, a float.")
+tanh = _of_floats(mlops.Tanh, "The hyperbolic tangent, a float in [-1, 1].")
+erf = _of_floats(mlops.Erf, "2 / sqrt(pi) * integral of exp(-t * t) from 0 to x, in [-1, 1].")
+sqrt = _of_floats(mlops.Sqrt, "The square root, a float: NaN below 0.")
+atan = _of_floats(mlops.Atan, "The arc tangent, a float in [-pi / 2, pi / 2].")
 
 
 @in_float32
 def log10(x: Tensor) -> Tensor:
     """The logarithm to base 10, a float: -inf at 0, NaN below it."""
     return x.log2() * math.log10(2)
-
-
-def log1p(x: Tensor) -> Tensor:
-    """log(1 + x), precise near 0."""
-    return to_float(x)._apply(mlops.Log1p())
-
-
-def sin(x: Tensor) -> Tensor:
-    """The sine of x radians, a float."""
-    return to_float(x)._apply(mlops.Sin())
-
-
-def cos(x: Tensor) -> Tensor:
-    """The cosine of x radians, a float."""
-    return to_float(x)._apply(mlops.Cos())
-
-
-def tan(x: Tensor) -> Tensor:
-    """The tangent of x radians, a float."""
-    return to_float(x)._apply(mlops.Tan())
-
-
-def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent, a float in [-1, 1]."""
-    return to_float(x)._apply(mlops.Tanh())
-
-
-def erf(x: Tensor) -> Tensor:
-    """2 / sqrt(pi) times the integral of exp(-t * t) from 0 to x; a float in [-1, 1]."""
-    return to_float(x)._apply(mlops.Erf())
-
-
-def sqrt(x: Tensor) -> Tensor:
-    """The square root, a float: NaN below 0."""
-    return to_float(x)._apply(mlops.Sqrt())
 
 
 @composition
@@ -124,11 +90,6 @@ def sign(x: Tensor) -> Tensor:
     if x.dtype.kind in "bu":
         return x.cast(bool_).cast(x.dtype)
     return x._apply(mlops.Sign())
-
-
-def atan(x: Tensor) -> Tensor:
-    """The arc tangent, a float in [-pi / 2, pi / 2]."""
-    return to_float(x)._apply(mlops.Atan())
 
 
 # ---- compositions that subtract nothing that is nearly equal, with their derivatives as formulas
