@@ -26,6 +26,7 @@ UNARY = (  # noqa: SIM905
 ).split()
 WHOLE = np.array([[-7, 3, 0], [5, -2, 1]], np.int32)
 ODD = np.array([[2, -3, 4], [-5, 3, -1]], np.int32)
+DOUBLE: dict[type, Any] = {Tensor: "float64", torch.Tensor: torch.float64}
 TIES = np.array([[1, 3, 3, 0], [2, 2, 2, 2], [-1, -1, -5, 0]], np.float32)
 
 
@@ -266,6 +267,7 @@ def reductions_otherwise() -> list[Case]:
     cases = [
         same("prod", lambda x: (x.prod(), x.prod(0), x.prod(1, keepdim=True)), zeros),
         same("all at once", lambda x: (x.sum(), x.mean(), x.max(), x.min(), x.var()), TIES),
+        same("a mean in another dtype", lambda x: x.mean(-1, dtype=DOUBLE[type(x)]), (3, 4)),
         same("sum of empty", lambda x: (x.sum(0), x.sum(), x.prod(1), x.mean(1)), (3, 0)),
         same("correction", lambda x: (x.var(1, correction=0), x.std(1, correction=2)), (3, 4)),
         pair("std_mean", lambda x: x.std_mean(1), lambda x: torch.std_mean(x, 1), (3, 4)),

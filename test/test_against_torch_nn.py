@@ -116,6 +116,42 @@ def losses() -> list[Case]:
                  lambda x, y, w, h=how: F.binary_cross_entropy_with_logits(
                      x, y, pos_weight=w.detach(), **h), (5,), yes, (5,)),
         ]  # fmt: skip
+    return cases + weighted_losses()
+
+
+def weighted_losses() -> list[Case]:
+    """Each class, or each surprise, with a weight of its own."""
+    classes, chances = np.array([[1, 0, 3], [2, 1, 0]]), np.abs(draw("chances", (2, 4, 3)))
+    weight, x = np.array([1, 2, 0.5, 3], np.float32), draw("scores", (2, 4, 3))
+    p, yes = np.array([[0.1, 0.25], [0.5, 0.98]], np.float32), np.array([[0, 1], [0.5, 1]])
+    every: list[dict[str, Any]] = [{}, {"label_smoothing": 0.1}]
+    ignored: list[dict[str, Any]] = [{"ignore_index": 0, **how} for how in every]
+    cases = []
+    for r, how in itertools.product(("mean", "sum", "none"), every + ignored):
+        options = {"reduction": r, **how}
+        for y in (classes,) if "ignore_index" in how else (classes, chances):
+            cases.append(
+                pair(
+                    f"weighted {options} {y.dtype}",
+                    lambda x, y, w, h=options: x.cross_entropy(y, weight=w.detach(), **h),
+                    lambda x, y, w, h=options: F.cross_entropy(x, y, weight=w.detach(), **h),
+                    *(x, y, weight),
+                )
+            )
+    for name, w, r in itertools.product(("", "_logits"), ((2, 2), (2,)), ("mean", "none")):
+        theirs = "binary_cross_entropy" + name.replace("logits", "with_logits")
+        cases.append(
+            pair(
+                f"each weighted {name} {w} {r}",
+                lambda x, y, w, n=name, r=r: getattr(x, f"binary_crossentropy{n}")(
+                    y.detach(), weight=w.detach(), reduction=r
+                ),
+                lambda x, y, w, n=theirs, r=r: getattr(F, n)(
+                    x, y.detach(), weight=w.detach(), reduction=r
+                ),
+                *(p, yes.astype(np.float32), w),
+            )
+        )
     return cases
 
 
@@ -274,7 +310,23 @@ def resizing() -> list[Case]:
                 image,
             )
         )
-    return cases
+    return cases + scaled_by_factors()
+
+
+def scaled_by_factors() -> list[Case]:
+    """New sizes said as factors or as one number, cubic too, under torch's names."""
+    factors: tuple[Any, ...] = (1.7, 2, (0.6, 2.0))
+    how: list[dict[str, Any]] = [{"scale_factor": f} for f in factors] + [{"size": 4}]
+    corners: list[dict[str, Any]] = [{}, {"align_corners": True}]
+    smooth = itertools.product(("bilinear", "bicubic"), how, corners)
+    modes = [{"mode": m, **h, **c} for m, h, c in smooth]
+    modes += [{"mode": m, **h} for m in ("nearest", "nearest-exact") for h in how]
+    call = lambda x, h: x.interpolate(**h) if isinstance(x, Tensor) else F.interpolate(x, **h)  # noqa: E731
+    cases = [same(str(h), lambda x, h=h: call(x, h), (1, 2, 5, 6)) for h in modes]
+    image = np.random.default_rng(1).integers(0, 256, (1, 3, 9, 4), np.uint8)
+    return cases + [
+        same(f"8 bits {h}", lambda x, h=h: call(x, {"mode": "bilinear", **h}), image) for h in how
+    ]
 
 
 # ---- attention and normalisation ----
@@ -302,6 +354,9 @@ def attention() -> list[Case]:
              np.where(lonely, np.float32(0), -np.float32(np.inf)), grad=False),
         pair("grouped", lambda *xs: ours(*xs, enable_gqa=True),
              lambda *xs: theirs(*xs, enable_gqa=True), *grouped),
+        pair("scaled", lambda *xs: ours(*xs, scale=0.3),
+             lambda *xs: theirs(*xs, scale=0.3), q, k, v),
+        pair("of no features", ours, theirs, (2, 5, 0), (2, 6, 0), (2, 6, 3)),
         pair("half", ours, theirs, *(draw(str(s), s).astype(np.float16) for s in (q, k, v)),
              grad=False, atol=4e-3),
     ]  # fmt: skip

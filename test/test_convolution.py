@@ -148,6 +148,9 @@ def test_attention(device: str, rng: np.random.Generator) -> None:
 def test_resizing(device: str) -> None:
     x = Tensor([[[0.0, 1.0, 4.0]]])
     near, line = x.interpolate((6,), mode="nearest"), x.interpolate((5,), align_corners=True)
-    Tensor.realize(near, line)
-    assert near.tolist() == [[[0, 0, 1, 1, 4, 4]]]
+    twice = x.interpolate(scale_factor=2, mode="nearest")
+    cubic = x.interpolate(5, mode="cubic", align_corners=True)
+    Tensor.realize(near, line, twice, cubic)
+    assert near.tolist() == twice.tolist() == [[[0, 0, 1, 1, 4, 4]]]
+    np.testing.assert_allclose(cubic.numpy(), [[[0, 0.21875, 1, 2.59375, 4]]], rtol=1e-6)
     np.testing.assert_allclose(line.numpy(), [[[0, 0.5, 1, 2.5, 4]]])

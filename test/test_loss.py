@@ -38,6 +38,10 @@ def test_surprise_at_classes(device: str, compare: Compare, rng: np.random.Gener
                 t.log_softmax().nll_loss(classes, Tensor(weight)),
                 (each * weight[y]).sum() / weight[y].sum(),
             ),
+            "weighted by class": (
+                t.cross_entropy(classes, weight=Tensor(weight), ignore_index=3),
+                (each * weight[y])[counted].sum() / weight[y][counted].sum(),
+            ),
             "in space": (
                 Tensor(x.reshape(1, 5, 4).transpose(0, 2, 1)).cross_entropy(classes.reshape(1, 5)),
                 each.mean(),
@@ -58,6 +62,10 @@ def test_surprise_at_yes_or_no(device: str, compare: Compare) -> None:
             "logits": (Tensor(x).binary_crossentropy_logits(Tensor(y), reduction="none"), logits),
             "chances": (Tensor(p).binary_crossentropy(Tensor(y), reduction="none"), chances),
             "mean": (Tensor(x).binary_crossentropy_logits(Tensor(y)), logits.mean()),
+            "weighted": (
+                Tensor(p).binary_crossentropy(Tensor(y), weight=Tensor(y + 1)),
+                (np.array(chances) * (y + 1)).mean(),
+            ),
         },
         1e-4,
     )

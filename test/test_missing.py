@@ -17,10 +17,10 @@ KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
 X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
 Y = np.array([[1.5, -0.5, 2.0], [0.5, 0.25, -0.75]])
 Z = np.array([[2.0, 1.0], [-1.0, 3.0]])
-OF_ONE = """absolute adjoint aminmax count_nonzero erfc fix frac msort nan_to_num nansum negative
-ravel sgn t"""
-OF_TWO = """divide equal expand_as floor_divide fmod greater greater_equal hypot less less_equal
-multiply not_equal remainder reshape_as subtract true_divide"""
+OF_ONE = """absolute adjoint aminmax count_nonzero diff erfc fix fliplr flipud frac msort nan_to_num
+nansum negative ravel sgn t"""
+OF_TWO = """dist divide equal expand_as floor_divide fmod greater greater_equal hypot kron less
+less_equal multiply not_equal remainder reshape_as subtract true_divide xlogy"""
 
 
 @pytest.fixture(autouse=True)

@@ -335,6 +335,7 @@ OWN: dict[str, list[Case]] = {
         (RuntimeError, "not both", lambda: _attention(attn_mask=X, is_causal=True)),
         (ShapeError, "go\ntogether|go together", lambda: X.scaled_dot_product_attention(I, X)),
         (TypeError, "key must be a Tensor", lambda: X.scaled_dot_product_attention(1, X)),
+        (TypeError, "scale must be a number", lambda: _attention(scale="1")),
     ],
     # convolution
     "conv2d": [
@@ -372,8 +373,14 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "indices must be a Tensor", lambda: V.max_unpool2d(3, 2)),
     ],
     "interpolate": [
-        (ValueError, "linear, nearest", lambda: V.interpolate((2, 2), mode="cubic")),
-        (TypeError, "size must be", lambda: V.interpolate(2)),
+        (ValueError, "linear, bilinear", lambda: V.interpolate((2, 2), mode="area")),
+        (ValueError, "align_corners", lambda: V.interpolate(2, "nearest", align_corners=True)),
+        (TypeError, "size must be", lambda: V.interpolate("2")),
+        (TypeError, "scale_factor must be", lambda: V.interpolate(scale_factor=I)),
+        (ValueError, "either size or", lambda: V.interpolate()),
+        (ValueError, "either size or", lambda: V.interpolate(2, scale_factor=2)),
+        (ShapeError, "do not fit", lambda: V.interpolate(scale_factor=0.1)),
+        (DTypeError, "cubic", lambda: V.int().interpolate(2, "bicubic")),
         (ShapeError, "do not fit", lambda: I.interpolate((2, 2))),
     ],
     "batchnorm": [
@@ -417,6 +424,7 @@ OWN: dict[str, list[Case]] = {
         (DTypeError, "classes are integers", lambda: X.nll_loss(Tensor([0.0, 1.0]))),
         (ValueError, "mean, sum, none, got 'max'", lambda: X.nll_loss(I, reduction="max")),
         (TypeError, "Y must be a Tensor", lambda: X.nll_loss([0, 1])),
+        (ShapeError, r"weight \(2,\) must be \(3,\)", lambda: X.nll_loss(I, Tensor([1.0, 2.0]))),
     ],
     "cross_entropy": [
         (ShapeError, "neither classes nor", lambda: X.cross_entropy(Tensor.zeros(3, 2))),
@@ -424,6 +432,9 @@ OWN: dict[str, list[Case]] = {
         (ValueError, "between 0 and 1", lambda: X.cross_entropy(I, label_smoothing=2.0)),
         (TypeError, "Y must be a Tensor", lambda: X.cross_entropy([0, 1])),
         (DeviceError, "one device", lambda: X.cross_entropy(FAR)),
+        (ShapeError, "one number for each class", lambda: X.cross_entropy(I, weight=I)),
+        (TypeError, "weight must be a Tensor", lambda: X.cross_entropy(I, weight=[1, 2, 3])),
+        (ValueError, "Y are probabilities", lambda: X.cross_entropy(X, ignore_index=0)),
     ],
     "sparse_categorical_crossentropy": [
         (ShapeError, r"do not fit scores \(2, 3\)", lambda: X.sparse_categorical_crossentropy(J)),
@@ -432,6 +443,9 @@ OWN: dict[str, list[Case]] = {
     "binary_crossentropy": [
         (ValueError, "'max'", lambda: X.binary_crossentropy(X, reduction="max")),
         (TypeError, "Y must be", lambda: X.binary_crossentropy(1)),
+        (TypeError, "weight must be", lambda: X.binary_crossentropy(X, weight=2)),
+        (ShapeError, "broadcast", lambda: X.binary_crossentropy(X, weight=I)),
+        (ShapeError, "does not fit", lambda: X.binary_crossentropy(X, weight=X[None])),
     ],
     "binary_crossentropy_logits": [
         (ValueError, "'max'", lambda: X.binary_crossentropy_logits(X, reduction="max")),

@@ -206,6 +206,17 @@ def test_embedding_and_its_gradient(device):
     np.testing.assert_allclose(layer.weight.grad.numpy(), np.repeat(counts[:, None], 3, 1))
 
 
+def test_an_embedding_pads_with_zeros_that_stay(device):
+    layer = nn.Embedding(6, 3, padding_idx=-2)
+    index = np.array([[1, 4], [4, 5]], np.int32)
+    rows = layer(Tensor(index))
+    assert layer.padding_idx == 4
+    np.testing.assert_array_equal(rows.numpy() == 0, np.repeat(index[..., None] == 4, 3, 2))
+    rows.sum().backward()
+    counts = np.array([0, 1, 0, 0, 0, 1], np.float32)
+    np.testing.assert_array_equal(layer.weight.grad.numpy(), np.repeat(counts[:, None], 3, 1))
+
+
 def test_dropout(device):
     layer, x = nn.Dropout(0.25), Tensor.ones(40, 50)
     assert (layer(x).numpy() == 1).all()

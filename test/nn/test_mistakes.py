@@ -114,6 +114,8 @@ OWN: dict[str, list[Case]] = {
     "Embedding": [
         (ValueError, "vocab_size must be at least 0", lambda: nn.Embedding(-3, 2)),
         (IndexError, "integers, got float32", lambda: nn.Embedding(3, 2)(X)),
+        (IndexError, "padding_idx 3 is out of range for 3 rows", lambda: nn.Embedding(3, 2, 3)),
+        (TypeError, "padding_idx must be a whole number", lambda: nn.Embedding(3, 2, 0.5)),
     ],
     "Dropout": [
         (ValueError, "2 is not between 0 and 1", lambda: nn.Dropout(2)),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, float32
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import check_tensors
+from tinyml.functional.axes import check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.reduction import largest
 from tinyml.functional.steps import composition
@@ -24,9 +24,11 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     enable_gqa: bool = False,
+    scale: float | None = None,
 ) -> Tensor:
     """Each query (.., n, d) gives a mean of values (.., m, e), weighted by likeness to the keys.
 
+    Likeness is the product of query and key times `scale`, which is 1 / sqrt(d) if none is given.
     A mask is either bool (True: this pair takes part) or added to the scores. A query that takes
     part in no pair gives 0.
     """
@@ -39,7 +41,10 @@ def scaled_dot_product_attention(
     dtype = x.dtype
     wide = float32 if dtype.is_half else dtype
     scores = x.cast(wide) @ key.cast(wide).transpose(-2, -1)
-    scores = _scaled(scores, x.shape[-1] ** -0.5, dtype)
+    factor = (
+        max(x.shape[-1], 1) ** -0.5 if scale is None else float(number(scale, "attention", "scale"))
+    )
+    scores = _scaled(scores, factor, dtype)
     if is_causal:
         rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
         attn_mask = rows.unsqueeze(-1) >= columns

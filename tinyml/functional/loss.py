@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinyml import mlops
-from tinyml.dtype import float32
-from tinyml.errors import DTypeError, ShapeError
+from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
 from tinyml.functional.axes import check_tensors
@@ -14,6 +13,7 @@ from tinyml.functional.composed import with_gradient
 from tinyml.functional.operands import operands
 from tinyml.functional.precision import in_float32
 from tinyml.functional.steps import composition
+from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -58,6 +58,46 @@ def _at(scores: Tensor, classes: Tensor, axis: int) -> Tensor:
     return scores._gather(axis, index)._reshape_to(shape)
 
 
+def _of_classes(
+    op: str,
+    scores: Tensor,
+    Y: Tensor,
+    axis: int,
+    weight: Tensor | None,
+    ignore_index: int | None,
+    reduction: str,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """-scores at the classes, each times its class's weight; a mean is of what weights count."""
+    counts = None if ignore_index is None else Y.ne(ignore_index)
+    classes = _classes(op, scores, Y if counts is None else counts.where(Y, 0), axis)
+    share = None
+    if weight is not None:
+        scores = _weighted(op, scores, weight, axis)
+        share = weight.cast(scores.dtype)[classes]
+    losses = -_at(scores, classes, axis)
+    if smoothing:
+        losses = losses * (1 - smoothing) - scores.mean(axis) * smoothing
+    if counts is not None:
+        mask = counts.cast(losses.dtype)
+        share = mask if share is None else share * mask
+        losses = counts.where(losses, 0)
+    if share is None or reduction != "mean":
+        return _reduced(losses, reduction)
+    return losses.sum() / share.sum()
+
+
+def _weighted(op: str, scores: Tensor, weight: Tensor, axis: int) -> Tensor:
+    """The scores of each class times its weight."""
+    count = scores.shape[axis]
+    if weight.shape != (count,):
+        raise ShapeError(
+            f"{op}: weight {weight.shape} must be {(count,)}, one number for each class of "
+            f"{scores.shape}"
+        )
+    return scores * weight.cast(scores.dtype)._reshape_to((count, *(1,) * (scores.ndim - axis - 1)))
+
+
 @composition
 @in_float32
 def nll_loss(
@@ -67,42 +107,42 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-x at the right class, where x are log probabilities (n, classes, ...)."""
+    """-x at the right class, where x are log probabilities (n, classes, ...).
+
+    With weights (classes,) the mean is divided by the sum of the weights that took part.
+    """
     _check("nll_loss", x, reduction, Y=Y, weight=weight)
-    counts = Y.ne(ignore_index) if ignore_index is not None else None
-    axis = _class_axis(x)
-    classes = _classes("nll_loss", x, Y if counts is None else counts.where(Y, 0), axis)
-    losses = -_at(x, classes, axis)
-    scale = None if weight is None else weight.cast(x.dtype)[classes]
-    if counts is not None:
-        mask = counts.cast(x.dtype)
-        scale = mask if scale is None else scale * mask
-        losses = counts.where(losses, 0)
-    if scale is None:
-        return _reduced(losses, reduction)
-    losses = losses if weight is None else losses * scale
-    return losses.sum() / scale.sum() if reduction == "mean" else _reduced(losses, reduction)
+    return _of_classes("nll_loss", x, Y, _class_axis(x), weight, ignore_index, reduction)
 
 
 @composition
 @in_float32
 def cross_entropy(
-    x: Tensor, Y: Tensor, reduction: str = "mean", label_smoothing: float = 0.0
+    x: Tensor,
+    Y: Tensor,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    weight: Tensor | None = None,
+    ignore_index: int | None = None,
 ) -> Tensor:
-    """The surprise at Y (class indices, or probabilities like x) of logits (n, classes, ...)."""
-    _check("cross_entropy", x, reduction, label_smoothing, Y=Y)
-    axis = _class_axis(x)
+    """The surprise at Y (class indices, or probabilities like x) of logits (n, classes, ...).
+
+    `weight` (classes,) and `ignore_index`, for class indices, are as those of `nll_loss`.
+    """
+    op, axis = "cross_entropy", _class_axis(x)
+    _check(op, x, reduction, label_smoothing, Y=Y, weight=weight)
     scores = log_softmax(x, axis)
     if Y.ndim < x.ndim:
-        losses = -_at(scores, _classes("cross_entropy", scores, Y, axis), axis)
-        if label_smoothing:
-            losses = losses * (1 - label_smoothing) - scores.mean(axis) * label_smoothing
-        return _reduced(losses, reduction)
+        return _of_classes(op, scores, Y, axis, weight, ignore_index, reduction, label_smoothing)
     if Y.shape != x.shape:
-        raise ShapeError(f"cross_entropy: Y {Y.shape} are neither classes nor like x {x.shape}")
+        raise ShapeError(f"{op}: Y {Y.shape} are neither classes nor like x {x.shape}")
+    if ignore_index is not None:
+        raise ArgumentError(f"{op}: ignore_index is a class, but Y are probabilities like x")
     wanted = Y.cast(x.dtype)
     if label_smoothing:
         wanted = wanted * (1 - label_smoothing) + label_smoothing / x.shape[axis]
+    if weight is not None:
+        scores = _weighted(op, scores, weight, axis)
     return _reduced(-(scores * wanted).sum(axis), reduction)
 
 
@@ -118,14 +158,16 @@ def sparse_categorical_crossentropy(
     """The surprise at classes Y (..) of logits (.., classes); ignored ones do not count."""
     op, axis = "sparse_categorical_crossentropy", x.ndim - 1
     _check(op, x, reduction, label_smoothing, Y=Y)
-    counts, scores = Y.ne(ignore_index), log_softmax(x, -1)
-    chosen = _at(scores, _classes(op, scores, counts.where(Y, 0), axis), axis)
-    losses = chosen * (label_smoothing - 1)
-    if label_smoothing:
-        losses = losses - scores.mean(-1) * label_smoothing
-    losses = counts.where(losses, 0)
-    if reduction == "mean":
-        return losses.sum() / counts.cast(float32).sum()
+    scores = log_softmax(x, -1)
+    return _of_classes(op, scores, Y, axis, None, ignore_index, reduction, label_smoothing)
+
+
+def _each(op: str, losses: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    """The losses, each times its weight, reduced."""
+    if weight is not None:
+        if broadcast_shape(op, losses.shape, weight.shape) != losses.shape:
+            raise ShapeError(f"{op}: weight {weight.shape} does not fit losses {losses.shape}")
+        losses = losses * weight.cast(losses.dtype)
     return _reduced(losses, reduction)
 
 
@@ -147,22 +189,36 @@ def _surprise_rule(grad: Tensor, _: Tensor, x: Tensor, target: Tensor) -> mlops.
 
 @composition
 @in_float32
-def binary_crossentropy(x: Tensor, Y: Tensor, reduction: str = "mean") -> Tensor:
-    """The surprise at Y (0 to 1) of probabilities x; at most 100, with a finite gradient."""
-    _check("binary_crossentropy", x, reduction, Y=Y)
+def binary_crossentropy(
+    x: Tensor, Y: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """The surprise at Y (0 to 1) of probabilities x; at most 100, with a finite gradient.
+
+    `weight`, whose shape broadcasts to that of x, multiplies each surprise before the reduction.
+    """
+    _check("binary_crossentropy", x, reduction, Y=Y, weight=weight)
     x, target = operands("binary_crossentropy", x, Y.cast(x.dtype))
-    return _reduced(with_gradient(_surprise, _surprise_rule, x, target), reduction)
+    losses = with_gradient(_surprise, _surprise_rule, x, target)
+    return _each("binary_crossentropy", losses, weight, reduction)
 
 
 @composition
 @in_float32
 def binary_crossentropy_logits(
-    x: Tensor, Y: Tensor, reduction: str = "mean", pos_weight: Tensor | None = None
+    x: Tensor,
+    Y: Tensor,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """The surprise at Y (0 to 1) of logits x, without overflow."""
-    _check("binary_crossentropy_logits", x, reduction, Y=Y, pos_weight=pos_weight)
+    """The surprise at Y (0 to 1) of logits x, without overflow.
+
+    `pos_weight` multiplies what Y = 1 costs, `weight` each surprise; both broadcast.
+    """
+    _check("binary_crossentropy_logits", x, reduction, Y=Y, pos_weight=pos_weight, weight=weight)
     target = Y.cast(x.dtype)
     right = target * logsigmoid(x)
     if pos_weight is not None:
         right = right * pos_weight
-    return _reduced(-(right + (1 - target) * logsigmoid(-x)), reduction)
+    losses = -(right + (1 - target) * logsigmoid(-x))
+    return _each("binary_crossentropy_logits", losses, weight, reduction)

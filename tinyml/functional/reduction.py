@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int32, uint8, uint32
 from tinyml.dtypes import DTypeLike, to_dtype
-from tinyml.errors import ArgumentError, AxisError
+from tinyml.errors import ArgumentError, AxisError, DTypeError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.precision import in_float32, sum_dtype, to_float
@@ -110,10 +110,23 @@ def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     return found.cast(uint8) if x.dtype is uint8 else found
 
 
+def mean(
+    x: Tensor, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
+) -> Tensor:
+    """The sum divided by how many there are, NaN of nothing; of x in `dtype`, if one is given.
+
+    DTypeError if that is not a floating dtype.
+    """
+    if dtype is None:
+        return _mean(x, axis, keepdim)
+    if not to_dtype(dtype).is_float:
+        raise DTypeError(f"mean: a mean is a float, so dtype cannot be {to_dtype(dtype)}")
+    return _mean(x.cast(dtype), axis, keepdim)
+
+
 @composition
 @in_float32
-def mean(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """The sum divided by how many there are: NaN of nothing."""
+def _mean(x: Tensor, axis: Axes, keepdim: bool) -> Tensor:
     return _reduced(mlops.Mean, x, _axes(x, axis, "mean"), keepdim)
 
 

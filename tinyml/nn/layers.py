@@ -390,16 +390,30 @@ class RMSNorm(_Layer):
 
 
 class Embedding(_Layer):
-    """A row of `weight` (vocab_size, embed_size) for each index."""
+    """A row of `weight` (vocab_size, embed_size) for each index.
 
-    def __init__(self, vocab_size: int, embed_size: int) -> None:
+    The row `padding_idx` begins as zeros and has no gradient; IndexError if there is no such row.
+    """
+
+    def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         _check_counts(self, 0, vocab_size=vocab_size, embed_size=embed_size)
         self.vocab_size, self.embed_size = vocab_size, embed_size
-        self.weight = _parameter(Tensor.normal(vocab_size, embed_size))
+        self.padding_idx, weight = padding_idx, Tensor.normal(vocab_size, embed_size)
+        if padding_idx is not None:
+            if not -vocab_size <= whole(padding_idx, "Embedding", "padding_idx") < vocab_size:
+                raise IndexError(
+                    f"Embedding: padding_idx {padding_idx} is out of range for {vocab_size} rows"
+                )
+            self.padding_idx = padding_idx % vocab_size
+            weight = (Tensor.arange(vocab_size) == self.padding_idx).unsqueeze(1).where(0, weight)
+        self.weight = _parameter(weight)
 
     def __call__(self, idx: Tensor) -> Tensor:
         """Indices of any shape to (*shape, embed_size)."""
-        return self.weight[idx]
+        rows = self.weight[idx]
+        if self.padding_idx is None:
+            return rows
+        return (idx == self.padding_idx).unsqueeze(-1).where(rows.detach(), rows)
 
 
 class Dropout(_Layer):
