@@ -31,7 +31,7 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 #else
   const i32x8 m = (i32x8)(a > b | a != a);
 #endif
-  return (f32x8)((m & (i32x8)a) | (~m & (i32x8)b));
+  return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
 }
 static inline u16x8 bfloat16_bits_x8(f32x8 a) {
   return __builtin_convertvector((u32x8)a >> 16, u16x8);
@@ -52,7 +52,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_5192b591(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_00267a8c(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];

@@ -28,7 +28,7 @@ def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> 
         [
             f"static inline {vector} {name}({vector} a, {vector} b) {{",
             *lines,
-            f"  return ({vector})((m & ({bits})a) | (~m & ({bits})b));\n}}",
+            f"  return ({vector})((m & ({bits})a) ^ (~m & ({bits})b));\n}}",
         ]
     )
 

@@ -30,7 +30,7 @@ def _by_horner(found: re.Match[str]) -> str:
 
 
 PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
-  return (F32)((m & (I32)a) | (~m & (I32)b));
+  return (F32)((m & (I32)a) ^ (~m & (I32)b));
 }
 """
 
@@ -121,7 +121,7 @@ _ANY = """static inline int any_I32(I32 m) {
 # the magnitude of a with the sign of b
 SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
   const I32 sign = (I32){0} + (int)0x80000000;
-  return (F32)((~sign & (I32)a) | (sign & (I32)b));
+  return (F32)((~sign & (I32)a) ^ (sign & (I32)b));
 }
 """
 
