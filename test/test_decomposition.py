@@ -124,6 +124,8 @@ def test_dtypes_and_empty_matrices() -> None:
     assert [p.dtype.name for p in (*half.svd(), half.det(), half.qr()[0])] == ["float16"] * 5
     assert Tensor(np.eye(2)).inverse().dtype.name == "float64"
     assert Tensor.zeros(0, 0).det().item() == 1
+    nothing = Tensor.zeros(2, 0, 3, requires_grad=True)
+    assert nothing.svd()[1].sum().gradient(nothing)[0].shape == (2, 0, 3)
     assert Tensor.zeros(0, 3, 3).solve(Tensor.zeros(0, 3, 2)).shape == (0, 3, 2)
 
 

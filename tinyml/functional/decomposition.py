@@ -73,9 +73,8 @@ def svd(x: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         u, s, v = svd(x.transpose(-2, -1), full_matrices)
         return v.transpose(-2, -1), s, u.transpose(-2, -1)
     if n == 0:
-        basis, batch = qr(x)[0], x.shape[:-2]
-        s, v = x._full((*batch, 0), 0, x.dtype), x._full((*batch, 0, 0), 0, x.dtype)
-        return basis if full_matrices else basis[..., :0], s, v
+        basis = qr(x)[0]
+        return basis if full_matrices else basis[..., :0], x.sum(-2), x.transpose(-2, -1) @ x
     largest = x.detach().abs().max((-2, -1), keepdim=True)
     largest = (largest == 0).where(1, largest)
     basis, right = qr(x / largest)
