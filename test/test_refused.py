@@ -380,6 +380,7 @@ OWN: dict[str, list[Case]] = {
         (ValueError, "either size or", lambda: V.interpolate()),
         (ValueError, "either size or", lambda: V.interpolate(2, scale_factor=2)),
         (ShapeError, "do not fit", lambda: V.interpolate(scale_factor=0.1)),
+        (ShapeError, "above 0", lambda: V.interpolate(scale_factor=float("nan"))),
         (DTypeError, "cubic", lambda: V.int().interpolate(2, "bicubic")),
         (ShapeError, "do not fit", lambda: I.interpolate((2, 2))),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from tinyml.dtype import float32, float64, int32, uint8
@@ -79,6 +80,8 @@ def _new_sizes(
         sizes = tuple(whole(n, "interpolate", "a size") for n in given)
     else:
         factors = tuple(float(number(f, "interpolate", "a scale_factor")) for f in given)
+        if not all(0 < f < inf for f in factors):
+            raise ShapeError(f"interpolate: a scale_factor is above 0 and finite, got {factors}")
         sizes = tuple(int(n * f) for n, f in zip(x.shape[-len(given) :], factors, strict=False))
     if not sizes or len(given) >= x.ndim or min(sizes) < 1:
         raise ShapeError(f"interpolate: sizes {sizes} do not fit the last axes of {x.shape}")

@@ -405,15 +405,20 @@ class Embedding(_Layer):
                     f"Embedding: padding_idx {padding_idx} is out of range for {vocab_size} rows"
                 )
             self.padding_idx = padding_idx % vocab_size
-            weight = (Tensor.arange(vocab_size) == self.padding_idx).unsqueeze(1).where(0, weight)
+            weight = self._pads(weight).where(0, weight)
         self.weight = _parameter(weight)
 
     def __call__(self, idx: Tensor) -> Tensor:
         """Indices of any shape to (*shape, embed_size)."""
-        rows = self.weight[idx]
-        if self.padding_idx is None:
-            return rows
-        return (idx == self.padding_idx).unsqueeze(-1).where(rows.detach(), rows)
+        weight = self.weight
+        if self.padding_idx is not None:
+            weight = self._pads(weight).where(weight.detach(), weight)
+        return weight[idx]
+
+    def _pads(self, weight: Tensor) -> Tensor:
+        """Which rows are padding (vocab_size, 1)."""
+        rows = Tensor.arange(self.vocab_size, device=weight.device)
+        return rows.unsqueeze(1) == self.padding_idx
 
 
 class Dropout(_Layer):
