@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
 
@@ -96,16 +96,18 @@ class Interned(type):
     to it, which is exponential; comparing them by identity is free.
     """
 
-    def __call__(cls, *parts: Any) -> Any:
-        key = cls, parts
-        reference = _nodes.get(key)
-        node = None if reference is None else reference()
-        if node is None:
-            node = _make(cls, *parts)
-            _nodes[key] = ref(node)
-            if len(_nodes) > _held.room:
-                _held.sweep()
-        return node
+    if not TYPE_CHECKING:  # for whom it makes what the class does
+
+        def __call__(cls, *parts: Any) -> Any:
+            key = cls, parts
+            reference = _nodes.get(key)
+            node = None if reference is None else reference()
+            if node is None:
+                node = _make(cls, *parts)
+                _nodes[key] = ref(node)
+                if len(_nodes) > _held.room:
+                    _held.sweep()
+            return node
 
 
 class HasSources(Protocol):

@@ -301,8 +301,7 @@ def within(index: Linear, low: int, high: int) -> Linear:
     """The index with bounds that a condition promises."""
     if low <= index.low and index.high <= high:
         return index
-    atom: Atom = Within(index, max(low, index.low), min(high, index.high))
-    return linear(atom)
+    return linear(Within(index, max(low, index.low), min(high, index.high)))
 
 
 def bare(index: Linear) -> Linear:

@@ -13,15 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinyml import lazy
-from tinyml.dtype import (
-    DType,
-    bfloat16,
-    bfloat16_bits,
-    bfloat16_values,
-    bool_,
-    float32,
-    from_text,
-)
+from tinyml.dtype import DType, bfloat16, bfloat16_bits, bfloat16_values, bool_, float32, from_text
 from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer

@@ -151,7 +151,6 @@ class Methods:
     diagonal = grids.diagonal
     meshgrid = grids.meshgrid
     view = movement.reshape
-    _pad_by = movement.pad_by
     _broadcast_to = movement.broadcast_to
     _reshape_to = movement.reshape_to
 

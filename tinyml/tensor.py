@@ -439,7 +439,7 @@ class Tensor(Methods, metaclass=Trains):
     def __delitem__(self, index: Any) -> None:
         raise TypeError(f"items of a tensor {self.shape} cannot be deleted; index what is to stay")
 
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
         return elementwise.eq(self, other) if values.has_values(other) else NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]

@@ -38,8 +38,7 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
     demanded = select(valid, holds, const(True, bool_))
     if bounds(demanded)[0] == 1:
         return value
-    made: Expr = Require(fault, (value, demanded))
-    return made
+    return Require(fault, (value, demanded))
 
 
 def looked_up(value: Expr, index: Expr) -> Expr:
@@ -125,10 +124,6 @@ def _hull(a: Bounds, b: Bounds) -> Bounds:
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def _add(a: Bounds, b: Bounds) -> Bounds:
-    return a[0] + b[0], a[1] + b[1]
-
-
 def _mul(a: Bounds, b: Bounds) -> Bounds:
     if inf in (*a, *b) or -inf in (*a, *b):
         return -inf, inf
@@ -147,14 +142,6 @@ def _mod(a: Bounds, b: Bounds) -> Bounds:
     return a if a[0] >= 0 and a[1] < b[0] else (0, b[1] - 1)
 
 
-def _less(a: Bounds, b: Bounds) -> Bounds:
-    return a[1] < b[0], a[0] < b[1]
-
-
-def _less_equal(a: Bounds, b: Bounds) -> Bounds:
-    return a[1] <= b[0], a[0] <= b[1]
-
-
 def _of_bools(rule: Callable[..., Bounds]) -> Callable[..., Bounds]:
     """A rule for bools; integers may be anything."""
 
@@ -167,14 +154,14 @@ def _of_bools(rule: Callable[..., Bounds]) -> Callable[..., Bounds]:
 
 _RULES: dict[Op, Callable[..., Bounds]] = {
     Op.NEG: lambda a: (-a[1], -a[0]),
-    Op.ADD: _add,
+    Op.ADD: lambda a, b: (a[0] + b[0], a[1] + b[1]),
     Op.MUL: _mul,
     Op.IDIV: _idiv,
     Op.MOD: _mod,
     Op.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     Op.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    Op.LESS: _less,
-    Op.LESS_EQUAL: _less_equal,
+    Op.LESS: lambda a, b: (a[1] < b[0], a[0] < b[1]),
+    Op.LESS_EQUAL: lambda a, b: (a[1] <= b[0], a[0] <= b[1]),
     Op.AND: _of_bools(lambda a, b: (min(a[0], b[0]), min(a[1], b[1]))),
     Op.OR: _of_bools(lambda a, b: (max(a[0], b[0]), max(a[1], b[1]))),
 }

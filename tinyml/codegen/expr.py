@@ -66,8 +66,7 @@ class Expr(metaclass=Interned):
     def looked(self, size: int, known: Mapping[Axis, Linear] | None = None) -> Looked:
         """This value, with axes replaced, as an index into `size` elements."""
         value = substitute(self, known) if known else self
-        atom: Looked = Looked(value, size, digest(value))
-        return atom
+        return Looked(value, size, digest(value))
 
     def __repr__(self) -> str:
         lines, text = describe([self])
@@ -376,8 +375,7 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None 
 
 def const(value: float | int | bool, dtype: DType) -> Expr:
     text = float(value).hex() if dtype.is_float else str(value)
-    made: Expr = Const(dtype, text)
-    return made
+    return Const(dtype, text)
 
 
 def zero(dtype: DType) -> Expr:
@@ -400,8 +398,7 @@ def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
                 return other
     if op is Op.WHERE and operands[1] is operands[2]:
         return operands[1]
-    made: Expr = Alu(op, bool_ if op in COMPARE else dtype, operands)
-    return made
+    return Alu(op, bool_ if op in COMPARE else dtype, operands)
 
 
 def _cast_number(value: float | int | bool, dtype: DType) -> float | int | bool:
@@ -424,8 +421,7 @@ def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
     zero_there = isinstance(load, Load) and set(valid) <= set(load.valid)
     if zero_there and isinstance(other, Const) and other.value == 0 and "-" not in other.text:
         return value
-    made: Expr = Select(valid, value, other)
-    return made
+    return Select(valid, value, other)
 
 
 # ---- text ----

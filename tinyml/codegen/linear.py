@@ -279,10 +279,7 @@ class Part:
 
     @property
     def blocks(self) -> int:
-        blocks = 1
-        for axis in self.grid:
-            blocks *= axis.size
-        return blocks
+        return prod(axis.size for axis in self.grid)
 
 
 @dataclass(frozen=True)

@@ -128,13 +128,11 @@ class _Lowering:
                 pairs = zip(plain, node.shape, strict=True)
                 safe = all(i.low >= 0 and i.high < n for i, n in pairs)  # wherever one is
                 position = row_major(plain, node.shape)
-                made: Expr = Load(node.arg, node.dtype, position, () if safe else valid)
-                return made
+                return Load(node.arg, node.dtype, position, () if safe else valid)
             case lazy.Const():
                 return const(node.value, node.dtype)
             case lazy.Iota():
-                place: Expr = Place(bare(index[0]), node.dtype)
-                return place
+                return Place(bare(index[0]), node.dtype)
             case lazy.Map():
                 operands = []
                 for source in node.sources:

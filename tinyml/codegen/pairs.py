@@ -10,59 +10,55 @@ Added to a sum, as it always is, a Dot is two fused multiply-adds, that of the h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tinyml.codegen.expr import Expr, Held, Load
-from tinyml.dtype import float32, uint32
+from tinyml.dtype import DType, float32, uint32
 from tinyml.index import Axis, Linear, linear
 
 Array = npt.NDArray[Any]
 HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
 
 
-class Pair(Held):
-    """The bits of two values of bfloat16, the first of them in the low half."""
-
+class _OfTwo(Held):
     __slots__ = ()
-
-    def __init__(self, low: Expr, high: Expr) -> None:
-        self.dtype, self.free, self.lanes = uint32, low.free | high.free, 0
-        self._of((low, high))
-
-    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
-        return Pair(*sources)
-
-    def written(self, sources: list[str]) -> str:
-        return f"pair({', '.join(sources)})"
-
-
-class Dot(Held):
-    """What two pairs give, multiplied half by half."""
-
-    __slots__ = ()
+    made: ClassVar[DType]
 
     def __init__(self, a: Expr, b: Expr) -> None:
-        self.dtype, self.free, self.lanes = float32, a.free | b.free, 0
+        self.dtype, self.free, self.lanes = self.made, a.free | b.free, 0
         self._of((a, b))
 
     def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
-        return Dot(*sources)
+        return type(self)(*sources)
 
     def written(self, sources: list[str]) -> str:
-        return f"dot({', '.join(sources)})"
+        return f"{type(self).__name__.lower()}({', '.join(sources)})"
+
+
+class Pair(_OfTwo):
+    """The bits of two values of bfloat16, the first of them in the low half."""
+
+    __slots__ = ()
+    made = uint32
+
+
+class Dot(_OfTwo):
+    """What two pairs give, multiplied half by half."""
+
+    __slots__ = ()
+    made = float32
 
 
 def paired(low: Expr, high: Expr) -> Expr:
     """A pair; in one access, if the halves lie side by side."""
-    made: Expr = Pair(low, high)
     if isinstance(low, Load) and isinstance(high, Load) and low.slot == high.slot:
         beside = high.position - low.position == linear(1)
         if beside and high.valid == low.valid:
-            made = Load(low.slot, uint32, low.position, low.valid)
-    return made
+            return Load(low.slot, uint32, low.position, low.valid)
+    return Pair(low, high)
 
 
 def pair_of(low: Array, high: Array) -> Array:

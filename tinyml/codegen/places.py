@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from tinyml.codegen.expr import Alu, Const, Expr, Place, Require, Select, alu, const, select
 from tinyml.dtype import DType, bool_
 from tinyml.graph import toposort
 from tinyml.index import Linear, Valid, both, inside, linear
-from tinyml.ops import COMPARE, MEANING, Op
+from tinyml.interpret import known_result
+from tinyml.ops import COMPARE, Op
 
 LOGICAL = COMPARE | {Op.NOT, Op.AND, Op.OR, Op.XOR}
 
@@ -44,8 +43,7 @@ def mapped(op: Op, dtype: DType, *operands: Expr) -> Expr:
         return answer
     index = _index(op, operands) if dtype.is_int else None
     if index is not None and dtype.min <= index.low and index.high <= dtype.max:
-        place: Expr = Place(index, dtype)
-        return place
+        return Place(index, dtype)
     chosen = _chosen(op, dtype, operands) if exact else None
     return chosen or alu(op, dtype, *operands)
 
@@ -146,13 +144,8 @@ def _chosen(op: Op, dtype: DType, operands: tuple[Expr, ...]) -> Expr | None:
 def _answer(op: Op, dtype: DType, inputs: tuple[Expr, ...]) -> Expr | None:
     """An op on numbers, as a number."""
     values = [i.value for i in inputs if isinstance(i, Const)]
-    if len(values) < len(inputs):
+    if len(values) < len(inputs) or (op is Op.CAST and inputs[0].dtype.is_float and dtype.is_int):
         return None
-    if op is Op.BITCAST:
-        return None
-    if op is Op.CAST:
-        made = alu(op, dtype, *inputs)
-        return made if isinstance(made, Const) else None
-    types = [i.dtype.compute.type for i in inputs]
-    answer = MEANING[op](*(np.asarray(t(v)) for t, v in zip(types, values, strict=True)))
-    return const(answer.item(), bool_ if op in COMPARE else dtype)
+    made = bool_ if op in COMPARE else dtype
+    number = known_result(op, made, values, [i.dtype for i in inputs])
+    return None if number is None else const(number, made)

@@ -53,8 +53,7 @@ def wide_loads(value: Expr, lane: Axis) -> Expr:
         if not isinstance(e, Load) or not _wide_at(e, valid, lane):
             return None
         wide = Wide(e.slot, e.dtype, e.position.substitute({lane: ZERO}), valid, lane.size)
-        part: Expr = Part(wide, linear(lane))
-        return part
+        return Part(wide, linear(lane))
 
     return rewrite(value, widen, lane)
 

@@ -13,14 +13,7 @@ from tinyml.errors import ArgumentError, DTypeError
 from tinyml.functional import assignment
 from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.operands import (
-    alike,
-    common_dtype,
-    constant,
-    operands,
-    ordered,
-    weak_dtype,
-)
+from tinyml.functional.operands import alike, common_dtype, constant, operands, ordered, weak_dtype
 from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
@@ -92,12 +85,8 @@ def floordiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
 @composition
 def _rounded_quotient(x: Tensor, y: Tensor, rounding_mode: str) -> Tensor:
     """Of steps, whose gradient is zero, also where the quotient is infinite."""
-    compute = _floor_quotient if rounding_mode == "floor" else _trunc_quotient
+    compute = _floor_quotient if rounding_mode == "floor" else lambda x, y: (x / y).trunc()
     return with_gradient(compute, lambda grad, out, x, y: (x.zeros_like(), y.zeros_like()), x, y)
-
-
-def _trunc_quotient(x: Tensor, y: Tensor) -> Tensor:
-    return (x / y).trunc()
 
 
 def _floor_quotient(x: Tensor, y: Tensor) -> Tensor:
@@ -229,10 +218,8 @@ def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return x._apply(mlops.Min(), y)
 
 
-def _comparison(
-    op: Op, name: str, sign: str, swap: bool = False
-) -> Callable[[Tensor, Any], Tensor]:
-    def compared(x: Tensor, y: Any) -> Tensor:
+def _comparison(op: Op, name: str, sign: str, swap: bool = False) -> Operator:
+    def compared(x: Tensor, y: Tensor | Scalar) -> Tensor:
         x, y = ordered(name, x, y, swap)
         return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
 

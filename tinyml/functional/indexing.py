@@ -18,12 +18,7 @@ from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.frozen import dataclass
-from tinyml.functional.axes import (
-    check_tensors,
-    resolve_axis,
-    whole,
-    wrong_type,
-)
+from tinyml.functional.axes import check_tensors, resolve_axis, whole, wrong_type
 from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import pad_by

@@ -201,15 +201,8 @@ def pad_to(x: Tensor, *shape: Any) -> Tensor:
 
 def pad_by(x: Tensor, counts: tuple[tuple[int, int], ...], value: Scalar = 0) -> Tensor:
     """`value` added (before, after) each axis; a negative count takes away."""
-    if counts and min(map(min, counts)) < 0:
-        pairs = list(zip(counts, x.shape, strict=True))
-        if any(n + min(b, 0) + min(a, 0) < 0 for (b, a), n in pairs):
-            raise ShapeError(f"pad: {counts} takes more away than {x.shape} has")
-        x = shrink(x, [(max(0, -b), n - max(0, -a)) for (b, a), n in pairs])
-        counts = tuple((max(0, b), max(0, a)) for b, a in counts)
-    if not any(map(any, counts)):
-        return x._own()
-    return x._apply(moves.Pad(counts, value))
+    path = Path(x.shape).pad(counts, value)
+    return path.of(x) if path.steps else x._own()
 
 
 # ---- padding as users write it ----

@@ -16,16 +16,7 @@ import numpy.typing as npt
 from tinyml import lazy
 from tinyml import realize as realizing
 from tinyml.device import Device, open_device
-from tinyml.dtype import (
-    DType,
-    bool_,
-    by_name,
-    from_numpy,
-    int64,
-    to_compute,
-    to_storage,
-    uint64,
-)
+from tinyml.dtype import DType, bool_, by_name, from_numpy, int64, to_compute, to_storage, uint64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.functional import views

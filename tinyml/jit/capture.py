@@ -26,8 +26,6 @@ from tinyml.jit.step import (
     Alias,
     Constant,
     Fresh,
-    Given,
-    Held,
     Parts,
     Result,
     Shown,
@@ -99,18 +97,13 @@ def capture(
 
 def _given_untouched(results: list[_Raw]) -> list[Tensor]:
     """Those from outside that are results, or that results are views of."""
-    held = [r.tensor for r in results if isinstance(r, Held)]
-    return held + [r.of for r in results if isinstance(r, Shown) and isinstance(r.of, Tensor)]
+    return [r.of for r in results if isinstance(r, Shown) and isinstance(r.of, Tensor)]
 
 
 def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:
     found: list[Tensor] = []
     for result in results:
         match result:
-            case Given(argument=i):
-                found.append(inputs[i])
-            case Held(tensor=tensor):
-                found.append(tensor)
             case Shown(of=root, moves=moves):
                 found.append(views.read(inputs[root] if isinstance(root, int) else root, moves))
             case Within(of=number, moves=moves):
@@ -121,7 +114,7 @@ def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:
 
 
 # a result before it is known where its memory comes from
-_Raw = Given | Held | Shown | Within | Tensor
+_Raw = Shown | Within | Tensor
 
 
 def _call(
@@ -137,9 +130,9 @@ def _call(
     raw: list[_Raw] = []
     for tensor in found:
         if id(tensor) in numbers:
-            raw.append(Given(numbers[id(tensor)]))
+            raw.append(Shown(numbers[id(tensor)], ()))
         elif before.had(tensor):
-            raw.append(Held(tensor))
+            raw.append(Shown(tensor, ()))
         else:
             raw.append(_as_view(tensor, numbers, inputs, before) or tensor)
     roots = _common_roots([r for r in raw if isinstance(r, Tensor)], before)

@@ -49,20 +49,6 @@ class Somebodys(weakref.ref[Tensor]):
 
 
 @dataclass(frozen=True)
-class Given:
-    """A result that is an argument itself."""
-
-    argument: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """A result that is a tensor from outside, such as a parameter."""
-
-    tensor: Tensor
-
-
-@dataclass(frozen=True)
 class Alias:
     """A result with the memory of an argument, or of a state."""
 
@@ -91,7 +77,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Shown:
-    """A result that is a view of an argument, or of a tensor from outside."""
+    """A result that is an argument or a tensor from outside, or a view of it if there are moves."""
 
     of: int | Tensor  # the argument's number
     moves: tuple[Move, ...]
@@ -105,7 +91,7 @@ class Within:
     moves: tuple[Move, ...]
 
 
-Result = Given | Held | Alias | Fresh | Constant | Shown | Within
+Result = Alias | Fresh | Constant | Shown | Within
 
 
 @dataclass(eq=False)
@@ -289,12 +275,6 @@ class Step:
         self._bell, self._moment = Bell(), Moment()
         self._states_known()
 
-    @property
-    def nbytes_interim(self) -> int:
-        """Bytes that the step keeps for itself between replays."""
-        spans = [b for b in self.table if isinstance(b, Span)]
-        return sum(owner.nbytes for owner in {id(s._owner): s._owner for s in spans}.values())
-
     def replay(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run all launches on these (realized) arguments."""
         buffers: list[Buffer] = [memory[t._lazy] for t in inputs]  # type: ignore[index]
@@ -444,10 +424,6 @@ class Step:
                     results.append(Tensor._of(leaves[number]))
                 case Within(of=number, moves=moves):
                     results.append(read(results[number], moves))
-                case Given(argument=i):
-                    results.append(inputs[i])
-                case Held(tensor=tensor):
-                    results.append(tensor)
                 case Alias(of=of):
                     holder = inputs[of] if isinstance(of, int) else of.alive()[0]
                     results.append(Tensor._of(holder.lazy))

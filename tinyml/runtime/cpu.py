@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy.typing as npt
-
 from tinyml import config
 from tinyml.cache import DiskCache, key
 from tinyml.ceilings import Ceilings, loads
@@ -19,7 +17,7 @@ from tinyml.faults import raise_noted
 from tinyml.program import Program
 from tinyml.runtime import compiler, pool
 from tinyml.runtime.cpu_ceilings import Probe, processor, programs
-from tinyml.runtime.machine import Executable, MemoryStats
+from tinyml.runtime.machine import Executable, MemoryStats, OnHost
 from tinyml.runtime.memory import HostMemory
 
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
@@ -175,12 +173,11 @@ class CpuPlan:
         self._pointers[self._first[call] + slot] = address
 
 
-class CpuMachine:
+class CpuMachine(OnHost):
     """The host's processor and memory. A memory handle is an address."""
 
     def __init__(self, cache: DiskCache | None = None, memory_limit: int | None = None) -> None:
         self.name = "CPU"
-        self.dlpack_device = (1, 0)
         self._memory = HostMemory(self.name, memory_limit)
         self.allocate, self.free = self._memory.allocate, self._memory.free
         cache = host_cache(config.current.cache_folder) if cache is None else cache
@@ -190,21 +187,9 @@ class CpuMachine:
         self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
         self._loaded: dict[Program, CpuExecutable] = {}
 
-    def address(self, memory: int) -> int:
-        return memory
-
-    def inside(self, memory: int, offset: int) -> int:
-        return memory + offset
-
     def adopt(self, address: int, nbytes: int) -> int:
         """Memory of somebody else, as it lies."""
         return address
-
-    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
-        ctypes.memmove(memory, data.ctypes.data, data.nbytes)
-
-    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
-        ctypes.memmove(data.ctypes.data, memory, data.nbytes)
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
         found = self._functions.addresses(programs)
@@ -215,9 +200,6 @@ class CpuMachine:
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CpuPlan:
         return CpuPlan(calls, self._pool)
-
-    def synchronize(self) -> None:
-        """A launch returns when it is done."""
 
     def memory_stats(self) -> MemoryStats:
         return self._memory.stats()

@@ -38,7 +38,7 @@ from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory
 from tinyml.runtime.cuda_ranges import open_ranges
 from tinyml.runtime.cuda_staging import Staging
-from tinyml.runtime.machine import Executable, MemoryStats
+from tinyml.runtime.machine import Addressed, Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
 
 _SHARED_BY_DEFAULT = 48 << 10  # bytes of dynamic shared memory; for more, a kernel has to ask
@@ -61,7 +61,6 @@ class CudaExecutable:
             function.set_attribute(attribute, program.shared)
 
     def launch(self, memories: Sequence[int]) -> None:
-        """Start the program; returns before it is done."""
         machine = self._machine
         if threading.get_ident() != machine.thread:
             machine.guarded(lambda: self.enqueue(memories), self.program.name)
@@ -72,7 +71,6 @@ class CudaExecutable:
             raise machine.kernel_error(error, self.program.name) from None
 
     def launch_timed(self, memories: Sequence[int]) -> float:
-        """Start the program, wait, and return the seconds that the card spent on it."""
         return self._machine.timed(lambda: self.enqueue(memories), self.program.name)
 
     def enqueue(self, memories: Sequence[int]) -> None:
@@ -108,7 +106,7 @@ def _launcher(function: Any, program: Program, stream: Any) -> Callable[[bytes],
     return launch
 
 
-class CudaMachine:
+class CudaMachine(Addressed):
     """One card. A memory handle is an address."""
 
     def __init__(
@@ -150,20 +148,11 @@ class CudaMachine:
         builder = self._default_builder() if builder is None else builder
         self._images = nvcc.Images(self.name, builder, cache, available_cores())
 
-    def address(self, memory: int) -> int:
-        """A handle is an address."""
-        return memory
-
-    def inside(self, memory: int, offset: int) -> int:
-        """So many bytes further on."""
-        return memory + offset
-
     def adopt(self, address: int, nbytes: int) -> int | None:
         """Memory of the card that is somebody else's, if it is aligned as programs expect it."""
         return None if address % ALIGNMENT else address
 
     def allocate(self, nbytes: int) -> int:
-        """The address of nbytes of memory; OutOfMemoryError if there is none."""
         address = self._memory.reuse(nbytes)
         if address is None:
             with self._current(), self._errors("allocate memory"):
@@ -186,7 +175,6 @@ class CudaMachine:
         self._waited()
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
-        """Compile programs together, or find them in the disk cache; CompileError if not."""
         programs = list(programs)
         for program in programs:
             if program.language is not Language.CUDA:
@@ -205,13 +193,11 @@ class CudaMachine:
         return [self._loaded[program] for program in programs]
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CudaPlan:
-        """Launches (an executable of `load`, and its memories) to run again and again."""
         plan = CudaPlan(calls, self, self._graphs)
         self._plans.add(plan)
         return plan
 
     def synchronize(self) -> None:
-        """Wait until all launched work is done; KernelError, or its fault, if some of it failed."""
         with self._current(), self._errors("run its work"):
             self.stream.synchronize()
         self._waited()
@@ -227,7 +213,6 @@ class CudaMachine:
         self.faults.raise_noted()
 
     def memory_stats(self) -> MemoryStats:
-        """How much memory is in use."""
         return replace(self._memory.stats(), programs=sum(p.held for p in self._loaded))
 
     @property

@@ -138,7 +138,7 @@ class Graph:
 
 
 class CudaPlan:
-    """A fixed sequence of launches, to run again and again."""
+    """A fixed sequence of launches, to run again and again: a launch.NativePlan."""
 
     def __init__(
         self,
@@ -159,14 +159,8 @@ class CudaPlan:
         self._machine.guarded(self._run, self._names)
 
     def rebind(self, call: int, slot: int, address: int) -> None:
-        """From now on, launch number `call` uses the memory at `address` for `slot`."""
         self._calls[call][1][slot] = address
         self._changed.add(call)
-
-    @property
-    def replays_graph(self) -> bool:
-        """Whether the next run is one call of the driver."""
-        return self._graph is not None
 
     def close(self) -> None:
         """Release the graph, and go on one by one."""

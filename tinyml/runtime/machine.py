@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -103,6 +104,31 @@ class Machine(Protocol):
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
         ...
+
+
+class Addressed:
+    """A machine whose handles are addresses."""
+
+    def address(self, memory: int) -> int:
+        return memory
+
+    def inside(self, memory: int, offset: int) -> int:
+        return memory + offset
+
+
+class OnHost(Addressed):
+    """A machine whose memory is the host's, and whose launches return when they are done."""
+
+    dlpack_device = (1, 0)
+
+    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
+        ctypes.memmove(memory, data.ctypes.data, data.nbytes)
+
+    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
+        ctypes.memmove(data.ctypes.data, memory, data.nbytes)
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
 
 
 class Buffer:

@@ -70,5 +70,4 @@ def abreast(values: list[Expr]) -> Expr:
 
 def before(fold: Fold, name: Name, step: Axis) -> Expr:
     """What stands for a fold as it was before a step."""
-    made: Expr = Stored(name.name, fold.dtype, ZERO, step)
-    return made
+    return Stored(name.name, fold.dtype, ZERO, step)

@@ -213,8 +213,7 @@ class Change:
         if isinstance(e, Load):
             valid = both(e.valid, self._of(e.free))
             assert valid is not None
-            made: Expr = Load(e.slot, e.dtype, e.position, valid)
-            return made
+            return Load(e.slot, e.dtype, e.position, valid)
         if isinstance(e, Require):  # nothing is demanded of surplus steps
             return require(e.fault, e.operands, both(self._of(e.free)))
         if isinstance(e, Fold):
@@ -224,8 +223,7 @@ class Change:
             product = e.op is Op.ADD and isinstance(e.body, (Alu, Held))
             bound = {a for a in e.axes if a in self.guards}
             body = _masked(e.body, outside, bound) if product else select(outside, e.body, start)
-            again: Expr = Fold(e.op, body, e.axes)
-            return again
+            return Fold(e.op, body, e.axes)
         return None
 
 

@@ -258,10 +258,8 @@ class _Fragments:
         steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
         body = substitute(fold.body, {self.axis: _column(steps, across)})
         if apart:
-            made: Expr = Fold(fold.op, body, (steps, *across))
-        else:
-            made = Fold(fold.op, Fold(fold.op, body, across), (steps,))
-        return made
+            return Fold(fold.op, body, (steps, *across))
+        return Fold(fold.op, Fold(fold.op, body, across), (steps,))
 
     @property
     def _lane(self) -> tuple[Axis, Axis, Axis]:
@@ -288,8 +286,7 @@ class _Fragments:
         last = (steps,) if steps.size > 1 else ()
         fold: Expr = Fold(Op.ADD, product, (*others, *last))
         row, column = linear(found.rows) % EDGE, linear(found.columns) % along
-        share: Expr = Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
-        return share
+        return Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
 
 
 def _in_rows_alone(one: Nest, columns: Axis) -> Nest:
@@ -358,8 +355,7 @@ def placed(one: Nest) -> Nest:
             a, b = matrix(e.a, rows, steps), matrix(e.b, columns, steps)
         else:
             a, b = _held(e, e.a, rows, steps, 0), _held(e, e.b, columns, steps, 1)
-        made: Expr = Product(a, b, (), e.lane, e.lanes)
-        return made
+        return Product(a, b, (), e.lane, e.lanes)
 
     if not any(isinstance(e, Product) for e in one.exprs):
         return one
@@ -383,13 +379,11 @@ def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -
             if _in_rows(operand, along, across, crosswise):
                 index = dict(_row_of_lane(product, edge, steps, side, crosswise))
                 at = operand.index.substitute(index)
-                made: Expr = Fragment(operand.name, operand.dtype, at, operand.after, crosswise)
-                return made
+                return Fragment(operand.name, operand.dtype, at, operand.after, crosswise)
     count = 16 // operand.dtype.itemsize
     q, r = map(linear, product.lane[:2])
     where = [PLACES[count][side](n, q, r) for n in range(count)]
-    gathered: Expr = Bundle(tuple(substitute(operand, {edge: x, steps: k}) for x, k in where))
-    return gathered
+    return Bundle(tuple(substitute(operand, {edge: x, steps: k}) for x, k in where))
 
 
 def _in_rows(e: Stored, along: Axis, across: Axis, crosswise: bool) -> bool:

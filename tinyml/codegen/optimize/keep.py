@@ -116,7 +116,7 @@ def divided_last(one: Nest) -> Nest:
         if found is None:
             return None
         whole, divisor = found
-        fold: Expr = Fold(e.op, whole, e.axes)
+        fold = Fold(e.op, whole, e.axes)
         return alu(Op.DIV, e.dtype, rule(fold) or fold, divisor)
 
     return rewritten(one, rule)

@@ -153,8 +153,7 @@ class _Memory:
     rows: tuple[Axis, ...]
 
     def read(self, after: Axis) -> Expr:
-        made: Expr = Stored(self.name, self.dtype, numbered(self.rows), after)
-        return made
+        return Stored(self.name, self.dtype, numbered(self.rows), after)
 
 
 class _Tiles:
@@ -235,8 +234,7 @@ class _Tiles:
         """A step's part of a fold."""
         index = {self.found.axis: linear(self.steps) * self.inner.size + linear(self.inner)}
         axes = tuple(self.inner if a is self.found.axis else a for a in fold.axes)
-        made: Expr = Fold(fold.op, substitute(body, index), axes)
-        return made
+        return Fold(fold.op, substitute(body, index), axes)
 
     def _tile(self, memory: _Memory, value: Expr, op: Op | None = None) -> None:
         """A tile on axes that all of them have in common, so that equal parts of them are equal."""

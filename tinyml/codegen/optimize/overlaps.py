@@ -100,7 +100,6 @@ def guarded(value: Expr, guard: Valid) -> Expr:
             return require(e.fault, e.operands, guard)
         if not (guard and isinstance(e, Load)):
             return None
-        made: Expr = Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())
-        return made
+        return Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())
 
     return rewrite(value, rule)

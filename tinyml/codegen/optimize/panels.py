@@ -67,8 +67,7 @@ def matrix(operand: Expr, edge: Axis, steps: Axis) -> Expr:
 
 
 def _matrix(e: Stored, start: Linear, edge: Axis, crosswise: bool, leading: int) -> Expr:
-    made: Expr = Matrix(e.name, e.dtype, start, e.after, edge.size, crosswise, leading)
-    return made
+    return Matrix(e.name, e.dtype, start, e.after, edge.size, crosswise, leading)
 
 
 def _begins(start: Linear, row: int, step: int) -> bool:

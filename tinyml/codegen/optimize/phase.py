@@ -74,8 +74,7 @@ def _cropped(fold: Fold) -> Expr:
         axes[axes.index(axis)] = shorter
     body = _without_doubt(body)
     kept = tuple(a for a in axes if a.size > 1)
-    made: Expr = Fold(fold.op, body, kept) if kept else body
-    return made
+    return Fold(fold.op, body, kept) if kept else body
 
 
 def _steps(condition: Range, axis: Axis) -> range | None:
@@ -126,5 +125,4 @@ def _without_doubt(body: Expr) -> Expr:
     inner = _without_doubt(body.value)
     if isinstance(inner, Alu) and inner.op is Op.MUL and {*body.valid} <= {*_nonzero(inner)}:
         return inner
-    kept: Expr = Select(body.valid, inner, body.other)
-    return kept
+    return Select(body.valid, inner, body.other)

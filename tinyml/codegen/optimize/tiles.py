@@ -18,14 +18,7 @@ from tinyml.codegen.optimize.panels import across_panels, in_panels, row_of
 from tinyml.codegen.pairs import Pair
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import (
-    ZERO,
-    Axis,
-    Linear,
-    linear,
-    numbered,
-    row_major,
-)
+from tinyml.index import ZERO, Axis, Linear, linear, numbered, row_major
 
 # what lies side by side in a tile is what lanes or threads read side by side
 ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
@@ -208,8 +201,7 @@ def _staged(one: Nest, tile: Tile, stage_: Linear, stages: int) -> Nest:
     def shifted(e: Expr) -> Expr | None:
         if not (isinstance(e, Stored) and e.name == tile.name):
             return None
-        made: Expr = Stored(e.name, e.dtype, e.index + offset, e.after, e.outside)
-        return made
+        return Stored(e.name, e.dtype, e.index + offset, e.after, e.outside)
 
     made = replace(tile, index=tile.index + offset, stages=stages)
     tiles = tuple(made if t is tile else t for t in one.tiles)

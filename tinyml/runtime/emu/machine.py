@@ -10,8 +10,6 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-import numpy.typing as npt
-
 from tinyml import config
 from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, KernelError
@@ -21,7 +19,7 @@ from tinyml.runtime import compiler
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.emu import compile as emu_compile
 from tinyml.runtime.emu.memory import GuardedMemory
-from tinyml.runtime.machine import Executable, MemoryStats
+from tinyml.runtime.machine import Executable, MemoryStats, OnHost
 
 
 class ThreadOrder(Enum):
@@ -164,22 +162,20 @@ def _checked(program: Program) -> Program:
 
 
 class EmuPlan:
-    """A fixed sequence of launches."""
+    """A fixed sequence of launches: a launch.NativePlan."""
 
     def __init__(self, calls: Sequence[tuple[EmuExecutable, Sequence[int]]]) -> None:
         self._calls = [(executable, list(memories)) for executable, memories in calls]
 
     def run(self) -> None:
-        """Run all launches in order and return when the last is done."""
         for executable, memories in self._calls:
             executable.launch(memories)
 
     def rebind(self, call: int, slot: int, address: int) -> None:
-        """From now on, launch number `call` uses the memory at `address` for `slot`."""
         self._calls[call][1][slot] = address
 
 
-class EmuMachine:
+class EmuMachine(OnHost):
     """The emulated card. A memory handle is an address."""
 
     def __init__(
@@ -190,7 +186,6 @@ class EmuMachine:
         memory_limit: int = 4 << 30,
     ) -> None:
         self.name = "EMU"
-        self.dlpack_device = (1, 0)
         self.order = order
         self._memory = GuardedMemory(self.name, memory_limit)
         cache = host_cache(config.current.cache_folder) if cache is None else cache
@@ -200,35 +195,17 @@ class EmuMachine:
         )
         self._loaded: dict[Program, EmuExecutable] = {}
 
-    def address(self, memory: int) -> int:
-        """A handle is an address."""
-        return memory
-
-    def inside(self, memory: int, offset: int) -> int:
-        """So many bytes further on, where no guard page is near."""
-        return memory + offset
-
     def adopt(self, address: int, nbytes: int) -> None:
         """None: memory of somebody else has no guard pages."""
 
     def allocate(self, nbytes: int) -> int:
-        """The address of nbytes of memory (16-byte aligned); OutOfMemoryError if there is none."""
+        """16-byte aligned, no more: a stray access shows."""
         return self._memory.allocate(nbytes)
 
     def free(self, memory: int, nbytes: int) -> None:
-        """Give memory back, to be given out again."""
         self._memory.free(memory)
 
-    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
-        """Copy a C-contiguous array into memory."""
-        ctypes.memmove(memory, data.ctypes.data, data.nbytes)
-
-    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
-        """Fill a C-contiguous array from memory."""
-        ctypes.memmove(data.ctypes.data, memory, data.nbytes)
-
     def load(self, programs: Iterable[Program]) -> list[Executable]:
-        """Compile programs together, or find them in the disk cache; CompileError if not."""
         found = self._functions.addresses(map(_checked, programs))
         for program, address in found:
             if program not in self._loaded:
@@ -236,14 +213,9 @@ class EmuMachine:
         return [self._loaded[program] for program, _ in found]
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> EmuPlan:
-        """Launches (an executable of `load`, and its memories) to run again and again."""
         return EmuPlan(calls)
 
-    def synchronize(self) -> None:
-        """A launch returns when it is done."""
-
     def memory_stats(self) -> MemoryStats:
-        """How much memory is in use."""
         return replace(self._memory.stats(), programs=sum(p.held for p in self._loaded))
 
     @property
