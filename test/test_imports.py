@@ -36,7 +36,6 @@ FLOORS: list[set[str]] = [
         "function",
         "checkpoint",
         "defaults",
-        "training",
     },  # what a Tensor is
     {"nn", "jit", "blame", "debug"},
     {"__init__"},

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import get_ident
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from tinyml import autograd, trace
 from tinyml.autograd import enable_grad, mode
-from tinyml.defaults import defaults
+from tinyml.defaults import Training, defaults
 from tinyml.device import Device
 from tinyml.dtypes import dtypes
 from tinyml.errors import GradientError
@@ -27,7 +26,6 @@ from tinyml.functional import assignment
 from tinyml.functional.random_ import Draws, generator
 from tinyml.mlops import Grads
 from tinyml.tensor import Tensor
-from tinyml.training import Training
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -73,13 +71,12 @@ class _Assigned:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note what this thread assigns to."""
-        thread = get_ident()
 
         def note(event: trace.Assigning) -> None:
-            if get_ident() == thread and event.tensor not in self._before:
+            if event.tensor not in self._before:
                 self._before[event.tensor] = event.tensor._before_assignment()
 
-        stop = trace.subscribe(trace.Assigning, note)
+        stop = trace.subscribe(trace.Assigning, note, here=True)
         try:
             yield
         finally:

@@ -1,12 +1,15 @@
-"""Defaults for a while: where new tensors go, and which dtypes Python's numbers become."""
+"""What holds for a while: where tensors go, which dtypes numbers become, whether one trains."""
 
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from typing import TYPE_CHECKING
 
 from tinyml.device import Device, default_device
 from tinyml.dtypes import DTypeLike, default_float, default_int, to_dtype
 from tinyml.errors import DTypeError
+from tinyml.functional import missing
+from tinyml.setting import Setting
 
 
 class defaults(ContextDecorator):
@@ -39,3 +42,36 @@ class defaults(ContextDecorator):
     def __exit__(self, *_: object) -> None:
         for setting in (default_device, default_float, default_int):
             setting.end()
+
+
+_training = Setting("training", False)
+
+
+class Trains(type):
+    """A class that says whether dropout and batch statistics are active."""
+
+    if not TYPE_CHECKING:  # else every name would be known
+        __getattr__ = missing.no_attribute
+
+    @property
+    def training(cls) -> bool:
+        """Whether dropout and batch statistics are active; settable."""
+        return _training.now
+
+    @training.setter
+    def training(cls, training: bool) -> None:
+        _training.now = training
+
+
+class Training(ContextDecorator):
+    """Sets `Tensor.training` for a while, in this thread."""
+
+    def __init__(self, mode: bool = True) -> None:
+        self._mode = mode
+
+    def __enter__(self) -> Training:
+        _training.begin(self._mode)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _training.end()

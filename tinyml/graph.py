@@ -26,12 +26,10 @@ def _ignore(_: object) -> None:
 
 
 class Known:
-    """Nodes that are alive, by what they are made of: nobody waits for one to die.
+    """Nodes that are alive, by what they are made of.
 
-    New ones are looked up here `with known:`, and while somebody listens.
-
-    The dead are dropped now and then. Until then a key holds what it names, so it names sources by
-    ids: they live as long as the node does, and once it is dead its key leads nowhere.
+    `with known:`, and while there are listeners, each new node is looked up here. Entries of dead
+    nodes are dropped now and then. Keys name sources by their ids, so that they keep none alive.
     """
 
     __slots__ = ("listeners", "nodes", "room")

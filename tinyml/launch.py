@@ -101,11 +101,9 @@ class NativePlan(Protocol):
 
     def run(self) -> None:
         """Run all launches."""
-        ...
 
     def rebind(self, call: int, slot: int, address: int) -> None:
         """From now on, launch number `call` uses the memory at `address` for `slot`."""
-        ...
 
 
 class _FreePlan(NativePlan, Protocol):
@@ -113,7 +111,6 @@ class _FreePlan(NativePlan, Protocol):
 
     def run_on(self, memories: Sequence[int]) -> None:
         """Run once on these memories: those of the first launch, then those of the second, ..."""
-        ...
 
 
 def machine_of(calls: Sequence[Call | ReferenceCall]) -> Machine | None:

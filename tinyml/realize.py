@@ -97,7 +97,7 @@ def defer(tape: Tape) -> None:
 def pending() -> list[Holder]:
     """Everybody who holds a node that is not real yet."""
     while _deferred:  # what is opened is noted no more
-        for tape in _deferred.retain(_is_closed):
+        for tape in _deferred.retain(lambda tape: tape.closed):
             tape.opened()
     return _pending.retain(lambda holder: type(holder._lazy) is not Data)
 
@@ -105,10 +105,6 @@ def pending() -> list[Holder]:
 def has_data(node: LazyBuffer) -> bool:
     """Whether values in memory are a part of what a node says."""
     return any(isinstance(n, Data) for n in toposort([node]))
-
-
-def _is_closed(tape: Tape) -> bool:
-    return tape.closed
 
 
 def _is_pending(holder: Holder) -> bool:
@@ -124,7 +120,7 @@ def _overwritten(order: Iterable[LazyBuffer]) -> set[int]:
 def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
     """Holders of graphs that read these buffers (ids), and nodes that save their values.
 
-    Those that follow another holder are left out: they read what that one has then.
+    Views are left out: they read what their root holds then.
     """
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
     for leaf in [leaf for leaf, buffer in in_memory() if id(buffer) in buffers]:
@@ -144,7 +140,7 @@ def in_memory() -> list[tuple[Data, Buffer]]:
 
 
 def _own_readers(leaf: Data) -> list[Holder]:
-    """Those that hold this leaf, but for views that are read anew since it is assigned to."""
+    """Who holds this leaf, without views that will be read anew, as their root was assigned to."""
     holders = [(h, h._followed) for h in leaf.readers.members() if h.lazy is leaf]
     return [h for h, root in holders if root is None or not _is_version(root.lazy, leaf)]
 

@@ -1,4 +1,4 @@
-"""Roster: who is interested in something, in order, without being kept alive by it."""
+"""Roster: a list of weak references, in order, that tells listeners (bells) when it grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tinyml.turn import turn
 
 
 class Bell:
-    """Whether there was news since somebody last looked; one may hang on many rosters."""
+    """A flag that is set when a roster changes; one may hang on many rosters."""
 
     __slots__ = ("__weakref__", "rung")
 
@@ -25,9 +25,8 @@ class Bell:
 class Roster:
     """Objects that were noted and are alive.
 
-    Noting one is on the path of every op that is recorded, so it costs one weak reference
-    without a callback (of which there is one per object); the dead are dropped now and then,
-    in somebody's turn.
+    Every op that is recorded notes one, so this costs no more than a weak reference without a
+    callback; the dead are dropped now and then, in somebody's turn (turn.py).
     """
 
     __slots__ = ("_bells", "_limit", "_references", "_room")

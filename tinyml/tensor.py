@@ -13,16 +13,15 @@ from typing import Any, TypeAlias, overload
 from tinyml import autograd, lazy, mlops, moves
 from tinyml import realize as realizing
 from tinyml.autograd import mode
+from tinyml.defaults import Training, Trains
 from tinyml.dtype import DType, int32
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional import (
     assignment,
-    bits,
     casts,
     creation,
     cuda_arrays,
-    display,
     elementwise,
     exchange,
     gradients,
@@ -35,7 +34,6 @@ from tinyml.functional import (
 from tinyml.functional.axes import resolve_axis, shown, spelled_either_way, wrong_type
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.methods import Methods
-from tinyml.training import Training, Trains
 
 Scalar: TypeAlias = bool | int | float
 # inside the class the names bool, int and float are casts
@@ -159,7 +157,7 @@ class Tensor(Methods, metaclass=Trains):
 
     @classmethod
     def _constant(cls, node: LazyBuffer) -> Tensor:
-        """An operand that depends on no memory, and that nobody gets to see: it is not watched."""
+        """An operand that depends on no memory and that users never see: it is not watched."""
         tensor = _new(cls)
         tensor._lazy = node
         return tensor
@@ -303,8 +301,8 @@ class Tensor(Methods, metaclass=Trains):
 
     __index__ = values.as_index
 
-    __repr__ = display.describe
-    __format__ = display.format_number
+    __repr__ = values.describe
+    __format__ = values.format_number
 
     # ---- arrays of other libraries ----
 
@@ -353,7 +351,7 @@ class Tensor(Methods, metaclass=Trains):
     # ---- dtypes ----
 
     cast = casts.cast
-    bitcast = bits.bitcast
+    bitcast = casts.bitcast
     float = casts.float_
     double = casts.double
     half = casts.half

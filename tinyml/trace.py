@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 Event: TypeAlias = tuple[Any, ...]  # one of the classes below
@@ -198,15 +199,18 @@ def emit(event: Event) -> None:
         listener(event)
 
 
-def subscribe(kind: type[_E], listener: Callable[[_E], None]) -> Callable[[], None]:
-    """Call `listener` for every event of `kind`; returns the function that ends it."""
-    those = listeners(kind)
-    those.append(listener)
+def subscribe(
+    kind: type[_E], listener: Callable[[_E], None], here: bool = False
+) -> Callable[[], None]:
+    """Call `listener` for every event of `kind`, or of this thread; returns what ends it."""
+    thread, those = get_ident(), listeners(kind)
 
-    def unsubscribe() -> None:
-        those.remove(listener)
+    def told(event: _E) -> None:
+        if not here or get_ident() == thread:
+            listener(event)
 
-    return unsubscribe
+    those.append(told)
+    return lambda: those.remove(told)
 
 
 @contextmanager

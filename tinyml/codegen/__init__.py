@@ -7,5 +7,5 @@ linearize  LoopNest     -> LinearKernel  folds become accumulators
 text       LinearKernel -> Program       instructions become C or CUDA C
 
 What is passed on is in this folder (expr.py, nest.py, linear.py), and so is what all rooms know of
-it; compile.py goes the whole way, simulate.py and model.py run and judge a LinearKernel.
+it; compile.py goes the whole way, model.py says how long a LinearKernel takes.
 """

@@ -21,10 +21,8 @@ from tinyml.functional.axes import (
     resolve_axis,
     wrong_type,
 )
-from tinyml.functional.compensated import fma
-from tinyml.functional.composed import with_gradient, with_slope
+from tinyml.functional.composed import fma, in_float32, to_float, with_gradient, with_slope
 from tinyml.functional.operands import constant
-from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.reduction import largest
 from tinyml.functional.steps import composition
 from tinyml.functional.unary import expm1, log1p

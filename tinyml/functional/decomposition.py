@@ -10,7 +10,7 @@ from tinyml.dtype import promote
 from tinyml.errors import LinAlgError, ShapeError
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.bounded import required
-from tinyml.functional.precision import in_float32
+from tinyml.functional.composed import in_float32
 from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from tinyml.dtypes import dtypes
 from tinyml.errors import ArgumentError, DTypeError
 from tinyml.functional import assignment
 from tinyml.functional.axes import apart, check_tensors, number
-from tinyml.functional.composed import with_gradient
+from tinyml.functional.composed import in_float32, to_float, with_gradient
 from tinyml.functional.operands import alike, common_dtype, constant, operands, ordered, weak_dtype
-from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import broadcast_shape

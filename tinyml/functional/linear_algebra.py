@@ -10,8 +10,8 @@ from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import check_tensors, wrong_type
+from tinyml.functional.composed import sum_dtype
 from tinyml.functional.contraction import Alignment, Contraction, contract
-from tinyml.functional.precision import sum_dtype
 from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
 from tinyml.shape import broadcast_shape

@@ -9,9 +9,8 @@ from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
 from tinyml.functional.axes import check_tensors
-from tinyml.functional.composed import with_gradient
+from tinyml.functional.composed import in_float32, with_gradient
 from tinyml.functional.operands import operands
-from tinyml.functional.precision import in_float32
 from tinyml.functional.steps import composition
 from tinyml.shape import broadcast_shape
 

@@ -11,8 +11,7 @@ from tinyml.dtype import bool_, int32, uint8, uint32
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ArgumentError, AxisError, DTypeError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
-from tinyml.functional.composed import with_gradient
-from tinyml.functional.precision import in_float32, sum_dtype, to_float
+from tinyml.functional.composed import in_float32, sum_dtype, to_float, with_gradient
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along

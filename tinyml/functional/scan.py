@@ -18,9 +18,9 @@ from tinyml.dtype import DType, bool_, int32, uint8
 from tinyml.dtypes import DTypeLike
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import resolve_axis
+from tinyml.functional.composed import in_float32, sum_dtype
 from tinyml.functional.elementwise import add, maximum, minimum, mul
 from tinyml.functional.movement import pad_axis, part
-from tinyml.functional.precision import in_float32, sum_dtype
 from tinyml.functional.reduction import exponentials, max_, min_, prod, sum_
 from tinyml.functional.steps import composition
 

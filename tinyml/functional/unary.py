@@ -10,10 +10,8 @@ from tinyml import mlops
 from tinyml.dtype import bool_
 from tinyml.errors import DTypeError
 from tinyml.functional.axes import whole
-from tinyml.functional.compensated import fma, sorted_total
-from tinyml.functional.composed import with_slope
+from tinyml.functional.composed import fma, in_float32, to_float, with_slope
 from tinyml.functional.operands import constant
-from tinyml.functional.precision import in_float32, to_float
 from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
@@ -106,9 +104,11 @@ def _asin_slope(x: Tensor) -> Tensor:
 
 def _asin(x: Tensor) -> Tensor:
     """Twice the arctangent of t = x / (1 + cos asin x), whose slope is 1 / (1 + t * t)."""
-    below = sorted_total(1, _cathetus(x))
-    t = x / below.high
-    return atan(t) * 2 - (fma(t, below.high, -x) + t * below.low)
+    cosine = _cathetus(x)
+    high = cosine + 1
+    low = cosine - (high - 1)  # high + low is exactly 1 + cosine (Dekker 1971)
+    t = x / high
+    return atan(t) * 2 - (fma(t, high, -x) + t * low)
 
 
 @composition
@@ -239,7 +239,7 @@ def isnan(x: Tensor) -> Tensor:
 
 @composition
 def isinf(x: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
-    """Where x is inf or -inf, or the one of them that is asked for; bools."""
+    """Where x is inf or -inf, or only one of them if the other is not to be detected; bools."""
     if not x.dtype.is_float:
         return x._full(x.shape, False, bool_)
     found = x._full(x.shape, False, bool_)

@@ -95,7 +95,7 @@ rearranged = lru_cache(maxsize=4096)(Rearranged)  # the same few are made again 
 
 
 class Family:
-    """The views of one root that had no memory then, and whether they keep it alive."""
+    """The views of one root that had no memory when they were made; they may keep it alive."""
 
     __slots__ = ("__weakref__", "_for_good", "_views", "kept")
 
@@ -122,12 +122,12 @@ class Family:
             self.kept = root
 
     def keep(self, root: Tensor) -> None:
-        """What the root holds now, its views do not know, so that it must not be lost."""
+        """Keep the root for good: it holds new values now, which its views are still to read."""
         self.kept, self._for_good = root, True
         self._views.clear()
 
     def settle(self) -> None:
-        """Keep the root no longer if there is one view left."""
+        """Let go of the root if only one view is left."""
         if self.kept is not None and not self._for_good and not self._several():
             self.kept = None
 

@@ -1,8 +1,8 @@
-"""Outside: the tensors that there were when a function was called, and which of them it uses.
+"""Outside: the tensors that existed before a function was called, and which of them it uses.
 
-A capture takes what the function uses from outside as data. So that has to be computed before,
-each with memory of its own. What the last call used is known, and is made so. What it did not
-use is left alone: it may be another thread's, in the middle of an op.
+A capture takes what the function uses from outside as data, so each of these tensors has to be
+computed before, in memory of its own. That is done for those that the last call used. All others
+are left alone: they may belong to another thread, in the middle of an op.
 """
 
 from __future__ import annotations

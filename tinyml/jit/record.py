@@ -96,12 +96,12 @@ class Recording:
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
-    _keeping: set[int] = field(default_factory=set)
+    _keeping: set[int] = field(default_factory=set)  # ids of tensors that will hold copies
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
     disturbed: bool = False  # what the function makes is made of what another thread assigns
 
     def begin(self) -> None:
-        """What there is, or was deferred until now, is not of this run."""
+        """Forget what was noted: all that there is until now is from outside."""
         self._outside = _pending_by_node()
         self._changed.clear()
 
@@ -130,7 +130,7 @@ class Recording:
         return list({id(t): t for t in alive}.values())
 
     def realizing(self, event: trace.Realizing) -> None:
-        """Note who outside, neither made nor assigned to here, says a part of what is computed."""
+        """Note pending tensors from outside whose graphs are a part of what is computed."""
         now = {node: of for node, of in _pending_by_node().items() if not any(map(self._ours, of))}
         nodes = toposort(event.wanted)
         self._asked.append(_done(nodes))
@@ -147,7 +147,7 @@ class Recording:
         return [t for reference in self._changed.values() if (t := reference()) is not None]
 
     def held(self, event: trace.Held) -> None:
-        """Note who holds another node, unless it says what the one before said."""
+        """Note a tensor with another node, unless that only saves its values (values_kept)."""
         key = id(event.holder)
         if key in self._keeping:
             self._keeping.remove(key)
@@ -155,7 +155,7 @@ class Recording:
             self._changed[key] = weakref.ref(event.holder)
 
     def values_kept(self, event: trace.ValuesKept) -> None:
-        """A tensor that the function has not made, nor assigned to, will not be one for this."""
+        """A tensor from outside gets a copy of its values: it is not changed by the function."""
         if not self.changed(event.holder):
             self._keeping.add(id(event.holder))
             ours = self._overwritten(tensor.lazy for tensor in self.assigned())
@@ -301,19 +301,9 @@ def record(refuse_reads: bool) -> Iterator[Recording]:
         listeners[trace.HostRead] = _refuse
     with ExitStack() as stack:
         for kind, listener in listeners.items():
-            stack.callback(trace.subscribe(kind, _in_this_thread(listener)))
+            stack.callback(trace.subscribe(kind, listener, here=True))
         found.begin()
         yield found
-
-
-def _in_this_thread(listener: trace.Listener) -> trace.Listener:
-    thread = threading.get_ident()
-
-    def listen(event: trace.Event) -> None:
-        if threading.get_ident() == thread:
-            listener(event)
-
-    return listen
 
 
 def _refuse(event: trace.HostRead) -> None:

@@ -14,8 +14,8 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional.axes import number, whole, wrong_type
+from tinyml.functional.composed import in_float32
 from tinyml.functional.convolution import named_padding
-from tinyml.functional.precision import in_float32
 from tinyml.functional.steps import composition
 from tinyml.tensor import Tensor
 

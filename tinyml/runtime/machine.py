@@ -36,11 +36,9 @@ class Executable(Protocol):
 
         A Fault that it finds is raised here, or where the host next waits for the device.
         """
-        ...
 
     def launch_timed(self, memories: Sequence[Any]) -> float:
         """Launch, wait, and return the seconds that the device spent on it."""
-        ...
 
 
 class Machine(Protocol):
@@ -56,54 +54,42 @@ class Machine(Protocol):
     @property
     def identity(self) -> str:
         """What times depend on: the hardware, and the compiler for it."""
-        ...
 
     def ceilings(self) -> Ceilings | None:
         """What this machine can do at best; None if nobody can say."""
-        ...
 
     def address(self, memory: Any) -> int:
         """Where memory begins."""
-        ...
 
     def inside(self, memory: Any, offset: int) -> Any:
         """A handle on what begins `offset` bytes into memory, which is not to be freed."""
-        ...
 
     def adopt(self, address: int, nbytes: int) -> Any:
         """A handle on memory of somebody else; None if programs cannot use it as it lies."""
-        ...
 
     def allocate(self, nbytes: int) -> Any:
         """Memory for nbytes (>= 0), aligned to 64 bytes at least; OutOfMemoryError if none."""
-        ...
 
     def free(self, memory: Any, nbytes: int) -> None:
         """Give memory back. Work already launched on it still completes correctly."""
-        ...
 
     def copy_in(self, memory: Any, data: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array into memory; `data` may be reused after return."""
-        ...
 
     def copy_out(self, data: npt.NDArray[Any], memory: Any) -> None:
         """Fill a C-contiguous host array from memory, after all launched work is done."""
-        ...
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
         """Compile programs together (or find them in the disk cache); CompileError if not.
 
         The first may be compiled while the last are still made.
         """
-        ...
 
     def synchronize(self) -> None:
         """Wait until all launched work is done; KernelError, or its Fault, if some of it failed."""
-        ...
 
     def memory_stats(self) -> MemoryStats:
         """How much memory is in use."""
-        ...
 
 
 class Addressed:

@@ -66,7 +66,6 @@ class Toolchain(Protocol):
 
     def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
         """The cubin, and what the compiler said; CompileError if the source is wrong."""
-        ...
 
 
 def architecture(capability: tuple[int, int]) -> str:
@@ -249,11 +248,9 @@ class Builder(Protocol):
 
     def render(self, programs: tuple[Program, ...]) -> str:
         """The text of one unit."""
-        ...
 
     def build(self, text: str) -> tuple[bytes, str]:
         """The image of a unit, and what the compiler said; CompileError if it is wrong."""
-        ...
 
 
 class CudaBuilder:

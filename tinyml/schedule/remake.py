@@ -17,7 +17,7 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.labels import MIXED, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import CARDS, contracts
+from tinyml.schedule.units import CARDS, contracts, readers_of
 
 LARGE = 1 << 28  # elements, a gigabyte mostly, that are not stored
 FAR = 1 << 20  # the same on a card, which multiplies sooner than it reads
@@ -35,10 +35,7 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
     products = [node for node in order if _is_large(node)]
     if not products:
         return frozenset()
-    readers: dict[LazyBuffer, list[LazyBuffer]] = {node: [] for node in order}
-    for node in order:
-        for source in lazy.read_sources(node):
-            readers[source].append(node)
+    readers = readers_of(order)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
     large = [n for n in products if n.size >= _least(n) or _is_masked(n, readers)]
     return frozenset(

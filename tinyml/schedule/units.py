@@ -19,9 +19,7 @@ CHEAP = 4  # work per element below which recomputing beats storing, when read r
 OFTEN = 256  # times that products read what a card's tensor cores want rounded: two tiles of them
 ASKED = "asked for"
 COSTLY = "costly, and wanted in several places"
-CARDS = frozenset(
-    {"CUDA", "EMU"}
-)  # devices whose blocks share a fold, and whose warps keep products
+CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
 SHARED = 24  # the same, for a value that several readers read once each
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
@@ -68,7 +66,7 @@ def _add_shared(
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free = _free(order)
-    readers = _readers(order)
+    readers = readers_of(order)
     for node in order:
         sources = lazy.read_sources(node)
         own = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
@@ -137,7 +135,8 @@ def _free(order: Sequence[LazyBuffer]) -> set[LazyBuffer]:
     return fixed | placed
 
 
-def _readers(order: Sequence[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
+def readers_of(order: Sequence[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
+    """By node, who reads its values."""
     readers: dict[LazyBuffer, list[LazyBuffer]] = {node: [] for node in order}
     for node in order:
         for source in lazy.read_sources(node):

@@ -30,19 +30,15 @@ class Runner(Protocol):
 
     def load(self, program: Program) -> None:
         """Compile a program."""
-        ...
 
     def check(self, program: Program) -> None:
         """ArithmeticError if a loaded program does not compute what the default does."""
-        ...
 
     def seconds(self, program: Program, best: float) -> float:
         """The least of some launches of a loaded program; few, if it takes longer than `best`."""
-        ...
 
     def close(self) -> None:
         """Nothing more is asked."""
-        ...
 
 
 def launch_timed(executable: Executable, memories: Sequence[Any]) -> float:

@@ -13,6 +13,7 @@
     LANES     the inner part of an axis is the lanes of a vector
     UNROLL    the inner part of an axis is written out, in registers
     ORDER     a row axis moves to the front, or a fold's axis to the front of its folds
+    PAIR      a fold over an axis multiplies two steps at once, pairs of bfloat16 (AVX-512 BF16)
     FRAGMENT  a fold over an axis is made of matrix products by warps, so many steps in each: 16
               for halves; 8 for floats, which then lose 13 bits
     WARPGROUP the same by four warps together, which read tiles in shared memory: 64 rows by so many

@@ -38,7 +38,7 @@ from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
 from tinyml.codegen.optimize.fragments import PLACES, WARP, WARPS, a_place
 from tinyml.codegen.optimize.panels import ROW, STEP
-from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
+from tinyml.codegen.pairs import Dot, Pair
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -46,6 +46,7 @@ from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Remainder, Valid
 from tinyml.ops import MEANING, Op
 
 Array = npt.NDArray[Any]
+HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
 LATEST = 1 << 62  # after all threads
 SEVERAL, NOBODY = np.full((1, 1), LATEST - 2), np.full((1, 1), LATEST - 1)  # and in their place
 _Put = tuple[str, tuple[Array, Array], Array]  # a tile, block and place, values
@@ -477,3 +478,18 @@ def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Arr
 
 def _same(a: Array, b: Array) -> bool:
     return bool(np.all((a == b) | ((a != a) & (b != b))))
+
+
+def pair_of(low: Array, high: Array) -> Array:
+    """What a Pair is, of values as float32."""
+    low, high = np.broadcast_arrays(low, high)
+    made: Array = low.copy().view(np.uint32) >> 16 | high.copy().view(np.uint32) & HIGH
+    return made
+
+
+def dot_of(a: Array, b: Array) -> Array:
+    """What a Dot is. A processor takes denormal numbers for 0 there."""
+    (low, other), (high, another) = (
+        [(x & HIGH).view(np.float32) for x in (a << shift, b << shift)] for shift in (16, 0)
+    )
+    return high * another + low * other
