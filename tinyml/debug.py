@@ -94,11 +94,11 @@ def target_text(target: Target | None) -> str:
     return f"CUDA C, {target.cores} multiprocessors, {target.cache} bytes shared by a block"
 
 
-def shapes_text(shapes: Sequence[tuple[int, ...]], outputs: int, most: int = 44) -> str:
+def shapes_text(shapes: Sequence[tuple[int, ...]], outputs: int) -> str:
     """Shapes written <- shapes read; equal neighbours are counted: 3 of 4x256."""
     written, read = _counted(shapes[:outputs]), _counted(shapes[outputs:])
     text = f"{written} <- {read}" if read else written
-    return text if len(text) <= most else text[: most - 2] + ".."
+    return text if len(text) <= 44 else text[:42] + ".."
 
 
 def _counted(shapes: Iterable[tuple[int, ...]]) -> str:

@@ -81,19 +81,25 @@ class Composed(Function):
 class Elementwise(Function):
     """A Function that is one op on every element. Shapes broadcast.
 
-    So backward gives gradients in the shape of the result, and they are added up along what an
-    input was repeated along.
+    So `slopes` give gradients in the shape of the result, which are added up along what an input
+    was repeated along.
     """
 
     __slots__ = ()
     op: ClassVar[Op]
+    slopes: ClassVar[tuple[_Slope | None, ...]] = ()  # by operand: slope(grad, out, *inputs)
 
     def forward(self, *sources: LazyBuffer) -> LazyBuffer:
         return lazy.mapped(self.op, sources)
 
     def gradients(self, grad: Tensor, out: Tensor) -> Grads:
-        parts = zip(self.backward(grad, out), self.inputs, self.wanted, strict=True)
-        return tuple([folded(g, x.shape) if g is not None and w else None for g, x, w in parts])
+        if not self.slopes:
+            return self.backward(grad, out)
+        inputs, parts = self.inputs, []
+        for slope, x, wanted in zip(self.slopes, inputs, self.wanted, strict=True):
+            part = slope(grad, out, *inputs) if slope is not None and wanted else None
+            parts.append(part if part is None else folded(part, x.shape))
+        return tuple(parts)
 
 
 def folded(grad: Tensor, shape: Shape) -> Tensor:
@@ -106,13 +112,8 @@ def folded(grad: Tensor, shape: Shape) -> Tensor:
 
 
 def _elementwise(op: Op, *slopes: _Slope | None, reads_inputs: bool = True) -> type[Elementwise]:
-    """The class of an op, whose gradients are `slope(grad, out, *inputs)` for each operand."""
-
-    def backward(self: Elementwise, grad: Tensor, out: Tensor) -> Grads:
-        inputs, pairs = self.inputs, zip(slopes, self.wanted, strict=True)
-        return tuple([slope(grad, out, *inputs) if slope and w else None for slope, w in pairs])
-
-    said = {"op": op, "reads_inputs": reads_inputs, "backward": backward}
+    """The class of an op."""
+    said = {"op": op, "slopes": slopes, "reads_inputs": reads_inputs}
     return type(op.name.capitalize(), (Elementwise,), {"__slots__": (), **said})
 
 
@@ -239,14 +240,11 @@ class Fma(Elementwise):
 
 class Sub(Elementwise):
     __slots__ = ()
-    op = Op.ADD
+    op, slopes = Op.ADD, (lambda grad, *_: grad, lambda grad, *_: -grad)
 
     def forward(self, *sources: LazyBuffer) -> LazyBuffer:
         x, y = sources
         return lazy.mapped(self.op, (x, lazy.mapped(Op.NEG, (y,))))
-
-    def backward(self, grad: Tensor, out: Tensor) -> Grads:
-        return grad, -grad if self.wanted[1] else None
 
 
 class CopySign(Function):

@@ -201,8 +201,10 @@ def pad_to(x: Tensor, *shape: Any) -> Tensor:
 
 def pad_by(x: Tensor, counts: tuple[tuple[int, int], ...], value: Scalar = 0) -> Tensor:
     """`value` added (before, after) each axis; a negative count takes away."""
-    path = Path(x.shape).pad(counts, value)
-    return path.of(x) if path.steps else x._own()
+    if counts and min(map(min, counts)) < 0:
+        path = Path(x.shape).pad(counts, value)
+        return path.of(x) if path.steps else x._own()
+    return x._apply(moves.Pad(counts, value)) if any(map(any, counts)) else x._own()
 
 
 # ---- padding as users write it ----

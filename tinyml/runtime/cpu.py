@@ -51,9 +51,9 @@ def vector_bytes(found: compiler.Compiler | None = None) -> int:
     return next((width for macro, width in _VECTORS if found.defines(macro)), 8)
 
 
-def multiplies_pairs(found: compiler.Compiler | None = None) -> bool:
+def multiplies_pairs() -> bool:
     """Whether this host has an instruction that multiplies pairs of bfloat16 on lanes."""
-    found = found or host_compiler()
+    found = host_compiler()
     return found.defines("__AVX512BF16__") and found.defines("__AVX512VL__")
 
 

@@ -35,9 +35,8 @@ from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.cuda_boxes import TensorMaps
 from tinyml.runtime.cuda_driver import nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
-from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory
+from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory, Staging
 from tinyml.runtime.cuda_ranges import open_ranges
-from tinyml.runtime.cuda_staging import Staging
 from tinyml.runtime.machine import Addressed, Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
 
