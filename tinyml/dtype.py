@@ -33,6 +33,7 @@ class DType:
     name: str
     kind: str  # "b" bool, "u" unsigned, "i" signed, "f" floating point
     itemsize: int  # bytes
+    also: str = ""  # another name for it
     is_float: bool = field(init=False)
     is_int: bool = field(init=False)  # signed or unsigned; bool is not one
     is_half: bool = field(init=False)  # a 16-bit float, whose sums are accumulated in float32
@@ -79,18 +80,18 @@ class DType:
 
 
 bool_ = DType("bool", "b", 1)
-uint8 = DType("uint8", "u", 1)
-uint16 = DType("uint16", "u", 2)
-uint32 = DType("uint32", "u", 4)
-uint64 = DType("uint64", "u", 8)
-int8 = DType("int8", "i", 1)
-int16 = DType("int16", "i", 2)
-int32 = DType("int32", "i", 4)
-int64 = DType("int64", "i", 8)
-float16 = DType("float16", "f", 2)
-bfloat16 = DType("bfloat16", "f", 2)
-float32 = DType("float32", "f", 4)
-float64 = DType("float64", "f", 8)
+uint8 = DType("uint8", "u", 1, "uchar")
+uint16 = DType("uint16", "u", 2, "ushort")
+uint32 = DType("uint32", "u", 4, "uint")
+uint64 = DType("uint64", "u", 8, "ulong")
+int8 = DType("int8", "i", 1, "char")
+int16 = DType("int16", "i", 2, "short")
+int32 = DType("int32", "i", 4, "int")
+int64 = DType("int64", "i", 8, "long")
+float16 = DType("float16", "f", 2, "half")
+bfloat16 = DType("bfloat16", "f", 2, "bf16")
+float32 = DType("float32", "f", 4, "float")
+float64 = DType("float64", "f", 8, "double")
 
 ALL = (
     bool_,
@@ -111,21 +112,7 @@ FLOATS = tuple(d for d in ALL if d.kind == "f")
 INTS = tuple(d for d in ALL if d.kind in "ui")
 
 _BY_NAME = {d.name: d for d in ALL}
-_ALIASES = {
-    "char": int8,
-    "short": int16,
-    "int": int32,
-    "long": int64,
-    "uchar": uint8,
-    "ushort": uint16,
-    "uint": uint32,
-    "ulong": uint64,
-    "half": float16,
-    "bf16": bfloat16,
-    "float": float32,
-    "double": float64,
-}
-NAMES = {**_BY_NAME, **_ALIASES}  # every spelling of every dtype
+NAMES = _BY_NAME | {d.also: d for d in ALL if d.also}  # every spelling of every dtype
 _STORAGE = {d.name: np.dtype("uint16" if d is bfloat16 else d.name) for d in ALL}
 _COMPUTE = {d.name: np.dtype("float32" if d is bfloat16 else d.name) for d in ALL}
 _BY_NUMPY = {_STORAGE[d.name]: d for d in ALL if d is not bfloat16}
@@ -136,7 +123,7 @@ def by_name(name: str) -> DType:
     """The dtype called `name`, e.g. "float32" or "half"; DTypeError if there is none."""
     found = NAMES.get(name)
     if found is None:
-        near = difflib.get_close_matches(name.replace("fp", "float"), [*_BY_NAME, *_ALIASES], 1)
+        near = difflib.get_close_matches(name.replace("fp", "float"), NAMES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DTypeError(f"no dtype {name!r}; there are: {', '.join(_BY_NAME)}{hint}")
     return found

@@ -27,8 +27,7 @@ from tinyml.search import beam
 from tinyml.search import trial as trial_module
 from tinyml.search.apart import Apart
 from tinyml.search.candidates import neighbours, seeds
-from tinyml.search.runner import Here
-from tinyml.search.scratch import same
+from tinyml.search.runner import Here, same
 from tinyml.search.trial import Trial
 
 BUDGET = 4  # looks at the clock; each candidate takes one

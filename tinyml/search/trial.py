@@ -23,8 +23,7 @@ from tinyml.device import OpenDevice, ceilings
 from tinyml.errors import CompileError, DeviceError
 from tinyml.kernel import Kernel
 from tinyml.program import Language, Program
-from tinyml.search.runner import Given, Here, Runner
-from tinyml.search.scratch import drawn_for
+from tinyml.search.runner import Given, Here, Runner, drawn_for
 
 Opts: TypeAlias = tuple[Opt, ...]
 OpenRunner: TypeAlias = Callable[[OpenDevice, Given], Runner]

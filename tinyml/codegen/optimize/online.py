@@ -34,8 +34,7 @@ from tinyml.codegen.expr import (
     substitute,
     zero,
 )
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile
-from tinyml.codegen.optimize.added import Added
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
 from tinyml.codegen.optimize.change import Change, OptError, check_inner
 from tinyml.codegen.optimize.keep import divided_last, keep
 from tinyml.codegen.optimize.tiles import ORDER, reading, walked_before, within_fold
@@ -266,7 +265,7 @@ class _Tiles:
             nest = _apart(nest, self.number, tile.name)
         return nest
 
-    def _added(self, axes: tuple[Axis, ...], store: Store) -> Added:
+    def _added(self, axes: tuple[Axis, ...], store: Store) -> _Added:
         """What a step adds to memory: the sum of what all rows of a block would.
 
         It is a tile, as sums are, until all is known that it shares with them.
@@ -290,7 +289,37 @@ class _Tiles:
         self.tiles.append(Tile(memory.name, tile, index, part, self.after, self.steps))
         valid = both(inside(r.index.substitute(own), r.low, r.high) for r in whole)
         position = store.position.substitute(own)
-        return Added(memory.name, tile, replace(store, position=position, valid=valid or ()))
+        return _Added(memory.name, tile, replace(store, position=position, valid=valid or ()))
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What each step adds to memory, while it is a tile of some axes.
+
+    The gradient of attention's queries is a sum over keys, those of keys and values are sums over
+    queries, of the same scores. A kernel of rows of keys that makes a step of the latter has all
+    that this step's queries get of these keys: it is added to what they got of the keys before.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    store: Store
+
+    def walked(self, nest: LoopNest, number: int) -> LoopNest:
+        """The nest with a walk at each step in place of the tile."""
+        one, kinds = nest.nests[number], dict(nest.kinds)
+        tile = next(t for t in one.tiles if t.name == self.name)
+        names = {a: linear(b) for a, b in zip(self.axes, tile.axes, strict=True)}
+        ranges = (inside(r.index.substitute(names), r.low, r.high) for r in self.store.valid)
+        position = self.store.position.substitute(names)
+        store = replace(self.store, position=position, value=tile.value, valid=both(ranges) or ())
+        walk = Walk(tile.axes, (store,), tile.over)
+        tiles = tuple(t for t in one.tiles if t is not tile)
+        made = replace(one, walks=(*one.walks, walk), tiles=tiles)
+        for a in (a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes):
+            kinds.pop(a, None)
+        nests = tuple(made if o is one else o for o in nest.nests)
+        return replace(nest, nests=nests, kinds=tuple(kinds.items()))
 
 
 def _apart(nest: LoopNest, number: int, name: str) -> LoopNest:
