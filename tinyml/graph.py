@@ -9,7 +9,7 @@ from weakref import ref
 
 
 class Says(Protocol):
-    """A node, as far as being equal to another one is concerned."""
+    """What nodes are compared by."""
 
     arg: Any
     shape: Any
@@ -109,7 +109,7 @@ class Interned(type):
 
 
 class HasSources(Protocol):
-    """A node of a graph, as far as walking it is concerned."""
+    """What a graph is walked by."""
 
     @property
     def sources(self) -> tuple[Any, ...]: ...

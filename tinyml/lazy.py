@@ -228,9 +228,9 @@ _shape_of = attrgetter("shape")
 def node(
     kind: type[_N], shape: Shape, dtype: DType, device: str, sources: Sources = (), arg: Any = None
 ) -> _N:
-    """A node that says this: the one there is, `with known:`, else one of perhaps several.
+    """A node of these parts: `with known:` the one that exists already, otherwise a new one.
 
-    Looking for it takes longer than making one, and every op that is recorded makes some.
+    To look for it takes longer than to make one, and every op that is recorded makes some.
     """
     made = kind()
     made.shape, made.dtype, made.device = shape, dtype, device

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Rearrangement(Function):
-    """The same elements at other places. What it was applied to matters by its shape alone."""
+    """The same elements at other places. Its gradient depends on the shape of its input alone."""
 
     __slots__ = ("arg",)
     move: ClassVar[Callable[..., LazyBuffer]]

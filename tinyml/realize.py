@@ -56,7 +56,7 @@ class Holder(Protocol):
 
 
 class Tape(Protocol):
-    """What stands for holders: the record of a composition."""
+    """The record of a composition, which makes the tensors between its steps when it is opened."""
 
     @property
     def closed(self) -> bool: ...  # whether they are not there yet
@@ -88,7 +88,7 @@ def watch_all(holders: Sequence[Holder], nodes: Sequence[LazyBuffer]) -> None:
 
 
 def defer(tape: Tape) -> None:
-    """Note who would hold further nodes, if it were asked to."""
+    """Note a record whose steps, and the tensors between them, are not there yet."""
     _deferred.note(tape)
     if _held:
         tape.opened()

@@ -116,7 +116,7 @@ def _owns_memory(x: Tensor) -> bool:
 
 
 def _unrecorded(x: Tensor, old: Tensor | None) -> mlops.Function | None:
-    """The record after an assignment that is none: the gradient goes where it went before."""
+    """The record after an assignment under no_grad: the gradient goes where it went before."""
     if mode.recording or old is None:
         return None
     same = moves.Reshape(x.shape)

@@ -158,7 +158,7 @@ def _parse(formula: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
 
 
 def _summing(dtype: DType, letters: str, every: str) -> DType:
-    """That of a sum, if something is added up along a letter that nothing else has."""
+    """The dtype of a factor; that of its sum if it alone has one of its letters."""
     return dtype if all(every.count(c) > 1 for c in letters) else sum_dtype(dtype)
 
 

@@ -130,7 +130,7 @@ def threefry(
 
 
 def _counter(kind: type[Tensor], device: str | None) -> Tensor:
-    """What the next draw is a function of."""
+    """The leaf with the seed and the number of the next draw."""
     return kind._constant(generator.next_leaf(Device.canonical(device)))
 
 

@@ -97,14 +97,14 @@ def min_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 
 @composition
 def any_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether an element is not zero; no axes named are none, and of uint8 it is uint8."""
+    """Whether any element is not zero; axis=() reduces nothing, and of uint8 it is uint8."""
     found = _extreme(mlops.ReduceMax, x.cast(bool_), resolve_axes(axis, x.ndim, "any"), keepdim)
     return found.cast(uint8) if x.dtype is uint8 else found
 
 
 @composition
 def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether no element is zero; no axes named are none, and of uint8 it is uint8."""
+    """Whether no element is zero; axis=() reduces nothing, and of uint8 it is uint8."""
     found = _extreme(mlops.ReduceMin, x.cast(bool_), resolve_axes(axis, x.ndim, "all"), keepdim)
     return found.cast(uint8) if x.dtype is uint8 else found
 

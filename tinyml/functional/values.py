@@ -222,7 +222,7 @@ def tolist(x: Tensor) -> Any:
 
 
 def parts_of(x: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-    """What makes a copy of x, here or in another process: of a view, one of its root's copy."""
+    """A function and arguments that copy x, here or elsewhere; a view becomes one of the copy."""
     root, view = views.root_of(x), x._view
     if root is not None and view is not None:
         return _copied_view, (root, view.moves(), x.requires_grad)

@@ -1,7 +1,7 @@
 """Capture: run a function once, watch what it does, and make a Step of it.
 
-What outlives the function decides what each buffer is. A tensor that was there before and has
-another node now was assigned to, or is made to have been: a step can only write memory.
+What each buffer is follows from who holds it after the call. A tensor from before the call that
+holds another node then was assigned to, or is treated so: a step can only write memory.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def capture(
 ) -> Captured:
     """Call `function`, which used these tensors in its last call.
 
-    There is no step if it is made of what another thread assigned meanwhile, or of tensors that
-    were not known to be used and have no memory of their own: it is for a later call to capture.
+    There is no step if the call depends on what another thread assigned meanwhile, or on tensors
+    without memory of their own that the call before did not use: then a later call captures.
     """
     prepare(inputs, [t for reference in used if (t := reference()) is not None])
     before, grads, clock = Before(inputs), [t.grad for t in inputs], mode.assignments
@@ -213,7 +213,7 @@ def _is_new(tensor: Tensor, before: Before) -> bool:
 
 
 def _as_assignment(tensor: Tensor, leaf: Data) -> None:
-    """Make a tensor with a new node one that was assigned to."""
+    """Turn a tensor's new node into an assignment to the memory that it had."""
     node, buffer = tensor.lazy, memory[leaf]
     target = lazy.assigned(node)
     if isinstance(target, Data) and memory[target] is buffer:
