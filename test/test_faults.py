@@ -55,6 +55,15 @@ WRONG: dict[str, tuple[Callable[[], Tensor], str]] = {
         lambda: table().scatter(0, labels(0, -6).reshape(2, 1), 1.0),
         "index -6 is out of bounds for axis 0 of (5, 3) (scatter)",
     ),
+    "what is the same everywhere": (lambda: Tensor.zeros(5)[labels(4, 5)], "index 5 is out of"),
+    "False everywhere": (
+        lambda: Tensor.zeros(5, dtype="bool")[labels(0, 5)],
+        "index 5 is out of bounds for axis 0 of (5,)",
+    ),
+    "a place, of which there is one": (
+        lambda: Tensor([5.0]).scatter(0, labels(1), 1.0),
+        "index 1 is out of bounds for axis 0 of (1,) (scatter)",
+    ),
     "cross_entropy": (
         lambda: table().cross_entropy(labels(0, 1, 2, -1, 0)),
         "cross_entropy: class -1 is out of bounds for 3 classes",
@@ -74,6 +83,14 @@ def test_what_is_out_of_range_is_named(device: str, name: str) -> None:
         with pytest.raises(IndexError, match=re.escape(message)):
             make().realize()
     assert table()[labels(4, -5)].tolist() == [[12, 13, 14], [0, 1, 2]]
+
+
+def test_where_there_is_one_place_only_that_is_overwritten(device: str) -> None:
+    x = Tensor.zeros(1).contiguous().realize()
+    x[labels(0)] = 2
+    x[labels(1)] = 3
+    with pytest.raises(IndexError, match=r"index 1 is out of bounds for axis 0 of \(1,\)"):
+        x.realize()
 
 
 def matrix(*rows: list[float]) -> Tensor:

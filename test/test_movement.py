@@ -34,6 +34,7 @@ def test_shapes_and_orders(device: str, compare: Compare) -> None:
             "interleave": (t.repeat_interleave(3, 1), np.repeat(x, 3, 1)),
             "rearrange": (t.rearrange("a b (c d) -> c (a b) d", d=2), _rearranged(x)),
             "rearrange rest": (t.rearrange("a ... -> (...) () a"), x.reshape(2, 1, 12).T),
+            "rearrange one sign": (t.rearrange("a \u2026 -> (\u2026) () a"), x.reshape(2, 1, 12).T),
             "rearrange 1": (t[:1].rearrange("1 b_0 ß -> ß b_0"), x[0].T),
         }
     )

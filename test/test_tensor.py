@@ -42,6 +42,13 @@ def test_made_from_anything(device: str) -> None:
     assert Tensor([1, 2.5]).dtype is dtypes.float32
 
 
+def test_values_are_given_as_a_buffer(device: str) -> None:
+    made = Tensor([[1, 2], [3, 4]], dtype="int16").data()
+    assert (made.tolist(), made.format, made[1, 0]) == ([[1, 2], [3, 4]], "h", 3)
+    none = Tensor.zeros(0, 2).data()
+    assert (list(none), none.shape, none.itemsize) == ([], (0,), 4)
+
+
 def test_the_array_it_was_made_from_may_change(device: str) -> None:
     source = np.zeros(3, np.float32)
     t = Tensor(source)

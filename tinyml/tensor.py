@@ -280,8 +280,9 @@ class Tensor(Methods, metaclass=Trains):
 
     @property
     def data(self) -> Callable[[], memoryview]:
-        """`data()`: the values as a buffer. Nothing can be put in its place."""
-        return lambda: self.numpy().data
+        """`data()`: the values as a buffer, flat if there are none. Nothing can be put there."""
+        # without values a memoryview of several axes cannot be walked
+        return lambda: (self.numpy() if self.numel() else self.numpy().reshape(0)).data
 
     @data.setter
     def data(self, value: Any) -> None:

@@ -41,13 +41,16 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
     return Require(fault, (value, demanded))
 
 
-def looked_up(value: Expr, index: Expr) -> Expr:
-    """What is found at an index: one that is outside is a fault, though all values be the same."""
+def looked_up(value: Expr, index: Expr, place: Sequence[Expr] = ()) -> Expr:
+    """What is found at an index, or goes there: one that is outside is a fault, though all values
+    be the same, or all places. `place` is what is looked up to find the place in memory."""
     demands = {e for e in toposort([index]) if isinstance(e, Require)}
-    if demands.issubset(toposort([value])):
+    if demands.issubset(toposort([value, *place])):
         return value
     inside = alu(Op.LESS_EQUAL, bool_, zero(index.dtype), index)
-    return alu(Op.WHERE, value.dtype, inside, value, zero(value.dtype))
+    unlike = const(value is zero(value.dtype), bool_)  # a choice among equals would vanish
+    other = alu(Op.CAST, value.dtype, unlike)
+    return alu(Op.WHERE, value.dtype, inside, value, other)
 
 
 def range_asked(value: Expr, holds: Expr) -> tuple[int, int] | None:

@@ -8,7 +8,17 @@ from typing import Any
 
 from tinyml import kernel, lazy
 from tinyml.codegen.bounds import looked_up, require
-from tinyml.codegen.expr import Expr, Fold, Load, Place, alu, const, select, zero
+from tinyml.codegen.expr import (
+    Expr,
+    Fold,
+    Load,
+    Place,
+    alu,
+    const,
+    looked_in,
+    select,
+    zero,
+)
 from tinyml.codegen.nest import LoopNest, Nest, Store, Walk
 from tinyml.codegen.places import mapped
 from tinyml.dtype import float32, from_text
@@ -96,9 +106,12 @@ class _Lowering:
             position = row_major(kept, sizes)
             op = output.op if output.across else None
             return Store(output.slot, value.dtype, position, value, (), op)
-        looked = linear(self.at(output.index, index).looked(output.shape[output.axis]))
+        asked = self.at(output.index, index)
+        looked = linear(asked.looked(output.shape[output.axis]))
         place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
-        return Store(output.slot, value.dtype, row_major(place, output.shape), value, (), output.op)
+        position = row_major(place, output.shape)
+        value = looked_up(value, asked, looked_in(position, ()))
+        return Store(output.slot, value.dtype, position, value, (), output.op)
 
     def at(self, node: LazyBuffer, index: Index) -> Expr:
         """The value of `node` at `index`. Generators on a stack, so that depth costs nothing."""

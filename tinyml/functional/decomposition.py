@@ -214,10 +214,10 @@ def newton_schulz(
 def rearrange(x: Tensor, formula: str, **sizes: int) -> Tensor:
     """Axes named, split, merged and reordered: x.rearrange("b (h w) c -> b c h w", h=4).
 
-    "..." stands for the axes that have no name, "1" and "()" for an axis of size 1. As in
-    einops (https://openreview.net/forum?id=oapKSVM2bcj).
+    "..." or "…" stands for the axes that have no name, "1" and "()" for an axis of size 1. As
+    in einops (https://openreview.net/forum?id=oapKSVM2bcj).
     """
-    sides = formula.split("->")
+    sides = formula.replace("…", "...").split("->")
     if len(sides) != 2:
         raise ShapeError(f"rearrange: {formula!r} needs one arrow, from old axes to new ones")
     if re.search(r"\([^)]*\.\.\.", sides[0]) or len({s.count("...") for s in sides}) != 1:

@@ -18,6 +18,7 @@ fill fill_  x.assign(x.full_like(2))
 zero_  x.assign(x.zeros_like())
 copy_  x.assign(y)
 detach_  x.detach()
+replace  x.assign(y)
 itemsize  x.element_size()
 nelement  x.numel()
 ndimension  x.ndim
