@@ -56,6 +56,8 @@ def test_ties_share_and_powers_of_zero_are_flat() -> None:
     assert of_base.tolist() == [0, 1, 0]
     assert np.isfinite(of_power.numpy()).all()
     assert (zero.relu() + zero.abs()).sum().gradient(zero)[0].tolist() == [0, 0, 0]
+    (slope,) = (zero**0 + zero * zero).sum().gradient(zero)
+    assert slope.sum().gradient(zero)[0].tolist() == [2, 2, 2]
 
 
 def test_gradient_needs_no_flag() -> None:

@@ -195,6 +195,8 @@ def test_numpy_sees_values(device: str) -> None:
     assert np.mean(t, axis=0).tolist() == [2, 1]
     with pytest.raises(GradientError, match=r"numpy\.sum"):
         np.sum(Tensor([1.0], requires_grad=True))
+    asked = Tensor([[1.0, 2.0]], requires_grad=True)
+    assert (np.shape(asked), np.ndim(asked), np.size(asked, axis=1)) == ((1, 2), 2, 2)
 
 
 @pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="copy= is of numpy 2")
