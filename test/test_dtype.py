@@ -105,6 +105,17 @@ def test_casts(device: str) -> None:
     np.testing.assert_array_equal(results[5].numpy(), x.numpy().view(np.int32))
 
 
+def test_a_number_that_is_cast_wraps_around(device: str) -> None:
+    """As an element of memory does, though it is known when code is generated."""
+    places = Tensor.arange(3)
+    cases = (300, "uint8", 44), (200, "int8", -56), (-1, "uint32", 2**32 - 1), (-1, "uint8", 255)
+    for value, dtype, wrapped in cases:
+        number = Tensor.full((3,), value, dtype="int32").cast(dtype)
+        results = [number.cast("int64") + places, number.cast("float64") + places]
+        Tensor.realize(*results)
+        assert all(x.tolist() == [wrapped, wrapped + 1, wrapped + 2] for x in results), dtype
+
+
 def test_casts_out_of_range_are_as_documented(device: str) -> None:
     """By way of int64, whose least value stands for what it cannot hold: docs/dtypes.md.
 

@@ -152,11 +152,7 @@ def _without(r: Range, order: list[Expr]) -> Const | None:
 def _made(e: Alu, operands: list[Const | None]) -> Const | None:
     values = [None if o is None else o.value for o in operands]
     number = known_result(e.op, e.dtype, values, [o.dtype for o in e.operands])
-    if number is None:
-        return None
-    made = const(number, e.dtype)
-    assert isinstance(made, Const)
-    return made
+    return None if number is None else const(number, e.dtype)
 
 
 def begin(

@@ -25,7 +25,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TypeAlias
 
-from tinyml.dtype import DType, bool_, from_text
+from tinyml.dtype import DType, bool_, from_text, to_text
 from tinyml.faults import Fault
 from tinyml.graph import Interned, toposort
 from tinyml.index import (
@@ -373,13 +373,13 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None 
 # ---- building, with the simplifications that are exact ----
 
 
-def const(value: float | int | bool, dtype: DType) -> Expr:
-    text = float(value).hex() if dtype.is_float else str(value)
-    return Const(dtype, text)
+def const(value: float | int | bool, dtype: DType) -> Const:
+    """A number; an integer that the dtype does not hold wraps around, as a cast does."""
+    return Const(dtype, to_text(value, dtype))
 
 
-def zero(dtype: DType) -> Expr:
-    return const(False if dtype is bool_ else 0, dtype)
+def zero(dtype: DType) -> Const:
+    return const(0, dtype)
 
 
 def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
@@ -389,7 +389,8 @@ def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
         return first
     inexact = dtype.is_half or (first.dtype.is_float and dtype.is_int)
     if op is Op.CAST and isinstance(first, Const) and not inexact:
-        return const(_cast_number(first.value, dtype), dtype)
+        value = first.value
+        return const(float(dtype.compute.type(value)) if dtype.is_float else value, dtype)
     if op is Op.NEG and isinstance(first, Alu) and first.op is Op.NEG:
         return first.operands[0]
     if op is Op.MUL:
@@ -399,12 +400,6 @@ def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
     if op is Op.WHERE and operands[1] is operands[2]:
         return operands[1]
     return Alu(op, bool_ if op in COMPARE else dtype, operands)
-
-
-def _cast_number(value: float | int | bool, dtype: DType) -> float | int | bool:
-    if dtype is bool_:
-        return value != 0
-    return float(dtype.compute.type(value)) if dtype.is_float else int(value)
 
 
 def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
