@@ -68,44 +68,42 @@ class Known:
         self.nodes, self.room = alive, 2 * len(alive) + 256
 
 
-class _Held(Known):
-    """Nodes whose keys hold others."""
-
-    __slots__ = ()
-
-    def sweep(self) -> None:
-        entries = list(self.nodes.copy().items())
-        while entries:  # from the latest on, so that what only a dead one's key held is dead, too
-            key, reference = entries.pop()
-            if reference() is None and self.nodes.get(key) is reference:
-                self.nodes.pop(key, None)
-        self.room = 2 * len(self.nodes) + 4096
-
-
-_held = _Held()
-_nodes = _held.nodes
-_make = type.__call__
+_nodes: dict[Hashable, ref[Any]] = {}  # those of classes that are Interned
+_room = [4096]  # for so many, the dead among them
+_known, _make = _nodes.get, type.__call__
 
 
 class Interned(type):
     """Metaclass: two nodes built from equal parts are one object, so `is` is equality.
 
     Graphs share subtrees. Comparing them by structure walks a shared subtree once per path
-    to it, which is exponential; comparing them by identity is free.
+    to it, which is exponential; comparing them by identity is free. Only one thread at a time may
+    build nodes.
     """
 
     if not TYPE_CHECKING:  # for whom it makes what the class does
 
         def __call__(cls, *parts: Any) -> Any:
             key = cls, parts
-            reference = _nodes.get(key)
-            node = None if reference is None else reference()
-            if node is None:
-                node = _make(cls, *parts)
-                _nodes[key] = ref(node)
-                if len(_nodes) > _held.room:
-                    _held.sweep()
+            reference = _known(key)
+            if reference is not None and (node := reference()) is not None:
+                return node
+            node = _make(cls, *parts)
+            _nodes[key] = ref(node)
+            if len(_nodes) > _room[0]:
+                _sweep()
             return node
+
+
+def _sweep() -> None:
+    """Drop the dead, from the latest on, so that what only a dead one's key held is dead, too."""
+    alive = []
+    while _nodes:
+        key, reference = _nodes.popitem()
+        if reference() is not None:
+            alive.append((key, reference))
+    _nodes.update(reversed(alive))
+    _room[0] = 2 * len(_nodes) + 4096
 
 
 class HasSources(Protocol):

@@ -198,8 +198,21 @@ class Linear(metaclass=Interned):
         """The same expression with axes replaced."""
         if self.free.isdisjoint(known):
             return self
-        images = tuple([(a, known[a]) for a in self.free if a in known])
-        return _substituted(self, images)
+        constant = self.constant
+        kept: list[tuple[Atom, int]] = []
+        added: list[tuple[Atom, int]] = []
+        for term in self.terms:
+            atom, factor = term
+            if atom.free.isdisjoint(known):
+                kept.append(term)
+                continue
+            new = known[atom] if type(atom) is Axis else _replaced(atom, known)
+            constant += new.constant * factor
+            if new.terms:
+                added += [(a, f * factor) for a, f in new.terms]
+        if not added:  # what is left of a sum in order is in order
+            return Linear(tuple(kept), constant)
+        return _sum((*kept, *added), constant)
 
     def __str__(self) -> str:
         if self._text is None:
@@ -266,25 +279,6 @@ def _remainder(index: Linear, by: int) -> Linear:
         if isinstance(atom, Remainder) and atom.by % by == 0:
             return atom.inner % by
     return linear(Remainder(rest, by))
-
-
-@lru_cache(maxsize=4096)
-def _substituted(index: Linear, images: tuple[tuple[Axis, Linear], ...]) -> Linear:
-    known = dict(images)
-    kept: list[tuple[Atom, int]] = []
-    added: list[tuple[Atom, int]] = []
-    constant = index.constant
-    for term in index.terms:
-        atom, factor = term
-        if atom.free.isdisjoint(known):
-            kept.append(term)
-            continue
-        new = known[atom] if type(atom) is Axis else _replaced(atom, known)
-        constant += new.constant * factor
-        added += [(a, f * factor) for a, f in new.terms]
-    if not added:  # what is left of a sum in order is in order
-        return Linear(tuple(kept), constant)
-    return _sum((*kept, *added), constant)
 
 
 @lru_cache(maxsize=4096)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, substitute
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.matrices import Bundle, Product
 from tinyml.codegen.nest import Tile, Walk
-from tinyml.codegen.scope import Known
+from tinyml.codegen.scope import Known, at_each
 from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, inside, linear, moved
@@ -55,14 +55,12 @@ def terms(fold: Fold) -> tuple[Expr, ...]:
 
 
 def changing(
-    folds: Sequence[Fold], bodies: Sequence[Expr], steps: Iterable[Known]
+    folds: Sequence[Fold], bodies: Sequence[Expr], steps: Sequence[Known]
 ) -> Iterator[tuple[int, int, Expr]]:
     """What changes a fold at a step of what is written out, after the numbers of both."""
     starts = [const(identity(fold.op, fold.dtype), fold.dtype) for fold in folds]
-    for number, at in enumerate(steps):
-        done: dict[Expr, Expr] = {}
-        for n, body in enumerate(bodies):
-            value = substitute(body, at, done)
+    for number, values in enumerate(zip(*at_each(bodies, steps), strict=True)):
+        for n, value in enumerate(values):
             if value is not starts[n]:
                 yield n, number, value
 

@@ -243,15 +243,13 @@ def substitute(
             continue
         if type(e) is Alu:  # most are
             made[e] = Alu(e.op, e.dtype, tuple([made.get(s, s) for s in e.operands]))
-        elif type(e) is Load and not e.valid:
-            made[e] = Load(e.slot, e.dtype, e.position.substitute(known), ())
         elif walked is not None and type(e) is Fold:
             own = _own(e, known, walked)
             below = {a: index for a, index in known.items() if a not in own}
             body = substitute(e.body, below, None, walked) if own else made.get(e.body, e.body)
             made[e] = Fold(e.op, body, e.axes if own else walked(e.axes))
         else:
-            made[e] = _substituted(e, known, tuple([made.get(s, s) for s in e.sources]))
+            made[e] = substituted(e, known, tuple([made.get(s, s) for s in e.sources]))
     return made.get(root, root)
 
 
@@ -281,7 +279,8 @@ def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
     return [a for a in fold.axes if a in known and a in walked((a,))]
 
 
-def _substituted(e: Expr, known: Image, sources: tuple[Expr, ...]) -> Expr:
+def substituted(e: Expr, known: Image, sources: tuple[Expr, ...]) -> Expr:
+    """One node on other sources, with axes replaced in its own indices."""
     match e:
         case Alu():
             return with_sources(e, sources)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product, zip_longest
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Load, Part, Require, Select, Wide
+from tinyml.codegen.expr import Alu, Expr, Load, Part, Require, Select, Wide, substituted
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.matrices import Fragment
 from tinyml.codegen.nest import Split
@@ -149,6 +149,35 @@ def every_step(known: Known, unrolled: Sequence[Axis]) -> list[Known]:
     """`known` at each step of the unrolled axes, of which the last one goes fastest."""
     every = product(*(range(a.size) for a in unrolled))
     return [stepped(known, unrolled, steps) for steps in every]
+
+
+def at_each(roots: Sequence[Expr], steps: Sequence[Known]) -> list[list[Expr]]:
+    """What each root is at every step, where the same axes are replaced by other indices.
+
+    Each node is made for all steps at once; and but once for those that look the same to it.
+    """
+    replaced = frozenset(steps[0]) if steps else frozenset[Axis]()
+    apart, made = replaced.isdisjoint, dict[Expr, list[Expr]]()
+    alike: dict[frozenset[Axis], tuple[list[int], list[int]]] = {}
+    moving = [root for root in roots if not apart(root.free)]
+    for e in toposort(moving, (), lambda e: [s for s in e.sources if not apart(s.free)]):
+        axes = e.free & replaced
+        firsts, number = alike.get(axes) or alike.setdefault(axes, _alike(axes, steps))
+        columns = [made.get(s) or [s] * len(steps) for s in e.sources]
+        sources = [*zip(*columns, strict=True)] if columns else [()] * len(steps)
+        if type(e) is Alu:  # most are
+            values: list[Expr] = [Alu(e.op, e.dtype, sources[n]) for n in firsts]
+        else:
+            values = [substituted(e, steps[n], sources[n]) for n in firsts]
+        made[e] = values if len(firsts) == len(steps) else [values[n] for n in number]
+    return [made.get(root) or [root] * len(steps) for root in roots]
+
+
+def _alike(axes: frozenset[Axis], steps: Sequence[Known]) -> tuple[list[int], list[int]]:
+    """The first steps of each kind, as far as these axes go, and of which kind each step is."""
+    kinds: dict[tuple[Linear, ...], int] = {}
+    number = [kinds.setdefault(tuple([at[a] for a in axes]), len(kinds)) for at in steps]
+    return [number.index(n) for n in range(len(kinds))], number
 
 
 Enter: TypeAlias = Callable[[Scope, Known], None]  # once before each loop is opened

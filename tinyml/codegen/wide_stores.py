@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
 
-from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, substitute
+from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite
 from tinyml.codegen.nest import Kind, LoopNest, Store, with_stores
-from tinyml.codegen.scope import Known, stepped
+from tinyml.codegen.scope import Known, at_each, every_step
 from tinyml.frozen import replace
 from tinyml.index import (
     ZERO,
@@ -22,15 +21,12 @@ from tinyml.index import (
 )
 
 
-def substitute_store(
-    store: Store, known: Known, done: dict[Expr, Expr] | None = None
-) -> Store | None:
-    """The store with axes replaced; None if it never happens. See `substitute`."""
-    valid = substitute_valid(store.valid, known)
+def _moved(store: Store, at: Known, value: Expr) -> Store | None:
+    """The store at a step, and its value there; None if it never happens."""
+    valid = substitute_valid(store.valid, at)
     if valid is None:
         return None
-    position = store.position.substitute(known)
-    value = substitute(store.value, known, done)
+    position = store.position.substitute(at)
     if value is store.value and position is store.position and valid is store.valid:
         return store
     return replace(store, position=position, value=value, valid=valid)
@@ -106,17 +102,23 @@ def at_steps(
     lanes = [a for a in unrolled if kinds.get(a) is Kind.LANE]
     others = [a for a in unrolled if a not in lanes]
     varied: list[list[Store]] = []
-    for steps in product(*(range(a.size) for a in others)):
-        at = stepped(known, others, steps)
-        done: dict[Expr, Expr] = {}
-        for store in stores:
-            one = substitute_store(store, at, done)
+    for at, values in _with_values(stores, every_step(known, others)):
+        for store, value in zip(stores, values, strict=True):
+            one = _moved(store, at, value)
             if one is None:
                 continue
             side = [one]
             for lane in lanes:
                 one = widened(one, lane)
-                numbered = ({lane: linear(n)} for n in range(lane.size))
-                side = [s for at in numbered if (s := substitute_store(one, at)) is not None]
+                numbered = [{lane: linear(n)} for n in range(lane.size)]
+                each = _with_values([one], numbered)
+                side = [s for at, (made,) in each if (s := _moved(one, at, made)) is not None]
             varied.append(side)
     return varied
+
+
+def _with_values(
+    stores: Sequence[Store], steps: Sequence[Known]
+) -> Iterable[tuple[Known, tuple[Expr, ...]]]:
+    """Each step, and what is stored there."""
+    return zip(steps, zip(*at_each([s.value for s in stores], steps), strict=True), strict=True)

@@ -7,13 +7,14 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from math import prod
 from operator import attrgetter
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import (
+    Alu,
     Expr,
     Fold,
     Load,
@@ -41,7 +42,7 @@ from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, linear, numbered
 from tinyml.interpret import identity
-from tinyml.ops import Op
+from tinyml.ops import FUNCTIONS, Op
 
 SEPARATE = 8  # accumulators at most that one fold is spread over
 AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them,
@@ -73,6 +74,7 @@ class _Emitter(TileWriter):
         self.tx: set[Axis] = set()
         self.along = {*nest.along}
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
+        self.calls = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
     # ---- rows and walks ----
 
@@ -148,45 +150,45 @@ class _Emitter(TileWriter):
             )
         ]
         self._folds(scope, [store.value for wide in varied for store in wide])
-        for some in self._at_once(varied):
-            for e in in_turn([store.value for wide in some for store in wide], scope):
-                self.emit(scope, e)
-            made = {  # all values before any store: a store may overwrite what another one read
-                store: self.emit(scope, store.value) for wide in some for store in wide
-            }
-            for wide in sorted(some, key=lambda wide: wide[0].slot):  # a line of each at a time
-                self._put(scope, wide, made, once)
+        for some in self._at_once(varied, scope.known):
+            if self.calls:
+                for e in in_turn([store.value for wide in some for store in wide], scope):
+                    self.emit(scope, e)
+            # all values before any store: a store may overwrite what another one read
+            made = [[self.emit(scope, store.value) for store in wide] for wide in some]
+            each = sorted(zip(some, made, strict=True), key=lambda one: one[0][0].slot)
+            for wide, values in each:  # a line of each at a time
+                self._put(scope, wide, values, once)
 
-    def _at_once(self, stores: list[list[Store]]) -> Iterator[list[list[Store]]]:
+    def _at_once(
+        self, stores: list[list[Store]], made: Container[Expr]
+    ) -> Iterator[list[list[Store]]]:
         """All, or what a thread's registers hold of them, if none reads what another overwrites."""
         first = [wide[0] for wide in stores]
-        read = {e.slot for e in toposort([s.value for s in first]) if isinstance(e, (Load, Wide))}
-        each = len({store.slot for store in first})
-        whole = any(
-            s.slot in read or s.op or (self.vectors and not s.value.has_fold) for s in first
-        )
+        slots = {store.slot for store in first}
         most = VECTORS_AT_ONCE if self.vectors else AT_ONCE
-        some = most * each // len(stores[0]) if stores and not whole else 0
-        if len(stores) <= some + some // 2 or not some:
+        some = most * len(slots) // len(stores[0]) if stores else 0
+        few = len(stores) <= some + some // 2
+        whole = few or any(s.op or (self.vectors and not s.value.has_fold) for s in first)
+        values = [s.value for s in first] if some and not whole else []
+        read = {e.slot for e in toposort(values, made) if isinstance(e, (Load, Wide))}
+        if not values or not slots.isdisjoint(read):
             yield stores
             return
         for start in range(0, len(stores), some):
             yield stores[start : start + some]
 
-    def _put(
-        self, scope: Scope, stores: list[Store], made: Mapping[Store, Expr], once: bool
-    ) -> None:
+    def _put(self, scope: Scope, stores: list[Store], values: list[Expr], once: bool) -> None:
         """Stores to one slot; several are side by side and go in one wide access if aligned."""
         first = stores[0]
         if len(stores) > 1 and not side_by_side(stores):
-            for store in stores:
-                self._put(scope, [store], made, once)
+            for store, value in zip(stores, values, strict=True):
+                self._put(scope, [store], [value], once)
             return
-        values = tuple(made[store] for store in stores)
         position = self._place(scope, first.position)
         valid, op, streams = first.valid, first.op, first.streams
         scope.instrs.append(
-            ir.Put(first.slot, first.dtype, position, values, valid, op, once, streams)
+            ir.Put(first.slot, first.dtype, position, tuple(values), valid, op, once, streams)
         )
 
     def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:

@@ -15,7 +15,7 @@ from tinyml.codegen.linearize.fill import Filler, fences
 from tinyml.codegen.linearize.namer import Namer
 from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
 from tinyml.codegen.optimize.tiles import by_stride, names_read
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, at_each, every_step
 from tinyml.graph import toposort
 from tinyml.index import Axis, linear
 from tinyml.interpret import identity
@@ -110,7 +110,7 @@ class TileWriter(Namer):
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             steps = every_step(known, unrolled)
-            values = [substitute(value, step) for step in steps]
+            (values,) = at_each([value], steps)
             self._folds(inner, values)
             for step, made in zip(steps, values, strict=True):
                 stored = self.emit(inner, made)

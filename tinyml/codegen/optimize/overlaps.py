@@ -43,7 +43,10 @@ def _window(factor: Expr, axes: Iterable[Axis]) -> tuple[Expr, Axis, int, Axis, 
         step = (along or 0) // by if by else 0
         if by and along == step * by and 0 < step < inner.size:
             wide = Axis(f"{inner.name}w", (outer.size - 1) * step + inner.size)
-            again = substitute(factor, {inner: linear(wide) - linear(outer) * step})
+            image = {inner: linear(wide) - linear(outer) * step}
+            if outer in position.substitute(image).free:
+                continue
+            again = substitute(factor, image)
             if outer not in again.free:
                 return again, outer, step, inner, wide
     return None

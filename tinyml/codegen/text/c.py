@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_pairs import CPairs
-from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded
+from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, scattered
 from tinyml.codegen.text.c_values import TYPES
-from tinyml.codegen.text.render import ATOM, TERNARY, UNARY, Text, register, wrap
+from tinyml.codegen.text.render import register
+from tinyml.codegen.text.strength import ATOM, TERNARY, UNARY, Text, wrap
 from tinyml.dtype import DType, bool_, int32
-from tinyml.graph import toposort
-from tinyml.index import Axis, Looked
+from tinyml.index import Axis
 from tinyml.ops import Op
 from tinyml.program import Language
 
@@ -30,7 +30,9 @@ class CRenderer(CPairs):
         super().__init__(k)
         self._lanes: dict[Expr, int] = {}
         values = [e for part in k.parts for i in part.instrs for e in ir.values_of(i)]
-        self._chooses = any(isinstance(e, Alu) and e.op is Op.WHERE for e in toposort(values))
+        for e in values:  # grows
+            values += e.sources
+        self._chooses = any(isinstance(e, Alu) and e.op is Op.WHERE for e in values)
 
     def signature(self, name: str) -> str:
         fault = ", long *fault" if self.faults else ""
@@ -61,14 +63,16 @@ class CRenderer(CPairs):
 
     def lanes(self, e: Expr) -> int:
         """How many lanes the value of an expression has."""
+        if type(e) is Name:
+            return e.lanes
         found = self._lanes.get(e)
         if found is None:
-            found = e.lanes if isinstance(e, Name) else 1
+            found = 1
             for axis in e.free:
                 if axis in self.k.lanes and axis.size > found:
                     found = axis.size
             for source in e.sources:  # not deep: what is gets names
-                own = self._lanes.get(source) or self.lanes(source)
+                own = self.lanes(source)
                 found = own if own > found else found
             self._lanes[e] = found
         return found
@@ -140,22 +144,19 @@ class CRenderer(CPairs):
             return self.pairs(f"slot{e.slot} + {wrap(at, 12)}", 1)
         return f"slot{e.slot}[{at[0]}]", ATOM
 
-    def put(self, put: ir.Put) -> Iterator[str]:
+    def put(self, put: ir.Put) -> Iterable[str]:
         value = put.values[0]
         lane = next(iter(put.position.free & self.k.lanes), None)
-        looked = [a for a, _ in put.position.terms if isinstance(a, Looked)]
+        looked = put.position.looked
         apart = any(isinstance(a.value, Name) and a.value.lanes > 1 for a in looked)
         if lane is None and not apart:
             place = self.index(put.position)[0]
-            yield self.guarded(put.valid, self._put_element(put, place, self.text(value)))
-        elif lane is not None and put.position.stride(lane) == 1 and not apart:
+            return (self.guarded(put.valid, self._put_element(put, place, self.text(value))),)
+        if lane is not None and put.position.stride(lane) == 1 and not apart:
             masked = any(lane in v.free for v in put.valid)
-            if masked and put.op is not None:
-                yield from self._put_apart(put, lane)
-            else:
-                yield self.guarded(() if masked else put.valid, self._put_lanes(put, lane))
-        else:
-            yield from self._put_apart(put, lane)
+            if not masked or put.op is None:
+                return (self.guarded(() if masked else put.valid, self._put_lanes(put, lane)),)
+        return self._put_apart(put, lane)
 
     def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
         start = self.index(put.position, lane)
@@ -174,12 +175,21 @@ class CRenderer(CPairs):
             return self.stream(put.slot, put.dtype, wrap(start, 12), made, lane.size)
         return f"{place} = {made};"
 
-    def fetch(self, fetch: ir.Fetch) -> Iterator[str]:
+    def fetch(self, fetch: ir.Fetch) -> Iterable[str]:
         place = wrap(self.index(fetch.position), 12)
-        yield f"__builtin_prefetch(slot{fetch.slot} + {place});"
+        return (f"__builtin_prefetch(slot{fetch.slot} + {place});",)
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
         lanes = max(self.lanes(put.values[0]), lane.size if lane else 1)
+        stride = put.position.stride(lane) if lane is not None and put.op is None else None
+        alike = not any(lane in v.free for v in put.valid) and not put.position.looked
+        if stride is not None and alike and put.dtype is not bool_ and not put.dtype.is_half:
+            kind = self.vector(put.dtype, lanes)
+            self.prelude[scattered(kind, TYPES[put.dtype.name], lanes)] = None
+            start = f"slot{put.slot} + {wrap(self.index(put.position, lane), 12)}"
+            value = self.value(put.values[0], lanes)
+            yield self.guarded(put.valid, f"scattered_{kind}({start}, {value}, {stride});")
+            return
         yield "{"
         kind = self.vector(put.dtype, lanes)
         yield f"  const {kind} lanes = {self.value(put.values[0], lanes)};"
@@ -198,7 +208,7 @@ class CRenderer(CPairs):
             text = self.alu(put.op, put.dtype, [self._value_of(place, put.dtype), text], 1)
         return f"{place} = {self._bits_of(text, put.dtype)[0]};"
 
-    def put_tile(self, put: ir.PutTile) -> Iterator[str]:
+    def put_tile(self, put: ir.PutTile) -> Iterable[str]:
         lane = next(iter(put.index.free & self.k.lanes), None)
         lanes = lane.size if lane is not None else 1
         if lane is not None and put.index.stride(lane) != 1:
@@ -214,7 +224,7 @@ class CRenderer(CPairs):
             text = self.alu(put.op, put.dtype, [old, text], lanes)
         if put.dtype is bool_ and lane is not None:
             text = self._to_memory(text, bool_, lanes)
-        yield self.guarded(put.valid, f"{place[0]} = {text[0]};")
+        return (self.guarded(put.valid, f"{place[0]} = {text[0]};"),)
 
     def stored(self, e: Stored, lanes: int) -> Text:
         lane = next(iter(e.free & self.k.lanes), None)

@@ -8,7 +8,7 @@ from tinyml.codegen.expr import Load, Name
 from tinyml.codegen.text.c_masked import masked_load, masked_store
 from tinyml.codegen.text.c_text import lane_place, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues
-from tinyml.codegen.text.render import ATOM, UNARY, Text, wrap
+from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.dtype import DType, bool_, int32
 from tinyml.index import (
     Axis,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tinyml.codegen.expr import Expr, Load, Name
+from tinyml.codegen.expr import Expr, Held, Load, Name
 from tinyml.codegen.pairs import Dot, Pair
 from tinyml.codegen.text.c_lanes import CLanes
-from tinyml.codegen.text.render import ATOM, UNARY, Text
+from tinyml.codegen.text.strength import ATOM, UNARY, Text
 from tinyml.dtype import float32, uint32
 from tinyml.ops import Op
 
@@ -35,7 +35,7 @@ INSTRUCTIONS = (4, 8, 16)  # how many lanes there are some for
 class CPairs(CLanes):
     """What there is to say of pairs."""
 
-    def scalar_or_vector(self, e: Expr, lanes: int) -> Text:
+    def held_by_lanes(self, e: Held, lanes: int) -> Text:
         match e:
             case Pair(sources=(low, high)):
                 self.prelude[self._marked(_PAIRED, lanes) if lanes > 1 else _ONE_PAIRED] = None
@@ -44,7 +44,7 @@ class CPairs(CLanes):
                 width = _width(lanes)
                 zero = self.splat(("0.0f", ATOM), float32, width)
                 return _first(self._dot(zero, e, width), lanes)
-        return super().scalar_or_vector(e, lanes)
+        return super().held_by_lanes(e, lanes)
 
     def update(self, name: Name, op: Op, value: Expr) -> str:
         if not (isinstance(value, Dot) and op is Op.ADD):

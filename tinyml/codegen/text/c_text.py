@@ -82,6 +82,15 @@ def loaded(kind: str, size: int) -> str:
     return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
 
 
+def scattered(kind: str, element: str, lanes: int) -> str:
+    """A vector stored at places `step` apart, from p on."""
+    lines = "\n".join([f"  p[{n} * step] = a[{n}];" for n in range(lanes)])
+    return (
+        f"static inline __attribute__((always_inline)) void "
+        f"scattered_{kind}({element} *p, {kind} a, long step) {{\n{lines}\n}}"
+    )
+
+
 def blend(kind: str, bits: str, mask: str, own: str) -> str:
     """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`.
 

@@ -29,7 +29,8 @@ from tinyml.codegen.text.c_text import (
     whole,
     widen,
 )
-from tinyml.codegen.text.render import ATOM, LIBM, PLAIN, UNARY, Renderer, Text, register, wrap
+from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
+from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.dtype import (
     DType,
     bfloat16,

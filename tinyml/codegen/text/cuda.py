@@ -30,17 +30,8 @@ from tinyml.codegen.text.cuda_text import (
     product_of,
 )
 from tinyml.codegen.text.cuda_warpgroups import WarpgroupRenderer
-from tinyml.codegen.text.render import (
-    ATOM,
-    LIBM,
-    PLAIN,
-    SIGN,
-    UNARY,
-    Text,
-    binary,
-    register,
-    wrap,
-)
+from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
+from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, linear

@@ -11,7 +11,8 @@ from tinyml.codegen.matrices import Matrix, Product
 from tinyml.codegen.optimize.fragments import WARP
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.text.cuda_text import FRAGMENTS, HOPPER, SHAPES
-from tinyml.codegen.text.render import Renderer, wrap
+from tinyml.codegen.text.render import Renderer
+from tinyml.codegen.text.strength import wrap
 from tinyml.index import Axis, Linear
 from tinyml.ops import Op
 from tinyml.program import Box

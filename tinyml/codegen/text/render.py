@@ -16,6 +16,7 @@ from tinyml.codegen.expr import (
     Alu,
     Const,
     Expr,
+    Held,
     Load,
     Name,
     Part,
@@ -26,6 +27,7 @@ from tinyml.codegen.expr import (
     Wide,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.codegen.text.strength import ATOM, TERNARY, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Terms, Valid
@@ -47,27 +49,11 @@ PLAIN = {  # types that are the same in C and in CUDA C
     "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int",
     "int64": "long long", "float32": "float", "float64": "double",
 }  # fmt: skip
-STRENGTH = {"*": 12, "/": 12, "%": 12, "+": 11, "<": 9, "<=": 9, "==": 8, "&": 7, "^": 6, "|": 5}
-ATOM, UNARY, TERNARY = 15, 14, 2
-Text = tuple[str, int]  # and how strongly its outermost operator binds
 
 
 def register(dtype: DType) -> DType:
     """What a value of `dtype` is while it is computed with."""
     return float32 if dtype.is_half else dtype
-
-
-def wrap(text: Text, strength: int) -> str:
-    """Parentheses where the text binds less strongly than its surroundings need."""
-    return text[0] if text[1] >= strength else f"({text[0]})"
-
-
-def binary(sign: str, left: Text, right: Text) -> Text:
-    """`left sign right`; `a + -b` reads better as `a - b`."""
-    strength = STRENGTH[sign]
-    if sign == "+" and right[0].startswith("-") and right[1] == UNARY:
-        return f"{wrap(left, strength)} - {right[0][1:]}", strength
-    return f"{wrap(left, strength)} {sign} {wrap(right, strength + 1)}", strength
 
 
 class Renderer:
@@ -84,7 +70,7 @@ class Renderer:
         self.k = k
         self.prelude: dict[str, None] = {}
         self.faults: dict[Fault, None] = {}
-        self._numbers: dict[Const, Text] = {}
+        self._numbers: dict[tuple[Const, int], Text] = {}
         self._sums: dict[tuple[Terms, Axis | None], Text] = {}
 
     # ---- the frame ----
@@ -141,18 +127,19 @@ class Renderer:
         if several:
             yield f"{'  ' * depth}}}"
 
-    def part(self, part: ir.Part, block: str, depth: int) -> Iterator[str]:
+    def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
         pad = "  " * depth
-        for line in (*self.numbered(part.grid, block), *self.thread_axes(part)):
-            yield pad + line
+        lines = [pad + line for line in (*self.numbered(part.grid, block), *self.thread_axes(part))]
         for instr in part.instrs:
             if isinstance(instr, ir.End):
-                depth -= 1
-                yield "  " * depth + "}"
+                pad = pad[2:]
+                lines.append(pad + "}")
                 continue
             for line in self.instr(instr):
-                yield "  " * depth + line
-            depth += isinstance(instr, ir.Begin)
+                lines.append(pad + line)
+            if isinstance(instr, ir.Begin):
+                pad += "  "
+        return lines
 
     def thread_axes(self, part: ir.Part) -> Iterator[str]:
         yield from ()
@@ -169,34 +156,35 @@ class Renderer:
 
     # ---- instructions ----
 
-    def instr(self, instr: Instr) -> Iterator[str]:
+    def instr(self, instr: Instr) -> Iterable[str]:
         match instr:
-            case ir.Begin(axis, starts, stops):
-                yield from self.begin(axis, starts, stops)
-            case ir.Number(axes, at):
-                yield from self.numbered(axes, wrap(self.index(at), UNARY))
-            case ir.Let(name, value):
-                yield f"const {self.type_of(name)} {name.name} = {self.value(value, name.lanes)};"
-            case ir.Declare(name, value):
-                yield f"{self.type_of(name)} {name.name} = {self.value(value, name.lanes)};"
-            case ir.Update(name, op, value):
-                yield self.update(name, op, value)
-            case ir.AcrossLanes(name, op, source):
-                yield f"{self.type_of(name)} {name.name} = {self.across_lanes(op, source)};"
-            case ir.AcrossThreads(name, op, threads):
-                yield f"{name.name} = {self.across_threads(name, op, threads)};"
-            case ir.AcrossBlocks():
-                yield from self.across_blocks(instr)
+            case ir.Let():  # most often; then the next ones
+                name, kind = instr.name, self.type_of(instr.name)
+                return (f"const {kind} {name.name} = {self.value(instr.value, name.lanes)};",)
+            case ir.Update():
+                return (self.update(instr.name, instr.op, instr.value),)
             case ir.Put():
-                yield from self.put(instr)
+                return self.put(instr)
+            case ir.Declare():
+                name, kind = instr.name, self.type_of(instr.name)
+                return (f"{kind} {name.name} = {self.value(instr.value, name.lanes)};",)
+            case ir.Begin(axis, starts, stops):
+                return self.begin(axis, starts, stops)
+            case ir.Number(axes, at):
+                return self.numbered(axes, wrap(self.index(at), UNARY))
+            case ir.AcrossLanes(name, op, source):
+                return (f"{self.type_of(name)} {name.name} = {self.across_lanes(op, source)};",)
+            case ir.AcrossThreads(name, op, threads):
+                return (f"{name.name} = {self.across_threads(name, op, threads)};",)
+            case ir.AcrossBlocks():
+                return self.across_blocks(instr)
             case ir.PutTile():
-                yield from self.put_tile(instr)
+                return self.put_tile(instr)
             case ir.Fetch():
-                yield from self.fetch(instr)
+                return self.fetch(instr)
             case ir.Barrier():
-                yield self.barrier()
-            case _:
-                raise TypeError(f"{self.language.name} has no text for {instr}")
+                return (self.barrier(),)
+        raise TypeError(f"{self.language.name} has no text for {instr}")
 
     def begin(
         self, axis: Axis, starts: tuple[Linear, ...], stops: tuple[Linear, ...]
@@ -237,17 +225,17 @@ class Renderer:
     def across_threads(self, name: Name, op: Op, threads: int) -> str:
         raise NotImplementedError
 
-    def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
+    def across_blocks(self, across: ir.AcrossBlocks) -> Iterable[str]:
         raise NotImplementedError("pieces of work do not wait for each other")
 
-    def put(self, put: ir.Put) -> Iterator[str]:
+    def put(self, put: ir.Put) -> Iterable[str]:
         raise NotImplementedError
 
-    def put_tile(self, put: ir.PutTile) -> Iterator[str]:
+    def put_tile(self, put: ir.PutTile) -> Iterable[str]:
         raise NotImplementedError
 
-    def fetch(self, fetch: ir.Fetch) -> Iterator[str]:
-        yield from ()  # many threads wait for memory in turn
+    def fetch(self, fetch: ir.Fetch) -> Iterable[str]:
+        return ()  # many threads wait for memory in turn
 
     def guarded(self, valid: Valid, line: str) -> str:
         return f"if ({self.condition(valid)[0]}) {line}" if valid else line
@@ -286,9 +274,18 @@ class Renderer:
 
     def text(self, e: Expr, lanes: int = 1) -> Text:
         """The expression as text, spread over `lanes` if it is one value and they are many."""
+        if type(e) is Name and (lanes == 1 or e.lanes == lanes):  # most are
+            return e.name, ATOM
+        if type(e) is Const:
+            key = e, lanes
+            return self._numbers.get(key) or self._numbers.setdefault(key, self._number(*key))
         own = self.lanes(e) if lanes > 1 else 1
         made = self.scalar_or_vector(e, own)
         return self.splat(made, e.dtype, lanes) if lanes > own else made
+
+    def _number(self, e: Const, lanes: int) -> Text:
+        text = self.number(e.value, e.dtype)
+        return self.splat(text, e.dtype, lanes) if lanes > 1 else text
 
     def lanes(self, e: Expr) -> int:
         return 1
@@ -297,14 +294,16 @@ class Renderer:
         raise NotImplementedError
 
     def scalar_or_vector(self, e: Expr, lanes: int) -> Text:
-        if type(e) is Alu:  # most are
-            return self.op(e, lanes)
         match e:
             case Name():
                 return e.name, ATOM
+            case Require(fault=fault, operands=(value, holds)):
+                self.faults[fault] = None
+                return self.require(fault, value, holds, lanes)
+            case Alu():
+                return self.op(e, lanes)
             case Const():
-                known = self._numbers.get(e)
-                return known or self._numbers.setdefault(e, self.number(e.value, e.dtype))
+                return self.number(e.value, e.dtype)
             case Load():
                 return self.load(e, lanes)
             case Wide():
@@ -317,9 +316,8 @@ class Renderer:
                 return self.stored(e, lanes)
             case Select():
                 return self.select(e, lanes)
-            case Require(fault=fault, operands=(value, holds)):
-                self.faults[fault] = None
-                return self.require(fault, value, holds, lanes)
+            case Held():
+                return self.held_by_lanes(e, lanes)
         raise TypeError(f"no text for {e}")
 
     def op(self, e: Alu, lanes: int) -> Text:
@@ -350,6 +348,9 @@ class Renderer:
 
     def stored(self, e: Stored, lanes: int) -> Text:
         raise NotImplementedError
+
+    def held_by_lanes(self, e: Held, lanes: int) -> Text:
+        raise TypeError(f"{self.language.name} has no text for {e}")
 
     def select(self, e: Select, lanes: int) -> Text:
         condition = self.condition(e.valid)
