@@ -12,7 +12,6 @@ from graphs import leaf
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from products import product
-from simulate import simulate
 
 from tinyml import kernel, lazy
 from tinyml.codegen import nest
@@ -22,6 +21,7 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply, find, optimize, parse
+from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.kernel import Kernel
