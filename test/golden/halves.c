@@ -1,13 +1,3 @@
-static inline float bfloat16_value(unsigned short bits) {
-  const union { unsigned u; float f; } wide = {(unsigned)bits << 16};
-  return wide.f;
-}
-static inline unsigned short bfloat16_bits(float value) {
-  const union { float f; unsigned u; } wide = {value};
-  const unsigned u = wide.u;
-  if (value != value) return (unsigned short)(u >> 16 | 0x40);
-  return (unsigned short)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef unsigned short u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
 typedef unsigned u32x8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -52,7 +42,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_00267a8c(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_89228d60(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];
@@ -62,19 +52,19 @@ void sum_mul_add_max_64x96_r128_00267a8c(void *const *buffers, long start, long 
   for (long block = start; block < end; ++block) {
     const long i1 = block;
     for (long i0s_tile1 = 0; i0s_tile1 < 11; ++i0s_tile1) {
-      for (long r0_tile1 = 0; r0_tile1 < 128; ++r0_tile1) {
-        const float v0 = bfloat16_value(slot1[i0s_tile1 * 768 + r0_tile1]);
-        tile1[i0s_tile1 * 768 + r0_tile1 * 6] = v0;
-        const float v1 = bfloat16_value(slot1[i0s_tile1 * 768 + r0_tile1 + 128]);
-        tile1[i0s_tile1 * 768 + r0_tile1 * 6 + 1] = v1;
-        const float v2 = bfloat16_value(slot1[i0s_tile1 * 768 + r0_tile1 + 256]);
-        tile1[i0s_tile1 * 768 + r0_tile1 * 6 + 2] = v2;
-        const float v3 = bfloat16_value(slot1[i0s_tile1 * 768 + r0_tile1 + 384]);
-        tile1[i0s_tile1 * 768 + r0_tile1 * 6 + 3] = v3;
-        const float v4 = i0s_tile1 <= 9 ? bfloat16_value(slot1[i0s_tile1 * 768 + r0_tile1 + 512]) : 0;
-        tile1[i0s_tile1 * 768 + r0_tile1 * 6 + 4] = v4;
-        const float v5 = i0s_tile1 <= 9 ? bfloat16_value(slot1[i0s_tile1 * 768 + r0_tile1 + 640]) : 0;
-        tile1[i0s_tile1 * 768 + r0_tile1 * 6 + 5] = v5;
+      for (long r0_tile1 = 0; r0_tile1 < 16; ++r0_tile1) {
+        const f32x8 v0 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8)));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8)) = v0;
+        const f32x8 v1 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 128)));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 128)) = v1;
+        const f32x8 v2 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 256)));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 256)) = v2;
+        const f32x8 v3 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 384)));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 384)) = v3;
+        const f32x8 v4 = i0s_tile1 <= 9 ? (f32x8)bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 512))) : (f32x8){0};
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 512)) = v4;
+        const f32x8 v5 = i0s_tile1 <= 9 ? (f32x8)bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 640))) : (f32x8){0};
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 640)) = v5;
       }
     }
     for (long r0_tile0 = 0; r0_tile0 < 128; ++r0_tile0) {
@@ -100,18 +90,18 @@ void sum_mul_add_max_64x96_r128_00267a8c(void *const *buffers, long start, long 
         f32x8 acc18 = 0.0f - (f32x8){0};
         f32x8 acc19 = 0.0f - (f32x8){0};
         for (long r0 = 0; r0 < 128; ++r0) {
-          acc8 += (tile1[i0s * 768 + r0 * 6] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc9 += (tile1[i0s * 768 + r0 * 6] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc10 += (tile1[i0s * 768 + r0 * 6 + 1] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc11 += (tile1[i0s * 768 + r0 * 6 + 1] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc12 += (tile1[i0s * 768 + r0 * 6 + 2] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc13 += (tile1[i0s * 768 + r0 * 6 + 2] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc14 += (tile1[i0s * 768 + r0 * 6 + 3] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc15 += (tile1[i0s * 768 + r0 * 6 + 3] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc16 += (tile1[i0s * 768 + r0 * 6 + 4] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc17 += (tile1[i0s * 768 + r0 * 6 + 4] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc18 += (tile1[i0s * 768 + r0 * 6 + 5] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc19 += (tile1[i0s * 768 + r0 * 6 + 5] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8 += (tile1[i0s * 768 + r0] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9 += (tile1[i0s * 768 + r0] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc10 += (tile1[i0s * 768 + r0 + 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc11 += (tile1[i0s * 768 + r0 + 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc12 += (tile1[i0s * 768 + r0 + 256] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc13 += (tile1[i0s * 768 + r0 + 256] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc14 += (tile1[i0s * 768 + r0 + 384] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc15 += (tile1[i0s * 768 + r0 + 384] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc16 += (tile1[i0s * 768 + r0 + 512] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc17 += (tile1[i0s * 768 + r0 + 512] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc18 += (tile1[i0s * 768 + r0 + 640] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc19 += (tile1[i0s * 768 + r0 + 640] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
         }
         const f32x8 v20 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16)));
         const f32x8 v21 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16 + 8)));

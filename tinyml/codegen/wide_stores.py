@@ -54,6 +54,18 @@ def wide_loads(value: Expr, lane: Axis) -> Expr:
     return rewrite(value, widen, lane)
 
 
+def asked_once(value: Expr, lane: Axis) -> Expr:
+    """The value with conditions that hold for all lanes or for none asked of the first lane."""
+
+    def first(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        made: Expr = Load(e.slot, e.dtype, e.position, _of_all(e.valid, lane))
+        return made
+
+    return rewrite(value, first, lane)
+
+
 def _of_all(valid: Valid, lane: Axis) -> Valid:
     """Conditions without the lane, where it makes no difference."""
     first = {lane: ZERO}

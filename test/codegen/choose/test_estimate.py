@@ -40,6 +40,15 @@ def test_columns_are_packed_for_many_rows_but_not_for_few():
     assert OptKind.STAGE not in [opt.kind for opt in chosen(8, 512, 512)]
 
 
+def test_columns_are_packed_if_they_are_rows_too():
+    x = leaf(96, 512)
+    (k,) = stages.kernels_of(schedule([graphs.matmul(x, lazy.permute(x, (1, 0)))]))
+    opts, nest = choose(lower(k), ONE)
+    assert OptKind.STAGE in [opt.kind for opt in opts]
+    assert len(nest.nests[0].tiles) == 1
+    stages.assert_right(k, 1e-4, ONE)
+
+
 def test_rows_are_divided_evenly():
     assert of(chosen(8, 512, 512), OptKind.UNROLL, "i0") == [4]
     assert of(chosen(20, 512, 512), OptKind.UNROLL, "i0") == [5]

@@ -277,6 +277,29 @@ def test_a_tile_of_what_lies_apart_is_filled_a_vector_at_a_time() -> None:
     np.testing.assert_allclose(found[0], found[1] @ found[2].T, 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize("rows", [24, 21])
+def test_a_tile_of_single_numbers_is_filled_in_vectors_along_memory(
+    across: bool, rows: int
+) -> None:
+    """Four rows of a register tile, where these lie side by side; else eight steps of the fold."""
+    x = leaf(64, rows) if across else leaf(rows, 64)
+    left = lazy.permute(x, (1, 0)) if across else x
+    node = graphs.matmul(left, leaf(64, 16))
+    opts = ["pad i0 12", "lanes i1 8", "split i0 12", "grid i0", "unroll i0s 4", "stage i0 slot1"]
+    staged = optimize(plain_of(node), [parse(opt) for opt in opts])
+    (tile,) = staged.nests[0].tiles
+    kinds = [(axis.size, staged.kind(axis)) for axis in tile.axes]
+    steps = [(64, Kind.LOOP), (1, Kind.UNROLL), (4, Kind.LANE)]
+    numbers = [(4, Kind.UNROLL), (8, Kind.LOOP), (8, Kind.LANE)]
+    assert kinds == [(3, Kind.LOOP), *(steps if across else numbers)]
+    (k,) = stages.kernels_of(schedule([node]))
+    found = arrays_of(k)
+    simulate(linearize(staged), found)
+    right = found[1].T if across else found[1]
+    np.testing.assert_allclose(found[0], right @ found[2], 1e-4, 1e-5)
+
+
 def test_the_sums_of_many_steps_are_added_up_in_groups() -> None:
     node = graphs.matmul(leaf(12, 198), leaf(198, 16))
     opts = [

@@ -34,7 +34,7 @@ from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.optimize.change import CONDITIONS, STORES
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.pair_steps import is_of_halves
-from tinyml.codegen.optimize.tiles import ways
+from tinyml.codegen.optimize.tiles import LEAST_LANES, ways
 from tinyml.codegen.pairs import Dot, Pair
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
@@ -150,7 +150,7 @@ def _tiling(
     if sides.packed is None:
         panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
         return 0, Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
-    product = _product(chooser, one, fold, sides, whole)
+    product = _product(chooser, one, fold, sides, whole, height)
     some = _blocked(product, fold, width, height), _runs(product, fold, width, height)
     proposals = [*plain(product, width, height), *chain(*some)]
     inner = product.depth // fold.axes[0].size
@@ -178,7 +178,9 @@ def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, in
     return 2, height
 
 
-def _product(chooser: Chooser, one: Nest, fold: Fold, sides: _Sides, panels: int) -> Product:
+def _product(
+    chooser: Chooser, one: Nest, fold: Fold, sides: _Sides, panels: int, height: int
+) -> Product:
     """What estimates know of a contraction whose factors are loaded."""
     assert sides.packed is not None
     scattered = sides.packed.position.stride(sides.lane) != 1
@@ -197,7 +199,17 @@ def _product(chooser: Chooser, one: Nest, fold: Fold, sides: _Sides, panels: int
         other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
+        abreast=_abreast(sides, fold, height, chooser.lanes),
     )
+
+
+def _abreast(sides: _Sides, fold: Fold, height: int, lanes: int) -> int:
+    """How many numbers of the other factor are copied to a tile at once; see tiles.stage."""
+    assert sides.other is not None
+    if sides.other.position.stride(fold.axes[-1]) == 1:
+        return lanes
+    even = min(height & -height, lanes) if sides.other.position.stride(sides.kept) == 1 else 1
+    return even if even >= LEAST_LANES else 1
 
 
 def _is_padded(size: int, panel: int) -> bool:
@@ -379,18 +391,19 @@ def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: 
     if not (grid and tiling.packs) or sides.packed is None:
         return
     after = depth.name if stepped and tiling.step < depth.size else grid[-1].name
-    _stage_factor(chooser, number, after, sides.packed.slot)
+    _stage_factor(chooser, number, after, sides.packed.slot, packed=True)
     if tiling.repacks and sides.other is not None:
-        _stage_factor(chooser, number, after, sides.other.slot)
+        _stage_factor(chooser, number, after, sides.other.slot, packed=False)
     for tile in chooser.one(number).tiles:
         _write_out(chooser, tile)
 
 
-def _stage_factor(chooser: Chooser, number: int, after: str, slot: int) -> None:
-    """Copy what folds read of a slot, wherever else that is read."""
+def _stage_factor(chooser: Chooser, number: int, after: str, slot: int, packed: bool) -> None:
+    """Copy what folds read of a slot, wherever else that is read, as the other factor, too."""
     one = chooser.one(number)
     found, folded = ways(one, slot), toposort([fold.body for fold in one.folds])
-    inside = [n for n, e in enumerate(found, 1) if e in folded]
+    lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
+    inside = [n for n, e in enumerate(found, 1) if e in folded and (not lanes & e.free) != packed]
     which = inside[0] if len(inside) == 1 < len(found) else 0
     chooser.apply(OptKind.STAGE, after, which, slot)
 

@@ -106,6 +106,7 @@ class Product:
     other: Factor
     target: Target
     edges: Edges | None = None  # of columns
+    abreast: int = 1  # numbers of the other factor that are copied at once
 
     def cycles(self, t: Tiling, depth: int) -> float:
         """How long it takes on all cores, if `depth` of the fold is walked in a step."""
@@ -134,7 +135,8 @@ class Product:
             ((blocks - 1) * read, slab + packed),
         ]
         if t.repacks:
-            computing += blocks * factor * (NUMBER + self.other.work)
+            copying = NUMBER if self.abreast == 1 else COPIED
+            computing += blocks * factor * (copying + self.other.work) / self.abreast
             fetched.append((2 * blocks * read, slab + packed))
         if kept:
             computing += 2 * tiles * sums

@@ -16,11 +16,13 @@ from tinyml.codegen.optimize.change import Change, OptError, bind, check_inner
 from tinyml.codegen.optimize.overlaps import position_of, run, windows
 from tinyml.codegen.optimize.panels import across_panels, in_panels, row_of
 from tinyml.codegen.pairs import Pair
+from tinyml.codegen.wide_stores import asked_once
 from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, Linear, linear, numbered, row_major
 
 # what lies side by side in a tile is what lanes or threads read side by side
+LEAST_LANES = 4  # of vectors that numbers are copied in, if it takes no whole ones
 ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
 
 
@@ -135,15 +137,15 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
             continue
         if len(found) > 1:
             raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
-        tile, changed = _tile(nest, one, found[0], after, f"tile{number}")
+        tile, vector, changed = _tile(nest, one, found[0], after, f"tile{number}")
         if (same := _same_tile(one, tile)) is not None:
-            staged.append(_tile(nest, one, found[0], after, same)[1])
+            staged.append(_tile(nest, one, found[0], after, same)[2])
             continue
         made = with_tile(changed, tile)
         check_filled(nest, made)
         staged.append(made)
         number += 1
-        if (lane := _lane_of(nest, tile)) is not None:
+        if (lane := vector or _lane_of(nest, tile)) is not None:
             nest = bind(nest, lane, Kind.LANE)
             if _is_gathered(tile, lane):
                 continue
@@ -304,7 +306,10 @@ def walked_before(nest: LoopNest, one: Nest, after: Axis) -> set[Axis]:
     return {*order, *loops[: loops.index(after) + 1]} if after in loops else {*order, after}
 
 
-def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tuple[Tile, Nest]:
+def _tile(
+    nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str
+) -> tuple[Tile, Axis | None, Nest]:
+    """The tile, what it is filled along in vectors if that is an axis of its own, and the nest."""
     outside = walked_before(nest, one, after)
     folded = {a for fold in one.folds for a in fold.axes}
     folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
@@ -315,33 +320,56 @@ def _tile(nest: LoopNest, one: Nest, factor: Expr, after: Axis, name: str) -> tu
     if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
         raise OptError(f"cannot stage {factor}: its last step is shorter")
     value, stands = factor, {a: linear(a) for a in inner}
-    panels, crossing = _by_warpgroups(one, factor), None
+    panels, parted = _by_warpgroups(one, factor), None
     if panels:
         lines, along = _as_in_memory(inner, folded, position)
         if not (factor.dtype.is_half or folded & {*along}):
             lines, along = along, lines
         row = row_of(factor.dtype)
         order, index = [*lines, *along], in_panels(lines, along, row)
-        crossing = across_panels(along, row)
+        parted = across_panels(along, row)
     elif Kind.THREAD in dict(nest.kinds).values():
         lines, along = _as_in_memory(inner, folded, position)
         order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
     else:
         value, stands, order = _held_once(nest, factor, stands, folded)
         lanes = {a for a in order if nest.kind(a) is Kind.LANE}
+        if not lanes and value is factor:
+            order, parted = _in_vectors(nest, order, factor)
         index = _in_lines(order, lanes, position_of(value), factor.dtype.itemsize)
     own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
-    if crossing is not None:
-        axis, steps = crossing
-        panel = Axis(f"{axis.name}p_{name}", axis.size // steps)
-        own[axis] = [panel, Axis(f"{axis.name}_{name}", steps)]
+    if parted is not None:
+        axis, steps = parted
+        whole, within = ("p", "") if panels else ("", "v")
+        part = Axis(f"{axis.name}{whole}_{name}", axis.size // steps)
+        own[axis] = [part, Axis(f"{axis.name}{within}_{name}", steps)]
     image = {a: numbered(b) for a, b in own.items()}
     axes = tuple(b for group in own.values() for b in group)
     index_, value = index.substitute(image), substitute(value, image)
+    vector = axes[-1] if parted is not None and not panels else None
+    value = asked_once(value, vector) if vector is not None else value
     tile = Tile(name, axes, index_, value, after, panels=panels)
     outer = known_outside(factor, inner)
     stored: Expr = Stored(name, factor.dtype, index.substitute(stands), after, outer)
-    return tile, reading(one, factor, stored)
+    return tile, vector, reading(one, factor, stored)
+
+
+def _in_vectors(
+    nest: LoopNest, order: list[Axis], factor: Expr
+) -> tuple[list[Axis], tuple[Axis, int] | None]:
+    """The axes of a tile of single numbers, and vectors that it can be filled with all the same.
+
+    They lie along the axis along which memory does, which comes last, or before what is written
+    out if that is all of it: a row of a register tile takes the numbers of a step side by side.
+    """
+    loads = [e for e in toposort([factor]) if isinstance(e, Load)]
+    found = [a for a in order if {e.position.stride(a) for e in loads} in ({1}, {0, 1})]
+    most = max((a.size for a, kind in nest.kinds if kind is Kind.LANE), default=1)
+    for axis in found[:1]:
+        steps = min(axis.size & -axis.size, most)
+        if steps >= LEAST_LANES:
+            return [*(a for a in order if a is not axis), axis], (axis, steps)
+    return order, None
 
 
 def _held_once(
