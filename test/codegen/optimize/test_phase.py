@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import graphs
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ import stages
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
-from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
@@ -75,6 +78,33 @@ def test_a_strided_convolution_multiplies_no_zeros() -> None:
         if "e" not in one.rows[0].name  # what was peeled has the same taps
     )
     assert taps == 8 * 9  # for every four elements, of 8 channels, as many as the window has
+
+
+@pytest.mark.parametrize("size", [32, 33, 67])
+def test_a_phase_of_pixels_is_stored_in_vectors_two_apart(size: int) -> None:
+    """The neighbours of an element are another phase's, which another thread may store."""
+    k = window(size)
+    assert "spread_float32x" in compile(k, stages.C).source
+    stages.assert_made(k, stages.on_machine("CPU", [k]))
+
+
+def test_lanes_do_not_lie_along_what_pushes_each_other_out_of_the_cache() -> None:
+    """Channels of 32 x 32 pixels are 4096 bytes apart, even if what is added lies along them."""
+    wide = replace(stages.C, vector_bytes=64, vector_registers=32)
+
+    def made(*shape: int) -> Tensor:
+        return Tensor(np.ones(shape, np.float32), device="CPU").realize()
+
+    x, w = made(8, 32, 32, 32), made(32, 32, 3, 3)
+    x.requires_grad = True
+    y = x.conv2d(w, stride=2, padding=1)
+    (gradient,) = y.gradient(x, gradient=made(*y.shape))
+    both = gradient + made(8, 32, 32, 32).permute(0, 3, 1, 2)
+    nest = choose(lower(stages.kernels_of(schedule([both.lazy]))[-1]), wide)[1]
+    for one in nest.nests:
+        for store in (store for walk in one.walks for store in walk.stores):
+            lanes = [a for a in store.position.free if nest.kind(a) is Kind.LANE]
+            assert {store.position.stride(a) for a in lanes} <= {1, 2}
 
 
 def test_a_pool_without_overlap_copies_its_gradient() -> None:

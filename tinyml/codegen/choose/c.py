@@ -12,6 +12,7 @@ from tinyml.codegen.choose.c_online import run_along
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_windows import windowed
 from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.choose.estimate import CROWDED
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Alu, Expr, Load
 from tinyml.codegen.long_fold import is_grouped
@@ -32,7 +33,6 @@ SHORT = 64  # elements of a fold that takes no longer than to add up lanes, abou
 WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
 TILE = 256  # bytes of a row of a square that is copied
-CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 

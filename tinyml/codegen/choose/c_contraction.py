@@ -19,8 +19,10 @@ from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
+    CROWDED,
     NEAR,
     PAGE,
+    PUSHED,
     RUNS,
     WRITTEN,
     Edges,
@@ -38,7 +40,7 @@ from tinyml.codegen.optimize.tiles import LEAST_LANES, ways
 from tinyml.codegen.pairs import Dot, Pair
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Quotient, Remainder
+from tinyml.index import Axis, Quotient, Remainder, linear
 from tinyml.ops import WORK
 
 HEAVY = 48  # work on a sum that is better done in a loop of its own
@@ -192,7 +194,7 @@ def _product(
         itemsize=chooser.target.vector_bytes // chooser.lanes,
         nbytes=chooser.nbytes,
         scattered=scattered,
-        apart=_apart(one, fold, sides.lane),
+        apart=_apart(chooser, one, fold, sides.lane),
         columns=Factor(
             sides.packed_work + scattered * chooser.lanes, _jump(sides.packed, fold, PAGE)
         ),
@@ -220,12 +222,23 @@ def _is_padded(size: int, panel: int) -> bool:
     return size < panel or (size < 2 * panel and 0 < -size % panel < panel // 2)
 
 
-def _apart(one: Nest, fold: Fold, lane: Axis) -> int:
-    """How many numbers of each result lie across, and are read and written one by one."""
+def _apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
+    """How many numbers of each result lie across, and are read and written one by one.
+
+    Those whose lines push each other out of the closest cache count as several.
+    """
     stores = [store for walk in one.walks for store in walk.stores]
     after = toposort([store.value for store in stores], (fold,))
-    places = [e.position for e in (*after, *stores) if isinstance(e, (Load, Store))]
-    return sum(position.stride(lane) not in (0, 1) for position in places)
+    vectors, lanes = Axis("vectors", -(-lane.size // chooser.lanes)), Axis("lanes", chooser.lanes)
+    within = {lane: linear(vectors) * lanes.size + linear(lanes)}
+    count = 0
+    for e in (e for e in (*after, *stores) if isinstance(e, (Load, Store))):
+        stride = e.position.substitute(within).stride(lanes)
+        spread = isinstance(e, Load) or chooser.target.vector_registers > 16
+        if stride not in ((0, 1, 2) if spread else (0, 1)):
+            crowded = stride is not None and stride * e.dtype.itemsize % CROWDED == 0
+            count += PUSHED if crowded else 1
+    return count
 
 
 def _edges(load: Load, lane: Axis, fold: Fold) -> Edges | None:

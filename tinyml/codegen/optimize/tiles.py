@@ -313,7 +313,6 @@ def _tile(
     outside = walked_before(nest, one, after)
     folded = {a for fold in one.folds for a in fold.axes}
     folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
-    position = position_of(factor)
     inner = factor.free - outside
     if not inner:
         raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
@@ -322,14 +321,14 @@ def _tile(
     value, stands = factor, {a: linear(a) for a in inner}
     panels, parted = _by_warpgroups(one, factor), None
     if panels:
-        lines, along = _as_in_memory(inner, folded, position)
+        lines, along = _as_in_memory(inner, folded, position_of(factor))
         if not (factor.dtype.is_half or folded & {*along}):
             lines, along = along, lines
         row = row_of(factor.dtype)
         order, index = [*lines, *along], in_panels(lines, along, row)
         parted = across_panels(along, row)
     elif Kind.THREAD in dict(nest.kinds).values():
-        lines, along = _as_in_memory(inner, folded, position)
+        lines, along = _as_in_memory(inner, folded, position_of(factor))
         order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
     else:
         value, stands, order = _held_once(nest, factor, stands, folded)
@@ -337,12 +336,7 @@ def _tile(
         if not lanes and value is factor:
             order, parted = _in_vectors(nest, order, factor)
         index = _in_lines(order, lanes, position_of(value), factor.dtype.itemsize)
-    own: dict[Axis, list[Axis]] = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
-    if parted is not None:
-        axis, steps = parted
-        whole, within = ("p", "") if panels else ("", "v")
-        part = Axis(f"{axis.name}{whole}_{name}", axis.size // steps)
-        own[axis] = [part, Axis(f"{axis.name}{within}_{name}", steps)]
+    own = _own(order, name, parted, panels)
     image = {a: numbered(b) for a, b in own.items()}
     axes = tuple(b for group in own.values() for b in group)
     index_, value = index.substitute(image), substitute(value, image)
@@ -352,6 +346,19 @@ def _tile(
     outer = known_outside(factor, inner)
     stored: Expr = Stored(name, factor.dtype, index.substitute(stands), after, outer)
     return tile, vector, reading(one, factor, stored)
+
+
+def _own(
+    order: Iterable[Axis], name: str, parted: tuple[Axis, int] | None, panels: bool
+) -> dict[Axis, list[Axis]]:
+    """The axes of a tile by those that they stand for; of one that is parted, two."""
+    own = {a: [Axis(f"{a.name}_{name}", a.size)] for a in order}
+    if parted is not None:
+        axis, steps = parted
+        whole, within = ("p", "") if panels else ("", "v")
+        part = Axis(f"{axis.name}{whole}_{name}", axis.size // steps)
+        own[axis] = [part, Axis(f"{axis.name}{within}_{name}", steps)]
+    return own
 
 
 def _in_vectors(

@@ -8,6 +8,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
+from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
 from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, scattered
 from tinyml.codegen.text.c_values import TYPES
@@ -156,6 +157,11 @@ class CRenderer(CPairs):
             masked = any(lane in v.free for v in put.valid)
             if not masked or put.op is None:
                 return (self.guarded(() if masked else put.valid, self._put_lanes(put, lane)),)
+        if lane is not None and not apart and _is_spread(put, lane):
+            place = wrap(self.index(put.position, lane), 12)
+            stored = self._to_memory(self.text(value, lane.size), put.dtype, lane.size)
+            line = self.spread_put(put.slot, put.dtype, place, stored, lane.size)
+            return (self.guarded(put.valid, line),)
         return self._put_apart(put, lane)
 
     def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
@@ -270,3 +276,10 @@ class CRenderer(CPairs):
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         held = self.mask(e.valid, lane or Axis("lane", lanes))
         return self.where(held, value, other, e.dtype, lanes)
+
+
+def _is_spread(put: ir.Put, lane: Axis) -> bool:
+    """Whether whole vectors are stored whose elements lie two apart, as a phase of pixels does."""
+    whole = put.op is None and not any(lane in v.free for v in put.valid)
+    two = put.position.stride(lane) == 2
+    return whole and two and has_instruction(put.dtype.itemsize, lane.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.expr import Load, Name
-from tinyml.codegen.text.c_masked import masked_load, masked_store
+from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_store
 from tinyml.codegen.text.c_text import lane_place, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
@@ -136,6 +136,13 @@ class CLanes(CValues):
         element, size = TYPES[dtype.name], dtype.itemsize
         self.prelude[masked_store(name, kind, element, mask, size, lanes)] = None
         return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
+
+    def spread_put(self, slot: int, dtype: DType, start: str, value: Text, lanes: int) -> str:
+        """Elements stored two apart."""
+        kind, size = self._memory_vector(dtype, lanes), dtype.itemsize
+        places, name = self.bits(size, lanes), f"spread_{dtype.name}x{lanes}"
+        self.prelude[spread_store(name, kind, TYPES[dtype.name], places, size, lanes)] = None
+        return f"{name}(slot{slot} + {start}, {value[0]});"
 
     def stream(self, slot: int, dtype: DType, start: str, value: str, lanes: int) -> str:
         """Elements side by side stored past the caches."""

@@ -56,6 +56,27 @@ def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes
     )
 
 
+def spread_store(name: str, kind: str, element: str, places: str, size: int, lanes: int) -> str:
+    """Elements two apart; what lies between may be written by another thread meanwhile."""
+    half, shuffled = lanes // 2, []
+    for n in range(2):
+        chosen = ", ".join(str(n * half + i // 2) for i in range(lanes))
+        shuffled.append(f"""#if defined(__clang__)
+  STORE((void *)(p + {n * lanes}), (VECTOR)__builtin_shufflevector(a, a, {chosen}), EVEN);
+#else
+  STORE((void *)(p + {n * lanes}), (VECTOR)__builtin_shuffle(a, ({places}){{{chosen}}}), EVEN);
+#endif""")
+    even = f"{sum(1 << i for i in range(0, lanes, 2)):#x}"
+    way = _way("\n".join([*shuffled, "  return;"]), size, lanes).replace("EVEN", even)
+    singly = " ".join(f"p[{2 * n}] = a[{n}];" for n in range(lanes))
+    return f"static inline void {name}({element} *p, {kind} a) {{\n{way}  {singly}\n}}"
+
+
+def has_instruction(size: int, lanes: int) -> bool:
+    """Whether there is one that stores some elements of a vector."""
+    return (size, lanes) in _WAYS
+
+
 def _way(text: str, size: int, lanes: int) -> str:
     """The way with an instruction, if there is one for elements of so many bytes."""
     if (size, lanes) not in _WAYS:
