@@ -77,6 +77,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "maximum": lambda x, y: x.maximum(y),
     "minimum": lambda x, y: x.minimum(y),
     "copysign": lambda x, y: x.copysign(y),
+    "atan2": lambda x, y: x.atan2(y),
     "div floor": lambda x, y: x.div(y, rounding_mode="floor"),
     "div trunc": lambda x, y: x.div(y, rounding_mode="trunc"),
 }

@@ -126,6 +126,7 @@ def test_two_operands_broadcast(
     pairs["maximum"] = Tensor(x).maximum(Tensor(y)), np.maximum(x, y)
     pairs["minimum"] = Tensor(x).minimum(Tensor(y)), np.minimum(x, y)
     pairs["copysign"] = Tensor(x).copysign(Tensor(y)), np.copysign(x, y)
+    pairs["atan2"] = Tensor(x).atan2(Tensor(y)), np.arctan2(x, y)
     pairs["logaddexp"] = Tensor(x).logaddexp(Tensor(y)), np.logaddexp(x, y)
     pairs["pow"] = Tensor(np.abs(x)) ** Tensor(y), np.abs(x) ** y
     compare(pairs, 1e-4, 1e-5)
@@ -164,6 +165,7 @@ def test_special_values_of_binary_ops(device: str, compare: Compare) -> None:
                 "less": (a < b, x < y),
                 "equal": (a == b, x == y),
                 "copysign": (a.copysign(b), np.copysign(x, y)),
+                "atan2": (a.atan2(b), np.arctan2(x, y)),
             }
         )
 

@@ -66,7 +66,7 @@ TABLE: dict[str, tuple[Op, list[Any]]] = {
     "cpu": (lambda x: x.cpu().square().to("NUMPY"), [X]),
     "to": (lambda x: x.to("CPU").square().to("NUMPY"), [X]),
     # two or three numbers
-    **binary("add", "sub", "mul", "maximum", "minimum", "copysign", "logaddexp"),
+    **binary("add", "sub", "mul", "maximum", "minimum", "copysign", "logaddexp", "atan2"),
     **binary("div", "mod", shift=UP),
     "pow": (lambda x, y: (x + UP).pow(y) + x**3 + 2**y + (x + UP) ** -1.5, [X, (3,)]),
     "lerp": (lambda x, y, w: x.lerp(y, w) + x.lerp(y, 0.3), [X, X, X]),

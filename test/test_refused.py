@@ -23,6 +23,7 @@ BINARY = (
     *("add", "sub", "mul", "div", "idiv", "mod", "maximum", "minimum", "copysign"),
     *(
         "logaddexp",
+        "atan2",
         "logical_and",
         "logical_or",
         "logical_xor",

@@ -61,6 +61,7 @@ class Methods:
     maximum = elementwise.maximum
     minimum = elementwise.minimum
     copysign = elementwise.copysign
+    atan2 = elementwise.atan2
     logaddexp = elementwise.logaddexp
     lerp = elementwise.lerp
     isclose = elementwise.isclose

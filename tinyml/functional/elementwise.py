@@ -392,6 +392,32 @@ def copysign(x: Tensor, y: Tensor | Scalar) -> Tensor:
     return to_float(x)._apply(mlops.CopySign(), to_float(y))
 
 
+def _angle(y: Tensor, x: Tensor) -> Tensor:
+    rise, run = y.abs(), x.abs()
+    level = (rise == 0) & (run == run)  # of two zeros or infinities there is no quotient
+    steep = (rise == run).where(math.pi / 4, (rise / run).atan())
+    angle = level.where(0.0, steep)
+    behind = constant(x, 1.0, x.dtype).copysign(x) < 0  # of -0.0, too
+    return behind.where(math.pi - angle, angle).copysign(y)
+
+
+@composition
+@in_float32
+def atan2(x: Tensor, y: Tensor | Scalar) -> Tensor:
+    """The angle of the point that lies y to the right and x above, a float in [-pi, pi].
+
+    Signs of zeros choose among half turns, and the gradient at the origin is 0, as in torch.
+    """
+
+    def rule(grad: Tensor, _: Tensor, x: Tensor, y: Tensor) -> mlops.Grads:
+        square = x * x + y * y
+        share = (square == 0).where(0.0, grad / square)
+        return share * y, share * -x
+
+    x, y = map(to_float, operands("atan2", x, y))
+    return with_gradient(_angle, rule, x, y)
+
+
 def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
     less = (x == y).where(0, -(x - y).abs())  # infinities that are equal differ by nothing
     return maximum(x, y) + less.exp()._apply(mlops.Log1p())

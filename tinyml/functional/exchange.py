@@ -120,6 +120,7 @@ _METHODS = {
     "absolute": "abs",
     "fabs": "abs",
     "rint": "round",
+    "arctan2": "atan2",
     "invert": "bitwise_not",
     **{f"arc{f}": f"a{f}" for f in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     **{
