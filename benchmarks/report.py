@@ -52,11 +52,12 @@ def document(report: Record) -> str:
 
 
 def _ceilings(ceilings: Record) -> str:
-    rates = ", ".join(
-        f"{int(size) >> 20} MB: {rate / 1e9:.1f}" for size, rate in ceilings["bandwidth"].items()
+    moving, reading = (
+        ", ".join(f"{int(size) >> 20} MB: {rate / 1e9:.1f}" for size, rate in rates.items())
+        for rates in (ceilings["bandwidth"], ceilings["reading"])
     )
     return (
-        f"- bandwidth by bytes moved, GB/s: {rates}\n"
+        f"- bandwidth by bytes moved, GB/s: {moving}; of reading alone: {reading}\n"
         f"- multiply-adds: {ceilings['flops'] / 1e9:.0f} GFLOP/s on {ceilings['threads']} threads"
     )
 

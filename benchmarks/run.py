@@ -160,8 +160,9 @@ def measure(
         return result
     timings = timing.interleave(calls, args.rounds, args.budget)
     nbytes = work.nbytes(inputs, expected)
-    roof = limits.seconds(nbytes, work.flops)
-    by_bytes = nbytes / limits.bandwidth_at(nbytes)
+    read, written = work.nbytes(inputs, []), work.nbytes([], expected)
+    roof = limits.seconds(read, written, work.flops)
+    by_bytes = limits.moving(read, written)
     result |= {"bytes": nbytes, "flops": work.flops, "roof seconds": roof}
     result |= {"kept": len(timings.kept), "taken": timings.taken, "calm": timings.calm}
     for name in calls:

@@ -138,10 +138,13 @@ def test_interleaving_calls_everybody_in_turn() -> None:
 
 
 def test_the_roof_is_what_takes_longer() -> None:
-    limits = Ceilings({1 << 20: 100.0, 1 << 26: 10.0}, flops=50.0, threads=2)
-    assert limits.bandwidth_at(1 << 30) == 10.0
-    assert limits.seconds(nbytes=1 << 20, flops=1) == (1 << 20) / 100
-    assert limits.seconds(nbytes=1, flops=1000) == 20.0
+    moving, reading = {1 << 20: 100.0, 1 << 26: 10.0}, {1 << 20: 200.0, 1 << 26: 20.0}
+    limits = Ceilings(moving, reading, flops=50.0, threads=2)
+    assert limits.moving(1 << 29, 1 << 29) == (1 << 30) / 10
+    assert limits.moving(0, 1 << 20) == (1 << 20) / 100
+    assert limits.moving(3 << 18, 1 << 18) == (1 << 19) / 100 + (1 << 19) / 200
+    assert limits.seconds(1 << 20, 0, flops=1) == (1 << 20) / 200
+    assert limits.seconds(1, 1, flops=1000) == 20.0
 
 
 RESULT: dict[str, Any] = {
@@ -185,7 +188,12 @@ def test_the_document_says_where_it_was_measured() -> None:
         "title": "figures",
         "machine": {"cpu": "a fast one", "commit": "abc"},
         "settings": {"threads": 2},
-        "ceilings": {"bandwidth": {1 << 20: 5e10}, "flops": 2e11, "threads": 2},
+        "ceilings": {
+            "bandwidth": {1 << 20: 5e10},
+            "reading": {1 << 20: 6e10},
+            "flops": 2e11,
+            "threads": 2,
+        },
         "peers": ["tinyml", "torch"],
         "results": [RESULT],
     }
