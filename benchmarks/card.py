@@ -268,7 +268,7 @@ class Bench:
         result = _seconds(timed(self.clock, call)) | {"error of largest": error}
         result |= {"kernels": kernels, "host seconds": self._host_seconds(call)}
         result |= {"compile seconds": sum(e.seconds for e in compiled if not e.cached)}
-        moved = work.nbytes(inputs, expected)
+        moved = sum(work.traffic(inputs, expected))
         stats = self.machine.memory_stats()
         return result | {"bytes": moved, "flops": work.flops, "peak bytes": stats.peak}
 

@@ -159,11 +159,10 @@ def measure(
     if not calls:
         return result
     timings = timing.interleave(calls, args.rounds, args.budget)
-    nbytes = work.nbytes(inputs, expected)
-    read, written = work.nbytes(inputs, []), work.nbytes([], expected)
+    read, written = work.traffic(inputs, expected)
     roof = limits.seconds(read, written, work.flops)
     by_bytes = limits.moving(read, written)
-    result |= {"bytes": nbytes, "flops": work.flops, "roof seconds": roof}
+    result |= {"bytes": read + written, "flops": work.flops, "roof seconds": roof}
     result |= {"kept": len(timings.kept), "taken": timings.taken, "calm": timings.calm}
     for name in calls:
         entry = {"seconds": timings.seconds(name), "spread": timings.spread(name)}

@@ -63,11 +63,11 @@ class Step:
             results = call()
         return [result.numpy() for result in results]
 
-    def nbytes(self, inputs: Arrays, results: Arrays) -> int:
-        """Parameters and both moments are read and written, data is read."""
+    def traffic(self, inputs: Arrays, results: Arrays) -> tuple[int, int]:
+        """Bytes: parameters and both moments are read and written, data is read."""
         parameters, data = self.split(list(inputs))
-        moved = 6 * sum(int(a.nbytes) for a in parameters.values())
-        return moved + sum(int(a.nbytes) for a in data)
+        written = 3 * sum(int(a.nbytes) for a in parameters.values())
+        return written + sum(int(a.nbytes) for a in data), written
 
 
 def tinyml_step(step: Step, tensors: list[Any]) -> Callable[..., tuple[Any, ...]]:

@@ -66,10 +66,10 @@ class Workload:
         *inputs, upstream = wide
         return [self.run(NumpyOps(), *inputs), *self.gradients(upstream, *inputs)]
 
-    def nbytes(self, inputs: Arrays, results: Arrays) -> int:
-        """What must go through memory at least: each input once, each result once."""
+    def traffic(self, inputs: Arrays, results: Arrays) -> tuple[int, int]:
+        """Bytes that must be read and written at least: each input once, each result once."""
         size = 2 if self.dtype in ("bfloat16", "float16") else 4
-        return size * sum(a.size for a in [*inputs, *results])
+        return size * sum(a.size for a in inputs), size * sum(a.size for a in results)
 
     def shrunk(self) -> Workload:
         """The same expression on small inputs: equal sizes stay equal."""

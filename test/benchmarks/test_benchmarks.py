@@ -137,6 +137,14 @@ def test_interleaving_calls_everybody_in_turn() -> None:
     assert all(r.least["a"] <= r.seconds["a"] for r in timings.kept)
 
 
+def test_a_step_writes_its_parameters_and_moments_and_reads_its_data_too() -> None:
+    step = steps.mlp((6, 5, 3), 4)
+    inputs = step.inputs()
+    parameters, data = step.split(inputs)
+    written = 3 * sum(a.nbytes for a in parameters.values())
+    assert step.traffic(inputs, []) == (written + sum(a.nbytes for a in data), written)
+
+
 def test_the_roof_is_what_takes_longer() -> None:
     moving, reading = {1 << 20: 100.0, 1 << 26: 10.0}, {1 << 20: 200.0, 1 << 26: 20.0}
     limits = Ceilings(moving, reading, flops=50.0, threads=2)
