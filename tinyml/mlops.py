@@ -211,13 +211,12 @@ Ndtr: type[Elementwise] = _elementwise(  # x times the share of the normal distr
     lambda grad, out, x, y: grad._apply(Ndtr(), y),
     lambda grad, out, x, y: grad * x * ((y * y * -0.5).exp() * (2 * pi) ** -0.5),
 )
-Logistic: type[Elementwise] = (
-    _elementwise(  # x / (1 + (1 + z) * exp(y)); z, what y lacks, is a number
-        Op.LOGISTIC,
-        lambda grad, out, x, y, z: grad._apply(Logistic(), y, z),
-        lambda grad, out, x, y, z: grad._apply(Logistic(), y, z) * (out - x),
-        None,
-    )
+# x / (1 + (1 + z) * exp(y)), where z, what y lacks, is a number without a gradient
+Logistic: type[Elementwise] = _elementwise(
+    Op.LOGISTIC,
+    lambda grad, out, x, y, z: grad._apply(Logistic(), y, z),
+    lambda grad, out, x, y, z: grad._apply(Logistic(), y, z) * (out - x),
+    None,
 )
 
 

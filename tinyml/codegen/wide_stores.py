@@ -60,8 +60,7 @@ def asked_once(value: Expr, lane: Axis) -> Expr:
     def first(e: Expr) -> Expr | None:
         if not isinstance(e, Load):
             return None
-        made: Expr = Load(e.slot, e.dtype, e.position, _of_all(e.valid, lane))
-        return made
+        return Load(e.slot, e.dtype, e.position, _of_all(e.valid, lane))
 
     return rewrite(value, first, lane)
 

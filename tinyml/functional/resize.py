@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
-MODES = {
+_MODES = {
     "linear": "linear",
     "bilinear": "linear",
     "trilinear": "linear",
@@ -40,9 +40,9 @@ def interpolate(
     "trilinear" and "bicubic" are names of others. Linear between uint8 is blended in fixed point,
     last axis first, as torch does it.
     """
-    if mode not in MODES:
-        raise ValueError(f"interpolate: mode is one of {', '.join(MODES)}, got {mode!r}")
-    mode, dtype = MODES[mode], x.dtype
+    if mode not in _MODES:
+        raise ValueError(f"interpolate: mode is one of {', '.join(_MODES)}, got {mode!r}")
+    mode, dtype = _MODES[mode], x.dtype
     if align_corners and mode not in ("linear", "cubic"):
         raise ValueError("interpolate: align_corners is for linear and cubic interpolation")
     if mode == "cubic" and not dtype.is_float:
