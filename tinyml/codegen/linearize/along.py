@@ -64,8 +64,7 @@ def _sum(term: Expr, axes: tuple[Axis, ...]) -> Fold:
 
 def abreast(values: list[Expr]) -> Expr:
     """One value for each sum."""
-    made: Expr = Bundle(tuple(values))
-    return made if len(values) > 1 else values[0]
+    return Bundle(tuple(values)) if len(values) > 1 else values[0]
 
 
 def before(fold: Fold, name: Name, step: Axis) -> Expr:
