@@ -26,7 +26,7 @@ static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-void sum_mul_2x16x16x16_r72_145f7e5d(void *const *buffers, long start, long end) {
+void sum_mul_2x16x16x16_r72_0eeb353a(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
@@ -36,7 +36,7 @@ void sum_mul_2x16x16x16_r72_145f7e5d(void *const *buffers, long start, long end)
     const long i2 = block % 2;
     for (long r0_tile0 = 0; r0_tile0 < 8; ++r0_tile0) {
       for (long r1w_tile0 = 0; r1w_tile0 < 10; ++r1w_tile0) {
-        const f32x8 v0 = masked_float32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2 * 128 + r1w_tile0 * 16 - 17, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7}) >= 1)) & (-(int)(i2 * 8 + r1w_tile0 >= 1 && i2 * 8 + r1w_tile0 <= 16) - (i32x8){0}));
+        const f32x8 v0 = masked_float32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2 * 128 + r1w_tile0 * 16 - 17, 4096, ((i32x8){0, 1, 2, 3, 4, 5, 6, 7} >= 1) & (-(int)(i2 * 8 + r1w_tile0 >= 1 && i2 * 8 + r1w_tile0 <= 16) - (i32x8){0}));
         *(f32x8 *)(tile0 + (r0_tile0 * 480 + r1w_tile0 * 48)) = v0;
         const f32x8 v1 = i2 * 8 + r1w_tile0 >= 1 && i2 * 8 + r1w_tile0 <= 16 ? (f32x8)*(const f32x8 *)(slot1 + (i0 * 2048 + r0_tile0 * 256 + i2 * 128 + r1w_tile0 * 16 - 16)) : (f32x8){0};
         *(f32x8 *)(tile0 + (r0_tile0 * 480 + r1w_tile0 * 48 + 8)) = v1;
@@ -46,7 +46,7 @@ void sum_mul_2x16x16x16_r72_145f7e5d(void *const *buffers, long start, long end)
         *(f32x8 *)(tile0 + (r0_tile0 * 480 + r1w_tile0 * 48 + 24)) = v3;
         const f32x8 v4 = i2 * 8 + r1w_tile0 >= 1 && i2 * 8 + r1w_tile0 <= 16 ? (f32x8)*(const f32x8 *)(slot1 + (i0 * 2048 + r0_tile0 * 256 + i2 * 128 + r1w_tile0 * 16 - 8)) : (f32x8){0};
         *(f32x8 *)(tile0 + (r0_tile0 * 480 + r1w_tile0 * 48 + 32)) = v4;
-        const f32x8 v5 = masked_float32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2 * 128 + r1w_tile0 * 16 - 7, 4096, ((((i32x8){0, 1, 2, 3, 4, 5, 6, 7}) <= 6)) & (-(int)(i2 * 8 + r1w_tile0 >= 1 && i2 * 8 + r1w_tile0 <= 16) - (i32x8){0}));
+        const f32x8 v5 = masked_float32x8(slot1, i0 * 2048 + r0_tile0 * 256 + i2 * 128 + r1w_tile0 * 16 - 7, 4096, ((i32x8){0, 1, 2, 3, 4, 5, 6, 7} <= 6) & (-(int)(i2 * 8 + r1w_tile0 >= 1 && i2 * 8 + r1w_tile0 <= 16) - (i32x8){0}));
         *(f32x8 *)(tile0 + (r0_tile0 * 480 + r1w_tile0 * 48 + 40)) = v5;
       }
     }

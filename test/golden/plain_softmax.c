@@ -15,6 +15,9 @@ typedef int i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 #ifndef DONE_pick_f32x4
 #define DONE_pick_f32x4
 static inline f32x4 pick_f32x4(i32x4 m, f32x4 a, f32x4 b) {
+#ifdef __AVX512F__
+  m = m != 0;
+#endif
   return (f32x4)((m & (i32x4)a) ^ (~m & (i32x4)b));
 }
 #endif
@@ -73,7 +76,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_f4bf2fe6(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_440afdfc(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

@@ -20,15 +20,11 @@ static inline f32x4 max_f32_x4(f32x4 a, f32x4 b) {
 #endif
   return (f32x4)((m & (i32x4)a) ^ (~m & (i32x4)b));
 }
-static inline float max_f32(float a, float b) {
-  const float m = a > b ? a : b;  // without a branch, which could not be predicted
-  return a != a ? a : m;
-}
 static inline float across_max_float32x8(f32x8 a) {
-  const f32x4 low4 = {a[0], a[1], a[2], a[3]};
-  const f32x4 high4 = {a[4], a[5], a[6], a[7]};
-  const f32x4 a4 = max_f32_x4(low4, high4);
-  return max_f32(max_f32(a4[0], a4[2]), max_f32(a4[1], a4[3]));
+  const f32x4 a4 = max_f32_x4(*(const f32x4 *)&a, *((const f32x4 *)&a + 1));
+  const f32x4 a2 = max_f32_x4(a4, (f32x4){a4[2], a4[3], a4[2], a4[3]});
+  const f32x4 a1 = max_f32_x4(a2, (f32x4){a2[1], a2[1], a2[1], a2[1]});
+  return a1[0];
 }
 #ifndef DONE_EXTREME512
 #define DONE_EXTREME512
@@ -41,6 +37,9 @@ static inline float across_max_float32x8(f32x8 a) {
 #ifndef DONE_pick_f32x8
 #define DONE_pick_f32x8
 static inline f32x8 pick_f32x8(i32x8 m, f32x8 a, f32x8 b) {
+#ifdef __AVX512F__
+  m = m != 0;
+#endif
   return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
 }
 #endif
@@ -90,10 +89,10 @@ static inline f32x8 exp_f32x8(f32x8 x) {
 }
 
 static inline float across_add_float32x8(f32x8 a) {
-  const f32x4 low4 = {a[0], a[1], a[2], a[3]};
-  const f32x4 high4 = {a[4], a[5], a[6], a[7]};
-  const f32x4 a4 = low4 + high4;
-  return a4[0] + a4[2] + (a4[1] + a4[3]);
+  const f32x4 a4 = *(const f32x4 *)&a + *((const f32x4 *)&a + 1);
+  const f32x4 a2 = a4 + (f32x4){a4[2], a4[3], a4[2], a4[3]};
+  const f32x4 a1 = a2 + (f32x4){a2[1], a2[1], a2[1], a2[1]};
+  return a1[0];
 }
 // max_sum_neg_add_64x256_r256
 //   v0 = max(slot1) over axis 1           : 64x1 float32
@@ -105,7 +104,7 @@ static inline float across_add_float32x8(f32x8 a) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_3ab72344(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_06f70cd7(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

@@ -12,11 +12,11 @@ from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
 from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, scattered
 from tinyml.codegen.text.c_values import TYPES
-from tinyml.codegen.text.render import register
-from tinyml.codegen.text.strength import ATOM, TERNARY, UNARY, Text, wrap
+from tinyml.codegen.text.render import SIGN, register
+from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
 from tinyml.dtype import DType, bool_, int32
 from tinyml.index import Axis
-from tinyml.ops import Op
+from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
 
 ON_STACK = 1 << 18  # elements of a tile at most that is no allocation of its own
@@ -91,20 +91,23 @@ class CRenderer(CPairs):
         return f"{name}({source.name})"
 
     def _halves(self, op: Op, dtype: DType, lanes: int) -> tuple[list[str], list[Text]]:
-        """Vectors of half the lanes, until one has 16 bytes: what makes them, and what remains.
+        """Halves of a vector combined until one lane has all: what makes them, and what remains.
 
-        What is half a register gcc puts into memory where it is small integers.
+        Down to 16 bytes the halves are vectors of their own, and from there on the upper lanes are
+        moved down. Small integers remain, for gcc puts parts of their vectors into memory.
         """
-        name, lines = "a", []
-        while lanes * register(dtype).itemsize > 16 and register(dtype).itemsize >= 4:
+        name, lines, size, held = "a", [], register(dtype).itemsize, lanes
+        while lanes > 1 and size >= 4 and held * size >= 16:
             lanes //= 2
-            kind = self.vector(dtype, lanes)
-            for half, first in (("low", 0), ("high", lanes)):
-                listed = ", ".join(f"{name}[{first + n}]" for n in range(lanes))
-                lines.append(f"  const {kind} {half}{lanes} = {{{listed}}};")
-            halves: list[Text] = [(f"low{lanes}", ATOM), (f"high{lanes}", ATOM)]
+            held = max(lanes, 16 // size)
+            kind = self.vector(dtype, held)
+            low, high = f"*(const {kind} *)&{name}", f"*((const {kind} *)&{name} + 1)"
+            if lanes < held:
+                listed = ", ".join(f"{name}[{n % lanes + lanes}]" for n in range(held))
+                low, high = name, f"({kind}){{{listed}}}"
+            made = self.alu(op, dtype, [(low, UNARY), (high, UNARY)], held)[0]
             name = f"a{lanes}"
-            lines.append(f"  const {kind} {name} = {self.alu(op, dtype, halves, lanes)[0]};")
+            lines.append(f"  const {kind} {name} = {made};")
         return lines, [(f"{name}[{n}]", ATOM) for n in range(lanes)]
 
     def load(self, e: Load, lanes: int) -> Text:
@@ -255,6 +258,17 @@ class CRenderer(CPairs):
         self.prelude[LOOK] = None
         return f"look({self.value(value)}, {size})", ATOM
 
+    def op(self, e: Alu, lanes: int) -> Text:
+        match e.operands:
+            case (Place(index=one), Place(index=other)) if e.op in COMPARE and lanes > 1:
+                lane = next(iter(e.free & self.k.lanes), None)
+                if lane and (text := self.compared(one - other, SIGN[e.op], 0, lane)):
+                    return text, STRENGTH[SIGN[e.op]]
+            case (Alu(op=Op.EQUAL, operands=(one, _) as sides),) if e.op is Op.NOT:
+                texts = [self.text(side, lanes) for side in sides]
+                return self.compare("!=", register(one.dtype), texts, lanes)
+        return super().op(e, lanes)
+
     def place(self, e: Place, lanes: int) -> Text:
         if lanes == 1:
             return super().place(e, lanes)
@@ -275,7 +289,8 @@ class CRenderer(CPairs):
             return f"{chosen} : ({kind})({self.value(e.other, lanes)})", TERNARY
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         held = self.mask(e.valid, lane or Axis("lane", lanes))
-        return self.where(held, value, other, e.dtype, lanes)
+        known = not apart and all(v.free <= {lane} for v in e.valid)
+        return self.blended(held, value, other, e.dtype, lanes, known)
 
 
 def _is_spread(put: ir.Put, lane: Axis) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyml.codegen.text.vector_math import EXTREME512
+from tinyml.codegen.text.vector_math import EXTREME512, select
 from tinyml.ops import Op
 
 
@@ -28,7 +28,7 @@ def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> 
         [
             f"static inline {vector} {name}({vector} a, {vector} b) {{",
             *lines,
-            f"  return ({vector})((m & ({bits})a) ^ (~m & ({bits})b));\n}}",
+            f"{select(vector, bits, 'm', asked=False)}\n}}",
         ]
     )
 

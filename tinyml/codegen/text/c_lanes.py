@@ -31,7 +31,7 @@ class CLanes(CValues):
 
     def index_of_lanes(self, i: Linear, lane: Axis) -> str | None:
         """The values of an index along `lane` as a vector of int32; None if not to be had."""
-        if not _is_plain(i) or i.low < -(1 << 31) or i.high >= 1 << 31:
+        if not (_is_plain(i) and _is_int(i)):
             return None
         vector = self.vector(int32, lane.size)
         apart = Linear(tuple((a, f) for a, f in i.terms if lane not in a.free), 0)
@@ -70,12 +70,21 @@ class CLanes(CValues):
         return " & ".join(f"({text})" for text in texts), 7
 
     def _range_of_lanes(self, v: Range, lane: Axis) -> str | None:
-        index = self.index_of_lanes(v.index, lane)
-        if index is None:
+        sides = [(">=", v.low)] if v.index.low < v.low else []
+        sides += [("<=", v.high)] if v.index.high > v.high else []
+        texts = [self.compared(v.index, sign, bound, lane) for sign, bound in sides]
+        found = [text for text in texts if text is not None]
+        return ") & (".join(found) if len(found) == len(texts) else None
+
+    def compared(self, i: Linear, sign: str, number: int, lane: Axis) -> str | None:
+        """Whether i `sign` number, along `lane`: what is the same for all lanes is one number."""
+        same = Linear(tuple([(a, f) for a, f in i.terms if lane not in a.free]), 0)
+        other = number - same
+        along = self.index_of_lanes(i - same, lane)
+        if along is None or not (_is_plain(i) and _is_int(i) and _is_int(other)):
             return None
-        sides = [f"({index}) >= {v.low}"] if v.index.low < v.low else []
-        sides += [f"({index}) <= {v.high}"] if v.index.high > v.high else []
-        return " & ".join(f"({side})" for side in sides)
+        bound = f"(int){wrap(self.index(other), UNARY)}" if same.terms else str(number)
+        return f"{along} {sign} {bound}"
 
     def _mask_by_lane(self, valid: Conditions, lane: Axis) -> Text:
         mask = []
@@ -169,6 +178,11 @@ def _is_plain(i: Linear) -> bool:
     """Whether an index looks no value up."""
     inner = [a.inner for a, _ in i.terms if isinstance(a, (Quotient, Remainder))]
     return not any(isinstance(a, Looked) for a, _ in i.terms) and all(map(_is_plain, inner))
+
+
+def _is_int(i: Linear) -> bool:
+    """Whether an index is an int, wherever it is."""
+    return i.low >= -(1 << 31) and i.high < 1 << 31
 
 
 def looks_along(i: Linear) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyml.codegen.text.vector_math import LOOP
+from tinyml.codegen.text.vector_math import LOOP, select
 from tinyml.ops import Op
 
 MASKED = 64  # bytes of a vector that instructions take under a mask
@@ -42,31 +42,6 @@ def lane_function(name: str, call: str, result: str, operands: Sequence[str], la
     )
 
 
-# by vector of at most 8 bytes: what makes int32 of it, and the integer of its size
-WIDEN = {
-    "u8x4": ("pmovzxbd128", "char", "int"),
-    "i8x4": ("pmovsxbd128", "char", "int"),
-    "u8x8": ("pmovzxbd256", "char", "long long"),
-    "i8x8": ("pmovsxbd256", "char", "long long"),
-    "u16x4": ("pmovzxwd128", "short", "long long"),
-    "i16x4": ("pmovsxwd128", "short", "long long"),
-}
-
-
-def widen(kind: str, wide: str) -> str:
-    """Small integers as int32, by an instruction that gcc has no other name for."""
-    instruction, element, word = WIDEN[kind]
-    return f"""static inline {wide} wide_{kind}({kind} a) {{
-#if defined(__AVX2__) && !defined(__clang__)
-  typedef {element} parts __attribute__((vector_size(16)));
-  typedef {word} words __attribute__((vector_size(16)));
-  return ({wide})__builtin_ia32_{instruction}((parts)(words){{({word})a}});
-#else
-  return __builtin_convertvector(a, {wide});
-#endif
-}}"""
-
-
 def apart(value: str, size: int) -> str:
     """A vector of `size` bytes is loaded, for all lanes, before it meets a mask.
 
@@ -91,15 +66,11 @@ def scattered(kind: str, element: str, lanes: int) -> str:
     )
 
 
-def blend(kind: str, bits: str, mask: str, own: str) -> str:
-    """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`.
-
-    Of `^` gcc 12 makes one move under a mask; of `|`, which is as good elsewhere, three steps.
-    """
+def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> str:
+    """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
     return (
-        f"static inline {kind} blend_{kind}({mask} m, {kind} a, {kind} b) {{\n"
-        f"  const {bits} own = {own};\n"
-        f"  return ({kind})((own & ({bits})a) ^ (~own & ({bits})b));\n}}"
+        f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
+        f"  {bits} own = {own};\n{select(kind, bits, 'own', asked)}\n}}"
     )
 
 
@@ -403,9 +374,12 @@ _LANES_SHL = """  const MASK within = (UNSIGNED)b < BITS;
   return (TYPE)((UNSIGNED)within & (UNSIGNED)a << (UNSIGNED)(b & (BITS - 1)));"""
 _LANES_SHR = """  const MASK within = (UNSIGNED)b < BITS;
   return a >> ((b & within) | (~within & (BITS - 1)));"""
-# the divisor of what is asked to be divided by 0 or -1 is 1
-_LANES_DIVIDE = """  const TYPE zero = b == 0, minus = b == -1, safe = b - zero + (minus & 2);
-  const TYPE q = a / safe, rest = a - q * safe, down = (rest != 0) & ((rest ^ safe) < 0);
+# of magnitudes, which are whole also for the least value; a quotient below 0 is ~(those less 1)
+_LANES_DIVIDE = """  const TYPE zero = b == 0, minus = a >> (BITS - 1), by = b >> (BITS - 1);
+  const UNSIGNED below = (UNSIGNED)((by & (a > 0)) | (~by & minus));
+  const UNSIGNED magnitude = (UNSIGNED)(a ^ minus) - (UNSIGNED)minus + below;
+  const UNSIGNED safe = (UNSIGNED)(b ^ by) - (UNSIGNED)by - (UNSIGNED)zero;
+  const TYPE q = (TYPE)(magnitude / safe ^ below) & ~zero;
 """
 
 LANE_BODIES: dict[Op, dict[str, str]] = {
@@ -418,13 +392,12 @@ LANE_BODIES: dict[Op, dict[str, str]] = {
     Op.IDIV: {
         "u": """  const TYPE zero = (TYPE)(b == 0);
   return a / (b - zero) & ~zero;""",
-        "i": f"""{_LANES_DIVIDE}  const UNSIGNED sign = (UNSIGNED)minus;
-  return (TYPE)(((UNSIGNED)(q + down) ^ sign) - sign) & ~zero;""",
+        "i": f"""{_LANES_DIVIDE}  return q;""",
     },
     Op.MOD: {
         "u": """  const TYPE safe = b - (TYPE)(b == 0);
   return a - a / safe * safe;""",
-        "i": f"""{_LANES_DIVIDE}  return rest + (down & safe);""",
+        "i": f"""{_LANES_DIVIDE}  return (a - q * b) & ~zero;""",
     },
 }
 

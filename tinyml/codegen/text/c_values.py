@@ -10,13 +10,13 @@ from functools import lru_cache
 from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.expr import Expr, Name
 from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.text.c_convert import instruction
 from tinyml.codegen.text.c_extremes import extreme
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
     HALF,
     LANE_BODIES,
     NOTE,
-    WIDEN,
     blend,
     function,
     half_lanes,
@@ -27,7 +27,6 @@ from tinyml.codegen.text.c_text import (
     require_range,
     vector_type,
     whole,
-    widen,
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
@@ -175,10 +174,17 @@ class CValues(Renderer):
     def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
         if lanes == 1:
             return super().where(mask, value, other, dtype, lanes)
+        return self.blended(mask, value, other, dtype, lanes)
+
+    def blended(
+        self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int, known: bool = False
+    ) -> Text:
+        """A choice lane by lane; whether the mask is `known` when the text is compiled."""
         kind = self.vector(dtype, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(_size(dtype), lanes)
-        self.prelude[blend(kind, bits, self.vector(bool_, lanes), own)] = None
-        return f"blend_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
+        name = f"blend_{kind}_known" if known else f"blend_{kind}"
+        self.prelude[blend(name, kind, bits, self.vector(bool_, lanes), own, not known)] = None
+        return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
         return self.bits(_size(dtype), lanes)
@@ -192,10 +198,10 @@ class CValues(Renderer):
             return super().rounded(text, dtype, lanes)
         return self._half_lanes(dtype, "rounded", text, lanes)
 
-    def compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
+    def compare(self, sign: str, dtype: DType, operands: list[Text], lanes: int) -> Text:
         if lanes > 1 and dtype is bool_:
             operands = operands[::-1]  # true is -1 in a lane, and below false
-        text = super().compare(op, dtype, operands, lanes)
+        text = super().compare(sign, dtype, operands, lanes)
         if lanes > 1 and dtype is not bool_ and dtype.itemsize != 4:
             bits = by_name(f"int{dtype.bitsize}")
             return self.converted(text[0], bits, int32, lanes), ATOM
@@ -306,13 +312,24 @@ class CValues(Renderer):
         return self.converted(text, source, target, lanes), ATOM
 
     def converted(self, text: str, source: DType, target: DType, lanes: int) -> str:
-        """Lanes in another dtype, by steps that gcc has instructions for."""
+        """Lanes in another dtype, by steps that compilers have instructions for."""
+        goal = int32 if target.is_float and source.itemsize < 4 else target
+        kind, wanted = SHORT[source.name], SHORT[goal.name]
+        if source is target:
+            return text
+        found = instruction(kind, wanted, lanes)
+        if found is None:
+            goal = _toward(source, target)
+            made = f"__builtin_convertvector({text}, {self._memory_vector(goal, lanes)})"
+            return self.converted(made, goal, target, lanes)
+        name = f"{kind}_as_{wanted}_x{lanes}"
+        sides = [(self._memory_vector(d, lanes), d.itemsize * lanes) for d in (source, goal)]
+        plain = self._by_steps("a", source, goal, lanes)
+        self.prelude[found.text(name, sides[0], sides[1], plain)] = None
+        return self.converted(f"{name}({text})", goal, target, lanes)
+
+    def _by_steps(self, text: str, source: DType, target: DType, lanes: int) -> str:
         while source is not target:
-            kind = self._memory_vector(source, lanes)
-            if kind in WIDEN and target.itemsize >= 4:
-                self.prelude[widen(kind, self.vector(int32, lanes))] = None
-                text, source = f"wide_{kind}({text})", int32
-                continue
             source = _toward(source, target)
             text = f"__builtin_convertvector({text}, {self._memory_vector(source, lanes)})"
         return text

@@ -391,7 +391,7 @@ class Renderer:
             text = ("!" if dtype is bool_ and lanes == 1 else "~") + wrap(operands[0], UNARY)
             return self.own_size(text, UNARY, dtype, lanes)
         if op in COMPARE:
-            return self.compare(op, dtype, operands, lanes)
+            return self.compare(SIGN[op], dtype, operands, lanes)
         if dtype is bool_ and op in (Op.ADD, Op.MUL, Op.MAX, Op.MIN):
             op = Op.OR if op in (Op.ADD, Op.MAX) else Op.AND
         if op in SIGN:
@@ -401,8 +401,8 @@ class Renderer:
     def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
         return f"{wrap(mask, 3)} ? {wrap(value, 3)} : {wrap(other, TERNARY)}", TERNARY
 
-    def compare(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        return binary(SIGN[op], *operands)
+    def compare(self, sign: str, dtype: DType, operands: list[Text], lanes: int) -> Text:
+        return binary(sign, *operands)
 
     def own_size(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
         """C computes small integers as int: bring the result back to its own size."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-STRENGTH = {"*": 12, "/": 12, "%": 12, "+": 11, "<": 9, "<=": 9, "==": 8, "&": 7, "^": 6, "|": 5}
+_BY_STRENGTH = {12: "* / %", 11: "+", 9: "< <=", 8: "== !=", 7: "&", 6: "^", 5: "|"}
+STRENGTH = {sign: strength for strength, signs in _BY_STRENGTH.items() for sign in signs.split()}
 ATOM, UNARY, TERNARY = 15, 14, 2
 Text = tuple[str, int]  # and how strongly its outermost operator binds
 

@@ -29,10 +29,18 @@ def _by_horner(found: re.Match[str]) -> str:
     return "\n".join(lines)
 
 
-PICK = """static inline F32 pick_F32(I32 m, F32 a, F32 b) {
-  return (F32)((m & (I32)a) ^ (~m & (I32)b));
-}
-"""
+def select(kind: str, bits: str, m: str, asked: bool = True) -> str:
+    """Statements that return `a` where the mask `m` is -1, `b` where it is 0.
+
+    A comparison is what compilers make an op under a mask of, where there are such ops: it is
+    `asked` for, but of comparisons, and of numbers, for each of which gcc 12 would fill a mask's
+    register. Of `^` it makes one move under a mask; of `|`, as good elsewhere, three steps.
+    """
+    compared = f"#ifdef __AVX512F__\n  {m} = {m} != 0;\n#endif\n" if asked else ""
+    return f"{compared}  return ({kind})(({m} & ({bits})a) ^ (~{m} & ({bits})b));"
+
+
+PICK = f"static inline F32 pick_F32(I32 m, F32 a, F32 b) {{\n{select('F32', 'I32', 'm')}\n}}\n"
 
 # gcc unrolls it by itself
 LOOP = '_Pragma("clang loop unroll(full)") for (int i = 0; i < LANES; ++i)'
