@@ -4,12 +4,16 @@ Both come from small C programs that tinyml's own CPU machine compiles and runs 
 threads. Bandwidth is the best of copy and triad, with plain and with non-temporal stores, over
 arrays of several sizes: a workload is compared with the size next to its own, so that what fits
 into a cache is held against the cache. What is read beyond what is written is held against reading.
+
+Bandwidth changes within minutes where a machine has other guests. So a workload that it bounds is
+held against a `mover` of as many bytes, which takes part in its rounds as one more competitor.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +23,8 @@ from tinyml import config
 from tinyml.device import open_device
 from tinyml.program import Cost, Language, Program
 from tinyml.runtime.cpu import available_cores
+
+Call = Callable[[], object]
 
 SIZES = tuple(1 << n for n in range(20, 29, 2))  # bytes that one pass moves: 1 MB to 256 MB
 _CHAINS = 12  # of multiply-adds: enough to hide their latency, few enough for 16 registers
@@ -44,7 +50,8 @@ typedef float wide __attribute__((vector_size(WIDTH)));
 typedef float piece __attribute__((vector_size(STREAM_WIDTH)));
 """
 _HEAD = "void %s(void *const *buffers, long start, long end) {\n"
-_PASS = """  piece *a = buffers[0]; const piece *b = buffers[1], *c = buffers[2]; (void)a; (void)c;
+_PASS = """  piece *a = buffers[0]; (void)a;
+  {pointers}
   long count = {elements} / (STREAM_WIDTH / 4), each = count / {grid};
   piece s0 = {{}}, s1 = {{}}, s2 = {{}}, s3 = {{}};
   for (long i = start * each; i < end * each; i += {step}) {{ {body} }}
@@ -59,6 +66,9 @@ _STREAMS = {  # how many arrays, and what is done with them
     "triad, non-temporal": (3, "STREAM(a + i, b[i] + 3.0f * c[i]);"),
 }
 _READING = {"read": (2, "s0 += b[i]; s1 += c[i]; s2 += b[i + 1]; s3 += c[i + 1];")}
+_ARRAYS = "bcde"  # beside a, which is written
+_KEEP = "s0 += {};"
+_LEAST = 1 << 20  # bytes: less takes no longer than to start the threads
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,59 @@ def measure(threads: int, rounds: int = 7) -> Ceilings:
     return Ceilings(copied, reading, flops, threads)
 
 
+def mover(read: int, written: int, threads: int) -> Call | None:
+    """The machine itself: reads and writes so many bytes, each once; None if they are few.
+
+    As many arrays are read at once as there are for each that is written, up to four, and then
+    what is left over. Of several ways to write, the one that is fastest here.
+    """
+    if read + written < _LEAST:
+        return None
+    at_once = min(4, read // written) if written else 0
+    alone = read - written * at_once
+    stores = "a[i] = {};", "STREAM(a + i, {});"
+    ways = [[_moving(at_once, written, store, threads) for store in stores]] if written else []
+    ways += [[_moving(4, alone // 4, _KEEP, threads)]] if alone else []
+    fastest = [min(calls, key=lambda call: min(_timed(call) for _ in range(5))) for calls in ways]
+
+    def move() -> None:
+        for call in fastest:
+            call()
+
+    return move
+
+
+def _moving(arrays: int, nbytes: int, kept: str, threads: int) -> Call:
+    """One pass over so many arrays of `nbytes`, whose sum is `kept`; nothing else reads them."""
+    elements = nbytes // 4 // 1024 * 1024
+    machine = open_device("CPU").machine
+    memories = [machine.allocate(4 * elements) for _ in range(arrays + 1)]
+    for memory in memories:  # written once: all pages that were never written are one page
+        machine.copy_in(memory, np.ones(elements, np.float32))
+    name = f"ceiling_move_{arrays}_{nbytes}_{len(kept)}"
+    body = kept.format(" + ".join([f"{x}[i]" for x in _ARRAYS[:arrays]] or ["s0"]))
+    program = _passing(name, body, arrays, elements, threads, nbytes)
+    launch = machine.load([program])[0].launch
+    return lambda: launch(memories)
+
+
+def _passing(
+    name: str, body: str, arrays: int, elements: int, threads: int, nbytes: int, step: int = 1
+) -> Program:
+    """One pass in which each thread does `body` for its elements of a and some arrays more."""
+    named = enumerate(_ARRAYS[:arrays], start=1)
+    pointers = " ".join(f"const piece *{x} = buffers[{n}]; (void){x};" for n, x in named)
+    grid = threads * 4
+    loop = _PASS.format(pointers=pointers, elements=elements, grid=grid, body=body, step=step)
+    return _program(name, _HEAD % name + loop, arrays + 1, grid, nbytes)
+
+
+def _timed(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def _rates(size: int, threads: int, rounds: int) -> dict[str, float]:
     """Bytes per second of each stream that moves `size` bytes."""
     rates, machine = {}, open_device("CPU").machine
@@ -105,9 +168,8 @@ def _rates(size: int, threads: int, rounds: int) -> dict[str, float]:
         elements = size // arrays // 4 // 1024 * 1024
         name = f"ceiling_stream_{number}_{size}"
         step = 2 if stream in _READING else 1
-        loop = _PASS.format(elements=elements, grid=threads * 4, body=body, step=step)
-        text = _HEAD % name + loop
-        run = machine.load([_program(name, text, 3, threads * 4, size)])[0].launch
+        program = _passing(name, body, 2, elements, threads, size, step)
+        run = machine.load([program])[0].launch
         repeats = max(4, (1 << 28) // size)  # a single pass may find much of it in a cache
         seconds = min(_seconds(run, memories, repeats) for _ in range(rounds))
         rates[stream] = arrays * elements * 4 / seconds

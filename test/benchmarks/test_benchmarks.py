@@ -17,7 +17,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import card, compilers, cuda, machine, report, run, size, steps, timing, workloads
+from benchmarks import (
+    card,
+    ceilings,
+    compilers,
+    cuda,
+    machine,
+    report,
+    run,
+    size,
+    steps,
+    timing,
+    workloads,
+)
 from benchmarks.ceilings import Ceilings
 from benchmarks.dialect import NumpyOps
 from benchmarks.peers import NumpyPeer, TinymlPeer, Work
@@ -153,6 +165,25 @@ def test_the_roof_is_what_takes_longer() -> None:
     assert limits.moving(3 << 18, 1 << 18) == (1 << 19) / 100 + (1 << 19) / 200
     assert limits.seconds(1 << 20, 0, flops=1) == (1 << 20) / 200
     assert limits.seconds(1, 1, flops=1000) == 20.0
+
+
+@pytest.mark.parametrize("mega", [(3, 3), (9, 1), (0, 4), (8, 0), (23, 2)])
+def test_the_machine_moves_as_many_bytes_as_a_workload(
+    mega: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, written = (n << 20 for n in mega)
+    passes, real = set(), ceilings._moving
+
+    def moving(arrays: int, nbytes: int, kept: str, threads: int) -> Any:
+        passes.add((arrays * nbytes, nbytes if kept != ceilings._KEEP else 0))
+        return real(arrays, nbytes, kept, threads)
+
+    monkeypatch.setattr(ceilings, "_moving", moving)
+    move = ceilings.mover(read, written, threads=2)
+    assert move is not None
+    move()
+    assert tuple(map(sum, zip(*passes, strict=True))) == (read, written)
+    assert ceilings.mover(1000, 1000, threads=2) is None
 
 
 RESULT: dict[str, Any] = {
