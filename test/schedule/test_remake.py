@@ -26,18 +26,21 @@ from tinyml.schedule import fuse, remake, schedule
 
 QUERIES, KEYS = 18, 26
 TARGETS = pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attention = Callable[..., Tensor]
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products are large ones."""
-    monkeypatch.setattr(remake, "LARGE", QUERIES * KEYS)
-    monkeypatch.setattr(remake, "FAR", QUERIES * KEYS)
-    monkeypatch.setattr(remake, "LONG", 16)
+    limit(monkeypatch, QUERIES * KEYS, QUERIES * KEYS)
     monkeypatch.setattr(choose_c_online, "LONG", 16)
     monkeypatch.setattr(choose_c_online, "STEP", 8)
     monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
+    limits = remake.Limits(elements, masked, steps=16, rows=1, depth=256)
+    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, limits))
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:
@@ -120,11 +123,26 @@ def test_many_heads_make_scores_again_once_for_all_gradients(
 def test_scores_that_a_mask_leaves_some_of_are_not_stored_though_they_are_smaller(
     attend: Attention, stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remake, "LARGE", 1 << 28)
+    limit(monkeypatch, 1 << 28, 1 << 24)
     given = [memory(2, n, 3) for n in (QUERIES, KEYS, KEYS)]
     assert largest(training(attend, *given)) >= QUERIES * KEYS
-    monkeypatch.setattr(remake, "MASKED", QUERIES * KEYS)
+    limit(monkeypatch, 1 << 28, QUERIES * KEYS)
     assert (largest(training(attend, *given)) >= QUERIES * KEYS) == stored
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_what_scores_are_sums_of_is_stored_as_little(dtype: DType, target: Target) -> None:
+    """Queries, keys and values may be sums themselves, as those of a model are."""
+
+    def of_one(x: Tensor, weights: Tensor) -> Tensor:
+        q, k, v = (x @ weights).chunk(3, -1)
+        return causal(q, k, v)
+
+    kernels = training(of_one, memory(2, KEYS, 6, dtype=dtype), memory(6, 18, dtype=dtype))
+    assert largest(kernels) < 2 * KEYS * KEYS
+    for k in kernels:
+        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target)
 
 
 def test_few_heads_share_their_rows_out() -> None:
@@ -191,6 +209,18 @@ def test_warps_of_a_card_in_any_order(order: ThreadOrder) -> None:
         stages.assert_made(k, on_emu(program, order), 2e-2)
 
 
+@pytest.mark.parametrize("order", ThreadOrder)
+def test_blocks_share_the_columns_of_wide_heads(order: ThreadOrder) -> None:
+    """Sums of 136 columns for keys and as many for values are more than a warp has registers."""
+    kernels = training(causal, *(memory(2, n, 136, dtype=bfloat16) for n in (QUERIES, KEYS, KEYS)))
+    assert not any(shape[-2:] == (QUERIES, KEYS) for k in kernels for shape, _ in k.slots)
+    programs = [compile(k, CARD, verify=True) for k in kernels]
+    assert [p.grid for p in programs] == [2 * 2, 2 * 2, 2 * 2 * 2]  # heads, rows, columns
+    for k, program in zip(kernels, programs, strict=True):
+        assert "add_product" in program.source
+        stages.assert_made(k, on_emu(program, order), 2e-2)
+
+
 def test_a_card_trains_without_scores() -> None:
     """What its kernels make together is what numpy makes of the graph."""
 
@@ -229,9 +259,10 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
         stages.assert_right(k, 0.02, CARD)
 
 
+@pytest.mark.parametrize("width", [128, 256])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
-def test_registers_of_a_card_suffice(dtype: DType, tmp_path: Path) -> None:
-    given = [memory(8, 4096, 128, dtype=dtype) for _ in range(3)]
+def test_registers_of_a_card_suffice(dtype: DType, width: int, tmp_path: Path) -> None:
+    given = [memory(8, 4096, width, dtype=dtype) for _ in range(3)]
     for k in training(causal, *given):
         program = compile(k, CARD)
         assert ("add_product" in program.source) == dtype.is_half

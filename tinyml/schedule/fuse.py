@@ -48,7 +48,7 @@ MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
-WIDEST = 256  # what a card's product folds, and columns of what is made of it
+WIDEST = 576  # what a card's product folds, and columns of what is made of it: made again if many
 
 
 def _assigns(group: Group) -> bool:

@@ -11,21 +11,33 @@ causal attention: then a CPU stores no smaller ones, either.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from math import prod
 
 from tinyml import lazy
+from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.labels import MIXED, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import CARDS, contracts, readers_of
+from tinyml.schedule.units import contracts, readers_of
 
-LARGE = 1 << 28  # elements, a gigabyte mostly, that are not stored
-FAR = 1 << 20  # the same on a card, which multiplies sooner than it reads
-MASKED = 1 << 24  # that are not, if there is a mask on what is made of them
-LONG = 1024  # steps of each fold over them
-SHORT = 128  # of the fold that makes them: each element costs no more
-DEVICES = frozenset({"CPU", "CUDA", "EMU"})  # that make them a few steps at a time
 
+@dataclass(frozen=True)
+class Limits:
+    """From where on a device makes products again."""
+
+    elements: int  # that are too many to store
+    masked: int  # the same, if there is a mask on what is made of them
+    steps: int  # of each fold over them
+    rows: int  # that each fold leaves: what a device shares out
+    depth: int  # of the fold that makes them, at most: what each element costs
+
+
+CPU = Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, depth=128)
+# multiplies sooner than it reads, but wants many rows: those that a small batch leaves to hidden
+# units of a model are too few, those of several heads are enough
+CARD = Limits(elements=1 << 20, masked=1 << 20, steps=128, rows=2048, depth=256)
+LIMITS = {"CPU": CPU, "CUDA": CARD, "EMU": CARD}  # devices that make them a few steps at a time
 
 Readers = Mapping[LazyBuffer, list[LazyBuffer]]
 
@@ -37,22 +49,22 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
         return frozenset()
     readers = readers_of(order)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
-    large = [n for n in products if n.size >= _least(n) or _is_masked(n, readers)]
+    large = [n for n in products if n.size >= _limits(n).elements or _is_masked(n, readers)]
     return frozenset(
         node for node in large if _folded_both_ways(node, _ends(node, readers, roots), folds)
     )
 
 
 def _is_large(node: LazyBuffer) -> bool:
-    if not (isinstance(node, lazy.Reduce) and node.device in DEVICES):
+    if not (isinstance(node, lazy.Reduce) and node.device in LIMITS):
         return False
-    short = contracts(node) and node.sources[0].size <= SHORT * node.size
-    return short and node.size >= min(MASKED, _least(node))
+    limits = _limits(node)
+    short = contracts(node) and node.sources[0].size <= limits.depth * node.size
+    return short and node.size >= min(limits.masked, limits.elements)
 
 
-def _least(node: LazyBuffer) -> int:
-    """Elements that are too many to store."""
-    return FAR if node.device in CARDS else LARGE
+def _limits(node: LazyBuffer) -> Limits:
+    return LIMITS[node.device]
 
 
 def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
@@ -93,14 +105,15 @@ def _folded_both_ways(
     node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer]
 ) -> bool:
     """Whether some of the folds that a product ends in are along other long axes than others."""
-    found = set()
+    found, limits = set(), _limits(node)
     for end in ends:
         uses, _ = trace([(end.sources[0], tuple(range(len(end.sources[0].shape))))], folds)
         for use in uses:
             if use.node is node:
                 along = [a for a, label in enumerate(use.labels) if label in end.axes]
-                long = any(node.shape[a] >= LONG for a in along)
-                if not long or MIXED in use.labels:
+                long = any(node.shape[a] >= limits.steps for a in along)
+                rows = node.size // prod(node.shape[a] for a in along)
+                if not long or rows < limits.rows or MIXED in use.labels:
                     return False
                 found.add(tuple(along))
     return len(found) > 1

@@ -6,7 +6,7 @@ Whether a unit is really stored is decided later, by who ends up in one kernel w
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
@@ -65,7 +65,7 @@ def _add_shared(
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
-    free = _free(order)
+    free, terms = _free(order), _terms(remade)
     readers = readers_of(order)
     for node in order:
         sources = lazy.read_sources(node)
@@ -81,7 +81,7 @@ def _add_shared(
             reason = _worth_storing(node, base, costs, reduced[base])
             if reason:
                 units[base] = reason
-        own_memory = len(sinks[node]) > 1 and not reduced[node] & remade
+        own_memory = len(sinks[node]) > 1 and not reduced[node] & remade and node not in terms
         if isinstance(node, lazy.Map) and node not in units and own_memory and not _widens(node):
             if _goes_on(node, readers[node], free):
                 continue
@@ -133,6 +133,19 @@ def _free(order: Sequence[LazyBuffer]) -> set[LazyBuffer]:
         if _is_position(node) and all(s in placed or s in fixed for s in sources):
             placed.add(node)
     return fixed | placed
+
+
+def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
+    """What is there once for each number that sums add up: larger by far than the sums."""
+    found: set[LazyBuffer] = set()
+    stack = [node.sources[0] for node in remade]
+    while stack:
+        node = stack.pop()
+        repeats = isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
+        if node not in found and not repeats:
+            found.add(node)
+            stack.extend(lazy.read_sources(node))
+    return found
 
 
 def readers_of(order: Sequence[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:

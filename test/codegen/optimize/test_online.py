@@ -127,7 +127,7 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
 
 @pytest.mark.parametrize(
     ("width", "architecture", "cache"),
-    [(256, "sm_75", 64), (256, "sm_80", 163), (128, "sm_90a", 227)],
+    [(512, "sm_75", 64), (256, "sm_75", 64), (256, "sm_80", 163), (128, "sm_90a", 227)],
 )
 def test_registers_of_a_card_suffice(
     width: int, architecture: str, cache: int, tmp_path: Path

@@ -23,7 +23,7 @@ from tinyml.index import Axis
 WARP = 32  # rows side by side
 OTHERS = 8  # threads along the other axis of a tile
 NEIGHBOURS = 4  # floats that are read at once
-ROWS = 4 * WARP, 2 * WARP, WARP, WARP // 2  # of a block
+ROWS = 4 * WARP, 2 * WARP, WARP, WARP // 2, WARP // 4  # of a block
 STEPS = 64, 32, 16, 8  # of a fold
 
 
@@ -35,8 +35,9 @@ def run_along(chooser: Chooser, number: int) -> bool:
     if found is None or sides is None:
         return False
     before, made = chooser.nest, len(chooser.opts)
-    for rows, step in sorted(product(ROWS, STEPS), key=_reads):
-        if _tiled(chooser, number, (found.axis, *sides), rows, step):
+    sizes = sorted(product(ROWS, STEPS), key=_reads)
+    for staged, (rows, step) in product((True, False), sizes):
+        if _tiled(chooser, number, (found.axis, *sides), rows, step, staged):
             return True
         chooser.nest = before
         del chooser.opts[made:]
@@ -44,7 +45,12 @@ def run_along(chooser: Chooser, number: int) -> bool:
 
 
 def _tiled(
-    chooser: Chooser, number: int, walked: tuple[Axis, Axis, set[Axis]], rows: int, step: int
+    chooser: Chooser,
+    number: int,
+    walked: tuple[Axis, Axis, set[Axis]],
+    rows: int,
+    step: int,
+    staged: bool,
 ) -> bool:
     """Whether blocks of so many rows fit, that meet so many others in a step."""
     one, (folded, kept, others) = chooser.one(number), walked
@@ -63,7 +69,8 @@ def _tiled(
         return False
     while chooser.apply(OptKind.ONLINE, after, step):
         pass  # another walk, of folds that read what the last one made
-    _stage(chooser, number)
+    if staged:
+        _stage(chooser, number)
     for tile in chooser.one(number).tiles:
         if not tile.copies:
             folds = [e for e in toposort([tile.value]) if isinstance(e, Fold)]

@@ -324,23 +324,23 @@ def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int
 def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
     """A product whose factor is made of products: each warp has rows of both, in registers."""
     rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
-    every = prod(a.size for a in chooser.one(number).rows if a is not columns)
+    parts, width = _parts(columns.size, 1 + len(sides.beside))
+    every = parts * prod(a.size for a in chooser.one(number).rows if a is not columns)
     read = sum(EDGE * s.longest.size * s.a.dtype.itemsize for s in inner)  # of rows, by a warp
     most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
     most = min(most, chooser.target.cache // (2 * read))  # as much is left for what they meet
     warps = next(n for n in (8, 4, 2, 1) if n <= max(1, most))
-    across = columns.size * (1 + len(sides.beside))
-    most = min(2 * axis.size // EDGE, WIDEST // across)  # sums of all fill registers
+    most = min(2 * axis.size // EDGE, WIDEST // (width * (1 + len(sides.beside))))
     steps = next(n for n in (4, 2, 1) if n <= max(1, most))
     folded = [(s.longest, EDGE) for s in inner]
-    whole = [(rows, EDGE * warps), (columns, EDGE), (axis, EDGE * steps), *folded]
-    if across > WIDEST or not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
+    whole = [(rows, EDGE * warps), (columns, width * parts), (axis, EDGE * steps), *folded]
+    if not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
         return False
     chooser.apply(OptKind.ONLINE, axis.name)
     if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):
         return False
     _divided(chooser, rows.name, OptKind.THREAD, warps)
-    _divided(chooser, columns.name, OptKind.UNROLL, -(-columns.size // EDGE))
+    _divided(chooser, columns.name, OptKind.UNROLL, width // EDGE)
     _divided(chooser, axis.name, OptKind.UNROLL, steps)
     chooser.bind_grid(number)
     grid = chooser.nest.grid(chooser.one(number))
@@ -353,6 +353,15 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     if walked:
         _fill_ahead(chooser, number, walked[0])
     return _bytes(chooser.one(number).tiles) <= chooser.target.cache
+
+
+def _parts(columns: int, products: int) -> tuple[int, int]:
+    """How many blocks share columns of so many products, and how many each has: registers full.
+
+    Each of them makes again what the products are made of.
+    """
+    parts = -(-columns * products // WIDEST)
+    return parts, -(-columns // (parts * EDGE)) * EDGE
 
 
 def _inner(
