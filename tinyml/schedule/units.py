@@ -6,9 +6,10 @@ Whether a unit is really stored is decided later, by who ends up in one kernel w
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from tinyml import lazy
+from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
 
@@ -64,6 +65,7 @@ def _add_shared(
     sinks = dict(_with_sinks(order, units))
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
+    fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or 0
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free, terms = _free(order), _terms(remade)
     readers = readers_of(order)
@@ -73,28 +75,25 @@ def _add_shared(
         paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
         work[node] = min(1 << 20, own + sum(work[s] for s in paid if s not in units))
         reduced[node] = _united([reduced[s] for s in sources])
+        fewest[node] = min([n for s in sources if (n := fewest[s])], default=0)
         arrays[node] = _united([arrays[s] for s in sources])
         base = _narrowest(node.sources[0]) if node.sources else node
         own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
-        if own and not reduced[base] & remade:
+        if own and not reduced[base] & remade and not _made_in_tiles(node, base, units, readers):
             costs = SHARED if base in units else work[base]
-            reason = _worth_storing(node, base, costs, reduced[base])
-            if reason:
+            rows = 0 < fewest[base] < base.size
+            if reason := _worth_storing(node, base, costs, reduced[base], rows):
                 units[base] = reason
         own_memory = len(sinks[node]) > 1 and not reduced[node] & remade and node not in terms
         if isinstance(node, lazy.Map) and node not in units and own_memory and not _widens(node):
-            if _goes_on(node, readers[node], free):
-                continue
-            if reduced[node]:
-                units[node] = "of a reduction, and wanted in several places"
-            elif work[node] >= SHARED:
-                units[node] = COSTLY
-            elif sum(array.size >= node.size for array in arrays[node]) >= MANY:
-                units[node] = f"made of {len(arrays[node])} arrays, and wanted in several places"
+            reason = _worth_sharing(node, work[node], reduced[node], arrays[node])
+            if reason and not _goes_on(node, readers[node], free):
+                units[node] = reason
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
+            fewest[node] = fewest[node] if node.size <= fewest[node] else 0
         if isinstance(node, lazy.Reduce):
-            reduced[node] = frozenset((node,))
+            reduced[node], fewest[node] = frozenset((node,)), node.size
 
 
 _Nodes = frozenset[LazyBuffer]
@@ -192,18 +191,86 @@ def _with_sinks(
 
 
 def _worth_storing(
-    node: LazyBuffer, base: LazyBuffer, work: int, reduced: frozenset[LazyBuffer]
+    node: LazyBuffer, base: LazyBuffer, work: int, reduced: _Nodes, of_rows: bool
 ) -> str:
-    """Why `base`, which `node` reads through moves, deserves memory; empty if it does not."""
+    """Why `base`, which `node` reads through moves, deserves memory; empty if it does not.
+
+    What is made of rows and of statistics of them (`of_rows`) is stored by whoever makes these.
+    """
     repeats = isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
     times = node.size // max(1, base.size)
     rounded = base.dtype.is_half and base.device in CARDS and times >= OFTEN
-    if repeats and (reduced or rounded or work >= CHEAP):
+    if repeats and (reduced or of_rows or rounded or work >= CHEAP):
         return f"read {max(1, times)} times over"
     smaller = len(reduced) > 1 and base.size <= sum(r.size for r in reduced)
     if isinstance(node, lazy.Reduce) and smaller:
         return f"smaller than the {len(reduced)} reductions it is made of"
     return ""
+
+
+def _worth_sharing(node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes) -> str:
+    """Why a value that is wanted in several places deserves memory; empty if it does not."""
+    if reduced:
+        return "of a reduction, and wanted in several places"
+    if work >= SHARED:
+        return COSTLY
+    many = sum(array.size >= node.size for array in arrays) >= MANY
+    return f"made of {len(arrays)} arrays, and wanted in several places" if many else ""
+
+
+def _made_in_tiles(
+    node: LazyBuffer,
+    base: LazyBuffer,
+    units: Mapping[LazyBuffer, str],
+    readers: Mapping[LazyBuffer, list[LazyBuffer]],
+) -> bool:
+    """Whether `base`, which `node` repeats, is made by the one product of which it is a factor.
+
+    A card puts it into tiles once for each tile of columns: where there are two at most, that takes
+    less than to store it, if it is made of one array, which is stored in any case, and of numbers
+    that many elements share, as statistics of rows.
+    """
+    times = node.size // max(1, base.size)
+    whole = node.sources[0].size == base.size  # no windows
+    if base.device not in CARDS or times > OFTEN or not (whole and _is_factor(base, readers)):
+        return False
+
+    def sources(n: LazyBuffer) -> Sequence[LazyBuffer]:
+        return () if n in units and n is not base else lazy.read_sources(n)
+
+    inner = toposort([base], (), sources)
+    work = sum(WORK[n.op] for n in inner if isinstance(n, lazy.Map) and n.size >= base.size)
+    wide = [n for n in inner if n.size >= base.size and not sources(n)]
+    if len(wide) != 1 or max(work, CHEAP) * times > CHEAP * OFTEN:
+        return False
+    return isinstance(wide[0], lazy.Data) or _is_wanted(wide[0], base, units, readers)
+
+
+def _is_wanted(
+    node: LazyBuffer,
+    base: LazyBuffer,
+    units: Mapping[LazyBuffer, str],
+    readers: Mapping[LazyBuffer, list[LazyBuffer]],
+) -> bool:
+    """Whether a unit is stored for somebody else than `base`, and statistics that that reads."""
+
+    def sources(n: LazyBuffer) -> Sequence[LazyBuffer]:
+        small = isinstance(n, lazy.Reduce) and n.sources[0].size < node.size
+        return () if n is node or small else lazy.read_sources(n)
+
+    below = set(toposort([base], (), sources))
+    return units.get(node) == ASKED or not below.issuperset(readers[node])
+
+
+def _is_factor(node: LazyBuffer, readers: Mapping[LazyBuffer, list[LazyBuffer]]) -> bool:
+    """Whether one sum of products of matrices reads `node`, and nobody else."""
+    while len(readers[node]) == 1:
+        (node,) = readers[node]
+        if isinstance(node, lazy.Reduce):
+            return contracts(node)
+        if not isinstance(node, (lazy.Move, lazy.Map)):
+            break
+    return False
 
 
 def contracts(unit: LazyBuffer) -> bool:
