@@ -19,6 +19,7 @@ from tinyml.device import Device
 from tinyml.errors import JitError
 from tinyml.jit.step import Span
 from tinyml.jit.structure import fits, flatten
+from tinyml.realize import memory
 from tinyml.runtime.machine import Buffer
 
 
@@ -651,6 +652,26 @@ def test_training_mode_is_part_of_the_capture(device: str) -> None:
     step = _captured(lambda x: x.dropout(0.5) + 1, full(1))
     with Tensor.train(), pytest.raises(JitError, match="training"):
         step(full(1))
+
+
+def test_a_capture_keeps_no_gradients_of_the_step_before(device: str) -> None:
+    weight, kept = full(2), []
+    weight.requires_grad = True
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        before = None if weight.grad is None else weakref.ref(memory[weight.grad.lazy])
+        weight.grad = None
+        loss = (weight * x).sum()
+        loss.backward()
+        kept.append(before and before())
+        return loss.realize()
+
+    for _ in range(3):
+        step(full(3))
+    assert kept == [None, None]  # the plain call and the capture
+    assert weight.grad is not None
+    assert weight.grad.tolist() == full(3).tolist()
 
 
 def test_gradient_of_an_argument(device: str) -> None:

@@ -65,7 +65,7 @@ def capture(
     before, grads, clock = Before(inputs), [t.grad for t in inputs], mode.assignments
     capturing.active = True
     try:
-        with record(refuse_reads=True) as recording, views.steady(inputs):
+        with record(True, before.buffers) as recording, views.steady(inputs):
             results, hidden, structure = _call(function, inputs, before)
             _check_arguments_unchanged(inputs, clock)
             gc.collect()  # so that what is still there is what the function left behind
@@ -197,7 +197,8 @@ def _realize_changes(results: list[_Raw], before: Before, recording: Recording) 
 
 def _all_tensors(before: Before) -> list[Tensor]:
     pending = [t for t in realizing.pending() if isinstance(t, Tensor)]
-    held = [t for reference, _ in before.leaves.values() if (t := reference()) is not None]
+    references = [reference for reference, _ in list(before.leaves.values())]
+    held = [t for reference in references if (t := reference()) is not None]
     return list({id(t): t for t in [*held, *pending] if root_of(t) is None}.values())
 
 
@@ -276,7 +277,7 @@ class _Analysis:
         """Buffers that were there before and are results, though perhaps no launch uses them."""
         leaves = [r.lazy for r in self.results if isinstance(r, Tensor)]
         buffers = [memory[leaf] for leaf in leaves if isinstance(leaf, Data)]
-        return {self.recording.number(b) for b in buffers if id(b) in self.before.buffers}
+        return {self.recording.number(b) for b in buffers if b in self.before.buffers}
 
     def _number(self, tensor: Tensor) -> int | None:
         leaf = tensor.lazy
@@ -307,7 +308,7 @@ class _Analysis:
     def _roots(self) -> set[int]:
         """Buffers that somebody sees after the step."""
         numbers = self.recording.numbers
-        outside = {n for b in self.before.buffers.values() if (n := numbers.get(b)) is not None}
+        outside = {n for b in self.before.buffers if (n := numbers.get(b)) is not None}
         computed = {self._number(r) for r in self.results if isinstance(r, Tensor)}
         seen = outside | set(self.holders) | {n for n in computed if n is not None}
         return seen - self.recording.foreign
@@ -319,7 +320,7 @@ class _Analysis:
         for number in sorted(used - arguments - fresh):
             holders = self.holders.get(number, [])
             buffer = self.buffers.get(number)
-            if not holders and number in self.read_first and id(buffer) in self.before.held:
+            if not holders and number in self.read_first and buffer in self.before.held:
                 self._replaced(number)
             if holders and buffer is not None and number not in constants - self.written:
                 references = [Somebodys(t) for t in holders]
@@ -330,7 +331,7 @@ class _Analysis:
     def _computed_numbers(self) -> set[int]:
         """Buffers that are new, and results."""
         numbers = {self._number(r) for r in self.results if isinstance(r, Tensor)}
-        old = {self.recording.numbers.get(b) for b in self.before.buffers.values()}
+        old = {self.recording.numbers.get(b) for b in self.before.buffers}
         return {n for n in numbers - old - self.read_first if n is not None and n in self.written}
 
     def _replaced(self, number: int) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from tinyml import mlops
 from tinyml import realize as realizing
@@ -19,32 +21,43 @@ from tinyml.functional.views import root_of
 from tinyml.jit.record import Recording
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.realize import memory
+from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
 
 class Before:
-    """The tensors that there were when a capture began."""
+    """The tensors that there were when a capture began.
+
+    What the function drops before it computes is dropped here, too: gradients of the step before
+    are not kept beside new ones.
+    """
 
     def __init__(self, inputs: list[Tensor]) -> None:
         given = {id(t) for t in inputs}
         self.leaves: dict[int, tuple[weakref.ref[Tensor], Data]] = {}
-        self.unready: set[int] = set()  # buffers' ids: several have one, or a view for itself
+        self.unready = WeakSet[Buffer]()  # several tensors have one, or a view for itself
         known = realizing.in_memory()
+        self.buffers = WeakSet(buffer for _, buffer in known)
+        self.held = WeakSet[Buffer]()  # by tensors
         for leaf, buffer in known:
             holders = _holders(leaf)
-            self.leaves.update({id(t): (weakref.ref(t), leaf) for t in holders})
+            for t in holders:
+                self.leaves[id(t)] = weakref.ref(t, partial(self._dropped, id(t))), leaf
+                self.held.add(buffer)
             own = [t for t in holders if views.has_own(t)]
             if (
                 buffer.several
                 or len(own) > 1
                 or any(root_of(t) is not None and id(t) not in given for t in own)
             ):
-                self.unready.add(id(buffer))
+                self.unready.add(buffer)
         self.pending: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
             id(t): (weakref.ref(t), t._lazy) for t in realizing.pending()
         }
-        self.buffers = {id(buffer): buffer for _, buffer in known}
-        self.held = {id(memory[leaf]) for _, leaf in self.leaves.values()}
+
+    def _dropped(self, key: int, reference: weakref.ref[Tensor]) -> None:
+        if key in self.leaves and self.leaves[key][0] is reference:
+            del self.leaves[key]
 
     def leaf(self, tensor: Any) -> Data | None:
         """The leaf that a tensor had; None if it was not there, or not real."""
@@ -65,8 +78,7 @@ class Before:
 
     def was_ready(self, recording: Recording) -> bool:
         """Whether all that was used was data, in memory that no other tensor had."""
-        numbered = {id(buffer) for buffer in recording.numbers}
-        return not recording.waiting and numbered.isdisjoint(self.unready)
+        return not recording.waiting and self.unready.isdisjoint(recording.numbers)
 
 
 def _holders(leaf: Data) -> list[Tensor]:

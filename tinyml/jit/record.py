@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from typing import Any, TypeAlias
@@ -84,8 +84,13 @@ def _pending_by_node() -> _ByNode:
 
 @dataclass
 class Recording:
-    """One run of a function. Buffers have numbers, and live no longer than without us."""
+    """One run of a function. Buffers have numbers, and live no longer than without us.
 
+    But of those that were there before, which `outside` has, the ones that are used are kept.
+    """
+
+    outside: Container[Buffer] = ()
+    kept: list[Buffer] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     buffers: list[NewBuffer] = field(default_factory=list)
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
@@ -117,6 +122,8 @@ class Recording:
         number = self.numbers.get(buffer)
         if number is None:
             number = self.numbers[buffer] = len(self.buffers)
+            if buffer in self.outside:
+                self.kept.append(buffer)
             self.buffers.append(NewBuffer(buffer.size, buffer.dtype, buffer.machine.name))
         return number
 
@@ -285,9 +292,9 @@ capturing = _Capturing()
 
 
 @contextmanager
-def record(refuse_reads: bool) -> Iterator[Recording]:
+def record(refuse_reads: bool, outside: Container[Buffer] = ()) -> Iterator[Recording]:
     """Collect what this thread does; `refuse_reads`: reading a value on the host is an error."""
-    found = Recording()
+    found = Recording(outside)
     listeners: dict[type[trace.Event], trace.Listener] = {
         trace.RandomDrawn: found.draws.append,
         trace.Uploaded: found.uploads.append,
