@@ -10,6 +10,7 @@ from tinyml.codegen.expr import Expr, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Product
 from tinyml.codegen.optimize.panels import ROW, ROWS
+from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
@@ -52,8 +53,9 @@ class CudaRenderer(WarpgroupRenderer):
     index_type = "int"
     inline = "__device__ __forceinline__"
 
-    def __init__(self, k: LinearKernel) -> None:
+    def __init__(self, k: LinearKernel, target: Target) -> None:
         super().__init__(k)
+        self.target = target
         self.reach = max((prod(shape) for shape, _ in k.slots), default=0)
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
@@ -74,8 +76,16 @@ class CudaRenderer(WarpgroupRenderer):
         if self.faults:
             parameters.append("long long *fault")
         parameters += [f"const tinyml_tensor_map *box{n}" for n in range(len(self.boxes()))]
-        bounds = f"__launch_bounds__({prod(self.launched())})"
+        bounds = f"__launch_bounds__({prod(self.launched())}{', 1' * self._alone()})"
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
+
+    def _alone(self) -> bool:
+        """Whether a multiprocessor has one block only, whose threads may have all registers.
+
+        Else a compiler saves some for more blocks, and may spill for it.
+        """
+        crowded = 2 * self.shared_bytes() > self.target.cache
+        return crowded or self.k.blocks <= self.target.cores
 
     def body(self) -> Iterator[str]:
         lines = list(self._body())
