@@ -42,7 +42,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_89228d60(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_22ee312b(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];
@@ -77,46 +77,46 @@ void sum_mul_add_max_64x96_r128_89228d60(void *const *buffers, long start, long 
     }
     for (long i0s = 0; i0s < 11; ++i0s) {
       for (long i1s = 0; i1s < 3; ++i1s) {
-        f32x8 acc8 = 0.0f - (f32x8){0};
-        f32x8 acc9 = 0.0f - (f32x8){0};
-        f32x8 acc10 = 0.0f - (f32x8){0};
-        f32x8 acc11 = 0.0f - (f32x8){0};
-        f32x8 acc12 = 0.0f - (f32x8){0};
-        f32x8 acc13 = 0.0f - (f32x8){0};
-        f32x8 acc14 = 0.0f - (f32x8){0};
-        f32x8 acc15 = 0.0f - (f32x8){0};
-        f32x8 acc16 = 0.0f - (f32x8){0};
-        f32x8 acc17 = 0.0f - (f32x8){0};
-        f32x8 acc18 = 0.0f - (f32x8){0};
-        f32x8 acc19 = 0.0f - (f32x8){0};
+        f32x8 acc8_0 = 0.0f - (f32x8){0};
+        f32x8 acc9_0 = 0.0f - (f32x8){0};
+        f32x8 acc8_1 = 0.0f - (f32x8){0};
+        f32x8 acc9_1 = 0.0f - (f32x8){0};
+        f32x8 acc8_2 = 0.0f - (f32x8){0};
+        f32x8 acc9_2 = 0.0f - (f32x8){0};
+        f32x8 acc8_3 = 0.0f - (f32x8){0};
+        f32x8 acc9_3 = 0.0f - (f32x8){0};
+        f32x8 acc8_4 = 0.0f - (f32x8){0};
+        f32x8 acc9_4 = 0.0f - (f32x8){0};
+        f32x8 acc8_5 = 0.0f - (f32x8){0};
+        f32x8 acc9_5 = 0.0f - (f32x8){0};
         for (long r0 = 0; r0 < 128; ++r0) {
-          acc8 += (tile1[i0s * 768 + r0] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc9 += (tile1[i0s * 768 + r0] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc10 += (tile1[i0s * 768 + r0 + 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc11 += (tile1[i0s * 768 + r0 + 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc12 += (tile1[i0s * 768 + r0 + 256] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc13 += (tile1[i0s * 768 + r0 + 256] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc14 += (tile1[i0s * 768 + r0 + 384] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc15 += (tile1[i0s * 768 + r0 + 384] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc16 += (tile1[i0s * 768 + r0 + 512] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc17 += (tile1[i0s * 768 + r0 + 512] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
-          acc18 += (tile1[i0s * 768 + r0 + 640] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc19 += (tile1[i0s * 768 + r0 + 640] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_0 += (tile1[i0s * 768 + r0 + 0 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9_0 += (tile1[i0s * 768 + r0 + 0 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_1 += (tile1[i0s * 768 + r0 + 1 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9_1 += (tile1[i0s * 768 + r0 + 1 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_2 += (tile1[i0s * 768 + r0 + 2 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9_2 += (tile1[i0s * 768 + r0 + 2 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_3 += (tile1[i0s * 768 + r0 + 3 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9_3 += (tile1[i0s * 768 + r0 + 3 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_4 += (tile1[i0s * 768 + r0 + 4 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9_4 += (tile1[i0s * 768 + r0 + 4 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_5 += (tile1[i0s * 768 + r0 + 5 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
+          acc9_5 += (tile1[i0s * 768 + r0 + 5 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
         }
-        const f32x8 v20 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16)));
-        const f32x8 v21 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16 + 8)));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8) + v20), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9) + v21), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc10) + v20), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 104)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc11) + v21), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 192)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc12) + v20), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 200)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc13) + v21), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 288)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc14) + v20), 0.0f - (f32x8){0}));
-        *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 296)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc15) + v21), 0.0f - (f32x8){0}));
-        if (i0s <= 9) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 384)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc16) + v20), 0.0f - (f32x8){0}));
-        if (i0s <= 9) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 392)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc17) + v21), 0.0f - (f32x8){0}));
-        if (i0s <= 9) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 480)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc18) + v20), 0.0f - (f32x8){0}));
-        if (i0s <= 9) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 488)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc19) + v21), 0.0f - (f32x8){0}));
+        const f32x8 v10 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16)));
+        const f32x8 v11 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16 + 8)));
+        if (i0s * 6 <= 63 - 0) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 0 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_0) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 0) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 0 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9_0) + v11), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 1) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 1 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_1) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 1) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 1 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9_1) + v11), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 2) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 2 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_2) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 2) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 2 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9_2) + v11), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 3) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 3 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_3) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 3) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 3 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9_3) + v11), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 4) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 4 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_4) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 4) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 4 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9_4) + v11), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 5) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 5 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_5) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 5) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 5 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc9_5) + v11), 0.0f - (f32x8){0}));
       }
     }
   }

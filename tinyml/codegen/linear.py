@@ -3,6 +3,7 @@
     linear ::= LinearKernel(part*)                one part per nest; parts share the launch
     part   ::= Part(grid axes, thread axes, instr*)
     instr  ::= Begin(axis, start*, stop*)         a loop, from the largest start to the least stop
+             | Begin(axis, copied=True)           what is written once for every step of an axis
              | End(axis)
              | Number(axes, at)                   axes out of their row-major position
              | Let(name, value)                   a constant local
@@ -46,6 +47,7 @@ from tinyml.lazy import Shape
 from tinyml.ops import SIGN, Op
 from tinyml.program import Box
 
+EACH = "@"  # in a name: the number of a step
 FULL, EMPTY = "full", "empty"  # barriers in shared memory, one per stage of tiles
 TX = "tx"  # the thread axis along which folds are combined; rows are walked by the others
 
@@ -56,11 +58,16 @@ class Instr:
 
 @dataclass(frozen=True)
 class Begin(Instr):
-    """A loop over the steps of `axis` that no start lies behind, and that lie before every stop."""
+    """A loop over the steps of `axis` that no start lies behind, and that lie before every stop.
+
+    If it is `copied`, there will be no loop, but its instructions over and over, one step after
+    the other. Names with EACH in them are those of a step, and known behind the end, too.
+    """
 
     axis: Axis
     starts: tuple[Linear, ...] = ()
     stops: tuple[Linear, ...] = ()
+    copied: bool = False
 
 
 @dataclass(frozen=True)
@@ -336,7 +343,8 @@ def _text(instr: Instr) -> str:
     match instr:
         case Begin(axis, starts, stops):
             low = "".join(f"{start} <= " for start in starts)
-            return f"for {low}{axis.name} < {', '.join(map(str, [axis.size, *stops]))}:"
+            word, ends = "each" if instr.copied else "for", [axis.size, *stops]
+            return f"{word} {low}{axis.name} < {', '.join(map(str, ends))}:"
         case Number(axes, at):
             return f"{', '.join(a.name for a in axes)} at {at}"
         case Let(name, value):
@@ -432,16 +440,19 @@ def verify(k: LinearKernel) -> None:
     for part in k.parts:
         open_axes: list[Axis] = []
         scopes: list[set[str]] = [set()]
+        copied = False
         for instr in part.instrs:
             if isinstance(instr, Begin):
                 open_axes.append(instr.axis)
-                scopes.append(set())
+                copied = instr.copied
+                scopes += [] if copied else [set()]
             elif isinstance(instr, End):
                 if not open_axes or open_axes.pop() is not instr.axis:
                     raise VerifyError(f"{k.name}: {instr} ends no open loop\n{k}")
-                scopes.pop()
+                scopes = scopes if copied else scopes[:-1]
+                copied = False
             for name in _used(instr):
-                if not any(name in scope for scope in scopes):
+                if not any(name in scope for scope in scopes) or (EACH in name and not copied):
                     raise VerifyError(f"{k.name}: {name} is used before it is made\n{k}")
             if isinstance(instr, (Let, Declare, AcrossLanes)):
                 if any(instr.name.name in scope for scope in scopes):

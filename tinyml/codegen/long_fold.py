@@ -64,6 +64,7 @@ class LongFold:
         begin: Callable[[Scope, Axis, Loops, Known], ir.Begin],
         folds: list[Fold],
         terms: int,
+        copies: Callable[[Fold], int],
         declare: Callable[[Scope], list[list[Name]]],
         enter: Enter,
         body: Callable[[Scope, Known, list[Axis], list[list[Name]]], None],
@@ -75,7 +76,7 @@ class LongFold:
         alone = not any(isinstance(fold.body, Product) for fold in folds)  # those fill registers
         self.sums = alone and any(map(is_rounded, folds))
         # where sums fill the registers, those that wait are in memory: they are added to less often
-        self.steps = STEPS * 8 if len(folds) >= 8 else STEPS
+        self.steps = STEPS * 8 if sum(map(copies, folds)) >= 8 else STEPS
 
     def open(self, scope: Scope, loops: Loops, known: Known, into: list[list[Name]]) -> None:
         """Open the loops, and add up what they make in `into`."""

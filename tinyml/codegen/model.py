@@ -22,6 +22,7 @@ from math import ceil
 
 from tinyml.ceilings import Ceilings
 from tinyml.codegen import linear as ir
+from tinyml.codegen.copies import written_out
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Fragment, Matrix, Product
@@ -114,7 +115,7 @@ class _Builder:
             self.path = [Loop(None, 0)]
             for axis in (*part.grid, *part.threads):
                 self._enter(axis)
-            for instr in part.instrs:
+            for instr in written_out(part.instrs):
                 match instr:
                     case ir.Begin(axis):
                         self._enter(axis)

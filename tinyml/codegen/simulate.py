@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tinyml import interpret
 from tinyml.codegen import linear as ir
+from tinyml.codegen.copies import written_out
 from tinyml.codegen.expr import (
     Alu,
     Const,
@@ -59,7 +60,7 @@ def simulate(k: LinearKernel, buffers: Sequence[Array]) -> None:
         raise ValueError("simulate fills its buffers in place: they must be C-contiguous")
     with np.errstate(all="ignore"):
         for part in k.parts:
-            _Threads(k, part, slots).run(part.instrs)
+            _Threads(k, part, slots).run([*written_out(part.instrs)])
 
 
 class _Threads:

@@ -8,11 +8,13 @@ outermost scope that knows all axes it depends on. Folds over the same axes shar
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from itertools import chain, groupby
 from math import prod
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
+from tinyml.codegen.copies import APART, alike, gathered
 from tinyml.codegen.expr import (
     Alu,
     Expr,
@@ -46,7 +48,6 @@ from tinyml.ops import FUNCTIONS, Op
 
 SEPARATE = 8  # accumulators at most that one fold is spread over
 AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them,
-READ = 2  # if they are made of so many arrays beside sums; of more, fewer,
 VECTORS_AT_ONCE = 2  # and vectors of what is made of sums, in C
 
 
@@ -74,6 +75,7 @@ class _Emitter(TileWriter):
         self.splits = [split for split in nest.splits if split.rest]
         self.tx: set[Axis] = set()
         self.along = {*nest.along}
+        self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
         self.calls = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
@@ -103,15 +105,42 @@ class _Emitter(TileWriter):
             self._walks(inner, crop.plain(walks, numbers), known, unrolled)
 
         self._open(scope, self._loops(nest.rows).cropped(only, instead), {}, enter, body)
-        return tuple(scope.instrs)
+        return gathered(scope.instrs, self.families)
 
     def _walks(
         self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
     ) -> None:
-        for walk in walks:
-            stores = at_steps(walk.stores, known, unrolled, self.kinds)
+        walks = list(walks)
+        made = self._of_each_step(walks, known, unrolled) or [
+            at_steps(walk.stores, known, unrolled, self.kinds) for walk in walks
+        ]
+        for walk, stores in zip(walks, made, strict=True):
             once = bool(self.tx) and self.tx.isdisjoint(walk.axes)
             self._walk(scope, walk.axes, stores, once)
+            scope.instrs += [] if self.copied is None else [APART]
+        self.loose.discard(self.copied)
+        self.copied = None
+
+    def _of_each_step(
+        self, walks: list[Walk], known: Known, unrolled: list[Axis]
+    ) -> list[list[list[Store]]] | None:
+        """What walks store at one step of the outermost axis that is written out, if that will do.
+
+        Then each step has names of its own, as a vector has lanes, and its text is a copy.
+        """
+        several = self.vectors and unrolled and unrolled[0].size > 1
+        folded = all(store.value.has_fold for walk in walks for store in walk.stores)
+        if not (several and folded) or self.along or self.ahead.axes or self.walks:
+            return None
+        first, *others = unrolled
+        made = [at_steps(walk.stores, known, others, self.kinds) for walk in walks]
+        slots = {store.slot for walk in walks for store in walk.stores}
+        few = self.calls and sum(map(len, made)) < VECTORS_AT_ONCE * len(slots)
+        if few or not alike(first, [*chain(*chain(*made))], self.within):
+            return None
+        self.copied = first
+        self.loose.add(first)
+        return made
 
     def _walk(
         self, scope: Scope, group: tuple[Axis, ...], stores: list[list[Store]], once: bool
@@ -176,8 +205,6 @@ class _Emitter(TileWriter):
         if not values or not slots.isdisjoint(read):
             yield stores
             return
-        if not self.vectors and len(read) > READ:
-            some = max(1, some // -(-len(read) // READ))
         for start in range(0, len(stores), some):
             yield stores[start : start + some]
 
@@ -280,7 +307,7 @@ class _Emitter(TileWriter):
             if e in scope.known:
                 continue
             below = max([depth.get(s, 0) for s in e.folding], default=0)
-            if type(e) is Fold and e.free - self.free_lanes <= scope.bound:
+            if type(e) is Fold and e.free - self.loose <= scope.bound:
                 ready[e] = below
                 below += 1
             depth[e] = below
@@ -314,7 +341,7 @@ class _Emitter(TileWriter):
         loops = self._loops(group).cropped(crop.needed(folds))
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
-        each = sum(lanes_of(fold.body) or 1 for fold in folds)
+        each = sum((lanes_of(fold.body) or 1) * self._steps(fold) for fold in folds)
         spread = steps if each * steps <= SEPARATE else 1
 
         def declare(within: Scope) -> list[list[Name]]:
@@ -325,22 +352,22 @@ class _Emitter(TileWriter):
         rests = [self._declare(scope, fold, None) if has_rest else None for fold in folds]
 
         def enter(inner: Scope, known: Known) -> None:
-            bodies = [fold.body for fold in folds if fold.body.has_fold]
-            self._folds(inner, [substitute(body, known) for body in bodies])
+            self._folds(inner, [substitute(f.body, known) for f in folds if f.body.has_fold])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
             bodies = [fold.body for fold in folds]
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
                 bodies = [wide_loads(value, axis) for value in bodies]
-            values = list(crop.changing(folds, bodies, every_step(known, unrolled)))
+            values = [*crop.changing(folds, bodies, every_step(known, unrolled))]
             self._folds(inner, [value for _, _, value in values])
-            for n, number, value in values:
-                rest = rests[n] if lane is not None and lane in known else None
-                target = rest or into[n][number % spread]
-                inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
+            for number, changes in groupby(values, itemgetter(1)):
+                inner.instrs.append(APART)
+                for n, _, value in changes:
+                    target = (rests[n] if lane in known else None) or into[n][number % spread]
+                    inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
 
         opening = (self._open, self._open_rests, self._begin)
-        long = LongFold(*opening, folds, steps // spread, declare, enter, body)
+        long = LongFold(*opening, folds, steps // spread, self._steps, declare, enter, body)
         # the parts of a loop have one beginning
         begun = [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]
         if begun:
@@ -365,7 +392,7 @@ class _Emitter(TileWriter):
             made = {f: [substitute(f.body, step) for step in steps] for f in acc}
             self._folds(inner, [value for f in leaders for value in made[f]])
             for f in leaders:
-                name = self._name("before", f.dtype, 1)
+                name = self._name("before", f, 1)
                 inner.instrs.append(ir.Let(name, acc[f]))
                 old[f] = before(f, name, group[0])
                 inner.name(old[f], name, inner)
@@ -395,10 +422,14 @@ class _Emitter(TileWriter):
         factors = abreast([self.emit_named(scope, scale) for scale in by])
         scope.instrs.append(ir.Update(sums, Op.MUL, factors))
 
+    def _steps(self, fold: Fold) -> int:
+        """How many folds one is: one for each step of what is copied."""
+        return self.copied.size if self.copied is not None and self.copied in fold.free else 1
+
     def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
         size = lane.size if lane is not None else self._lanes(fold.free)
         size = fold.body.lanes if isinstance(fold.body, Product) else size
-        name = self._name("acc", fold.dtype, size)
+        name = self._name("acc", fold, size)
         start = const(identity(fold.op, fold.dtype), fold.dtype)
         scope.instrs.append(ir.Declare(name, start))
         return name
@@ -409,7 +440,7 @@ class _Emitter(TileWriter):
         """Bring the accumulators of a fold together, in a fixed order."""
         result = joined(scope, fold, parts)
         if lane is not None:
-            across = self._name("acc", fold.dtype, 1)
+            across = self._name("acc", fold, 1)
             scope.instrs.append(ir.AcrossLanes(across, fold.op, result))
             result = across
         if rest is not None:

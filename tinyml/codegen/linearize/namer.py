@@ -9,7 +9,6 @@ from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, lanes_of, with_sources
 from tinyml.codegen.matrices import Matrix
 from tinyml.codegen.scope import Scope, worth_naming
-from tinyml.dtype import DType
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, map_looked
 
@@ -21,6 +20,11 @@ class Namer:
 
     def __init__(self, mark: str, lanes: Iterable[Axis], ahead: tuple[Axis, ...]) -> None:
         self.mark, self.names, self.free_lanes = mark, 0, {*lanes}
+        self.loose: set[Axis | None] = {
+            *lanes
+        }  # axes that are walked within instructions: lanes, and what is copied
+        self.copied: Axis | None = None  # whose steps are said once
+        self.families: dict[str, Axis] = {}
         self.ahead = Ahead(ahead, self.free_lanes)
 
     def emit(self, scope: Scope, root: Expr) -> Expr:
@@ -37,7 +41,7 @@ class Namer:
                 continue
             fresh.append(e)
             # an op has no axes but its operands'
-            home = homes[e.sources[0]] if type(e) is Alu else scope.home(e.free - self.free_lanes)
+            home = homes[e.sources[0]] if type(e) is Alu else scope.home(e.free - self.loose)
             for source in e.sources:  # not outside of where its operands have names
                 if homes[source].depth > home.depth:
                     home = homes[source]
@@ -52,7 +56,7 @@ class Namer:
                     if depth.get(source, 0) >= deep:
                         deep = depth[source] + 1
             if (e in named or deep > DEEPEST) and not _trivial(e):
-                name = self._name("v", e.dtype, lanes_of(e) or self._lanes(e.free))
+                name = self._name("v", e, lanes_of(e) or self._lanes(e.free))
                 homes[e].instrs.append(ir.Let(name, again))
                 if isinstance(e, Load):
                     homes[e].instrs += self.ahead.fetches(e, homes[e])
@@ -71,14 +75,19 @@ class Namer:
         made = self.emit(scope, value)
         if isinstance(made, Name):
             return made
-        name = self._name("v", value.dtype, self._lanes(value.free))
+        name = self._name("v", value, self._lanes(value.free))
         scope.instrs.append(ir.Let(name, made))
         scope.name(value, name)
         return name
 
-    def _name(self, kind: str, dtype: DType, lanes: int) -> Name:
+    def _name(self, kind: str, value: Expr, lanes: int) -> Name:
+        """A new name for a value; at each step of what is copied it is another one."""
         self.names += 1
-        name: Name = Name(f"{kind}{self.names - 1}{self.mark}", dtype, lanes)
+        text = f"{kind}{self.names - 1}{self.mark}"
+        if self.copied is not None and self.copied in value.free:
+            text += f"_{ir.EACH}"
+            self.families[text] = self.copied
+        name: Name = Name(text, value.dtype, lanes)
         return name
 
     def _lanes(self, free: frozenset[Axis]) -> int:

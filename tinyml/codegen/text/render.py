@@ -27,10 +27,11 @@ from tinyml.codegen.expr import (
     Wide,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.codegen.text.indices import Indices
 from tinyml.codegen.text.strength import ATOM, TERNARY, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
-from tinyml.index import Axis, Linear, Looked, Quotient, Range, Remainder, Terms, Valid
+from tinyml.index import Axis, Linear, Valid
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Box, Cost, Language, Program
 
@@ -56,7 +57,7 @@ def register(dtype: DType) -> DType:
     return float32 if dtype.is_half else dtype
 
 
-class Renderer:
+class Renderer(Indices):
     """Writes one LinearKernel. Subclasses say what C and CUDA say differently."""
 
     language: Language
@@ -67,11 +68,11 @@ class Renderer:
     inline = "static inline"  # what stands before a function of the prelude
 
     def __init__(self, k: LinearKernel) -> None:
+        super().__init__()
         self.k = k
         self.prelude: dict[str, None] = {}
         self.faults: dict[Fault, None] = {}
         self._numbers: dict[tuple[Const, int], Text] = {}
-        self._sums: dict[tuple[Terms, Axis | None], Text] = {}
 
     # ---- the frame ----
 
@@ -130,8 +131,15 @@ class Renderer:
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
         pad = "  " * depth
         lines = [pad + line for line in (*self.numbered(part.grid, block), *self.thread_axes(part))]
+        first = 0  # of the lines that are copied
         for instr in part.instrs:
+            if isinstance(instr, ir.Begin) and instr.copied:
+                self.copied, first = instr.axis.name, len(lines)
+                continue
             if isinstance(instr, ir.End):
+                if instr.axis.name == self.copied:
+                    lines[first:], self.copied = _copies(lines[first:], instr.axis.size), ""
+                    continue
                 pad = pad[2:]
                 lines.append(pad + "}")
                 continue
@@ -426,72 +434,11 @@ class Renderer:
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         raise NotImplementedError
 
-    # ---- indices ----
 
-    def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
-        """An index and `more` as text, largest strides first; where the axis `but` is 0."""
-        constant = i.constant + more
-        key = i.terms, but
-        text = self._sums.get(key) or self._sums.setdefault(key, self._sum(*key))
-        if not text[0]:
-            return (str(constant), ATOM if constant >= 0 else UNARY)
-        if constant:
-            return f"{wrap(text, 11)} {'+' if constant > 0 else '-'} {abs(constant)}", 11
-        return text
-
-    def _sum(self, terms: Terms, but: Axis | None) -> Text:
-        text: Text = "", ATOM
-        for atom, factor in terms:
-            if atom is but:
-                continue
-            inner = (self.axis(atom.text), ATOM) if type(atom) is Axis else self.atom(atom)
-            size = abs(factor)
-            term = inner if size == 1 else (f"{wrap(inner, 12)} * {size}", 12)
-            if not text[0]:
-                text = term if factor > 0 else (f"-{wrap(term, UNARY)}", UNARY)
-            else:
-                sign = "+" if factor > 0 else "-"
-                text = f"{wrap(text, 11)} {sign} {wrap(term, 12)}", 11
-        return text
-
-    def atom(self, atom: object) -> Text:
-        match atom:
-            case Axis(name=name):
-                return self.axis(name), ATOM
-            case Quotient(inner=inner, by=by):
-                return self.quotient(inner, by)
-            case Remainder(inner=inner, by=by):
-                if inner.low >= 0:
-                    return f"{wrap(self.index(inner), 12)} % {by}", 12
-                return f"({wrap(self.index(inner), 12)} % {by} + {by}) % {by}", 12
-            case Looked(value=value, size=size):
-                return self.looked(value, size)
-        raise TypeError(f"no text for {atom!r}")
-
-    def quotient(self, inner: Linear, by: int) -> Text:
-        if inner.low >= 0:
-            return f"{wrap(self.index(inner), 12)} / {by}", 12
-        lift = -(inner.low // by)  # C rounds towards zero: lift the dividend above it first
-        return f"{wrap(self.index(inner + lift * by), 12)} / {by} - {lift}", 11
-
-    def axis(self, name: str) -> str:
-        return name
-
-    def looked(self, value: Expr, size: int) -> Text:
-        raise NotImplementedError
-
-    def condition(self, valid: Valid) -> Text:
-        texts = [self.within(v) for v in valid]
-        if len(texts) == 1:
-            return texts[0]
-        return " && ".join(wrap(t, 5) for t in texts), 4
-
-    def within(self, v: Range) -> Text:
-        """low <= index <= high, leaving out a side that the bounds already promise."""
-        index = wrap(self.index(v.index), 10)
-        sides = [f"{index} >= {v.low}"] if v.index.low < v.low else []
-        sides += [f"{index} <= {v.high}"] if v.index.high > v.high else []
-        return (sides[0], 9) if len(sides) == 1 else (" && ".join(sides), 4)
+def _copies(lines: list[str], steps: int) -> list[str]:
+    """Lines with the number of each step in its place."""
+    pieces = "\n".join(lines).split(ir.EACH)
+    return [str(step).join(pieces) for step in range(steps)]
 
 
 def _shortest(value: float) -> str:

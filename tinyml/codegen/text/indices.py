@@ -1,0 +1,90 @@
+"""Indices and conditions as text: the same in both dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinyml.codegen.expr import Expr
+from tinyml.codegen.linear import EACH
+from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
+from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Range, Remainder, Terms, Valid
+
+
+class Indices:
+    """Writes sums of axes."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[Terms, Axis | None], Text] = {}
+        self.copied = ""  # the axis whose steps are copies of the text
+
+    def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
+        """An index and `more` as text, largest strides first; where the axis `but` is 0."""
+        constant = i.constant + more
+        key = i.terms, but
+        text = self._sums.get(key) or self._sums.setdefault(key, self._sum(*key))
+        if not text[0]:
+            return (str(constant), ATOM if constant >= 0 else UNARY)
+        if constant:
+            return f"{wrap(text, 11)} {'+' if constant > 0 else '-'} {abs(constant)}", 11
+        return text
+
+    def _sum(self, terms: Iterable[tuple[Atom, int]], but: Axis | None) -> Text:
+        text: Text = "", ATOM
+        if self.copied:  # a number: last, where compilers add it to others
+            terms = sorted(terms, key=lambda term: term[0].text == self.copied)
+        for atom, factor in terms:
+            if atom is but:
+                continue
+            inner = (self.axis(atom.text), ATOM) if type(atom) is Axis else self.atom(atom)
+            size = abs(factor)
+            term = inner if size == 1 else (f"{wrap(inner, 12)} * {size}", 12)
+            if not text[0]:
+                text = term if factor > 0 else (f"-{wrap(term, UNARY)}", UNARY)
+            else:
+                sign = "+" if factor > 0 else "-"
+                text = f"{wrap(text, 11)} {sign} {wrap(term, 12)}", 11
+        return text
+
+    def atom(self, atom: object) -> Text:
+        match atom:
+            case Axis(name=name):
+                return self.axis(name), ATOM
+            case Quotient(inner=inner, by=by):
+                return self.quotient(inner, by)
+            case Remainder(inner=inner, by=by):
+                if inner.low >= 0:
+                    return f"{wrap(self.index(inner), 12)} % {by}", 12
+                return f"({wrap(self.index(inner), 12)} % {by} + {by}) % {by}", 12
+            case Looked(value=value, size=size):
+                return self.looked(value, size)
+        raise TypeError(f"no text for {atom!r}")
+
+    def quotient(self, inner: Linear, by: int) -> Text:
+        if inner.low >= 0:
+            return f"{wrap(self.index(inner), 12)} / {by}", 12
+        lift = -(inner.low // by)  # C rounds towards zero: lift the dividend above it first
+        return f"{wrap(self.index(inner + lift * by), 12)} / {by} - {lift}", 11
+
+    def axis(self, name: str) -> str:
+        return EACH if name == self.copied else name
+
+    def looked(self, value: Expr, size: int) -> Text:
+        raise NotImplementedError
+
+    def condition(self, valid: Valid) -> Text:
+        texts = [self.within(v) for v in valid]
+        if len(texts) == 1:
+            return texts[0]
+        return " && ".join(wrap(t, 5) for t in texts), 4
+
+    def within(self, v: Range) -> Text:
+        """low <= index <= high, leaving out a side that the bounds already promise."""
+        copied = next((a for a in v.free if a.name == self.copied), None)
+        stride = v.index.stride(copied) if copied is not None else 0
+        index = wrap(self.index(v.index, copied if stride else None), 10)
+        less = ""
+        if stride:  # a number, which compilers add to the other one
+            less = f" {'-' if stride > 0 else '+'} {EACH}" + f" * {abs(stride)}" * (abs(stride) > 1)
+        sides = [f"{index} >= {v.low}{less}"] if v.index.low < v.low else []
+        sides += [f"{index} <= {v.high}{less}"] if v.index.high > v.high else []
+        return (sides[0], 9) if len(sides) == 1 else (" && ".join(sides), 4)
