@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -77,6 +78,9 @@ def instructions(cubin: Path) -> Counter[str]:
 
 
 def _dumpers() -> Iterator[Path]:
-    for folder in (*os.environ["PATH"].split(os.pathsep), "/usr/local/cuda/bin"):
+    """On the PATH, of a toolkit, or as pip installs them."""
+    packages = Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin")
+    folders = [*os.environ["PATH"].split(os.pathsep), "/usr/local/cuda/bin", *map(str, packages)]
+    for folder in folders:
         if all(shutil.which(tool, path=folder) for tool in ("cuobjdump", "nvdisasm")):
             yield Path(folder, "cuobjdump")
