@@ -78,7 +78,7 @@ class TinymlPeer:
             function = tinyml_step(work, inputs)
             inputs = work.split(inputs)[1]
         else:
-            function = _expression(self.ops, work)
+            function = spelled(self.ops, work)
 
         def realized(*tensors: Any) -> tuple[Any, ...]:
             results = function(*tensors)
@@ -115,7 +115,7 @@ class TinygradPeer:
             step, inputs = self._step(work, inputs), work.split(inputs)[1]
             jitted = self._tinygrad.TinyJit(step)
         else:
-            expression = _expression(self.ops, work)
+            expression = spelled(self.ops, work)
 
             def realized(*tensors: Any) -> tuple[Any, ...]:
                 results = expression(*tensors)
@@ -155,7 +155,7 @@ def _narrowed(tensor: Any, work: Work) -> Any:
     return tensor if work.dtype == "float32" else tensor.cast(work.dtype)
 
 
-def _expression(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:
+def spelled(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:
     """A workload on tensors that have `gradient`."""
     if work.gradients is None:
         return lambda *inputs: (work.run(ops, *inputs),)

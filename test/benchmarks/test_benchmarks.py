@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from benchmarks import (
     cuda,
     machine,
     report,
+    resources,
     run,
     size,
     steps,
@@ -37,6 +39,10 @@ from benchmarks.steps import GPTSize
 from benchmarks.timing import Round
 from benchmarks.workloads import Workload
 from tinyml import Device
+from tinyml.cache import DiskCache
+from tinyml.dtype import float32
+from tinyml.errors import CompileError
+from tinyml.runtime.nvcc import CudaBuilder
 
 KERNELS = [*workloads.kernels(), *workloads.for_cards()]
 FORWARD_AND_BACKWARD = [work for work in KERNELS if work.gradients is not None]
@@ -354,3 +360,56 @@ def test_figures_of_a_card_as_a_table() -> None:
     assert "| add | 1 | 2 | 50 % | 2000.0 | 4000.0 | 10 | 3 (1.50x) |" in text
     assert "| mul |  | failed |" in text
     assert text.endswith("- mul: tinyml: KernelError: no")
+
+
+# ---- what kernels take of a card ----
+
+
+class Ptxas:
+    """A compiler that has said what it says, of whatever it is given."""
+
+    command = fingerprint = "ptxas"
+
+    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+        if "float *__restrict__ slot0" not in source:
+            raise CompileError("no float")
+        names = re.findall(r"__launch_bounds__\(.*?\) (\w+)\(", source)
+        said = (
+            "Compiling entry function '{}' for 'sm_80'\n8 bytes stack frame, 4 bytes spill stores"
+        )
+        said += ", 4 bytes spill loads\nUsed 600 registers\n"
+        return b"", "".join(said.format(name) for name in names)
+
+
+def test_what_does_not_fit_a_card_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel once, for all settings of a card; inputs take no memory."""
+    monkeypatch.setattr(Device, "DEFAULT", "EMU")
+    works = [w for w in workloads.kernels() if w.name in ("matmul 1024", "layernorm 8192x1024")]
+    builder = CudaBuilder(Ptxas(), "sm_80")
+    before = Device.memory_stats("EMU").in_use
+    target = resources.CARDS["sm_80"]
+    found = list(resources.compiled(works * 2, resources.targets(target), builder, DiskCache(None)))
+    assert Device.memory_stats("EMU").in_use == before
+    assert [one.workload for one in found] == ["layernorm 8192x1024", *["matmul 1024"] * 2]
+    troubled = {one.workload: one.troubles for one in found}
+    assert troubled["matmul 1024"] == ["spills", "registers"]
+    counts = resources.summary(found)["counts"]
+    assert counts["kernels"] == counts["spills"] == 3
+
+
+def test_a_kernel_that_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "DEFAULT", "EMU")
+    works = [w for w in KERNELS if w.name in ("matmul 8192 bf16", "add 16M")]
+    target, builder = resources.CARDS["sm_80"], CudaBuilder(Ptxas(), "sm_80")
+    found = list(resources.compiled(works, [target], builder, DiskCache(None)))
+    errors = [one.error for one in found if one.troubles == ["does not compile"]]
+    assert len(found) == 2
+    assert len(errors) == 1
+    assert "no float" in errors[0]
+
+
+def test_steps_are_compiled_as_they_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters are overwritten in place."""
+    monkeypatch.setattr(Device, "DEFAULT", "EMU")
+    made = resources.kernels_of(steps.mlp((6, 5, 3), 4))
+    assert sum(slot == ((5, 6), float32) for k in made for slot in k.slots) >= 3

@@ -46,7 +46,7 @@ __device__ __forceinline__ void atomic(T *place, V value) {
 }
 // copy_50x16
 // slot0 = slot1
-extern "C" __global__ void __launch_bounds__(128) copy_50x16_e3be50bc(float *__restrict__ slot0, const float *__restrict__ slot1) {
+extern "C" __global__ void __launch_bounds__(128, 1) copy_50x16_dbea6289(float *__restrict__ slot0, const float *__restrict__ slot1) {
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;
   const int i0t = ty;

@@ -53,8 +53,9 @@ def compile(
 def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> Program:
     """The instructions as text, under a name that no other text has."""
     head = [linearized.name, *str(k).splitlines()]
-    renderer = CRenderer if target.language is Language.C else CudaRenderer
-    draft = renderer(linearized).render("NAME", head, spent)
+    in_c = target.language is Language.C
+    renderer = CRenderer(linearized) if in_c else CudaRenderer(linearized, target)
+    draft = renderer.render("NAME", head, spent)
     whole = "\n".join((*draft.prelude, draft.source, *map(str, draft.boxes)))
     key = hashlib.sha256(whole.encode()).hexdigest()[:8]
     name = f"{linearized.name}_{key}"

@@ -1,4 +1,4 @@
-"""Gradients of strided convolutions on a card: products of each phase, in one launch."""
+"""Gradients of strided and grouped convolutions on a card: products of each phase and group."""
 
 from __future__ import annotations
 
@@ -37,23 +37,41 @@ def memory(*shape: int, dtype: DType) -> Tensor:
 
 
 def gradient(
-    images: int, inner: int, outer: int, size: int, window: int, stride: int, dtype: DType
+    images: int,
+    inner: int,
+    outer: int,
+    size: int,
+    window: int,
+    stride: int,
+    dtype: DType,
+    groups: int = 1,
 ) -> list[Kernel]:
     """The kernels that make that of images."""
     x, w = (
         memory(*shape, dtype=dtype)
-        for shape in ((images, inner, size, size), (outer, inner, window, window))
+        for shape in ((images, inner, size, size), (outer, inner // groups, window, window))
     )
-    y = x.requires_grad_().conv2d(w, stride=stride, padding=window // 2)
+    y = x.requires_grad_().conv2d(w, stride=stride, padding=window // 2, groups=groups)
     (made,) = y.gradient(x, gradient=memory(*y.shape, dtype=dtype))
     return stages.kernels_of(schedule([made.lazy]))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=[*CASES])
-@pytest.mark.parametrize("size", [(2, 32, 48, 13, 3, 2), (1, 20, 36, 15, 7, 3)], ids=str)
-def test_every_phase_is_a_product(size: tuple[int, ...], case: Case) -> None:
+@pytest.mark.parametrize(
+    ("size", "groups"),
+    [
+        ((2, 32, 48, 13, 3, 2), 1),
+        ((1, 20, 36, 15, 7, 3), 1),
+        ((2, 32, 48, 13, 3, 1), 2),
+        ((1, 60, 96, 12, 3, 2), 3),
+        ((2, 24, 24, 11, 3, 1), 3),  # half of each tile is beyond its group
+    ],
+    ids=str,
+)
+def test_every_phase_is_a_product(size: tuple[int, ...], groups: int, case: Case) -> None:
+    """Of each group."""
     dtype, target = case
-    (k,) = gradient(*size, dtype)
+    (k,) = gradient(*size, dtype, groups)
     opts, _ = choose(lower(k), target)
     products = [o for o in opts if o.kind is OptKind.FRAGMENT]
     on_tensor_cores = dtype is not float32 or target.tf32

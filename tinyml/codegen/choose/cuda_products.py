@@ -30,7 +30,7 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.tiles import ways
 from tinyml.graph import toposort
-from tinyml.index import Axis
+from tinyml.index import Axis, Quotient, linear
 
 EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
 ROWS = WARPS * EDGE  # that a warpgroup has of it
@@ -48,31 +48,46 @@ GROUP = 8  # tiles of rows whose blocks run one after the other: they share colu
 
 def multiply(chooser: Chooser, number: int) -> bool:
     """Choose tiles for a product of matrices; False if it is too small, or of other numbers."""
-    sides = sides_of(chooser.one(number))
+    before = chooser.nest, [*chooser.opts]
+    done = _multiplied(chooser, number)
+    if not done:
+        chooser.nest, chooser.opts[:] = before
+    return done
+
+
+def _multiplied(chooser: Chooser, number: int) -> bool:
+    """As `multiply`, but where it is False Opts may have been applied."""
+    sides = sides_of(chooser.one(number)) or _of_groups(chooser, number)
     if sides is None or not sides.depth:
         return False
     inner = sides_within(chooser.one(number), sides)
     if inner is None or (inner and len(chooser.nest.nests) > 1):
         return False
-    before = chooser.nest, [*chooser.opts]
     for last in () if inner else (sides.columns, sides.fold.axes[-1]):
         sides = _joined(chooser, number, sides, last)
     axis = sides.longest
-    small = min(sides.rows.size, sides.columns.size, axis.size) < EDGE and not inner
+    least = min(sides.rows.size, sides.columns.size, axis.size)
+    small = least < EDGE // 2 and not inner
     target = chooser.target
     if small or axis not in sides.a.free & sides.b.free:
-        done = False
-    elif inner:
-        done = target.capability >= ASYNCHRONOUS and _cascade(chooser, number, sides, inner)
-    elif _by_warpgroups(chooser, number, sides, axis):
-        done = True
-    elif target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
-        done = _on_tensor_cores(chooser, number, sides, axis)
-    else:
-        done = sides.depth == 8 and _in_registers(chooser, number, sides, axis)
-    if not done:
-        chooser.nest, chooser.opts[:] = before
-    return done
+        return False
+    if inner:
+        return target.capability >= ASYNCHRONOUS and _cascade(chooser, number, sides, inner)
+    if _by_warpgroups(chooser, number, sides, axis):
+        return True
+    if target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
+        return _on_tensor_cores(chooser, number, sides, axis)
+    return sides.depth == 8 and _in_registers(chooser, number, sides, axis)
+
+
+def _of_groups(chooser: Chooser, number: int) -> Sides | None:
+    """A product in each step of a row axis that both factors divide, as groups of channels are."""
+    for axis in chooser.one(number).rows:
+        atoms = {atom for load in chooser.one(number).loads for atom, _ in load.position.terms}
+        found = (a for a in atoms if isinstance(a, Quotient) and a.inner == linear(axis))
+        for size in {atom.by for atom in found}:
+            chooser.apply(OptKind.SPLIT, axis, size)
+    return sides_of(chooser.one(number))
 
 
 def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis) -> Sides:

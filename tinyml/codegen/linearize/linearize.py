@@ -48,6 +48,7 @@ from tinyml.ops import FUNCTIONS, Op
 
 SEPARATE = 8  # accumulators at most that one fold is spread over
 AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them,
+READ = 2  # if they are made of so many arrays beside sums; of more, fewer,
 VECTORS_AT_ONCE = 2  # and vectors of what is made of sums, in C
 
 
@@ -205,6 +206,8 @@ class _Emitter(TileWriter):
         if not values or not slots.isdisjoint(read):
             yield stores
             return
+        if not self.vectors and len(read) > READ:
+            some = max(1, some // -(-len(read) // READ))
         for start in range(0, len(stores), some):
             yield stores[start : start + some]
 

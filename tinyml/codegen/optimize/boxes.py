@@ -12,7 +12,7 @@ from functools import reduce
 from math import gcd, prod
 
 from tinyml.codegen.expr import Load
-from tinyml.codegen.nest import LoopNest, Tile
+from tinyml.codegen.nest import Kind, LoopNest, Tile
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.tiles import pipeline
@@ -48,6 +48,9 @@ def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
     one = nest.nests[0]
     if len(nest.nests) > 1 or any(t.after is not after for t in one.tiles):
         raise OptError(f"cannot copy boxes ahead of {after.name}: others wait for all threads")
+    outer = [a for fold in one.folds for a in fold.axes if nest.kind(a) is Kind.LOOP]
+    if after in outer and outer[0] is not after:
+        raise OptError(f"cannot copy boxes ahead of {after.name}: the loop is in another")
     if any(boxed(tile) is None for tile in one.tiles):
         raise OptError(f"cannot copy boxes ahead of {after.name}: a tile is not made of such")
     (made,) = pipeline(nest, after, stages, counted(nest.turn(one), linear(after), after)).nests

@@ -10,6 +10,7 @@ from tinyml.codegen.expr import Expr, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Bundle, Fragment, Product
 from tinyml.codegen.optimize.panels import ROW, ROWS
+from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
@@ -52,8 +53,9 @@ class CudaRenderer(WarpgroupRenderer):
     index_type = "int"
     inline = "__device__ __forceinline__"
 
-    def __init__(self, k: LinearKernel) -> None:
+    def __init__(self, k: LinearKernel, target: Target) -> None:
         super().__init__(k)
+        self.target = target
         self.reach = max((prod(shape) for shape, _ in k.slots), default=0)
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
@@ -74,8 +76,16 @@ class CudaRenderer(WarpgroupRenderer):
         if self.faults:
             parameters.append("long long *fault")
         parameters += [f"const tinyml_tensor_map *box{n}" for n in range(len(self.boxes()))]
-        bounds = f"__launch_bounds__({prod(self.launched())})"
+        bounds = f"__launch_bounds__({prod(self.launched())}{', 1' * self._alone()})"
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
+
+    def _alone(self) -> bool:
+        """Whether a multiprocessor has one block only, whose threads may have all registers.
+
+        Else a compiler saves some for more blocks, and may spill for it.
+        """
+        crowded = 2 * self.shared_bytes() > self.target.cache
+        return crowded or self.k.blocks <= self.target.cores
 
     def body(self) -> Iterator[str]:
         lines = list(self._body())
@@ -132,24 +142,25 @@ class CudaRenderer(WarpgroupRenderer):
         last = COMES_LAST.replace("comes_last", comes_last, 1)
         self.prelude[last.replace("__syncthreads();", self.barrier())] = None
         self.prelude[self._combine(across.op, dtype)] = self.prelude[TOGETHER] = None
-        each = (across.tile.high + 1) * prod(self.k.block)
-        at = across.tile * prod(self.k.block) + self.thread()
-        kind, waiting = f"pack<{TYPES[dtype.name]}, {first.lanes}>", f"parts_{first.name}"
-        size = first.lanes * dtype.itemsize
-        self.held = parts * count * each * size + (across.tile.high + 1) * 4
+        threads, lanes = prod(self.k.block), min(first.lanes, 16 // dtype.itemsize)
+        pieces, whole = first.lanes // lanes, f"pack<{TYPES[dtype.name]}, {first.lanes}>"
+        each = (across.tile.high + 1) * threads * pieces
+        at = across.tile * (threads * pieces) + self.thread()
+        kind, waiting = f"pack<{TYPES[dtype.name]}, {lanes}>", f"parts_{first.name}"
+        self.held = parts * count * each * lanes * dtype.itemsize + (across.tile.high + 1) * 4
         yield f"static __device__ {kind} {waiting}[{parts * count * each}];"
         yield f"static __device__ unsigned came_{first.name}[{across.tile.high + 1}];"
         for n, name in enumerate(across.names):
-            place = self._position(across.part * (count * each) + n * each + at)
-            value = name.name if name.lanes > 1 else f"{kind}{{{{{name.name}}}}}"
-            yield f"{waiting}[{place}] = {value};"
+            place = wrap(self.index(across.part * (count * each) + n * each + at), 12)
+            value = name.name if name.lanes > 1 else f"{whole}{{{{{name.name}}}}}"
+            yield f"put_aside<{threads}>({waiting} + {place}, {value});"
         came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
         yield f"if (!{comes_last}({came}, {parts})) return;"
-        struct, ending = f"combine_{across.op.name.lower()}_{dtype.name}", ".at[0]"
+        function = f"together<combine_{across.op.name.lower()}_{dtype.name}, {parts}"
         for n, name in enumerate(across.names):
             place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"
-            whole = f"together<{struct}, {parts}>({place}, {count * each})"
-            yield f"{name.name} = {whole}{ending if name.lanes == 1 else ''};"
+            made = f"{function}, {threads}, {first.lanes}>({place}, {count * each})"
+            yield f"{name.name} = {made}{'.at[0]' if name.lanes == 1 else ''};"
 
     def thread(self) -> Linear:
         """The number of a thread in its block."""

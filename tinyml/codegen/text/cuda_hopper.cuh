@@ -44,6 +44,18 @@ __device__ __forceinline__ void tinyml_mbarrier_wait(unsigned long long *barrier
       : "memory");
 }
 
+// ---- registers of a thread, by all of a warpgroup: fewer, or as soon as there are more ----
+
+template <int count>
+__device__ __forceinline__ void tinyml_hand_over_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+template <int count>
+__device__ __forceinline__ void tinyml_take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
 // ---- bulk copies of boxes ----
 
 struct __align__(64) tinyml_tensor_map {  // what cuTensorMapEncodeTiled writes

@@ -101,15 +101,31 @@ COMES_LAST = """__device__ __forceinline__ bool comes_last(unsigned *came, unsig
   __threadfence();
   return last;
 }"""
-TOGETHER = """template <class Op, int PARTS, class T>
-__device__ __forceinline__ T together(const T *part, int apart) {
-  T all = *part;
-#pragma unroll 4
-  for (int n = 1; n < PARTS; ++n) {
-    const T next = part[n * apart];
+# pieces lie beside those of other threads, so that neighbours write whole lines
+TOGETHER = """template <int THREADS, class T, int LANES, int N>
+__device__ __forceinline__ void put_aside(pack<T, LANES> *part, const pack<T, N> &values) {
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof(T) / sizeof(typename Op::type)); ++i)
-      all.at[i] = Op::of(all.at[i], next.at[i]);
+  for (int p = 0; p < N / LANES; ++p) {
+    pack<T, LANES> piece;
+#pragma unroll
+    for (int i = 0; i < LANES; ++i) piece.at[i] = values.at[p * LANES + i];
+    part[p * THREADS] = piece;
+  }
+}
+template <class Op, int PARTS, int THREADS, int N, class T, int LANES>
+__device__ __forceinline__ pack<T, N> together(const pack<T, LANES> *part, int apart) {
+  pack<T, N> all;
+#pragma unroll
+  for (int p = 0; p < N / LANES; ++p) {
+    pack<T, LANES> piece = part[p * THREADS];
+#pragma unroll 4
+    for (int n = 1; n < PARTS; ++n) {
+      const pack<T, LANES> next = part[n * apart + p * THREADS];
+#pragma unroll
+      for (int i = 0; i < LANES; ++i) piece.at[i] = Op::of(piece.at[i], next.at[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < LANES; ++i) all.at[p * LANES + i] = piece.at[i];
   }
   return all;
 }"""

@@ -17,12 +17,23 @@ from tinyml.index import Axis, Linear
 from tinyml.ops import Op
 from tinyml.program import Box
 
+GROUP = 4 * WARP  # threads of a warpgroup
+HANDED = 24, 240  # registers of a thread that has boxes copied, and of one that multiplies
+
 
 class WarpgroupRenderer(Renderer):
-    """What only Hopper has. Threads of a block are numbered along y."""
+    """What only Hopper has. Threads of a block are numbered along y.
+
+    Registers are shared out evenly, and a ninth warp leaves 168 to each thread: where two
+    warpgroups multiply, a third one has boxes copied, and hands them most of its own.
+    """
 
     def launched(self) -> tuple[int, int]:
-        return self.k.block[0], self.k.block[1] + WARP * len(self.k.produced)
+        more = (GROUP if self._handed() else WARP) * bool(self.k.produced)
+        return self.k.block[0], self.k.block[1] + more
+
+    def _handed(self) -> bool:
+        return bool(self.k.produced) and self.k.block[1] > GROUP
 
     def boxes(self) -> tuple[Box, ...]:
         made = (copy.box for produced in self.k.produced for copy in produced.copies)
@@ -80,7 +91,10 @@ class WarpgroupRenderer(Renderer):
         yield f"if (ty < {stages}) {{"
         yield f"  tinyml_mbarrier_init({ir.FULL}_{axis.name} + ty, 1);"
         yield f"  tinyml_mbarrier_init({ir.EMPTY}_{axis.name} + ty, {first // WARP});"
-        yield from ("}", "__syncthreads();", f"if (ty >= {first}) {{", f"  if (ty == {first}) {{")
+        yield from ("}", "__syncthreads();", f"if (ty >= {first}) {{")
+        if self._handed():
+            yield f"  tinyml_hand_over_registers<{HANDED[0]}>();"
+        yield f"  if (ty == {first}) {{"
         yield from (f"    tinyml_fence_map(box{n});" for n in range(len(self.boxes())))
         loops = [*made.around, made.begin]
         yield from (f"    {line}" for loop in loops for line in self.instr(loop))
@@ -91,6 +105,8 @@ class WarpgroupRenderer(Renderer):
             yield from (f"      {line}" for line in self._copy_boxes(copy, full))
         yield "    " + "}" * sum(isinstance(loop, ir.Begin) for loop in loops)
         yield from ("  }", "  return;", "}")
+        if self._handed():
+            yield f"tinyml_take_registers<{HANDED[1]}>();"
 
     def _copy_boxes(self, copy: ir.BoxCopy, full: str) -> Iterator[str]:
         (x, y, z), (width, _) = copy.at, copy.box.box

@@ -156,6 +156,12 @@ inline void tinyml_copy_box(void *shared, const tinyml_tensor_map *map, int x, i
 
 inline void tinyml_fence_map(const tinyml_tensor_map *) {}
 
+template <int count>
+inline void tinyml_hand_over_registers() {}
+
+template <int count>
+inline void tinyml_take_registers() {}
+
 inline void tinyml_fence_async() { emu::fence_async(); }
 
 inline unsigned long long tinyml_matrix(const void *shared, int leading, int stride) {

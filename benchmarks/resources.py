@@ -1,0 +1,229 @@
+"""What a compiler says that kernels take of a card: registers, spills, stack, shared memory.
+
+    python benchmarks/resources.py sm_80 sm_90a --out FILE     # all that cuda.py measures
+    python benchmarks/resources.py sm_75 --of "conv 3x3" attention
+
+No card is needed, only nvcc or NVRTC. All kernels of a workload are generated as for a card of
+that architecture, with TF32=1 and WARPGROUPS=1 too where it knows them; equal text is compiled
+once. Printed is what a card would not run as it was meant. What was compiled is in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
+
+import numpy as np
+
+from benchmarks import card, machine, run
+from benchmarks.dialect import TinymlOps
+from benchmarks.peers import Work, spelled
+from benchmarks.steps import RATE, Step, differentiated, spoken
+from tinyml import Device, Tensor, config, lazy, nn, realize, trace
+from tinyml.cache import DiskCache
+from tinyml.codegen.compile import compile
+from tinyml.codegen.target import Target
+from tinyml.device import open_device
+from tinyml.dtype import by_name
+from tinyml.errors import TinymlError
+from tinyml.kernel import Kernel
+from tinyml.program import Language, Program
+from tinyml.runtime import nvcc
+from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime.machine import Buffer
+from tinyml.runtime.nvcc import CudaBuilder, Images, Resources
+from tinyml.schedule import KernelItem, schedule
+
+FILE = 64 << 10  # registers of a multiprocessor, all of which one block may have
+TROUBLES = "does not compile", "spills", "stack", "registers", "shared memory"
+NOTHING = Resources(0, 0, 0, 0, 0)
+_CUDA = partial(Target, Language.CUDA)
+CARDS = {  # a Tesla T4, an A100, an L40, an H100
+    "sm_75": _CUDA(cores=40, cache=64 << 10, capability=75),
+    "sm_80": _CUDA(cores=108, cache=163 << 10, capability=80),
+    "sm_89": _CUDA(cores=142, cache=99 << 10, capability=89),
+    "sm_90a": _CUDA(cores=132, cache=227 << 10, capability=90),
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One kernel of a workload, and what it takes; or why it does not compile."""
+
+    workload: str
+    program: str
+    block: int
+    grid: int
+    shared: int = 0  # bytes of dynamic shared memory
+    most_shared: int = 0  # that a block of this card may have
+    resources: Resources = NOTHING
+    error: str = ""
+
+    @property
+    def troubles(self) -> list[str]:
+        """What a card would not run, or not as it was meant."""
+        taken = self.resources
+        found = (
+            bool(self.error),
+            taken.spills,
+            taken.stack > 0 and not taken.spills,
+            taken.registers * self.block > FILE,
+            self.shared + taken.shared > self.most_shared,
+        )
+        return [name for name, true in zip(TROUBLES, found, strict=True) if true]
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"{self.program} ({self.workload}): {self.error}"
+        taken = self.resources
+        return (
+            f"{', '.join(self.troubles)}: {self.program} ({self.workload}), grid {self.grid}, "
+            f"block {self.block}, {taken.registers} registers, {self.shared + taken.shared} B "
+            f"shared, {taken.spill_stores}/{taken.spill_loads} B spilled, {taken.stack} B stack"
+        )
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("architectures", nargs="+", choices=CARDS, metavar="ARCHITECTURE")
+    parser.add_argument("--of", nargs="*", default=[], help="words: workloads that have one")
+    parser.add_argument("--small", action="store_true", help="tiny inputs: a rehearsal")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    args = arguments()
+    tools = nvcc.find(config.current.nvcc)
+    works = [i.work for i in card.items(args.small) if not (i.settings or i.first)]
+    works = [work for work in works if run.matches(work, args.of)]
+    found = {}
+    for name in args.architectures:
+        builder, disk = CudaBuilder(tools, name), host_cache(config.current.cache_folder)
+        taken = []
+        for one in compiled(works, targets(CARDS[name]), builder, disk):
+            taken.append(one)
+            if one.troubles:
+                print(name, one, flush=True)
+        found[name] = summary(taken)
+        print(f"{name}: {json.dumps(found[name]['counts'])}", flush=True)
+    if args.out:
+        record = {"commit": machine.commit(), "compiler": tools.command, "architectures": found}
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def summary(taken: Sequence[Taken]) -> dict[str, Any]:
+    """How many kernels there are, how many have which trouble, and those."""
+    counts = {"kernels": len(taken), **dict.fromkeys(TROUBLES, 0)}
+    for trouble in (name for one in taken for name in one.troubles):
+        counts[trouble] += 1
+    return {"counts": counts, "troubled": [asdict(one) for one in taken if one.troubles]}
+
+
+def targets(base: Target) -> list[Target]:
+    """A card with each setting that it knows."""
+    found = [base]
+    found += [replace(t, tf32=True) for t in found if base.capability >= 80]
+    return found + [replace(t, warpgroups=True) for t in found if base.capability == 90]
+
+
+def compiled(
+    works: Iterable[Work], kinds: Sequence[Target], builder: CudaBuilder, disk: DiskCache
+) -> Iterator[Taken]:
+    """What each program takes: of one that several workloads or settings have, once."""
+    images = Images("CUDA", builder, disk, available_cores())
+    kernels, names = set[Kernel](), set[str]()
+    for work in works:
+        new = [k for k in dict.fromkeys(kernels_of(work)) if k not in kernels]
+        kernels.update(new)
+        made: list[Program] = []
+        for k, target in ((k, target) for target in kinds for k in new):
+            try:
+                program = compile(k, target)
+            except TinymlError as error:
+                yield Taken(work.name, str(k.slots[0]), 0, 0, error=run.words(error, 600))
+                continue
+            if program.name not in names:
+                names.add(program.name)
+                made.append(program)
+        yield from _resources(work.name, made, images, kinds[0].cache)
+
+
+def _resources(
+    workload: str, programs: Sequence[Program], images: Images, most: int
+) -> Iterator[Taken]:
+    with trace.listen(trace.Compiled) as events:
+        failed = dict(_failures(programs, images))
+    said: dict[str, Resources] = {}
+    for event in events:
+        said |= nvcc.parse_resources(event.output)
+    for p in programs:
+        taken = Taken(workload, p.name, prod(p.block), p.grid, p.shared, most)
+        error = failed.get(p.name)
+        yield replace(taken, error=error) if error else replace(taken, resources=said[p.name])
+
+
+def _failures(programs: Sequence[Program], images: Images) -> Iterator[tuple[str, str]]:
+    """Compile programs; what is wrong with some, by name."""
+    try:
+        images.units(programs)
+    except TinymlError as error:
+        if len(programs) == 1:
+            yield programs[0].name, run.words(error, 600)
+        else:
+            for program in programs:
+                yield from _failures([program], images)
+
+
+# ---- the kernels of a workload ----
+
+
+def kernels_of(work: Work) -> list[Kernel]:
+    """The kernels of one call, in order. Nothing is run, and inputs take no memory."""
+    results = _step(work) if isinstance(work, Step) else _results(work)
+    items = schedule([tensor.lazy for tensor in results]).items
+    return [item.kernel for item in items if isinstance(item, KernelItem)]
+
+
+def _results(work: Work) -> Sequence[Tensor]:
+    inputs = [in_memory(a.shape, a.dtype.name, work.dtype) for a in work.inputs()]
+    for tensor in inputs:
+        tensor.requires_grad = work.gradients is not None and tensor.is_floating_point()
+    return spelled(TinymlOps(), work)(*inputs)
+
+
+def _step(step: Step) -> Sequence[Tensor]:
+    parameters = {n: in_memory(s, "float32", step.dtype) for n, s in step.parameters.items()}
+    arrays = step.data(np.random.default_rng(0))
+    data = [in_memory(a.shape, a.dtype.name, step.dtype) for a in arrays]
+    for tensor in parameters.values():
+        tensor.requires_grad = True
+    optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
+    loss_of = step.loss and partial(step.loss, spoken(TinymlOps(), step), parameters)
+    with Tensor.train():
+        results = differentiated(loss_of, parameters, data)
+        return [*results, *optimizer.schedule_step()]
+
+
+def in_memory(shape: Sequence[int], dtype: str, floats: str) -> Tensor:
+    """A tensor on a card, or on what stands for one, whose memory nobody has asked for yet."""
+    kind = by_name(floats if dtype == "float32" else dtype)
+    leaf = lazy.data(tuple(shape), kind, Device.DEFAULT)
+    realize.memory[leaf] = Buffer(open_device(Device.DEFAULT).machine, prod(shape), kind)
+    tensor = Tensor(0.0)
+    tensor.lazy = leaf
+    return tensor
+
+
+if __name__ == "__main__":
+    Device.DEFAULT = "EMU"
+    main()
