@@ -40,7 +40,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
     limits = remake.Limits(elements, masked, steps=16, rows=1, depth=256)
-    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, limits))
+    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, (limits,)))
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:

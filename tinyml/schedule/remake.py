@@ -3,9 +3,9 @@
 Attention's scores are folded along both axes in training: by what is made of them for the result
 and the gradient of the queries along one, by the gradients of keys and values along the other. No
 one kernel makes all of that, and in memory scores grow with the square of what they are made of.
-So each kernel makes those that it meets, a few steps at a time (codegen/optimize/online.py). That
-takes longer than to read them, but not where a mask of positions leaves half of them out, as in
-causal attention: then a CPU stores no smaller ones, either.
+So each kernel makes those that it meets, a few steps at a time (codegen/optimize/online.py). On a
+CPU that takes longer than to read them, but not where a mask of positions leaves half of them out,
+as in causal attention: then it stores no smaller ones, either.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
+from tinyml.schedule.fuse import WIDEST
 from tinyml.schedule.labels import MIXED, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.units import contracts, readers_of
@@ -34,37 +35,39 @@ class Limits:
 
 
 CPU = Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, depth=128)
-# multiplies sooner than it reads, but wants many rows: those that a small batch leaves to hidden
-# units of a model are too few, those of several heads are enough
-CARD = Limits(elements=1 << 20, masked=1 << 20, steps=128, rows=2048, depth=256)
-LIMITS = {"CPU": CPU, "CUDA": CARD, "EMU": CARD}  # devices that make them a few steps at a time
+# A card multiplies sooner than it reads, but wants many rows: those that a small batch leaves to
+# hidden units of a model are too few, those of several heads are enough. Gigabytes are not stored
+# whatever it takes.
+CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=2048, depth=256)
+DEEP = Limits(elements=1 << 28, masked=1 << 28, steps=32, rows=2048, depth=WIDEST)
+LIMITS = {"CPU": (CPU,), "CUDA": (CARD, DEEP), "EMU": (CARD, DEEP)}
 
 Readers = Mapping[LazyBuffer, list[LazyBuffer]]
 
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
     """The products among `order` that nobody stores."""
-    products = [node for node in order if _is_large(node)]
+    products = [
+        (node, limits)
+        for node in order
+        if isinstance(node, lazy.Reduce)
+        for limits in LIMITS.get(node.device, ())
+        if _may_be(node, limits)
+    ]
     if not products:
         return frozenset()
     readers = readers_of(order)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
-    large = [n for n in products if n.size >= _limits(n).elements or _is_masked(n, readers)]
+    large = [(n, x) for n, x in products if n.size >= x.elements or _is_masked(n, readers)]
     return frozenset(
-        node for node in large if _folded_both_ways(node, _ends(node, readers, roots), folds)
+        n for n, x in large if _folded_both_ways(n, _ends(n, readers, roots), folds, x)
     )
 
 
-def _is_large(node: LazyBuffer) -> bool:
-    if not (isinstance(node, lazy.Reduce) and node.device in LIMITS):
-        return False
-    limits = _limits(node)
-    short = contracts(node) and node.sources[0].size <= limits.depth * node.size
-    return short and node.size >= min(limits.masked, limits.elements)
-
-
-def _limits(node: LazyBuffer) -> Limits:
-    return LIMITS[node.device]
+def _may_be(node: LazyBuffer, limits: Limits) -> bool:
+    """Whether a fold is a product, short and large enough if it has a mask."""
+    large = node.size >= min(limits.masked, limits.elements)
+    return large and contracts(node) and node.sources[0].size <= limits.depth * node.size
 
 
 def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
@@ -102,10 +105,10 @@ def _ends(
 
 
 def _folded_both_ways(
-    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer]
+    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], limits: Limits
 ) -> bool:
     """Whether some of the folds that a product ends in are along other long axes than others."""
-    found, limits = set(), _limits(node)
+    found = set()
     for end in ends:
         uses, _ = trace([(end.sources[0], tuple(range(len(end.sources[0].shape))))], folds)
         for use in uses:
