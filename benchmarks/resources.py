@@ -116,9 +116,9 @@ def main() -> None:
                 print(name, one, flush=True)
         found[name] = summary(taken)
         print(f"{name}: {json.dumps(found[name]['counts'])}", flush=True)
-    if args.out:
         record = {"commit": machine.commit(), "compiler": tools.command, "architectures": found}
-        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        if args.out:
+            args.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def summary(taken: Sequence[Taken]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32, float64
 from tinyml.lazy import LazyBuffer
+from tinyml.program import Program
 from tinyml.schedule import schedule
 
 OLDER = replace(CARD, capability=75)
@@ -240,6 +243,20 @@ def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None
         assert matrices >= 2 * loads > 0  # what is loaded once is multiplied several times
 
 
+@pytest.mark.parametrize(
+    ("root", "bounds"),
+    [
+        (product(256, 256, 256, bfloat16), "(128, 1)"),  # no more blocks than multiprocessors
+        (product(2048, 1024, 64, bfloat16), "(128, 1)"),
+        (product(4096, 1024, 4096, bfloat16), "(128)"),  # sums that fill the registers
+        (rounded(1 << 16, 64), "(256)"),  # many blocks
+    ],
+)
+def test_a_compiler_is_told_of_few_blocks(root: LazyBuffer, bounds: str) -> None:
+    """It takes no more than it needs of the registers that they share."""
+    assert f"__launch_bounds__{bounds} " in compile(kernel_of(root), CARD).source
+
+
 def slope(x: Tensor, y: Tensor) -> Tensor:
     """Of gelu at x, times y: as a backward pass makes of a product."""
     (made,) = x.requires_grad_().gelu().gradient(x, gradient=y)
@@ -252,14 +269,30 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.parametrize("name", EPILOGUES)
-def test_registers_suffice_for_what_is_made_of_sums(name: str, tmp_path: Path) -> None:
-    """A few of them are made, then stored; of much that is made tiles are smaller."""
+def with_epilogue(made: Callable[[Tensor, Tensor], Tensor]) -> Program:
+    """A product, and what is made of it and of another array."""
     with Device.default("EMU"), Tensor.train():
         given = (Tensor(np.zeros(s, np.float32)) for s in ((512, 64), (64, 512), (512, 512)))
         a, b, x = (t.bfloat16().realize() for t in given)
-        (k,) = stages.kernels_of(schedule([EPILOGUES[name](a @ b, x).lazy]))
-    program = compile(k, replace(CARD, cores=4))
+        (k,) = stages.kernels_of(schedule([made(a @ b, x).lazy]))
+    return compile(k, replace(CARD, cores=4))
+
+
+@pytest.mark.parametrize(("residuals", "at_once"), [(1, 8), (4, 4), (5, 2)])
+def test_sums_are_made_at_once_as_registers_hold_what_they_are_made_of(
+    residuals: int, at_once: int
+) -> None:
+    def added(y: Tensor, x: Tensor) -> Tensor:
+        return sum((x.clone().realize() for _ in range(residuals)), y)
+
+    stored = re.findall(r"(?: +\*\(pack<.* = .*\n)+", with_epilogue(added).source)
+    assert {text.count("\n") for text in stored} == {at_once}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_registers_suffice_for_what_is_made_of_sums(name: str, tmp_path: Path) -> None:
+    """A few of them are made, then stored; of much that is made tiles are smaller."""
+    program = with_epilogue(EPILOGUES[name])
     assert "add_product" in program.source
     assert program.source.count("\n") < 2000
     resources, _ = compiled(program, "sm_90a", tmp_path)

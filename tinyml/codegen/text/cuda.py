@@ -41,6 +41,8 @@ from tinyml.program import Language
 
 TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 LARGE = 2**31 - 1
+REGISTERS = 1 << 16  # of a multiprocessor
+WORKING = 80  # of a thread beside its sums
 
 
 class CudaRenderer(WarpgroupRenderer):
@@ -76,16 +78,20 @@ class CudaRenderer(WarpgroupRenderer):
         if self.faults:
             parameters.append("long long *fault")
         parameters += [f"const tinyml_tensor_map *box{n}" for n in range(len(self.boxes()))]
-        bounds = f"__launch_bounds__({prod(self.launched())}{', 1' * self._alone()})"
+        bounds = f"__launch_bounds__({', '.join(map(str, self._bounds()))})"
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
 
-    def _alone(self) -> bool:
-        """Whether a multiprocessor has one block only, whose threads may have all registers.
+    def _bounds(self) -> tuple[int, ...]:
+        """Threads of a block, and how many blocks a multiprocessor has, if those are few.
 
-        Else a compiler saves some for more blocks, and may spill for it.
+        Else a compiler saves registers for more blocks than there can be, and may spill for it.
         """
-        crowded = 2 * self.shared_bytes() > self.target.cache
-        return crowded or self.k.blocks <= self.target.cores
+        threads, shared = prod(self.launched()), self.shared_bytes()
+        blocks = -(-self.k.blocks // self.target.cores)
+        blocks = max(1, min(blocks, self.target.cache // shared)) if shared else blocks
+        needed = max(map(_sums, self.k.parts)) + WORKING
+        enough = shared > 0 and blocks * threads * needed <= REGISTERS
+        return (threads, blocks) if blocks == 1 or enough else (threads,)
 
     def body(self) -> Iterator[str]:
         lines = list(self._body())
@@ -373,6 +379,12 @@ def _reach(i: Linear) -> int:
         low, high = low + min(ends), high + max(ends)
         reach = max(reach, *map(abs, ends), -low, high)
     return max(reach, -(low + i.constant), high + i.constant)
+
+
+def _sums(part: ir.Part) -> int:
+    """Registers that a thread has of them."""
+    held = (i.name for i in part.instrs if isinstance(i, ir.Declare))
+    return sum(name.lanes * -(-name.dtype.itemsize // 4) for name in held)
 
 
 def _alignment(local: ir.Local) -> int:
