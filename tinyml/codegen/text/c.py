@@ -15,6 +15,7 @@ from tinyml.codegen.text.c_values import TYPES
 from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
 from tinyml.dtype import DType, bool_, int32
+from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
@@ -30,10 +31,9 @@ class CRenderer(CPairs):
     def __init__(self, k: LinearKernel) -> None:
         super().__init__(k)
         self._lanes: dict[Expr, int] = {}
-        values = [e for part in k.parts for i in part.instrs for e in ir.values_of(i)]
-        for e in values:  # grows
-            values += e.sources
-        self._chooses = any(isinstance(e, Alu) and e.op is Op.WHERE for e in values)
+        values = toposort([e for part in k.parts for i in part.instrs for e in ir.values_of(i)])
+        choices = [e for e in values if isinstance(e, Alu) and e.op is Op.WHERE]
+        self._chooses = any(self.lanes(e) > 1 for e in choices)
 
     def signature(self, name: str) -> str:
         fault = ", long *fault" if self.faults else ""
