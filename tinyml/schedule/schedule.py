@@ -16,6 +16,7 @@ from tinyml.schedule.build import build
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrowed
+from tinyml.schedule.regroup import joins, regrouped
 from tinyml.schedule.remake import remade
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
@@ -74,7 +75,8 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
-    roots = _unshaped(narrowed(share_assigned(split_reductions(associated(join_sums(wanted))))))
+    summed = split_reductions(associated(join_sums(wanted)))
+    roots = _unshaped(regrouped(narrowed(share_assigned(summed))))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots, remade(order, {*roots}))
     try:
@@ -103,7 +105,8 @@ def _unshaped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
         below = root
         while isinstance(below, lazy.Move) and below.movement is Movement.RESHAPE:
             below = below.sources[0]
-        computed = below not in taken and type(below) is lazy.Map
+        made = type(below) is lazy.Map or (isinstance(below, lazy.Reduce) and joins(root))
+        computed = made and below not in taken
         taken.add(below)
         found.append(below if computed else root)
     return found

@@ -1,0 +1,70 @@
+"""Regroup: what is made of a sum, element by element, is made along the axes of the sum.
+
+Groups and the channels of each are two axes of a sum, and one axis of all that follows it. Along
+that one a bias or an activation would be another kernel, which reads the sums from memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tinyml import lazy
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ops import Movement
+
+
+def regrouped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+    """The same values; what joins axes of a sum comes behind all that it alone is made into."""
+    order = toposort(roots)
+    readers = Counter(roots)
+    readers.update(source for node in order for source in node.sources)
+    assigned = {node.sources[1] for node in order if isinstance(node, lazy.Assign)}
+    changed: dict[LazyBuffer, LazyBuffer] = {}
+    sums = set[LazyBuffer]()
+    for node in order:
+        again = changed[node] = node.made_of(changed)
+        if isinstance(again, lazy.Reduce) or (_permutes(again) and again.sources[0] in sums):
+            sums.add(again)
+        if type(node) is not lazy.Map or node in assigned:
+            continue
+        alone = (s for s in node.sources if readers[s] == 1 and readers[_made(s)] == 1)
+        found = (s.sources[0] for s in map(changed.__getitem__, alone) if joins(s))
+        below = next((s for s in found if s in sums), None)
+        if below is not None:
+            same = tuple([lazy.reshape(source, below.shape) for source in again.sources])
+            made = lazy.node(lazy.Map, below.shape, node.dtype, node.device, same, node.arg)
+            sums.add(made)
+            changed[node] = lazy.reshape(made, node.shape)
+    return [changed[root] for root in roots]
+
+
+def _made(node: LazyBuffer) -> LazyBuffer:
+    """What is reshaped."""
+    return node.sources[0] if isinstance(node, lazy.Move) else node
+
+
+def _permutes(node: LazyBuffer) -> bool:
+    return isinstance(node, lazy.Move) and node.movement is Movement.PERMUTE
+
+
+def joins(node: LazyBuffer) -> bool:
+    """Whether axes of the source are one axis here, each of which is what some of them were."""
+    if not (isinstance(node, lazy.Move) and node.movement is Movement.RESHAPE):
+        return False
+    apart, joined = _long(node.sources[0].shape), _long(node.shape)
+    return len(joined) < len(apart) and _ends(joined) <= _ends(apart)
+
+
+def _long(shape: Shape) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _ends(sizes: Sequence[int]) -> set[int]:
+    """How many elements lie behind each axis."""
+    ends, count = set[int](), 1
+    for size in reversed(sizes):
+        count *= size
+        ends.add(count)
+    return ends
