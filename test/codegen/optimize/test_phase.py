@@ -88,6 +88,20 @@ def test_a_phase_of_pixels_is_stored_in_vectors_two_apart(size: int) -> None:
     stages.assert_made(k, stages.on_machine("CPU", [k]))
 
 
+def test_a_vector_of_two_rows_of_a_phase_is_stored_by_one_call() -> None:
+    """Rows of 4 of 8 pixels: elements are two apart, rows 16."""
+    x = Tensor(np.ones((2, 4, 8, 8), np.float32), device="CPU", requires_grad=True)
+    w = Tensor(np.ones((24, 4, 3, 3), np.float32), device="CPU").realize()
+    y = x.realize().conv2d(w, stride=2, padding=1)
+    upstream = Tensor(np.ones(y.shape, np.float32), device="CPU").realize()
+    (gradient,) = y.gradient(x, gradient=upstream)
+    k = stages.kernels_of(schedule([gradient.lazy]))[-1]
+    text = compile(k, stages.C).source
+    assert "scattered_f32x8_by4(" in text
+    assert "lanes[" not in text
+    stages.assert_made(k, stages.on_machine("CPU", [k]), 1e-4)
+
+
 def test_lanes_do_not_lie_along_what_pushes_each_other_out_of_the_cache() -> None:
     """Channels of 32 x 32 pixels are 4096 bytes apart, even if what is added lies along them."""
     wide = replace(stages.C, vector_bytes=64, vector_registers=32)

@@ -7,7 +7,9 @@ from graphs import leaf
 
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
+from tinyml.codegen.text.c_lanes import runs
 from tinyml.dtype import DType, bfloat16, float32, float64, int32
+from tinyml.index import Axis, linear
 from tinyml.schedule import schedule
 
 
@@ -21,3 +23,14 @@ def test_vectors_across_rows_are_stored_by_one_call(dtype: DType) -> None:
     assert len(called) == (dtype is not bfloat16)  # whose bits are stored one by one
     (runner,) = stages.compiled("CPU", [(k, opts)])
     stages.assert_made(k, runner, 1e-2 if dtype is bfloat16 else 2e-5)
+
+
+def test_lanes_follow_each_other_in_runs_or_not_at_all() -> None:
+    lane, row = Axis("v", 8), linear(Axis("i", 5)) * 64
+    plain, joined = linear(lane), linear(lane) + 4
+    assert runs(row + plain * 3, lane) == (row, 8, (3,))
+    assert runs(row + plain // 4 * 32 + plain % 4 * 2, lane) == (row, 4, (2, 32))
+    assert runs(row + joined // 4 * 32 + joined % 4, lane) == (row + 32, 4, (1, 32))
+    assert runs(row + plain // 3 * 32 + plain % 3, lane) == (row, 3, (1, 32))
+    assert runs((plain + 2) // 4 * 32 + (plain + 2) % 4, lane) is None  # a run was begun before
+    assert runs((linear(Axis("i", 5)) + plain) // 4, lane) is None

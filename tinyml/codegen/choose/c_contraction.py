@@ -73,7 +73,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     if found.kept_load is not None and found.streamed_load is not None:
         one = chooser.one(number)
         apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
-        chooser.collapse(STORES if apart else CONDITIONS)
+        chooser.collapse([one], STORES if apart else CONDITIONS)
         _walk_closely(chooser, number, found.fold)
         found = contraction_of(chooser.one(number)) or found
     found = _in_pairs(chooser, number, found)
@@ -381,7 +381,7 @@ def _apply(
     chooser.apply(OptKind.ORDER, kept)
     chooser.bind_grid(number, but=(kept, *loops))
     _stage(chooser, number, sides, tiling, depth)
-    chooser.collapse()
+    chooser.collapse([chooser.one(number)])
     write_out_fold(chooser, number, tiling.vectors * tiling.height)
 
 

@@ -111,7 +111,7 @@ class Chooser:
 
     def choose(self) -> None:
         self.phases()
-        self.collapse()
+        self.collapse(self.nest.nests)
         number = 0
         while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
             one = self.nest.nests[number]
@@ -178,9 +178,9 @@ class Chooser:
         lanes = {a for a, kind in self.nest.kinds if kind is Kind.LANE}
         return frozenset().union(*(own for own in asked if own & lanes))
 
-    def collapse(self, divided: int = 0) -> None:
+    def collapse(self, nests: Iterable[Nest], divided: int = 0) -> None:
         """Neighbouring axes joined wherever that is possible; see change.collapse."""
-        for one in self.nest.nests:
+        for one in nests:
             outer = [a for group in one.groups for a in group[-2::-1]]  # none follows the last
             for name in dict.fromkeys(a.name for a in outer if self.nest.kind(a) is Kind.LOOP):
                 while self.apply(OptKind.COLLAPSE, name, divided):

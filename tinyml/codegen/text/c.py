@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
+from tinyml.codegen.text.c_lanes import looks_along, runs, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
 from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, scattered
@@ -190,14 +190,17 @@ class CRenderer(CPairs):
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
         lanes = max(self.lanes(put.values[0]), lane.size if lane else 1)
-        stride = put.position.stride(lane) if lane is not None and put.op is None else None
-        alike = not any(lane in v.free for v in put.valid) and not put.position.looked
-        if stride is not None and alike and put.dtype is not bool_ and not put.dtype.is_half:
+        alike = put.op is None and not any(lane in v.free for v in put.valid)
+        plain = alike and put.dtype is not bool_ and not put.dtype.is_half
+        found = runs(put.position, lane) if plain and lane is not None else None
+        if found is not None:
+            start, run, apart = found
             kind = self.vector(put.dtype, lanes)
-            self.prelude[scattered(kind, TYPES[put.dtype.name], lanes)] = None
-            start = f"slot{put.slot} + {wrap(self.index(put.position, lane), 12)}"
-            value = self.value(put.values[0], lanes)
-            yield self.guarded(put.valid, f"scattered_{kind}({start}, {value}, {stride});")
+            name = f"scattered_{kind}" + f"_by{run}" * (run < lanes)
+            self.prelude[scattered(name, kind, TYPES[put.dtype.name], lanes, run)] = None
+            where = f"slot{put.slot} + {wrap(self.index(start), 12)}"
+            given = [where, self.value(put.values[0], lanes), *map(str, apart)]
+            yield self.guarded(put.valid, f"{name}({', '.join(given)});")
             return
         yield "{"
         kind = self.vector(put.dtype, lanes)

@@ -190,6 +190,24 @@ def looks_along(i: Linear) -> bool:
     return any(lane_index(i, n) != i for n in (0, 1))
 
 
+def runs(i: Linear, lane: Axis) -> tuple[Linear, int, tuple[int, ...]] | None:
+    """Where an index is for the first lane, how many lanes follow a step apart, and these steps:
+
+    from lane to lane, and from run to run if there are several. None if it is not as regular.
+    """
+    if i.looked:
+        return None
+    first, *others = (i.substitute({lane: linear(n)}) for n in range(lane.size))
+    if any(at.terms != first.terms for at in others):
+        return None
+    far = [0, *(at.constant - first.constant for at in others)]
+    run = next((n for n in range(2, lane.size) if far[n] != n * far[1]), lane.size)
+    jump = far[run] if run < lane.size else 0
+    if any(place != n % run * far[1] + n // run * jump for n, place in enumerate(far)):
+        return None
+    return first, run, (far[1], jump) if run < lane.size else (far[1],)
+
+
 def valid_by_lane(valid: Conditions, lane: Axis | None, lanes: int) -> list[Conditions | None]:
     """Conditions for each lane; None where they never hold."""
     if not any(lane in v.free or v.index.looked for v in valid):

@@ -57,12 +57,14 @@ def loaded(kind: str, size: int) -> str:
     return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
 
 
-def scattered(kind: str, element: str, lanes: int) -> str:
-    """A vector stored at places `step` apart, from p on."""
-    lines = "\n".join([f"  p[{n} * step] = a[{n}];" for n in range(lanes)])
+def scattered(name: str, kind: str, element: str, lanes: int, run: int) -> str:
+    """A vector stored from p on, at places a step apart; every `run` of them a jump further."""
+    places = [f"{n % run} * step" + f" + {n // run} * jump" * (run < lanes) for n in range(lanes)]
+    lines = "\n".join([f"  p[{place}] = a[{n}];" for n, place in enumerate(places)])
+    further = ", long jump" if run < lanes else ""
     return (
         f"static inline __attribute__((always_inline)) void "
-        f"scattered_{kind}({element} *p, {kind} a, long step) {{\n{lines}\n}}"
+        f"{name}({element} *p, {kind} a, long step{further}) {{\n{lines}\n}}"
     )
 
 
