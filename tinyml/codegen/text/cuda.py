@@ -42,7 +42,7 @@ from tinyml.program import Language
 TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 LARGE = 2**31 - 1
 REGISTERS = 1 << 16  # of a multiprocessor
-WORKING = 80  # of a thread beside its sums
+SUMS, WORKING = 64, 80  # of a thread: few of them, and what it takes beside them
 
 
 class CudaRenderer(WarpgroupRenderer):
@@ -85,13 +85,15 @@ class CudaRenderer(WarpgroupRenderer):
         """Threads of a block, and how many blocks a multiprocessor has, if those are few.
 
         Else a compiler saves registers for more blocks than there can be, and may spill for it.
+        Beside many sums it would fetch so much ahead instead that it spills for that.
         """
         threads, shared = prod(self.launched()), self.shared_bytes()
         blocks = -(-self.k.blocks // self.target.cores)
         blocks = max(1, min(blocks, self.target.cache // shared)) if shared else blocks
-        needed = max(map(_sums, self.k.parts)) + WORKING
-        enough = shared > 0 and blocks * threads * needed <= REGISTERS
-        return (threads, blocks) if blocks == 1 or enough else (threads,)
+        sums = max(map(_sums, self.k.parts))
+        enough = shared > 0 and blocks * threads * (sums + WORKING) <= REGISTERS
+        few = sums <= SUMS and (blocks == 1 or enough)
+        return (threads, blocks) if few else (threads,)
 
     def body(self) -> Iterator[str]:
         lines = list(self._body())
