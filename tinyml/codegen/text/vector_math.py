@@ -56,13 +56,20 @@ _EXTREME512 = """#ifdef __clang__
 # p * 2**n for the n that was added to ZERO: in two steps, so that results may be denormal or
 # overflow to infinity. For the least n, where -inf is taken to, both factors are 0: to underflow
 # would take as long as all the rest
-_SCALE_TEXT = """static inline KIND scale_KIND(KIND p, KIND shifted) {
-#if LANES == VAST && defined(__AVX512VL__)
-  return __builtin_ia32_scalefSUFFIX512_mask(p, shifted - ZERO, p, -1, 4);
-#elif LANES == WIDE && defined(__AVX512VL__)
-  return __builtin_ia32_scalefSUFFIX256_mask(p, shifted - ZERO, p, -1);
-#elif LANES == NARROW && defined(__AVX512VL__)
-  return __builtin_ia32_scalefSUFFIX128_mask(p, shifted - ZERO, p, -1);
+_SCALE_TEXT = """#if LANES >= NARROW && defined(__AVX512VL__)
+static inline KIND grown_KIND(KIND p, KIND n) {
+#if LANES == VAST
+  return __builtin_ia32_scalefSUFFIX512_mask(p, n, p, -1, 4);
+#elif LANES == WIDE
+  return __builtin_ia32_scalefSUFFIX256_mask(p, n, p, -1);
+#else
+  return __builtin_ia32_scalefSUFFIX128_mask(p, n, p, -1);
+#endif
+}
+#endif
+static inline KIND scale_KIND(KIND p, KIND shifted) {
+#if LANES >= NARROW && defined(__AVX512VL__)
+  return grown_KIND(p, shifted - ZERO);
 #else
 STEPS
 #endif
@@ -173,18 +180,37 @@ _EXP = f"""static inline F32 exp_F32(F32 x) {{{_exp_parts("clamp_F32(x, -176.1f,
 }}
 """
 
-# s + rest is exp(t), where rest * up is below 0, so that little is lost beside 1. Of 2**n, 2**100
-# at most are in `up`; 2**227 and more make `down` 0.
-LOGISTIC = f"""static inline F32 logistic_F32(F32 a, F32 b, F32 c) {{
+# s + rest is exp(t), where rest * up is below 0, so that little is lost beside 1
+_LOGISTIC = f"""static inline F32 logistic_F32(F32 a, F32 b, F32 c) {{
   const F32 x = clamp_F32(b, -87.0f, 157.2f);{_exp_parts("x")}
-  const F32 most = clamp_F32(shifted, 0.0f, 12583012.0f);
-  const I32 far = (I32)(shifted) - (I32)(most);
-  const F32 up = (F32)(((I32)(most) << 23) + 0x3f800000), down = (F32)(0x3f800000 - (far << 23));
   p = p * (t * t) + t;
   const F32 s = p + 1.00000024f;
   F32 rest = p - (s - 1.0f);
   rest = (s + rest) * c + rest;
+"""
+# of 2**n, 2**100 at most are in `up`; 2**227 and more make `down` 0
+_LOGISTIC_LARGE = """  const F32 most = clamp_F32(shifted, 0.0f, 12583012.0f);
+  const I32 far = (I32)(shifted) - (I32)(most);
+  const F32 up = (F32)(((I32)(most) << 23) + 0x3f800000), down = (F32)(0x3f800000 - (far << 23));
   return a * down / (rest * up + 1.0f + s * up);
+"""
+LOGISTIC = f"{_LOGISTIC}{_LOGISTIC_LARGE}}}\n"
+# Few vectors have large exponents, and where an instruction scales, it makes small results of a
+# quotient that is not: to divide takes ten times as long where they are denormal, or 0. A quarter
+# of the quotient is not infinite where `a` is not
+_LOGISTIC_LANES = f"""{_LOGISTIC}#if LANES >= 4 && defined(__SSE__)
+  if (!any_I32(b > 87.0f)) {{
+    const F32 up = (F32)(((I32)(shifted) << 23) + 0x3f800000);
+    return a / (rest * up + 1.0f + s * up);
+  }}
+#endif
+#if LANES >= 4 && defined(__AVX512VL__)
+  const F32 four = (F32){{0}} + 4.0f, less = clamp_F32(n, 0.0f, 227.0f);
+  const F32 up = grown_F32(four, n - less), down = grown_F32(four, -less);
+  const F32 power = pick_F32(b >= 157.2f, (F32){{0}} - __builtin_inff(), 2.0f - less);
+  return grown_F32(a / (rest * up + down + s * up), power);
+#else
+{_LOGISTIC_LARGE}#endif
 }}
 """
 
@@ -418,7 +444,7 @@ _FMA = once("fma_F32", _per_lane("fma", 3))
 
 BODIES: dict[Op, str] = {
     Op.EXP: _CLAMP + _SCALE + _EXP,
-    Op.LOGISTIC: _CLAMP + LOGISTIC,
+    Op.LOGISTIC: _CLAMP + _SCALE + _ANY + _LOGISTIC_LANES,
     Op.EXP2: _CLAMP + _SCALE + _EXP2,
     Op.EXPM1: _CLAMP + _SIGNED + _EXPM1,
     Op.LOG: _PICK + _LOG,
