@@ -40,6 +40,9 @@ def test_scores_of_few_heads_and_short_rows_are_stored(heads: int, rows: int, wi
     assert stored(y, *given) == heads * rows * max(rows, width)
 
 
-def test_hidden_units_that_leave_a_card_few_rows_are_stored() -> None:
-    x, up, down = (memory(*shape, device="EMU") for shape in ((2048, 64), (64, 512), (512, 64)))
-    assert stored((x @ up).relu() @ down, x, up, down) == 2048 * 512
+@pytest.mark.parametrize(("rows", "width", "hidden"), [(2048, 64, 512), (1 << 17, 264, 2048)])
+def test_hidden_units_are_stored(rows: int, width: int, hidden: int) -> None:
+    """A fold over the rows of a batch leaves too few of them for a card to share out."""
+    shapes = (rows, width), (width, hidden), (hidden, 16)
+    x, up, down = (memory(*shape, device="EMU") for shape in shapes)
+    assert stored((x @ up).relu() @ down, x, up, down) == rows * hidden

@@ -35,11 +35,10 @@ class Limits:
 
 
 CPU = Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, depth=128)
-# A card multiplies sooner than it reads, but wants many rows: those that a small batch leaves to
-# hidden units of a model are too few, those of several heads are enough. Gigabytes are not stored
-# whatever it takes.
+# A card multiplies sooner than it reads, but wants many rows: those of several heads are enough,
+# hidden units of a model are too few. Gigabytes of scores are not stored, however long it takes.
 CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=2048, depth=256)
-DEEP = Limits(elements=1 << 28, masked=1 << 28, steps=32, rows=2048, depth=WIDEST)
+DEEP = Limits(elements=1 << 28, masked=1 << 28, steps=32, rows=1 << 14, depth=WIDEST)
 LIMITS = {"CPU": (CPU,), "CUDA": (CARD, DEEP), "EMU": (CARD, DEEP)}
 
 Readers = Mapping[LazyBuffer, list[LazyBuffer]]
