@@ -102,13 +102,29 @@ def test_windows_and_other_machines_store_it() -> None:
 
 @pytest.mark.skipif(not Device.available("EMU"), reason="no C++ compiler")
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("size", [(40, 96), (37, 200), (70, 133)], ids=str)
 @pytest.mark.parametrize("name", NORMS)
-def test_threads_in_any_order(name: str, dtype: DType) -> None:
-    x, w, g = memory(*WIDE, dtype=dtype), memory(DEEP, 40, dtype=dtype), memory(DEEP, dtype=dtype)
+def test_threads_in_any_order(name: str, size: tuple[int, int], dtype: DType) -> None:
+    """Also where the last tiles are masked, and where rows do not begin at 16 bytes."""
+    deep = size[1]
+    x, w, g = memory(*size, dtype=dtype), memory(deep, 40, dtype=dtype), memory(deep, dtype=dtype)
     for k in kernels(NORMS[name](x, g) @ w):
         program = compile(k, CARD, verify=True)
+        stages.assert_made(k, stages.simulated(CARD, None), TOLERANCE[dtype])
         for order in ThreadOrder:
             stages.assert_made(k, on_emu(program, order), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_what_is_infinite_beyond_the_edge_is_not_added_up(dtype: DType) -> None:
+    """A quotient by what a mask makes 0, times 0."""
+    x, w = (memory(*size, dtype=dtype) for size in ((40, 200), (200, 40)))
+    (k,) = kernels((1 / x) @ w)
+    shape = (np.full((40, 40), 200.0), np.ones((40, 200)), np.ones((200, 40)))
+    right, *arrays = (a.astype(np.float32) for a in shape)
+    made = [np.zeros_like(right), *arrays]
+    stages.simulated(CARD, None)(k, made)
+    np.testing.assert_array_equal(made[0], right)
 
 
 @pytest.mark.skipif(not Device.available("EMU"), reason="no C++ compiler")
@@ -133,4 +149,6 @@ def test_registers_suffice(columns: int, architecture: str, tmp_path: Path) -> N
     assert resources.spill_stores == resources.spill_loads == resources.stack == 0
     found = instructions(cubin)
     assert any(name.startswith("HMMA") for name in found)
-    assert any(name.startswith("LDGSTS") for name in found)  # of the weights
+    assert found["LDS.128"]  # of what was copied, and is normalised where it lies
+    loaded = sum(n for name, n in found.items() if name.startswith("LDG.E"))
+    assert loaded < sum(n for name, n in found.items() if name.startswith("LDGSTS"))

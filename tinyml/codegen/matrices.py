@@ -4,6 +4,7 @@ held ::= Product(a, b, bound, lane)          a lane's share of a product of matr
        | Fragment(name, index, crosswise)    a lane's share of a matrix in a tile
        | Matrix(name, index, lines, crosswise) a whole one in a tile, for a warpgroup
        | Bundle(expr*)                       values side by side
+       | Piece(name, index)                  16 bytes of a tile, read at once
 """
 
 from __future__ import annotations
@@ -111,6 +112,21 @@ class Bundle(Held):
 
     def written(self, sources: list[str]) -> str:
         return f"[{', '.join(sources)}]"
+
+
+class Piece(Held):
+    __slots__ = ("after", "index", "name")
+
+    def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
+        self.name, self.dtype, self.index, self.after = name, dtype, index, after
+        self.lanes, self.free = 16 // dtype.itemsize, index.free | {after}
+        self._of(())
+
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        return Piece(self.name, self.dtype, self.index.substitute(known), self.after)
+
+    def written(self, sources: list[str]) -> str:
+        return f"{self.name}[{self.index}]x{self.lanes}"
 
 
 def by_warpgroup(e: Expr) -> bool:

@@ -25,7 +25,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.copies import written_out
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.matrices import Fragment, Matrix, Product
+from tinyml.codegen.matrices import Fragment, Matrix, Piece, Product
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear
@@ -197,7 +197,7 @@ class _Builder:
                     loop.arithmetic += self._apart(e.position) - 1 + len(e.valid)
                 case Product():
                     loop.arithmetic += _PRODUCT * e.lanes // 8
-                case Fragment() | Matrix():
+                case Fragment() | Matrix() | Piece():
                     loop.loads += 1
                 case Stored() if self.shares:
                     loop.loads += 1

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tinyml.codegen.expr import Alu, Expr, Load, Part, Require, Select, Wide, substituted
 from tinyml.codegen.linear import Instr
-from tinyml.codegen.matrices import Fragment
+from tinyml.codegen.matrices import Fragment, Piece
 from tinyml.codegen.nest import Split
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid, linear
@@ -62,7 +62,7 @@ def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scop
             named.update(s for s in e.sources[2:] if s is not e.value and s is not e.other)
         elif not isinstance(e, Part):
             named.update(e.sources)
-            if isinstance(e, (Load, Wide, Fragment)):
+            if isinstance(e, (Load, Wide, Fragment, Piece)):
                 named.add(e)
     if order and homes[order[-1]] is not scope:
         named.add(order[-1])

@@ -36,10 +36,10 @@ from tinyml.codegen.expr import (
     Wide,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
-from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Product
+from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Piece, Product
 from tinyml.codegen.optimize.fragments import PLACES, WARP, WARPS, a_place
 from tinyml.codegen.optimize.panels import ROW, STEP
-from tinyml.codegen.pairs import Dot, Pair
+from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
@@ -47,7 +47,6 @@ from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Remainder, Valid
 from tinyml.ops import MEANING, Op
 
 Array = npt.NDArray[Any]
-HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
 LATEST = 1 << 62  # after all threads
 SEVERAL, NOBODY = np.full((1, 1), LATEST - 2), np.full((1, 1), LATEST - 1)  # and in their place
 _Put = tuple[str, tuple[Array, Array], Array]  # a tile, block and place, values
@@ -169,7 +168,8 @@ class _Threads:
         side, chosen = np.arange(copy.lanes), self.condition(copy.when)
         made, position = chosen & self.condition(copy.valid), self.index(copy.position) + side
         new = self._load(copy.slot, position, made)
-        self.tiles.copy(copy.tile, self.block, self.index(copy.index) + side, new, chosen)
+        at = self.index(copy.index) + side
+        self.tiles.copy(copy.tile, self.block, at, new, chosen, self.number)
 
     def _bring(self, copied: ir.BoxCopy) -> None:
         """Elements of each block's boxes, by lines; zeros where there are none."""
@@ -284,6 +284,9 @@ class _Threads:
                 return dot_of(done[a], done[b])
             case Fragment():
                 return self._fragment(e)
+            case Piece(name=name, index=index, lanes=lanes):
+                at = self.index(index) + np.arange(lanes)
+                return self.tiles.own(name, self.block, at, self.number, self.active)
             case Bundle(values=values_):
                 return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
             case Matrix():
@@ -375,6 +378,7 @@ class _Tiles:
         # the first and the last thread that has read an element since the last barrier
         self.first = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
         self.last = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
+        self.maker = {name: tile.copy() for name, tile in self.first.items()}
         self.barrier()
         self.groups: list[list[_Put]] = [[]]  # of copies under way; the last one is still open
 
@@ -383,8 +387,12 @@ class _Tiles:
     ) -> None:
         self._write(self._checked(tile, block, at, value, chosen, thread))
 
-    def copy(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
+    def copy(
+        self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
+    ) -> None:
         self.groups[-1].append(self._checked(tile, block, at, value, chosen, NOBODY))
+        block, at, chosen, thread = np.broadcast_arrays(block, at, chosen, thread)
+        self.maker[tile][block[chosen], at[chosen]] = thread[chosen]
 
     def bring(self, tile: str, block: Array, at: Array, values: Array) -> None:
         """Values that all see at once."""
@@ -427,6 +435,13 @@ class _Tiles:
             np.minimum.at(self.first[tile], where, thread[reads])
             np.maximum.at(self.last[tile], where, thread[reads])
         values: Array = self.shown[tile][block, at]
+        return values
+
+    def own(self, tile: str, block: Array, at: Array, thread: Array, active: Array) -> Array:
+        """What each thread has copied itself, or put there since."""
+        if (active & (self.maker[tile][block, at] != thread)).any():
+            raise VerifyError(f"{self.name}: reads of {tile} what other threads may be copying")
+        values: Array = self.written[tile][block, at]
         return values
 
     def barrier(self) -> None:
@@ -479,18 +494,3 @@ def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Arr
 
 def _same(a: Array, b: Array) -> bool:
     return bool(np.all((a == b) | ((a != a) & (b != b))))
-
-
-def pair_of(low: Array, high: Array) -> Array:
-    """What a Pair is, of values as float32."""
-    low, high = np.broadcast_arrays(low, high)
-    made: Array = low.copy().view(np.uint32) >> 16 | high.copy().view(np.uint32) & HIGH
-    return made
-
-
-def dot_of(a: Array, b: Array) -> Array:
-    """What a Dot is. A processor takes denormal numbers for 0 there."""
-    (low, other), (high, another) = (
-        [(x & HIGH).view(np.float32) for x in (a << shift, b << shift)] for shift in (16, 0)
-    )
-    return high * another + low * other

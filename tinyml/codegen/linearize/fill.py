@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Load, substitute
+from tinyml.codegen.expr import Expr, Load, Part, Stored, rewrite, substitute
 from tinyml.codegen.linear import Instr
+from tinyml.codegen.matrices import Piece
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.boxes import boxed
 from tinyml.codegen.optimize.change import OptError
@@ -59,18 +60,17 @@ class Filler:
         """What the tiles hold at the step of `known`, if `when`; a barrier is still to come.
 
         Tiles that are filled ahead are copied 16 bytes at a time, if they lie so: then somebody
-        has to wait for the copies, too. Else values are loaded here and put into tiles `later`,
-        if there is such a place, and if they are few enough to wait in registers.
+        has to wait for the copies, too, and to make of them what the tile holds. Else values are
+        loaded here and put into tiles `later`, if there is such a place, and if they are few enough
+        to wait in registers.
         """
         for tile in tiles:
-            value = substitute(tile.value, known)
-            index = tile.index.substitute(known)
-            order = by_stride(tile)
-            rounded = tile.panels and not value.dtype.is_half
-            whole = isinstance(value, Load) and in_pieces(value, index, order) and not rounded
-            if tile.stages > 1 and isinstance(value, Load) and whole:
-                self._by_piece(scope, tile, value, index, order, when)
+            index, order = tile.index.substitute(known), by_stride(tile)
+            source = self._copied(tile)
+            if source is not None:
+                self._by_piece(scope, tile, substitute(source, known), index, order, when)
             else:
+                value = substitute(tile.value, known)
                 self._by_value(scope, tile, value, index, order, when, later)
 
     def shared_out(
@@ -111,6 +111,7 @@ class Filler:
         for n in range(tiles[0].stages - 1):
             self.fill(scope, tiles, {**known, axis: linear(n)})
             scope.instrs.append(ir.Commit())
+        scope.instrs += self._made(scope, tiles, {**known, axis: ZERO}, ())
 
     def go_on(self, inner: Scope, known: Known, tiles: list[Tile]) -> list[Instr]:
         """At a step of the loop: the tiles of this one are there, those of a later one begun.
@@ -129,7 +130,33 @@ class Filler:
         later: list[Instr] = []
         self.fill(inner, tiles, {**known, axis: further}, there, later)
         inner.instrs.append(ir.Commit())
-        return later
+        following = known[axis] + 1
+        there = both([inside(following, 0, axis.size - 1)]) or ()
+        return later + self._made(inner, tiles, {**known, axis: following}, there)
+
+    def _made(self, scope: Scope, tiles: list[Tile], known: Known, when: Valid) -> list[Instr]:
+        """What each thread makes, where it lies, of what it has copied itself for a step.
+
+        So that needs no barrier of its own. What else it is made of is loaded here, before copies
+        are waited for.
+        """
+        come = Axis(f"{tiles[0].after.name}come", 1)  # only then there is something to read
+        outer = Scope(scope.bound | self.number.free, scope)
+        inner = Scope(outer.bound | {come}, outer)
+        for tile in tiles:
+            source, order = self._copied(tile), by_stride(tile)
+            if source is None or source is tile.value:
+                continue
+            index = tile.index.substitute(known)
+            stage = Axis(f"{tile.name}stage", tile.stages)  # one that there is, after the last step
+            place = tile.index.substitute({tile.after: linear(stage)})
+            lying: Expr = Stored(tile.name, source.dtype, place, come)
+            where = {**known, stage: known[tile.after] % tile.stages}
+            value = substitute(_instead(tile.value, source, lying), where)
+            size = 16 // value.dtype.itemsize
+            self._by_value(inner, tile, value, index, order, when, inner.instrs, size)
+        scope.instrs += outer.instrs
+        return [ir.Await(tiles[0].stages - 2), *inner.instrs] if inner.instrs else []
 
     def _by_value(
         self,
@@ -140,14 +167,17 @@ class Filler:
         order: list[Axis],
         when: Valid,
         later: list[Instr] | None,
+        size: int = 0,
     ) -> None:
-        """Through registers: several neighbours at a time, where they lie side by side."""
-        sizes, lane = [a.size for a in order], Axis(f"{tile.name}v", self._neighbours(value, order))
+        """Through registers: `size` neighbours at a time, or as many as lie side by side."""
+        each, sizes = size or self._neighbours(value, order), [a.size for a in order]
+        lane = Axis(f"{tile.name}v", each)
         sizes[-1] //= lane.size
         step, at, guard = self._share(tile, prod(sizes), when)
         where = dict(zip(order, unravel(at, tuple(sizes)), strict=True))
         where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
-        wide = wide_loads(guarded(substitute(value, where), guard), lane)
+        wide = wide_loads(guarded(substitute(value, where), guard, alone=True), lane)
+        wide = _in_one(wide, lane) if size else wide
         place = index.substitute(where)
 
         def write(inner: Scope, puts: list[Instr], known: Known) -> None:
@@ -170,7 +200,7 @@ class Filler:
 
     def _neighbours(self, value: Expr, order: list[Axis]) -> int:
         """How many elements a thread loads at once: 16 bytes, if that leaves work for all."""
-        loads = [e for e in toposort([value]) if isinstance(e, Load)]
+        loads = [e for e in toposort([value]) if isinstance(e, Load) and order[-1] in e.free]
         size = 16 // max((e.dtype.itemsize for e in loads), default=16)
         even = order[-1].size % size == 0
         enough = prod(a.size for a in order) >= size * self.threads
@@ -178,7 +208,7 @@ class Filler:
         return size if even and enough and wide else 1
 
     def _by_piece(
-        self, scope: Scope, tile: Tile, value: Load, index: Linear, order: list[Axis], when: Valid
+        self, scope: Scope, tile: Tile, value: Expr, index: Linear, order: list[Axis], when: Valid
     ) -> None:
         size, sizes = 16 // value.dtype.itemsize, tuple(a.size for a in order)
         step, at, guard = self._share(tile, prod(sizes) // size, when)
@@ -188,11 +218,18 @@ class Filler:
         place = index.substitute(where)
         if isinstance(source, Load):
             at, valid = source.position, source.valid
-            copy = ir.Copy(tile.name, value.dtype, place, value.slot, at, valid, guard)
+            copy = ir.Copy(tile.name, value.dtype, place, source.slot, at, valid, guard)
             inner.instrs.append(copy)
             _add(scope, step, inner)
         else:  # zeros
-            self._by_value(scope, tile, value, index, order, when, None)
+            made = self._copied(tile) is not tile.value  # by the thread that has copied it
+            self._by_value(scope, tile, value, index, order, when, None, size if made else 0)
+
+    def _copied(self, tile: Tile) -> Load | None:
+        """What is copied to a tile; where it is made of that, each thread has as much to do."""
+        source, size = copied(tile), 16 // tile.value.dtype.itemsize
+        even = prod(a.size for a in tile.axes) % (size * self.threads) == 0
+        return source if source is tile.value or even else None
 
     def _share(self, tile: Tile, count: int, when: Valid) -> tuple[Axis, Linear, Valid]:
         """A loop, the number of what each thread copies at a step of it, and whether it does."""
@@ -208,6 +245,21 @@ def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:
     for axis, stages in dict.fromkeys((t.after, t.stages) for t in tiles if t.bulk):
         for name in (ir.FULL, ir.EMPTY):
             yield ir.Local(f"{name}_{axis.name}", uint64, stages, part=part)
+
+
+def _instead(value: Expr, old: Expr, new: Expr) -> Expr:
+    return rewrite(value, lambda e: new if e is old else None)
+
+
+def _in_one(value: Expr, lane: Axis) -> Expr:
+    """The value with elements of a tile that lie side by side along `lane` read at once."""
+
+    def piece(e: Expr) -> Expr | None:
+        if not isinstance(e, Stored):
+            return None
+        return Part(Piece(e.name, e.dtype, e.index.substitute({lane: ZERO}), e.after), linear(lane))
+
+    return rewrite(value, piece)
 
 
 def _boxes(tiles: Iterable[Tile], known: Known) -> tuple[ir.BoxCopy, ...]:
@@ -231,6 +283,22 @@ def _add(scope: Scope, step: Axis, inner: Scope) -> None:
         scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)]
     else:
         scope.instrs += inner.instrs
+
+
+def copied(tile: Tile) -> Load | None:
+    """What is copied to a tile 16 bytes at a time, ahead: all that it holds, or is made of there.
+
+    What it is made of besides is small: statistics of rows, say.
+    """
+    value, order = tile.value, by_stride(tile)
+    found = [e for e in toposort([value]) if isinstance(e, Load) and e.free >= {*tile.axes}]
+    if tile.stages == 1 or len(found) != 1 or found[0].dtype is not value.dtype:
+        return None
+    (source,) = found
+    whole = source is value or order[-1].size * value.dtype.itemsize % 16 == 0
+    plain = value.dtype.is_half if source is value else False  # panels are made of halves
+    fits = whole and (plain or not tile.panels)
+    return source if fits and in_pieces(source, tile.index, order) else None
 
 
 def in_pieces(source: Load, index: Linear, order: Sequence[Axis]) -> bool:

@@ -95,14 +95,18 @@ def _summed(
     return moved, Axis(f"{base.name}w", size), place, parts
 
 
-def guarded(value: Expr, guard: Valid) -> Expr:
-    """Loads that are not made, and nothing required, where the guard does not hold."""
+def guarded(value: Expr, guard: Valid, alone: bool = False) -> Expr:
+    """Loads that are not made, and nothing required, where the guard does not hold.
+
+    With `alone`, loads that do not depend on a condition are made whether it holds or not.
+    """
 
     def rule(e: Expr) -> Expr | None:
         if guard and isinstance(e, Require):
             return require(e.fault, e.operands, guard)
         if not (guard and isinstance(e, Load)):
             return None
-        return Load(e.slot, e.dtype, e.position, both(e.valid, guard) or ())
+        own = tuple(v for v in guard if not (alone and v.free.isdisjoint(e.free)))
+        return Load(e.slot, e.dtype, e.position, both(e.valid, own) or ())
 
     return rewrite(value, rule)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Load, Name, Part, Stored, Wide
+from tinyml.codegen.expr import Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.matrices import Bundle, Fragment, Product
+from tinyml.codegen.matrices import Bundle, Fragment, Piece, Product
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import (
@@ -273,6 +273,12 @@ class CudaRenderer(WarpgroupRenderer):
             return place
         self.prelude[SWIZZLED] = None
         return f"swizzled<{ROW // self.panels[tile].itemsize}>({place[0]})", ATOM
+
+    def held_by_lanes(self, e: Held, lanes: int) -> Text:
+        if not isinstance(e, Piece):
+            return super().held_by_lanes(e, lanes)
+        place = f"{e.name} + {wrap(self._place_in(e.name, e.index), 12)}"
+        return f"*(const {self._pack(e.dtype, e.lanes)} *)({place})", UNARY
 
     # ---- matrix products ----
 
