@@ -5,8 +5,9 @@ threads. Bandwidth is the best of copy and triad, with plain and with non-tempor
 arrays of several sizes: a workload is compared with the size next to its own, so that what fits
 into a cache is held against the cache. What is read beyond what is written is held against reading.
 
-Bandwidth changes within minutes where a machine has other guests. So a workload that it bounds is
-held against a `mover` of as many bytes, which takes part in its rounds as one more competitor.
+Bandwidth and clocks change within minutes where a machine has other guests. So a workload is held
+against a `mover` of as many bytes or a `multiplier` of as many numbers, whichever bounds it, which
+takes part in its rounds as one more competitor.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ _READING = {"read": (2, "s0 += b[i]; s1 += c[i]; s2 += b[i + 1]; s3 += c[i + 1];
 _ARRAYS = "bcde"  # beside a, which is written
 _KEEP = "s0 += {};"
 _LEAST = 1 << 20  # bytes: less takes no longer than to start the threads
+_FEWEST = 1e7  # floating-point operations, likewise
 
 
 @dataclass(frozen=True)
@@ -178,29 +180,42 @@ def _rates(size: int, threads: int, rounds: int) -> dict[str, float]:
     return rates
 
 
+def multiplier(flops: float, threads: int) -> Call | None:
+    """The machine itself: as many multiply-adds, in registers, on all threads; None if few."""
+    if flops < _FEWEST:
+        return None
+    steps = math.ceil(flops / (2 * _CHAINS * _lanes() * threads))
+    return _multiplying(steps, threads)
+
+
 def _fma_peak(threads: int, rounds: int) -> float:
     """One thread's peak times the threads: two at once are seldom both left alone."""
+    run = _multiplying(_STEPS, 1)
+    seconds = min(_timed(run) for _ in range(rounds * 20))
+    return 2 * _CHAINS * _STEPS * _lanes() * threads / seconds
+
+
+def _multiplying(steps: int, threads: int) -> Call:
+    """So many steps of multiply-adds by each thread."""
     machine = open_device("CPU").machine
     names = [f"x{i}" for i in range(_CHAINS)]
     lines = [f"  wide {n} = a + {i};" for i, n in enumerate(names)]
-    steps = " ".join(f"{n} = {n} * a + b;" for n in names)
-    name = "ceiling_fma"
+    step = " ".join(f"{n} = {n} * a + b;" for n in names)
+    name = f"ceiling_fma_{steps}_{threads}"
     text = "\n".join(
         [
             _HEAD % name + "  float *out = buffers[0]; wide a = {}, b = {};",
             "  a += 0.999f; b += 1e-3f;",
             '  asm volatile("" : "+x"(a), "+x"(b));',  # values that the compiler cannot know
             *lines,
-            f"  for (long i = 0; i < {_STEPS} * (end - start); i++) {{ {steps} }}",
+            f"  for (long i = 0; i < {steps} * (end - start); i++) {{ {step} }}",
             f"  wide sum = {' + '.join(names)};",
             "  out[16 * start] = sum[0];\n}\n",
         ]
     )
-    run = machine.load([_program(name, text, 1, 1, 0)])[0].launch
-    memory = machine.allocate(64)
-    seconds = min(_seconds(run, [memory], 1) for _ in range(rounds * 20))
-    machine.free(memory, 64)
-    return 2 * _CHAINS * _STEPS * _lanes() * threads / seconds
+    launch = machine.load([_program(name, text, 1, threads, 1 << 40)])[0].launch
+    memories = [machine.allocate(64 * threads)]
+    return lambda: launch(memories)
 
 
 def _lanes() -> int:

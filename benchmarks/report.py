@@ -12,10 +12,10 @@ LEGEND = """\
 `ms`: tinyml, median of the rounds that count. A peer's column: its ms and, in brackets, how many
 times faster tinyml is (above 1: tinyml wins), the median of the ratios of the single rounds.
 `best`: the same against the fastest peer. `roof`: share of the machine's ceiling that tinyml
-reached, whichever bounds: by bytes (B), of the speed at which as many are moved in the same rounds
-by what does nothing else, or by FLOPs (F). `rounds`: those that count, of those run;
-`~`: others used the machine in nearly all of them; then all figures of the line are those of the
-fastest single call, and say less."""
+reached, whichever bounds: of the speed at which as many bytes are moved (B), or numbers multiplied
+and added (F), in the same rounds by what does nothing else. `rounds`: those that count, of those
+run; `~`: others used the machine in nearly all of them; then all figures of the line are those of
+the fastest single call, and say less."""
 
 
 def table(results: Sequence[Record], peers: Sequence[str]) -> str:

@@ -192,6 +192,24 @@ def test_the_machine_moves_as_many_bytes_as_a_workload(
     assert ceilings.mover(1000, 1000, threads=2) is None
 
 
+def test_the_machine_multiplies_as_many_numbers_as_a_workload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[float] = []
+    real = ceilings._multiplying
+
+    def multiplying(steps: int, threads: int) -> Any:
+        counted.append(2 * ceilings._CHAINS * ceilings._lanes() * steps * threads)
+        return real(steps, threads)
+
+    monkeypatch.setattr(ceilings, "_multiplying", multiplying)
+    multiply = ceilings.multiplier(1e8, threads=2)
+    assert multiply is not None
+    multiply()
+    assert counted == [pytest.approx(1e8, rel=1e-4)]
+    assert ceilings.multiplier(1000, threads=2) is None
+
+
 RESULT: dict[str, Any] = {
     "name": "softmax",
     "errors": {"compile": "RuntimeError: no compiler", "numpy": "left out: it has no gradients"},
