@@ -117,9 +117,12 @@ def mover(read: int, written: int, threads: int) -> Call | None:
         return None
     at_once = min(4, read // written) if written else 0
     alone = read - written * at_once
-    stores = "a[i] = {};", "STREAM(a + i, {});"
-    ways = [[_moving(at_once, written, store, threads) for store in stores]] if written else []
-    ways += [[_moving(4, alone // 4, _KEEP, threads)]] if alone else []
+    ways = []
+    if written:
+        memories, stores = _memories(1 + at_once, written), ("a[i] = {};", "STREAM(a + i, {});")
+        ways.append([_moving(memories, written, store, threads) for store in stores])
+    if alone:
+        ways.append([_moving(_memories(1 + 4, alone // 4), alone // 4, _KEEP, threads)])
     fastest = [min(calls, key=lambda call: min(_timed(call) for _ in range(5))) for calls in ways]
 
     def move() -> None:
@@ -129,18 +132,23 @@ def mover(read: int, written: int, threads: int) -> Call | None:
     return move
 
 
-def _moving(arrays: int, nbytes: int, kept: str, threads: int) -> Call:
-    """One pass over so many arrays of `nbytes`, whose sum is `kept`; nothing else reads them."""
-    elements = nbytes // 4 // 1024 * 1024
-    machine = open_device("CPU").machine
-    memories = [machine.allocate(4 * elements) for _ in range(arrays + 1)]
-    for memory in memories:  # written once: all pages that were never written are one page
-        machine.copy_in(memory, np.ones(elements, np.float32))
+def _moving(memories: list[Any], nbytes: int, kept: str, threads: int) -> Call:
+    """One pass over arrays of `nbytes`, all but the first, whose sum is `kept`."""
+    arrays, elements = len(memories) - 1, nbytes // 4 // 1024 * 1024
     name = f"ceiling_move_{arrays}_{nbytes}_{len(kept)}"
     body = kept.format(" + ".join([f"{x}[i]" for x in _ARRAYS[:arrays]] or ["s0"]))
     program = _passing(name, body, arrays, elements, threads, nbytes)
-    launch = machine.load([program])[0].launch
+    launch = open_device("CPU").machine.load([program])[0].launch
     return lambda: launch(memories)
+
+
+def _memories(count: int, nbytes: int) -> list[Any]:
+    """So many arrays, written once: all pages that were never written are one page."""
+    machine = open_device("CPU").machine
+    memories = [machine.allocate(nbytes) for _ in range(count)]
+    for memory in memories:
+        machine.copy_in(memory, np.ones(nbytes // 4, np.float32))
+    return memories
 
 
 def _passing(
@@ -163,9 +171,7 @@ def _timed(call: Call) -> float:
 def _rates(size: int, threads: int, rounds: int) -> dict[str, float]:
     """Bytes per second of each stream that moves `size` bytes."""
     rates, machine = {}, open_device("CPU").machine
-    memories = [machine.allocate(size // 2) for _ in range(3)]
-    for memory in memories:  # written once: all pages that were never written are one page
-        machine.copy_in(memory, np.ones(size // 8, np.float32))
+    memories = _memories(3, size // 2)
     for number, (stream, (arrays, body)) in enumerate({**_STREAMS, **_READING}.items()):
         elements = size // arrays // 4 // 1024 * 1024
         name = f"ceiling_stream_{number}_{size}"

@@ -320,7 +320,7 @@ class CValues(Renderer):
         found = instruction(kind, wanted, lanes)
         if found is None:
             goal = _toward(source, target)
-            made = f"__builtin_convertvector({text}, {self._memory_vector(goal, lanes)})"
+            made = self._by_steps(text, source, goal, lanes)
             return self.converted(made, goal, target, lanes)
         name = f"{kind}_as_{wanted}_x{lanes}"
         sides = [(self._memory_vector(d, lanes), d.itemsize * lanes) for d in (source, goal)]
