@@ -207,7 +207,8 @@ def _product(
 
 def _abreast(sides: _Sides, fold: Fold, height: int, lanes: int) -> int:
     """How many numbers of the other factor are copied to a tile at once; see tiles.stage."""
-    assert sides.other is not None
+    if sides.other is None:
+        return 1
     if sides.other.position.stride(fold.axes[-1]) == 1:
         return lanes
     even = min(height & -height, lanes) if sides.other.position.stride(sides.kept) == 1 else 1
