@@ -40,10 +40,9 @@ from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.machine import Buffer
-from tinyml.runtime.nvcc import CudaBuilder, Images, Resources
+from tinyml.runtime.nvcc import FILE, CudaBuilder, Images, Resources
 from tinyml.schedule import KernelItem, schedule
 
-FILE = 64 << 10  # registers of a multiprocessor, all of which one block may have
 TROUBLES = "does not compile", "spills", "stack", "registers", "shared memory"
 NOTHING = Resources(0, 0, 0, 0, 0)
 _CUDA = partial(Target, Language.CUDA)

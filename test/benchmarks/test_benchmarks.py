@@ -41,7 +41,8 @@ from benchmarks.workloads import Workload
 from tinyml import Device
 from tinyml.cache import DiskCache
 from tinyml.dtype import float32
-from tinyml.errors import CompileError
+from tinyml.errors import CompileError, DeviceError
+from tinyml.runtime import nvcc
 from tinyml.runtime.nvcc import CudaBuilder
 
 KERNELS = [*workloads.kernels(), *workloads.for_cards()]
@@ -425,6 +426,30 @@ def test_a_kernel_that_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch)
     assert len(found) == 2
     assert len(errors) == 1
     assert "no float" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        ("sm_80", "conv 3x3 64->64 8x64x56x56"),  # ptxas aims at two blocks, with 127 registers
+        ("sm_90a", "linear+gelu 1024x768->3072"),
+        ("sm_90a", "matmul 4096 bf16"),
+        ("sm_89", "attention B2 H8 T512 D64, causal bf16"),
+        ("sm_75", "matmul bf16 1024"),
+    ],
+)
+def test_registers_suffice(architecture: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of kernels of every kind, as they are compiled where there is a card."""
+    monkeypatch.setattr(Device, "DEFAULT", "EMU")
+    try:
+        builder = CudaBuilder(nvcc.find(), architecture)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    works = [i.work for i in card.items() if not i.settings and i.work.name == name]
+    kinds = resources.targets(resources.CARDS[architecture])[-1:]
+    found = list(resources.compiled(works, kinds, builder, DiskCache(None)))
+    assert found
+    assert not [str(one) for one in found if one.troubles]
 
 
 def test_steps_are_compiled_as_they_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,52 @@ def test_programs_are_built_together_and_found_again(tmp_path):
 def test_the_program_to_blame_is_named(tmp_path):
     with pytest.raises(CompileError, match="CUDA: program bad: undeclared"):
         images(tmp_path, CountingToolchain()).units([program("good"), program("bad", "undeclared")])
+
+
+class FullToolchain(CountingToolchain):
+    """Says what kernels spill that take 64 registers, by their bounds."""
+
+    def __init__(self, **spilled: dict[str, int]) -> None:
+        super().__init__()
+        self.spilled = spilled
+
+    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+        said = ""
+        for name, by_bounds in self.spilled.items():
+            bounds = re.search(rf"__launch_bounds__\((.*?)\)\s+{name}\(", source)[1]
+            said += (
+                f"Compiling entry function '{name}' for\n{by_bounds[bounds]} bytes spill stores\n"
+            )
+            said += "Used 64 registers\n"
+        return super().compile(source, architecture)[0], said
+
+
+def built(**spilled: dict[str, int]) -> tuple[list[str], int]:
+    """Bounds that two kernels end up with, and how often they were compiled."""
+    toolchain = FullToolchain(**spilled)
+    builder = CudaBuilder(toolchain, "sm_90a")
+    text, output = builder.build(builder.render((program("one"), program("two"))))
+    assert toolchain.compiled[-1] == text.decode()
+    assert nvcc.parse_resources(output)["one"].spilled == min(spilled["one"].values())
+    return re.findall(r"__launch_bounds__\((.*?)\)", text.decode()), len(toolchain.compiled)
+
+
+def test_what_spills_is_compiled_again_for_fewer_blocks():
+    """128 threads with 64 registers: eight blocks ran at a time."""
+    kept = {"128": 0}
+    assert built(one=kept, two=kept) == (["128", "128"], 1)
+    assert built(one={"128": 8, "128, 7": 0}, two=kept) == (["128, 7", "128"], 2)
+    never = {"128": 8, "128, 7": 12, "128, 1": 8}
+    assert built(one=never, two=kept) == (["128", "128"], 4)
+    best = {"128": 8, "128, 7": 4, "128, 1": 16}
+    last = {"128": 8, "128, 7": 8, "128, 1": 0}
+    assert built(one=best, two=last) == (["128, 7", "128, 1"], 4)
+
+
+def test_registers_suffice_for_fewer_blocks():
+    """A convolution of floats, whose sums and places take more than the 128 that ptxas aims at."""
+    if not TOOLCHAINS:
+        pytest.skip("neither nvcc nor NVRTC on this machine")
 
 
 def test_a_named_nvcc_is_preferred_to_nvrtc():

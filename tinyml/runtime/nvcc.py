@@ -32,6 +32,8 @@ from tinyml.runtime.units import Unit, Units
 _VERSION = "1"  # of what this module keeps in the disk cache
 _FOLDERS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
 _STANDARD = "-std=c++17"
+_BOUNDS = r"__launch_bounds__\(([\d, ]+)\)(?=\s+NAME\()"
+FILE = 64 << 10  # registers of a multiprocessor, all of which one block may have
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,11 @@ class Resources:
     @property
     def spills(self) -> bool:
         """Whether registers did not suffice."""
-        return self.spill_stores + self.spill_loads > 0
+        return self.spilled > 0
+
+    @property
+    def spilled(self) -> int:
+        return self.spill_stores + self.spill_loads
 
 
 class Toolchain(Protocol):
@@ -254,7 +260,11 @@ class Builder(Protocol):
 
 
 class CudaBuilder:
-    """Programs to cubins for one architecture."""
+    """Programs to cubins for one architecture.
+
+    How many blocks a multiprocessor is to run is a guess of whoever wrote the text, or of ptxas.
+    If registers do not suffice for so many, a kernel is compiled again for fewer.
+    """
 
     def __init__(self, toolchain: Toolchain, architecture: str) -> None:
         self._toolchain, self._architecture = toolchain, architecture
@@ -265,7 +275,37 @@ class CudaBuilder:
         return translation_unit(programs)
 
     def build(self, text: str) -> tuple[bytes, str]:
-        return self._toolchain.compile(text, self._architecture)
+        last, made = text, self._toolchain.compile(text, self._architecture)
+        best = {name: found for name, found in parse_resources(made[1]).items() if found.spills}
+        ways = {name: _fewer(text, name, found) for name, found in best.items()}
+        while trying := {
+            n: ways[n].pop(0) for n, found in best.items() if found.spills and ways[n]
+        }:
+            last = text
+            for name, bounds in trying.items():
+                last = _bounded(last, name, bounds)
+            made = self._toolchain.compile(last, self._architecture)
+            said = parse_resources(made[1])
+            for name, bounds in trying.items():
+                if said[name].spilled < best[name].spilled:
+                    best[name], text = said[name], _bounded(text, name, bounds)
+        return made if last == text else self._toolchain.compile(text, self._architecture)
+
+
+def _fewer(text: str, name: str, found: Resources) -> list[tuple[int, ...]]:
+    """Bounds to try where registers did not suffice: for one block fewer, for one, for any."""
+    match = re.search(_BOUNDS.replace("NAME", name), text)
+    if match is None:
+        return []
+    bounds = tuple(map(int, match[1].split(",")))
+    threads, blocks = bounds[0], FILE // (bounds[0] * found.registers)
+    ways = (threads, max(1, blocks - 1)), (threads, 1), (threads,)
+    return [way for way in dict.fromkeys(ways) if way != bounds]
+
+
+def _bounded(text: str, name: str, bounds: tuple[int, ...]) -> str:
+    told = f"__launch_bounds__({', '.join(map(str, bounds))})"
+    return re.sub(_BOUNDS.replace("NAME", name), told, text)
 
 
 class Images(Units[Image]):

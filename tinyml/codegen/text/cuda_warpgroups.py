@@ -18,7 +18,7 @@ from tinyml.ops import Op
 from tinyml.program import Box
 
 GROUP = 4 * WARP  # threads of a warpgroup
-HANDED = 24, 240  # registers of a thread that has boxes copied, and of one that multiplies
+HANDED = 40, 232  # registers of a thread that has boxes copied, and of one that multiplies
 
 
 class WarpgroupRenderer(Renderer):
