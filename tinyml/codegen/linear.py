@@ -12,7 +12,8 @@
              | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
              | AcrossThreads(name, op, threads)   combined over so many neighbours; all get it
              | AcrossBlocks(name*, op, tile, part)
-                                             parts that blocks have of folds brought together
+                                             parts that blocks have of folds brought together; or,
+                                             without an op, set aside for what follows
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
              | Fetch(slot, position)              from memory to a cache, for later
@@ -122,11 +123,12 @@ class AcrossThreads(Instr):
 class AcrossBlocks(Instr):
     """Names combined over all blocks of one `tile`, each of which has one `part`, in their order.
 
-    The block that comes last does it, and what follows; the others are done.
+    The block that comes last does it, and what follows; the others are done. Without an op it
+    finds the parts of all blocks set aside.
     """
 
     names: tuple[Name, ...]
-    op: Op
+    op: Op | None
     tile: Linear
     part: Linear
 
@@ -361,7 +363,8 @@ def _text(instr: Instr) -> str:
             return f"{name.name} = {_combined(op)} of {name.name} over {threads} threads"
         case AcrossBlocks(names, op, tile, part):
             parts = f"{part.high + 1} blocks of tile {tile}, this one {part}"
-            return f"{', '.join(n.name for n in names)} = {_combined(op)} over {parts}"
+            made = f" = {_combined(op)} over" if op else " set aside by"
+            return f"{', '.join(n.name for n in names)}{made} {parts}"
         case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
             place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""

@@ -5,6 +5,7 @@ held ::= Product(a, b, bound, lane)          a lane's share of a product of matr
        | Matrix(name, index, lines, crosswise) a whole one in a tile, for a warpgroup
        | Bundle(expr*)                       values side by side
        | Piece(name, index)                  16 bytes of a tile, read at once
+       | Aside(name, part)                   what a block has set aside for the one that comes last
 """
 
 from __future__ import annotations
@@ -127,6 +128,23 @@ class Piece(Held):
 
     def written(self, sources: list[str]) -> str:
         return f"{self.name}[{self.index}]x{self.lanes}"
+
+
+class Aside(Held):
+    """What the block that has a part of a fold made of a name, as this thread of it has it."""
+
+    __slots__ = ("name", "part")
+
+    def __init__(self, name: str, dtype: DType, part: Linear) -> None:
+        self.name, self.dtype, self.part = name, dtype, part
+        self.lanes, self.free = 1, part.free
+        self._of(())
+
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        return Aside(self.name, self.dtype, self.part.substitute(known))
+
+    def written(self, sources: list[str]) -> str:
+        return f"{self.name} of part {self.part}"
 
 
 def by_warpgroup(e: Expr) -> bool:

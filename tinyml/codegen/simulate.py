@@ -36,7 +36,7 @@ from tinyml.codegen.expr import (
     Wide,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
-from tinyml.codegen.matrices import Bundle, Fragment, Matrix, Piece, Product
+from tinyml.codegen.matrices import Aside, Bundle, Fragment, Matrix, Piece, Product
 from tinyml.codegen.optimize.fragments import PLACES, WARP, WARPS, a_place
 from tinyml.codegen.optimize.panels import ROW, STEP
 from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
@@ -79,7 +79,7 @@ class _Threads:
         threads = prod(a.size for a in part.threads)
         self.axes.update(_numbered(part.threads, ty % threads))
         self.stores = ty < threads  # a part may need fewer than others
-        self.names: dict[str, Array] = {}
+        self.names, self.aside = dict[str, Array](), dict[str, Array]()  # what is aside by part
         self.active = np.ones((1, 1), np.bool_)
         self.tiles = _Tiles(k, part.blocks)
 
@@ -128,9 +128,11 @@ class _Threads:
             case ir.AcrossThreads(name, op, threads):
                 self._across(name, op, (-1, threads, max(1, name.lanes)), 1)
             case ir.AcrossBlocks(names, op, _, part):
-                for name in names:
-                    # blocks of one part have neighbouring numbers
-                    self._across(name, op, (part.high + 1, -1), 0)
+                for name in names:  # blocks of one part have neighbouring numbers
+                    if op is not None:
+                        self._across(name, op, (part.high + 1, -1), 0)
+                    else:
+                        self.aside[name.name] = self.names[name.name].reshape(part.high + 1, -1)
             case ir.Put():
                 self._put(instr)
             case ir.PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
@@ -287,6 +289,8 @@ class _Threads:
             case Piece(name=name, index=index, lanes=lanes):
                 at = self.index(index) + np.arange(lanes)
                 return self.tiles.own(name, self.block, at, self.number, self.active)
+            case Aside(name=name, part=part):
+                return np.resize(self.aside[name][self.index(part).item()], self.block.shape)
             case Bundle(values=values_):
                 return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
             case Matrix():

@@ -17,16 +17,19 @@ over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import permutations
 from math import prod
 from typing import Any
 
 from tinyml import lazy
+from tinyml.dtype import float16
+from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.group import (
     FEW_ROWS,
+    LONG_ROW,
     Group,
     Place,
     alone,
@@ -38,13 +41,16 @@ from tinyml.schedule.group import (
     unshaped,
     uses_of,
 )
-from tinyml.schedule.labels import MIXED, Labels, Use, trace
+from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
+from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import ASKED, CARDS, contracts
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
+POWERS = {Op.EXP, Op.EXP2}
+FEW = 8  # rows of a card that share what they fold: each reads it, out of a cache
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
@@ -60,6 +66,23 @@ def _adds_up(lead: LazyBuffer, group: Group) -> bool:
     exact = lead.dtype.is_float and not lead.dtype.is_half and lead.device in CACHED
     alone = all(unshaped(member) is lead for member in group.members)
     return exact and alone and isinstance(lead, lazy.Reduce) and lead.op is Op.ADD
+
+
+def _led(group: Group) -> bool:
+    """Whether powers follow the largest of their exponents, in full precision."""
+    inside = {*group.members}
+    made = toposort(inside, (), lambda e: () if _ends(e, inside) else e.sources)
+    ops = {e.op for e in made if isinstance(e, (lazy.Map, lazy.Reduce)) and not _ends(e, inside)}
+    return _exact(group) and not (ops.isdisjoint(EXTREMES) or ops.isdisjoint(POWERS))
+
+
+def _exact(group: Group) -> bool:
+    """Whether nothing is rounded to numbers that have other exponents."""
+    return all(member.dtype is not float16 for member in group.members)
+
+
+def _ends(node: LazyBuffer, inside: Container[LazyBuffer]) -> bool:
+    return isinstance(node, lazy.Reduce) and node not in inside
 
 
 class Fusion:
@@ -145,6 +168,9 @@ class Fusion:
             return False
         if below.contracts and (above.reduces or below.rows != above.rows):
             return False
+        rows = prod(above.rows) if above.reduces and not below.reduces else FEW_ROWS
+        if rows < FEW_ROWS and prod(below.rows) > LONG_ROW * rows:
+            return False
         return above.device == below.device != "NUMPY"
 
     def _cascade(self, tail: Group) -> None:
@@ -152,33 +178,83 @@ class Fusion:
 
         Nobody else may read what lies between: then it needs no memory, only a tile in cache.
         """
-        if not (tail.contracts and tail in self.group_of.values()):
+        if not (tail.reduces and tail in self.group_of.values()):
             return
+        self._join_long(tail)
         for middle in sorted(tail.before, key=lambda g: g.first):
-            if self._along(middle, tail):
+            if tail.contracts and self._along(middle, tail):
                 return
             if not (middle.reduces and not middle.contracts and self._only_read_by(middle, tail)):
                 continue
             for head in sorted(middle.before, key=lambda g: g.first):
-                if not (head.contracts and self._only_read_by(head, middle)):
-                    continue
-                inner = nested_places(head, middle, self._uses_between(head, middle))
-                outer = nested_places(middle, tail, self._uses_between(middle, tail))
-                if inner is None or outer is None or not self._fits(head, middle, tail):
-                    continue
-                rows = {
-                    r: outer[u][a]
-                    for u, place in middle.places.items()
-                    for a, r in place.items()
-                    if a in outer[u]
-                }
-                if not all(r in rows for u in head.places for r in inner[u].values()):
-                    continue  # the tail has no such row: it is of size 1 there
-                self._join(middle, tail, outer)
-                tail = self.group_of[tail.members[0]]
-                moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
-                self._join(head, tail, {**outer, **moved})
-                return
+                known = head.reduces and self._only_read_by(head, middle)
+                if known and self._join_cascade(head, middle, tail):
+                    return
+
+    def _join_cascade(self, head: Group, middle: Group, tail: Group) -> bool:
+        """Make three groups one. Where a card's rows share little, those of the middle are rows."""
+        inner = nested_places(head, middle, self._uses_between(head, middle))
+        outer = nested_places(middle, tail, self._uses_between(middle, tail))
+        if inner is None or outer is None or not self._fits(head, middle, tail):
+            return False
+        rows = {
+            r: outer[u][a]
+            for u, place in middle.places.items()
+            for a, r in place.items()
+            if a in outer[u]
+        }
+        if not all(r in rows for u in head.places for r in inner[u].values()):
+            return False  # the tail has no such row: it is of size 1 there
+        kept = {*rows.values()}
+        inside = [(u, {*inner[u]}) for u in head.places]
+        inside += [(u, {a for a in p if p[a] in kept}) for u, p in tail.places.items()]
+        beside = tail.device in CARDS and _led(middle) and self._few(inside)
+        if not (beside or (head.contracts and tail.contracts)):
+            return False
+        self._join(middle, tail, outer)
+        tail = self.group_of[tail.members[0]]
+        moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
+        self._join(head, tail, {**outer, **moved})
+        if beside:
+            self._walk_beside(tail.members[0], kept)
+        return True
+
+    def _join_long(self, tail: Group) -> None:
+        """Join the folds of a few long rows with what a cascade folds further, made of them."""
+        for made in [g for g in tail.before if not g.reduces and self._only_read_by(g, tail)]:
+            for folds in [g for g in made.before if g.reduces and self._only_read_by(g, made)]:
+                known = tail.device in CARDS and _led(folds) and _exact(made)
+                known = known and all(head.reduces for head in folds.before)
+                uses = self._uses_between(folds, made)
+                places = joined_places(folds, made, uses) if known else None
+                if places is not None and not self._connected_around(folds, made):
+                    self._join(folds, made, places)
+                    return
+
+    def _few(self, units: Iterable[tuple[LazyBuffer, set[int]]]) -> bool:
+        """Whether few rows read the same elements of what folds walk on either side of them.
+
+        Each unit comes with those of its axes that rows walk.
+        """
+        for unit, rows in units:
+            fold, inner = folded(unit), {*range(len(domain(unit)))} - rows
+            walk = self._walking(unit, {*fold}) & self._walking(unit, inner.difference(fold))
+            if any(prod(domain(unit)) // node.size > FEW for node in walk if fold):
+                return False
+        return True
+
+    def _walking(self, unit: LazyBuffer, axes: set[int]) -> set[LazyBuffer]:
+        """What a fold reads elsewhere as it walks some of its axes."""
+        labels = tuple(0 if a in axes else FIXED for a in range(len(domain(unit))))
+        uses, _ = trace([(unit.sources[0], labels)], self.units)
+        return {use.node for use in uses if {*use.labels} != {FIXED}}
+
+    def _walk_beside(self, member: LazyBuffer, kept: set[int]) -> None:
+        """Give a group of these of its rows only; what else there is each row walks inside."""
+        group, number = self.group_of[member], {row: n for n, row in enumerate(sorted(kept))}
+        group.rows = tuple(group.rows[row] for row in number)
+        for unit, place in group.places.items():
+            group.places[unit] = {a: number[row] for a, row in place.items() if row in number}
 
     def _along(self, middle: Group, tail: Group) -> bool:
         """Join folds over a product that is nowhere stored with what folds it along the same rows.

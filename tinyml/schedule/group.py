@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import prod
 
 from tinyml import lazy
 from tinyml.errors import TinymlError
@@ -229,8 +228,7 @@ def _rows_of_map(
     above: Group, below: Group, back: dict[int, int]
 ) -> dict[LazyBuffer, Place] | None:
     """A map reads a reduction: the reduction's rows become its rows, the rest is inside."""
-    inner = prod(n for row, n in enumerate(below.rows) if row not in back)
-    if above.contracts or (prod(above.rows) < FEW_ROWS and inner > LONG_ROW):
+    if above.contracts:
         return None
     places = dict(above.places)
     for unit, place in below.places.items():

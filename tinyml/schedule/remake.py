@@ -10,7 +10,7 @@ as in causal attention: then it stores no smaller ones, either.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import prod
 
 from tinyml import lazy
@@ -20,7 +20,7 @@ from tinyml.ops import Op
 from tinyml.schedule.fuse import WIDEST
 from tinyml.schedule.labels import MIXED, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import contracts, readers_of
+from tinyml.schedule.units import Readers, contracts, ends_of, readers_of
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=2048, depth=256)
 DEEP = Limits(elements=1 << 28, masked=1 << 28, steps=32, rows=1 << 14, depth=WIDEST)
 LIMITS = {"CPU": (CPU,), "CUDA": (CARD, DEEP), "EMU": (CARD, DEEP)}
 
-Readers = Mapping[LazyBuffer, list[LazyBuffer]]
-
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
     """The products among `order` that nobody stores."""
@@ -59,7 +57,7 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
     large = [(n, x) for n, x in products if n.size >= x.elements or _is_masked(n, readers)]
     return frozenset(
-        n for n, x in large if _folded_both_ways(n, _ends(n, readers, roots), folds, x)
+        n for n, x in large if _folded_both_ways(n, ends_of(n, readers, roots)[0], folds, x)
     )
 
 
@@ -80,27 +78,6 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
                 below.add(reader)
                 stack.append(reader)
     return False
-
-
-def _ends(
-    node: LazyBuffer, readers: Readers, roots: Container[LazyBuffer]
-) -> dict[lazy.Reduce, None]:
-    """The folds that all that is made of `node` ends in; none if some of it is wanted itself."""
-    stack, seen = [node], {node}
-    ends: dict[lazy.Reduce, None] = {}
-    while stack:
-        each = stack.pop()
-        if each in roots:
-            return {}
-        for reader in readers[each]:
-            if isinstance(reader, lazy.Reduce):
-                ends[reader] = None
-            elif not isinstance(reader, (lazy.Map, lazy.Move)):
-                return {}
-            elif reader not in seen:
-                seen.add(reader)
-                stack.append(reader)
-    return ends
 
 
 def _folded_both_ways(

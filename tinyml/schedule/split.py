@@ -8,16 +8,16 @@ threads: a program gives the same bits wherever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from math import prod
 
 from tinyml import lazy
-from tinyml.dtype import float32, to_text
+from tinyml.dtype import float16, float32, to_text
 from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.units import CARDS, contracts
+from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 FEW_PRODUCTS = 1 << 17  # the same of products of matrices
@@ -27,6 +27,7 @@ COLUMNS = 2048  # sums down up to so many columns are done in pieces, so that wh
 TALL = 2048  # if the columns have so many elements
 PIECES = 64  # of them
 PIECE = 1024  # elements that one piece of other folds has, about
+EXTREMES = frozenset({Op.MAX, Op.MIN})
 
 
 def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
@@ -145,10 +146,37 @@ def _with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuf
 def split_reductions(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     """The same values, with large reductions done in two steps."""
     changed: dict[LazyBuffer, LazyBuffer] = {}
-    for node in toposort(roots):
-        again = node.made_of(changed)
-        changed[node] = _split(again) if isinstance(again, lazy.Reduce) else again
+    order = toposort(roots)
+    whole = _cascades(order, {*roots})
+    for node in order:
+        again = changed[node] = node.made_of(changed)
+        if isinstance(again, lazy.Reduce) and node not in whole:
+            changed[node] = _split(again)
     return [changed[root] for root in roots]
+
+
+def _cascades(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> set[LazyBuffer]:
+    """On a card, long folds over another one that nobody else reads, and that follow its largest.
+
+    As in attention of a token to many: blocks share all of them at once.
+    """
+    folds = (n for n in order if isinstance(n, lazy.Reduce) and n.device in CARDS)
+    tops = [n for n in folds if n.op in EXTREMES and _folded(n) >= IMAGES]
+    readers = readers_of(order) if tops else {}
+    found = set[LazyBuffer]()
+    for top in tops:
+        for made in (f for f in _folds_read(top) if f.size == top.sources[0].size):
+            ends, between = ends_of(made, readers, roots)
+            inner = [e for e in ends if any(e in _folds_read(other) for other in ends)]
+            alone = all({*ends_of(e, readers, roots)[0]} <= ends.keys() for e in inner)
+            alike = all(_folded(e) == _folded(top) for e in ends)
+            if inner and alone and alike and all(e.dtype is not float16 for e in between):
+                found |= ends.keys()
+    return found
+
+
+def _folded(node: lazy.Reduce) -> int:
+    return prod(node.sources[0].shape[a] for a in node.axes)
 
 
 def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
@@ -208,7 +236,7 @@ def _folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
 
 def _split(node: lazy.Reduce) -> LazyBuffer:
     source = node.sources[0]
-    folded = prod(source.shape[a] for a in node.axes)
+    folded = _folded(node)
     if source.size == 0:
         return node
     if _sums_columns(node):

@@ -96,6 +96,7 @@ def _add_shared(
             reduced[node], fewest[node] = frozenset((node,)), node.size
 
 
+Readers = Mapping[LazyBuffer, list[LazyBuffer]]
 _Nodes = frozenset[LazyBuffer]
 _NONE: _Nodes = frozenset()
 
@@ -154,6 +155,27 @@ def readers_of(order: Sequence[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]
         for source in lazy.read_sources(node):
             readers[source].append(node)
     return readers
+
+
+def ends_of(
+    node: LazyBuffer, readers: Readers, roots: Container[LazyBuffer]
+) -> tuple[dict[lazy.Reduce, None], set[LazyBuffer]]:
+    """The folds that all that is made of `node` ends in, and that; none if some of it is wanted."""
+    stack, seen = [node], {node}
+    ends: dict[lazy.Reduce, None] = {}
+    while stack:
+        each = stack.pop()
+        if each in roots:
+            return {}, seen
+        for reader in readers[each]:
+            if isinstance(reader, lazy.Reduce):
+                ends[reader] = None
+            elif not isinstance(reader, (lazy.Map, lazy.Move)):
+                return {}, seen
+            elif reader not in seen:
+                seen.add(reader)
+                stack.append(reader)
+    return ends, seen
 
 
 def _goes_on(node: LazyBuffer, readers: list[LazyBuffer], free: set[LazyBuffer]) -> bool:

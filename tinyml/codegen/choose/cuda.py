@@ -6,6 +6,7 @@ from math import prod
 
 from tinyml.codegen import crop
 from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.choose.cuda_few import by_warps
 from tinyml.codegen.choose.cuda_online import run_along
 from tinyml.codegen.choose.cuda_products import multiply, shared
 from tinyml.codegen.expr import Require
@@ -66,7 +67,7 @@ class CudaChooser(Chooser):
                     return
 
     def rows(self, number: int) -> None:
-        if multiply(self, number) or run_along(self, number):
+        if any(choose(self, number) for choose in (by_warps, multiply, run_along)):
             return
         one = self.one(number)
         folded = list(dict.fromkeys(f.axes[-1] for f in one.folds))

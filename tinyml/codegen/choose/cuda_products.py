@@ -57,7 +57,7 @@ def multiply(chooser: Chooser, number: int) -> bool:
 
 def _multiplied(chooser: Chooser, number: int) -> bool:
     """As `multiply`, but where it is False Opts may have been applied."""
-    sides = sides_of(chooser.one(number)) or _of_groups(chooser, number)
+    sides = sides_of(chooser.one(number)) or of_groups(chooser, number)
     if sides is None or not sides.depth:
         return False
     inner = sides_within(chooser.one(number), sides)
@@ -80,7 +80,7 @@ def _multiplied(chooser: Chooser, number: int) -> bool:
     return sides.depth == 8 and _in_registers(chooser, number, sides, axis)
 
 
-def _of_groups(chooser: Chooser, number: int) -> Sides | None:
+def of_groups(chooser: Chooser, number: int) -> Sides | None:
     """A product in each step of a row axis that both factors divide, as groups of channels are."""
     for axis in chooser.one(number).rows:
         atoms = {atom for load in chooser.one(number).loads for atom, _ in load.position.terms}

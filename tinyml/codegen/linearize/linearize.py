@@ -27,15 +27,14 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
-from tinyml.codegen.linearize.along import abreast, before, followers, led_by, sums_of, together
+from tinyml.codegen.linearize.along import followers, together
 from tinyml.codegen.linearize.fill import held
 from tinyml.codegen.linearize.group_products import grouped
-from tinyml.codegen.linearize.write_tiles import TileWriter
+from tinyml.codegen.linearize.write_along import AlongWriter
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk, block_of
 from tinyml.codegen.optimize.fragments import placed
-from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
 from tinyml.codegen.optimize.tiles import names_read
 from tinyml.codegen.optimize.turns import in_turns
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
@@ -44,7 +43,7 @@ from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, linear, numbered
 from tinyml.interpret import identity
-from tinyml.ops import FUNCTIONS, Op
+from tinyml.ops import FUNCTIONS
 
 SEPARATE = 8  # accumulators at most that one fold is spread over
 AT_ONCE = 16  # elements of a slot that a thread of a card makes before it stores them,
@@ -66,13 +65,12 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     return LinearKernel(nest.name, tuple(parts), nest.slots, block, tuple(tiles), lanes)
 
 
-class _Emitter(TileWriter):
+class _Emitter(AlongWriter):
     """Writes one nest."""
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         super().__init__(nest, number, block, vectors)
         one = nest.nests[number]
-        self.parts, self.grid = nest.parts(one), nest.grid(one)
         self.splits = [split for split in nest.splits if split.rest]
         self.tx: set[Axis] = set()
         self.along = {*nest.along}
@@ -334,7 +332,7 @@ class _Emitter(TileWriter):
             elif folds:
                 self._fold_group(scope, group, folds)
             self.tiles = tiles
-            if self.parts:
+            if folds and not later and not {*self.parts}.isdisjoint(group):
                 names = tuple(self.emit_named(scope, fold) for fold in folds)
                 tile, part = map(numbered, (self.grid, self.parts))
                 scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
@@ -379,51 +377,6 @@ class _Emitter(TileWriter):
             long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
-
-    def _run_along(
-        self, scope: Scope, group: tuple[Axis, ...], leaders: list[Fold], later: list[Fold]
-    ) -> None:
-        """One loop that fills the accumulators of folds, and of what reads them at each step."""
-        acc = {fold: self._declare(scope, fold, None) for fold in (*leaders, *later)}
-        sums = {f: [(x, led_by(x, leaders)) for x in sums_of(f)] for f in later}
-
-        def enter(inner: Scope, known: Known) -> None:
-            self._folds(inner, [substitute(fold.body, known) for fold in leaders])
-
-        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            steps, old = every_step(known, unrolled), dict[Fold, Expr]()
-            made = {f: [substitute(f.body, step) for step in steps] for f in acc}
-            self._folds(inner, [value for f in leaders for value in made[f]])
-            for f in leaders:
-                name = self._name("before", f, 1)
-                inner.instrs.append(ir.Let(name, acc[f]))
-                old[f] = before(f, name, group[0])
-                inner.name(old[f], name, inner)
-                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in made[f]]
-                inner.name(f, acc[f], inner)
-            now: Image = {f: f for f in leaders}
-            for f in later:
-                scales = [scale_of(x, {g: old[g] for g in led}, now) for x, led in sums[f]]
-                self._scale(inner, acc[f], scales)
-            values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
-            self._folds(inner, [value for f in later for value in values[f]])
-            for f in later:
-                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in values[f]]
-
-        loops = self._loops(group).cropped(crop.needed([*acc]))
-        with self.ahead.in_loop():
-            self._open(scope, loops, {}, enter, body)
-        for f in leaders:
-            self._finish(scope, f, [acc[f]], None, None)
-        for f in later:
-            self._scale(
-                scope, acc[f], [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
-            )
-            self._finish(scope, f, [acc[f]], None, None)
-
-    def _scale(self, scope: Scope, sums: Name, by: list[Expr]) -> None:
-        factors = abreast([self.emit_named(scope, scale) for scale in by])
-        scope.instrs.append(ir.Update(sums, Op.MUL, factors))
 
     def _steps(self, fold: Fold) -> int:
         """How many folds one is: one for each step of what is copied."""

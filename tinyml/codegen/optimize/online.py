@@ -25,6 +25,7 @@ from tinyml.codegen.expr import (
     Const,
     Expr,
     Fold,
+    Held,
     Select,
     Stored,
     alu,
@@ -89,7 +90,7 @@ def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
         led = not leaders.keys().isdisjoint(toposort([fold.body]))
         if led and fold not in found.followers and changes_alike(fold, leaders):
             raise OptError(f"cannot run along {axis.name}: sums are larger than what they follow")
-    return replace(nest, along=(*nest.along, axis.name))
+    return replace(nest, nests=(one,), along=(*nest.along, axis.name))
 
 
 def _follows(fold: Fold, leaders: Image) -> bool:
@@ -110,6 +111,18 @@ def changes_alike(fold: Fold, leaders: Image) -> bool:
 
 def _unmasked(e: Expr) -> Expr:
     return e.value if isinstance(e, Select) and _is(e.other, -inf) else e
+
+
+def at_once(nest: LoopNest, one: Nest) -> bool:
+    """Whether the folds that run along are all that walk what they walk: blocks may share them."""
+    found = running(one) if nest.along else None
+    if found is None or any(nest.kind(a) is Kind.LOOP for w in one.walks for a in w.axes):
+        return False
+    led = {*found.leaders, *found.followers}
+    walked = {a for fold in led for a in fold.axes}
+    if len({fold.dtype for fold in led}) > 1 or any(isinstance(f.body, Held) for f in led):
+        return False
+    return all(fold in led or walked.isdisjoint(fold.axes) for fold in one.folds)
 
 
 def sides_along(one: Nest, found: Running) -> tuple[Axis, set[Axis]] | None:

@@ -58,7 +58,7 @@ from tinyml.codegen.optimize.change import (
 )
 from tinyml.codegen.optimize.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.optimize.keep import keep
-from tinyml.codegen.optimize.online import online, running_along
+from tinyml.codegen.optimize.online import at_once, online, running_along
 from tinyml.codegen.optimize.pair_steps import pair
 from tinyml.codegen.optimize.phase import phase
 from tinyml.codegen.optimize.tiles import block, pipeline, stage
@@ -147,8 +147,10 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     made = _applied(nest, opt)
     for one in made.nests if opt.kind in (OptKind.GRID, OptKind.SPLIT) else ():
-        once = one.alike and not any(walk.axes for walk in one.walks)
-        once = once and all(made.kind(a) is not Kind.LOOP for a in one.rows)
+        alike = one.alike and not any(walk.axes for walk in one.walks)
+        once = (alike or at_once(made, one)) and all(
+            made.kind(a) is not Kind.LOOP for a in one.rows
+        )
         _require(once or not made.parts(one), opt, "blocks that share a fold make it once")
     return made
 
@@ -248,6 +250,7 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     """The axis in steps whose inner part somebody else walks."""
     enough = opt.amount <= axis.size or opt.kind is OptKind.THREAD
     _require(opt.amount > 1 and enough, opt, f"{axis.name} has {axis.size} steps")
+    _require(axis.name != TX, opt, "all threads along it fold at once")
     products = products_of(nest)
     held = all(axis not in product.lane for product in products)
     _require(held, opt, "lanes of a warp hold what they hold")

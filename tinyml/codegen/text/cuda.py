@@ -8,7 +8,7 @@ from math import prod
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.matrices import Bundle, Fragment, Piece, Product
+from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import (
@@ -62,6 +62,7 @@ class CudaRenderer(WarpgroupRenderer):
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
         self.prelude[PACK] = None
+        self.aside: dict[str, tuple[str, Linear, int]] = {}  # memory, this block's place, a part
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
@@ -149,7 +150,7 @@ class CudaRenderer(WarpgroupRenderer):
         comes_last = f"comes_last_{prod(self.k.block)}" if self.k.produced else "comes_last"
         last = COMES_LAST.replace("comes_last", comes_last, 1)
         self.prelude[last.replace("__syncthreads();", self.barrier())] = None
-        self.prelude[self._combine(across.op, dtype)] = self.prelude[TOGETHER] = None
+        self.prelude[TOGETHER] = None
         threads, lanes = prod(self.k.block), min(first.lanes, 16 // dtype.itemsize)
         pieces, whole = first.lanes // lanes, f"pack<{TYPES[dtype.name]}, {first.lanes}>"
         each = (across.tile.high + 1) * threads * pieces
@@ -164,6 +165,13 @@ class CudaRenderer(WarpgroupRenderer):
             yield f"put_aside<{threads}>({waiting} + {place}, {value});"
         came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
         yield f"if (!{comes_last}({came}, {parts})) return;"
+        if across.op is None:
+            self.aside = {
+                name.name: (waiting, at + n * each, count * each)
+                for n, name in enumerate(across.names)
+            }
+            return
+        self.prelude[self._combine(across.op, dtype)] = None
         function = f"together<combine_{across.op.name.lower()}_{dtype.name}, {parts}"
         for n, name in enumerate(across.names):
             place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"
@@ -275,6 +283,9 @@ class CudaRenderer(WarpgroupRenderer):
         return f"swizzled<{ROW // self.panels[tile].itemsize}>({place[0]})", ATOM
 
     def held_by_lanes(self, e: Held, lanes: int) -> Text:
+        if isinstance(e, Aside):
+            waiting, at, apart = self.aside[e.name]
+            return f"{waiting}[{self.index(e.part * apart + at)[0]}].at[0]", ATOM
         if not isinstance(e, Piece):
             return super().held_by_lanes(e, lanes)
         place = f"{e.name} + {wrap(self._place_in(e.name, e.index), 12)}"

@@ -1,0 +1,141 @@
+"""Write along: folds of which some read how far others have come, in one loop; see along.py.
+
+Where blocks have parts of what is folded, that of each is set aside, and the block that comes last
+goes through them as through the steps of one more loop: the sums of a part are scaled, too, by what
+their terms change by when all parts are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from tinyml.codegen import crop
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Expr, Fold, Name, alu, substitute
+from tinyml.codegen.linearize.along import abreast, before, led_by, sums_of
+from tinyml.codegen.linearize.write_tiles import TileWriter
+from tinyml.codegen.matrices import Aside
+from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.optimize.change import OptError
+from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
+from tinyml.codegen.scope import Known, Scope, every_step
+from tinyml.index import Axis, linear, numbered
+from tinyml.ops import Op
+
+TOGETHER = 8  # parts of other blocks that are read at once, at most
+
+Accumulators = Mapping[Fold, Name]
+Sums = Mapping[
+    Fold, Sequence[tuple[Fold, Sequence[Fold]]]
+]  # what a fold adds up, and what leads it
+
+
+class AlongWriter(TileWriter):
+    """Writes folds that run along; whoever writes the rest of a nest declares what they fill."""
+
+    def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
+        super().__init__(nest, number, block, vectors)
+        one = nest.nests[number]
+        self.parts, self.grid = nest.parts(one), nest.grid(one)
+
+    def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
+        raise NotImplementedError
+
+    def _finish(
+        self, scope: Scope, fold: Fold, parts: list[Name], lane: Axis | None, rest: Name | None
+    ) -> None:
+        raise NotImplementedError
+
+    def _run_along(
+        self, scope: Scope, group: tuple[Axis, ...], leaders: list[Fold], later: list[Fold]
+    ) -> None:
+        """One loop that fills the accumulators of folds, and of what reads them at each step."""
+        acc = {fold: self._declare(scope, fold, None) for fold in (*leaders, *later)}
+        sums = {f: [(x, led_by(x, leaders)) for x in sums_of(f)] for f in later}
+
+        def enter(inner: Scope, known: Known) -> None:
+            self._folds(inner, [substitute(fold.body, known) for fold in leaders])
+
+        def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            steps = every_step(known, unrolled)
+            made = {f: [substitute(f.body, step) for step in steps] for f in acc}
+            self._folds(inner, [value for f in leaders for value in made[f]])
+            self._lead(inner, acc, {f: made[f] for f in leaders}, sums, group[0])
+            now: Image = {f: f for f in leaders}
+            values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
+            self._folds(inner, [value for f in later for value in values[f]])
+            for f in later:
+                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in values[f]]
+
+        loops = self._loops(group).cropped(crop.needed([*acc]))
+        with self.ahead.in_loop():
+            self._open(scope, loops, {}, enter, body)
+        if self.parts:
+            acc = self._brought_together(scope, group, acc, sums)
+        for f in leaders:
+            self._finish(scope, f, [acc[f]], None, None)
+        for f in later:
+            self._scale(
+                scope, acc[f], [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
+            )
+            self._finish(scope, f, [acc[f]], None, None)
+
+    def _lead(
+        self,
+        scope: Scope,
+        acc: Accumulators,
+        values: Mapping[Fold, Sequence[Expr]],
+        sums: Sums,
+        step: Axis,
+    ) -> None:
+        """Leaders take the values of a step, and sums are scaled by what changes with that."""
+        old = dict[Fold, Expr]()
+        for f, given in values.items():
+            name = self._name("before", f, 1)
+            scope.instrs.append(ir.Let(name, acc[f]))
+            old[f] = before(f, name, step)
+            scope.name(old[f], name, scope)
+            scope.instrs += [ir.Update(acc[f], f.op, self.emit(scope, v)) for v in given]
+            scope.name(f, acc[f], scope)
+        now: Image = {f: f for f in values}
+        for f, each in sums.items():
+            scales = [scale_of(x, {g: old[g] for g in led}, now) for x, led in each]
+            self._scale(scope, acc[f], scales)
+
+    def _brought_together(
+        self, scope: Scope, group: tuple[Axis, ...], acc: Accumulators, sums: Sums
+    ) -> dict[Fold, Name]:
+        """What all blocks have made of their parts, several of which are read at once."""
+        names = (*acc.values(),)
+        if len({name.dtype for name in names}) > 1 or any(name.lanes > 1 for name in names):
+            raise OptError(f"cannot share {group[0].name}: what is set aside is not alike")
+        tile, part = map(numbered, (self.grid, self.parts))
+        scope.instrs.append(ir.AcrossBlocks(names, None, tile, part))
+        count = prod(a.size for a in self.parts)
+        together = next(n for n in range(TOGETHER, 0, -1) if count % n == 0)
+        step = Axis(f"{group[0].name}p", count // together)
+        inner = Scope(scope.bound | {step}, scope)
+        parts = [{f: self._name("part", f, 1) for f in acc} for _ in range(together)]
+        for n, own in enumerate(parts):
+            at = linear(step) * together + n
+            lets = (ir.Let(own[f], Aside(name.name, name.dtype, at)) for f, name in acc.items())
+            inner.instrs += lets
+        whole = {f: self._declare(scope, f, None) for f in acc}
+        leaders = [f for f in acc if f not in sums]
+        self._lead(inner, whole, {f: [own[f] for own in parts] for f in leaders}, sums, step)
+        now: Image = {f: f for f in leaders}
+        for own in parts:
+            then = {f: before(f, own[f], step) for f in leaders}
+            for f in leaders:
+                inner.name(then[f], own[f], inner)
+            for f, ((x, led),) in sums.items():
+                scale = scale_of(x, {g: then[g] for g in led}, now)
+                value = self.emit(inner, alu(Op.MUL, f.dtype, own[f], scale))
+                inner.instrs.append(ir.Update(whole[f], Op.ADD, value))
+        scope.instrs += [ir.Begin(step), *inner.instrs, ir.End(step)]
+        return whole
+
+    def _scale(self, scope: Scope, sums: Name, by: list[Expr]) -> None:
+        factors = abreast([self.emit_named(scope, scale) for scale in by])
+        scope.instrs.append(ir.Update(sums, Op.MUL, factors))
