@@ -125,14 +125,16 @@ class Filler:
             inner.instrs.append(ir.AwaitBoxes(axis, step, stages, _boxes(tiles, known)))
             return [ir.Release(axis, step - 1, stages)]  # whose products are made
         inner.instrs += [ir.Await(ahead - 1), *fences(tiles), ir.Barrier()]
-        further = known[axis] + ahead
-        there = both([inside(further, 0, axis.size - 1)]) or ()
+        further, following = known[axis] + ahead, known[axis] + 1
         later: list[Instr] = []
-        self.fill(inner, tiles, {**known, axis: further}, there, later)
+        there = both([inside(further, 0, axis.size - 1)])
+        if there is not None:
+            self.fill(inner, tiles, {**known, axis: further}, there, later)
         inner.instrs.append(ir.Commit())
-        following = known[axis] + 1
-        there = both([inside(following, 0, axis.size - 1)]) or ()
-        return later + self._made(inner, tiles, {**known, axis: following}, there)
+        there = both([inside(following, 0, axis.size - 1)])
+        if there is not None:
+            later += self._made(inner, tiles, {**known, axis: following}, there)
+        return later
 
     def _made(self, scope: Scope, tiles: list[Tile], known: Known, when: Valid) -> list[Instr]:
         """What each thread makes, where it lies, of what it has copied itself for a step.

@@ -196,10 +196,12 @@ class Change:
             assert guarded is not None
             valid = guarded
         changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
+        if changed is None:
+            raise OptError("nothing would be stored there")
         looked = map_looked(store.position, lambda a: self.expr(a.value).looked(a.size))
         position = looked.substitute(self.index)
         value = self.expr(store.value)
-        return replace(store, position=position, value=value, valid=changed or ())
+        return replace(store, position=position, value=value, valid=changed)
 
     def expr(self, root: Expr) -> Expr:
         """Indices substituted; folds walk the new axes; surplus steps load and add nothing."""
