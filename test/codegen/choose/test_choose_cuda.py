@@ -146,6 +146,20 @@ def test_parts_are_added_up_in_one_order() -> None:
         stages.agree([root], known, runners, rtol=close, atol=close)
 
 
+def test_parts_are_added_up_as_they_are_used() -> None:
+    """All 128 sums of a thread at once, read twice, would not fit its registers."""
+    root, target = product(128, 2048, 128, float16), replace(CARD, cores=2)
+    source = compile(kernel_of(root), target).source
+    added, stored = (
+        [m.start() for m in re.finditer(t, source)] for t in ("together<", r"\*\(pack")
+    )
+    before = [sum(a < b for a in added) for b in stored]
+    assert sorted({*before}) == [8, 16]  # fragments of eight sums
+    if Device.available("EMU"):
+        runner = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
+        stages.agree([root], graphs.values([root]), {"EMU": runner}, rtol=0.02, atol=0.02)
+
+
 def test_a_matrix_times_itself() -> None:
     x = lazy.cast(leaf(48, 64, dtype=bfloat16), float32)
     root = graphs.matmul(x, lazy.permute(x, (1, 0)))

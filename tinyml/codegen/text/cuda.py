@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
@@ -35,6 +36,7 @@ from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
+from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, linear
 from tinyml.ops import Op
 from tinyml.program import Language
@@ -42,7 +44,10 @@ from tinyml.program import Language
 TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 LARGE = 2**31 - 1
 REGISTERS = 1 << 16  # of a multiprocessor
+THREAD = 1 << 8  # of a thread, at most
 SUMS, WORKING = 64, 80  # of a thread: few of them, and what it takes beside them
+WORDS = re.compile(r"\w+")
+BROUGHT = 64  # sums of a thread that are brought together at once
 
 
 class CudaRenderer(WarpgroupRenderer):
@@ -63,6 +68,8 @@ class CudaRenderer(WarpgroupRenderer):
             self.index_type = "long long"
         self.prelude[PACK] = None
         self.aside: dict[str, tuple[str, Linear, int]] = {}  # memory, this block's place, a part
+        self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
+        self.later: dict[tuple[str, int], dict[str, str]] = {}  # what brings sums together
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
@@ -131,6 +138,10 @@ class CudaRenderer(WarpgroupRenderer):
         if all(a.name != "ty" for a in part.threads):
             yield from self.numbered(part.threads, number)
 
+    def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
+        self.steps = dict(_steps(part.instrs))
+        return super().part(part, block, depth)
+
     def axis(self, name: str) -> str:
         along = {ir.TX: 0, "ty": 1}.get(name)
         return "0" if along is not None and self.k.block[along] == 1 else name
@@ -144,7 +155,10 @@ class CudaRenderer(WarpgroupRenderer):
         return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
 
     def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
-        """Parts wait in memory of the module's own, that of the first fold first."""
+        """Parts wait in memory of the module's own, that of the first fold first.
+
+        They are brought together before they are used, no more than registers hold beside.
+        """
         first, count = across.names[0], len(across.names)
         dtype, parts = register(first.dtype), across.part.high + 1
         comes_last = f"comes_last_{prod(self.k.block)}" if self.k.produced else "comes_last"
@@ -176,7 +190,9 @@ class CudaRenderer(WarpgroupRenderer):
         for n, name in enumerate(across.names):
             place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"
             made = f"{function}, {threads}, {first.lanes}>({place}, {count * each})"
-            yield f"{name.name} = {made}{'.at[0]' if name.lanes == 1 else ''};"
+            line = f"{name.name} = {made}{'.at[0]' if name.lanes == 1 else ''};"
+            some = first.name, n * _registers(name) // BROUGHT
+            self.later.setdefault(some, {})[name.name] = line
 
     def thread(self) -> Linear:
         """The number of a thread in its block."""
@@ -294,7 +310,19 @@ class CudaRenderer(WarpgroupRenderer):
     # ---- matrix products ----
 
     def instr(self, instr: ir.Instr) -> Iterator[str]:
+        waiting = [*self.later]
+        lines = [*self._instr(instr)]
+        used = {word for line in lines for word in WORDS.findall(line)} if waiting else set()
+        for some in waiting:
+            if isinstance(instr, ir.Begin) or not used.isdisjoint(self.later[some]):
+                yield from self.later.pop(some).values()
+        yield from lines
+
+    def _instr(self, instr: ir.Instr) -> Iterator[str]:
         match instr:
+            case ir.Begin() if id(instr) in self.steps:
+                yield f"#pragma unroll {self.steps[id(instr)]}"
+                yield from super().instr(instr)
             case ir.Let(name, Fragment() | Bundle() as held):
                 self.prelude[FRAGMENTS] = self.prelude[FRAGMENT] = None
                 yield f"const fragment {name.name} = {self._held(held)};"
@@ -403,7 +431,26 @@ def _reach(i: Linear) -> int:
 def _sums(part: ir.Part) -> int:
     """Registers that a thread has of them."""
     held = (i.name for i in part.instrs if isinstance(i, ir.Declare))
-    return sum(name.lanes * -(-name.dtype.itemsize // 4) for name in held)
+    return sum(map(_registers, held))
+
+
+def _registers(name: Name) -> int:
+    return name.lanes * -(-name.dtype.itemsize // 4)
+
+
+def _steps(instrs: Sequence[ir.Instr]) -> Iterator[tuple[int, int]]:
+    """How many steps of a loop a compiler may write out, by the loop, where all are too many.
+
+    It would read them ahead, and put aside what registers do not hold.
+    """
+    for at, begin in enumerate(instrs):
+        if isinstance(begin, ir.Begin) and not begin.copied:
+            body = instrs[at + 1 : ir.end_of(instrs, at)]
+            values = [value for i in body for value in ir.values_of(i)]
+            read = sum(isinstance(e, Stored) for e in toposort(values))
+            nested = any(isinstance(i, (ir.Begin, ir.Barrier)) for i in body)
+            if not nested and read * begin.axis.size > THREAD:
+                yield id(begin), next(n for n in (4, 2, 1) if n * read <= THREAD // 2 or n == 1)
 
 
 def _alignment(local: ir.Local) -> int:
