@@ -163,8 +163,7 @@ def verify(k: Kernel) -> None:
             raise VerifyError(f"slot{output.slot}: rows {output.rows} of size 1\n{k}")
         walked = enumerate(output.value.shape)
         kept = tuple(1 if a in output.across else n for a, n in walked)
-        same = prod(kept) == prod(shape) if output.across else kept == shape
-        if output.index is None and not same:
+        if output.index is None and prod(kept) != prod(shape):
             raise VerifyError(f"slot{output.slot} is {shape}, value {output.value.shape}\n{k}")
     for node in nodes(k):
         if isinstance(node, (lazy.Data, lazy.Copy, lazy.Assign, lazy.Contiguous, lazy.Scatter)):

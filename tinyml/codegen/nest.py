@@ -164,6 +164,12 @@ class Nest:
         """Whether something is combined with what is in memory already."""
         return any(store.op is not None for walk in self.walks for store in walk.stores)
 
+    @property
+    def ordered(self) -> frozenset[Axis]:
+        """Rows each of which adds to the places that the one before added to: one thread's."""
+        stores = [s for walk in self.walks for s in walk.stores if s.op and not s.position.looked]
+        return frozenset(a for a in self.rows for s in stores if a not in s.position.free)
+
     @functools.cached_property
     def groups(self) -> tuple[tuple[Axis, ...], ...]:
         """Axes that are walked one inside the other: of the rows, of each walk, of each fold."""

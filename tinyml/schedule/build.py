@@ -6,12 +6,13 @@ from collections.abc import Container, Sequence
 
 from tinyml import lazy
 from tinyml.dtype import DType
+from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.schedule.fuse import Fusion
-from tinyml.schedule.group import Group, folded, unshaped, walked
+from tinyml.schedule.group import Group, Place, folded, unshaped, walked
 from tinyml.schedule.masks import Masks
 
 Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
@@ -34,8 +35,8 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
         tuple(_output(group, node, part, nodes.index(node), builder) for node in part)
         for part in parts
     ]
-    sums = [nodes[o.slot] for part in built for o in part if o.across]
-    return [*(_zeros(node, fusion.units) for node in sums), builder.finish(built)]
+    sums = tuple(nodes[o.slot] for part in built for o in part if o.across)
+    return [*([_zeros(sums, fusion.units)] if sums else []), builder.finish(built)]
 
 
 def _output(
@@ -44,14 +45,31 @@ def _output(
     made = unshaped(node)
     across = tuple(a for a in group.places.get(made, ()) if a in folded(made))
     value = builder.inline(made.sources[0] if across else node)
-    return Output(slot, node.shape, value, rows(group, node, part), across=across)
+    output = Output(slot, node.shape, value, rows(group, node, part), across=across)
+    return output if group.cut is None else _in_pieces(output, group.places[node], group.cut)
 
 
-def _zeros(node: LazyBuffer, units: Container[LazyBuffer]) -> Built:
+def _in_pieces(output: Output, place: Place, cut: tuple[int, int]) -> Output:
+    """An output with a row that is walked in pieces, if it is not in pieces already."""
+    (row, count), value = cut, output.value
+    axes = [axis for axis in output.rows if place[axis] == row]
+    if len(axes) != 1:
+        return output
+    (axis,) = axes
+    shape = (*value.shape[:axis], count, value.shape[axis] // count, *value.shape[axis + 1 :])
+
+    def moved(axes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(b for a in axes for b in ((a, a + 1) if a == axis else (a + (a > axis),)))
+
+    value = lazy.reshape(value, shape)
+    return replace(output, value=value, rows=moved(output.rows), across=moved(output.across))
+
+
+def _zeros(nodes: tuple[LazyBuffer, ...], units: Container[LazyBuffer]) -> Built:
     """What adds up in memory begins with."""
-    filling = _Builder((node,), (node,), units)
-    nothing = lazy.const(0, node.dtype, "", node.shape)
-    return filling.finish([(Output(0, node.shape, nothing, walked(node.shape)),)])
+    nothing = [lazy.const(0, node.dtype, "", node.shape) for node in nodes]
+    parts = [(Output(n, v.shape, v, walked(v.shape)),) for n, v in enumerate(nothing)]
+    return _Builder(nodes, nodes, units).finish(parts)
 
 
 def rows(group: Group, node: LazyBuffer, part: Sequence[LazyBuffer]) -> tuple[int, ...]:

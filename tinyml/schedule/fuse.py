@@ -12,7 +12,8 @@ Two groups are joined when one reads the other row by row, so that values pass i
     map into reduction      same elements, or one per row    prologues that others read too
 
 Where a device keeps rows of a product close by, a cascade is one group too: a product, folds
-over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See `_cascade`.
+over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See `_cascade`. There a
+sum down rows joins what walks the rows, too. See `_join_pieces`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from tinyml.schedule.group import (
 )
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
+from tinyml.schedule.pieces import in_pieces, walks
 from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import ASKED, CARDS, contracts
 
@@ -109,8 +111,10 @@ class Fusion:
         self.group_of: dict[LazyBuffer, Group] = {}
         for position, unit in enumerate(self.uses):
             self.group_of[unit] = alone(unit, units[unit], position, traced[unit][1])
+        self.readers: dict[LazyBuffer, list[LazyBuffer]] = {}
         for unit in self.uses:
             for use in self.uses[unit]:
+                self.readers.setdefault(use.node, []).append(unit)
                 if use.node in self.group_of:
                     self._link(self.group_of[use.node], self.group_of[unit])
 
@@ -136,6 +140,8 @@ class Fusion:
             self._cascade(group)
         for node in self.remade:
             self._join_across(node, self._join_beside(node))
+        for lead in [u for u in self.uses if isinstance(u, lazy.Reduce)]:
+            self._join_pieces(lead)
         self._join_updates()
         self._join_siblings()
         return self.groups()
@@ -170,6 +176,8 @@ class Fusion:
             return False
         rows = prod(above.rows) if above.reduces and not below.reduces else FEW_ROWS
         if rows < FEW_ROWS and prod(below.rows) > LONG_ROW * rows:
+            return False
+        if above.cut and below.cut and above.cut != below.cut:
             return False
         return above.device == below.device != "NUMPY"
 
@@ -317,6 +325,39 @@ class Fusion:
             if self._small(above, below):
                 self._join(above, below, {**below.places, **dict.fromkeys(above.members, place)})
 
+    def _join_pieces(self, lead: LazyBuffer) -> None:
+        """Join a sum down pieces of columns with what walks the rows that it reads.
+
+        A row is added to its piece's sum in memory, while it lies in a cache anyway. So the rows of
+        a piece are walked in order.
+        """
+        above, found = self.group_of[lead], in_pieces(lead)
+        if found is None or not _adds_up(lead, above):
+            return
+        for below in self._beside(above):
+            if not below.reduces or below.contracts or below.apart or _assigns(below):
+                continue
+            row_of = walks(below, found, self.uses)
+            if row_of is None or not self._small(above, below) or self._waits(below, above):
+                continue
+            cut = (row_of[found.cut], found.count) if found.count else None
+            if cut is None or below.cut in (None, cut):
+                above.cut = cut
+                place = found.place(row_of)
+                self._join(above, below, {**below.places, **dict.fromkeys(above.members, place)})
+                return
+
+    def _beside(self, group: Group) -> list[Group]:
+        """Groups that a group reads, or that read the same, last ones first."""
+        read = dict.fromkeys(use.node for member in group.members for use in self.uses[member])
+        found = {*group.before, *(self.group_of[u] for n in read for u in self.readers[n])}
+        return sorted(found - {group}, key=lambda g: -g.last)
+
+    def _waits(self, one: Group, other: Group) -> bool:
+        """Whether one group needs the other, or is needed by it through a third."""
+        around = self._connected_around
+        return other in one.before or around(other, one) or around(one, other)
+
     def _rows_along(self, node: LazyBuffer, lead: LazyBuffer) -> dict[int, int] | None:
         """By row of the group of `lead`, which folds `node`, the axis of `node`; None if mixed."""
         labels, place = self._labels(node, lead), self.group_of[lead].places[lead]
@@ -379,6 +420,7 @@ class Fusion:
             apart=above.apart or below.apart,
             reduces=above.reduces or below.reduces,
             contracts=above.contracts or below.contracts,
+            cut=above.cut or below.cut,
             first=min(above.first, below.first),
             last=max(above.last, below.last),
             nodes=above.nodes + below.nodes,

@@ -33,6 +33,7 @@ class Group:
     first: int  # positions of the members in the order of the graph
     last: int
     nodes: int  # how much there is to evaluate
+    cut: tuple[int, int] | None = None  # a row, and its pieces: the rest is walked in order
     reasons: list[str] = field(default_factory=list)
     before: set[Group] = field(default_factory=set)  # groups whose values this one reads
     after: set[Group] = field(default_factory=set)

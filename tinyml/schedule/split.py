@@ -220,12 +220,14 @@ def _is_product(node: lazy.Reduce) -> bool:
 
 def _sums_columns(node: lazy.Reduce) -> bool:
     """Whether a few long columns, of nothing that is folded down them before, are added up."""
-    if node.op is not Op.ADD or contracts(node) or len(node.axes) > 1 or node.size > COLUMNS:
+    if node.op is not Op.ADD or contracts(node) or not FEW_RESULTS < node.size <= COLUMNS:
         return False
-    shape, (axis,) = node.sources[0].shape, node.axes
-    if shape[axis] < TALL or not prod(shape[axis + 1 :]) == node.size > FEW_RESULTS:
+    if len(node.axes) > 1 and node.device in CARDS:  # blocks share such a fold
         return False
-    return all(axis not in fold.axes for fold in _folds_read(node))
+    shape, last = node.sources[0].shape, max(node.axes)
+    if prod(shape[last + 1 :]) != node.size or prod(shape[: last + 1]) < TALL:
+        return False
+    return all({*node.axes}.isdisjoint(fold.axes) for fold in _folds_read(node))
 
 
 def _folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
@@ -240,7 +242,7 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
     if source.size == 0:
         return node
     if _sums_columns(node):
-        return _in_pieces(node, node.axes[0], PIECES)
+        return _columns_in_pieces(node)
     if node.size > FEW_PRODUCTS or folded < (LARGE if len(node.axes) == 1 else IMAGES):
         return node
     axis = max(node.axes, key=lambda a: source.shape[a])
@@ -251,11 +253,24 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
     return _in_pieces(node, axis, max(2, folded // PIECE))
 
 
-def _in_pieces(node: lazy.Reduce, axis: int, pieces: int) -> LazyBuffer:
+def _columns_in_pieces(node: lazy.Reduce) -> LazyBuffer:
+    """The first axes number pieces, as far as these are not too many, and so do parts of a next."""
+    shape, pieces = node.sources[0].shape, PIECES
+    for axis in node.axes:
+        if shape[axis] > pieces:
+            break
+        pieces //= shape[axis]
+    return _in_pieces(node, axis, pieces, tuple(a for a in node.axes if a < axis))
+
+
+def _in_pieces(
+    node: lazy.Reduce, axis: int, pieces: int, outer: tuple[int, ...] = ()
+) -> LazyBuffer:
+    """A fold of folds of pieces of an axis; `outer` axes number pieces, too."""
     if node.dtype.is_half:  # pieces are not rounded: a half is summed in float32
         wide = lazy.reduce_(node.op, lazy.cast(node.sources[0], float32), node.axes)
         assert isinstance(wide, lazy.Reduce)
-        return lazy.cast(_in_pieces(wide, axis, pieces), node.dtype)
+        return lazy.cast(_in_pieces(wide, axis, pieces, outer), node.dtype)
     source = node.sources[0]
     size = source.shape[axis]
     pieces = min(512, pieces, size)
@@ -265,6 +280,6 @@ def _in_pieces(node: lazy.Reduce, axis: int, pieces: int) -> LazyBuffer:
     counts = tuple([(0, more if a == axis else 0) for a in range(len(source.shape))])
     source = lazy.pad(source, counts, identity(node.op, node.dtype))
     shape = (*source.shape[:axis], pieces, length, *source.shape[axis + 1 :])
-    inner = tuple(a + (a >= axis) for a in node.axes)
+    inner = tuple(a + (a >= axis) for a in node.axes if a not in outer)
     first = lazy.reduce_(node.op, lazy.reshape(source, shape), inner)
-    return lazy.reshape(lazy.reduce_(node.op, first, (axis,)), node.shape)
+    return lazy.reshape(lazy.reduce_(node.op, first, (*outer, axis)), node.shape)

@@ -185,13 +185,15 @@ class CChooser(Chooser):
     def rows(self, number: int) -> None:
         if run_along(self, number):
             return
+        if self.one(number).ordered:
+            self._within_rows(number, None)
+            return
         if self.one(number).adds:
             self.scatter(number)
             return
         self._join_short(number)
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
-        folded = {f.axes[-1] for f in one.folds}
         inner = dict.fromkeys(a for group in one.groups[1:] for a in group[-1:])
         long = [a for a in inner if a.size >= self.lanes]
         along = sum(side_by_side(one, a) for a in long)
@@ -207,6 +209,11 @@ class CChooser(Chooser):
                 self._columns(number, last_row, most, masked)
                 self._stream(number)
                 return
+        self._within_rows(number, last_row)
+
+    def _within_rows(self, number: int, last_row: Axis | None) -> None:
+        """Lanes and accumulators along each row; several rows at a time if that reads less."""
+        folded = {f.axes[-1] for f in self.one(number).folds}
         together = last_row is not None and self._read_together(number, last_row)
         if together and last_row is not None:
             self.apply(OptKind.PEEL, last_row, ROWS)
@@ -365,7 +372,7 @@ class CChooser(Chooser):
         found = self.one(number).folds
         axis = found[0].axes[0]
         alike = all(fold.axes == (axis,) and not fold.body.has_fold for fold in found)
-        if not alike or axis.size < 64:
+        if not alike or axis.size <= SHORT:  # then in order, whatever the number of threads
             return 0
         rows = {*self.one(number).rows}
         read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]

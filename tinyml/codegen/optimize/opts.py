@@ -123,6 +123,7 @@ _AFTER_TILES = {
     *(OptKind.PERSIST, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
     *(OptKind.KEEP, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
 }
+_APART = {OptKind.GRID, OptKind.THREAD}  # whose steps come in any order
 _DIVIDING = {OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES, OptKind.THREAD}
 _TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
 
@@ -158,6 +159,8 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
 def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
     axis = find(nest, opt.axis)
     _check_tiles(nest, axis, opt)
+    alone = opt.kind not in _APART or not any(axis in one.ordered for one in nest.nests)
+    _require(alone, opt, "rows that add to the same places come one after the other")
     _require(opt.kind not in _OF_ROWS or is_row(nest, axis), opt, "only row axes can be")
     match opt.kind:
         case OptKind.COLLAPSE:
