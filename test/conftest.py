@@ -26,10 +26,10 @@ DEVICES = ("NUMPY", "CPU", "EMU", "CUDA")
 _LIMIT = float(os.environ.get("TINYML_TEST_LIMIT", 120))  # seconds
 
 # Examples are the same in every run: of no clock, no earlier failures, and no numbers that stand
-# in the modules which happen to be loaded, as Hypothesis would have it.
+# in the modules which happen to be loaded, as Hypothesis would have it; unless others are wanted.
 settings.register_profile(
     "repeatable",
-    derandomize=True,
+    derandomize=os.environ.get("TINYML_TEST_RANDOM", "") in ("", "0"),
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
