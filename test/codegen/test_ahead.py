@@ -61,6 +61,25 @@ def test_weights_that_all_rows_share_are_not_asked_for() -> None:
     assert "fetch slot2" not in str(linear(k, "grid i0", "ahead i0"))
 
 
+def test_numbers_that_are_spread_over_lanes_are_asked_for_where_they_are_read() -> None:
+    k = kernel_of(graphs.matmul(leaf(6, 24), leaf(24, 16)))
+    for opts in (
+        ("lanes i1 8", "ahead i0"),
+        ("lanes i1 8", "unroll i0 2", "order i0u", "ahead i0"),
+    ):
+        text = str(linear(k, *opts))
+        step = "i0*48 + i0u*24 + r0 + 48" if len(opts) > 2 else "i0*24 + r0 + 24"
+        assert [x.strip() for x in text.splitlines() if "fetch" in x] == [f"fetch slot1[{step}]"]
+        assert "fetch slot2" not in text
+
+
+def test_what_a_row_has_one_of_is_not_asked_for() -> None:
+    root = graphs.total(graphs.mul(leaf(6, 24), graphs.spread(leaf(6, 1), (6, 24))), 1)
+    text = str(linear(kernel_of(root), "lanes r0 8", "grid i0", "ahead i0"))
+    assert "slot2[i0]" in text
+    assert "fetch" not in text
+
+
 def test_rows_are_read_ahead_where_they_come_from_memory() -> None:
     """That is, where all is more than a cache holds, but two rows are not."""
     chosen = {}

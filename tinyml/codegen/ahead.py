@@ -3,11 +3,14 @@
 Where several loops of a row read the same elements, the first of them waits for memory, and the
 others compute on what a cache holds, while memory has nothing to do. So the second loop asks for
 the same elements one step of an axis further on: a line at a time, where it reads this step's.
+
+Numbers that are spread over lanes are multiplied for longer than memory takes to deliver them. So
+the loop that reads them asks for them, too, if no other one does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 
 from tinyml.codegen import linear as ir
@@ -23,7 +26,7 @@ Read = tuple[int, Axis, int]  # a slot, and how far its elements are from those 
 class Ahead:
     """What the loops of one nest read, in the order in which they are written."""
 
-    def __init__(self, axes: Iterable[Axis], lanes: Container[Axis]) -> None:
+    def __init__(self, axes: Iterable[Axis], lanes: Set[Axis]) -> None:
         self.axes, self.lanes = tuple(axes), lanes
         self.made = self.loop = 0
         self.first: dict[Read, int] = {}  # the loop that reads it first
@@ -42,12 +45,16 @@ class Ahead:
         """What to ask for where `load` stands."""
         if load.sources or load.valid or not self.axes:
             return []
-        start = load.position.substitute({a: linear(0) for a in load.free if a in self.lanes})
+        along = {a: linear(0) for a in load.free if a in self.lanes}
+        spread = scope.parent if self.lanes and not along else None
+        outside = spread.bound if spread is not None else frozenset[Axis]()
+        start = load.position.substitute(along)
         found = []
         for axis in self.axes:
             stride = start.stride(axis)
             read = load.slot, axis, stride or 0
-            if not stride or self.first.setdefault(read, self.loop) == self.loop:
+            first = self.first.setdefault(read, self.loop) == self.loop
+            if not stride or (first and axis not in outside):
                 continue
             elements = LINE // load.dtype.itemsize
             line = start - start.constant % elements

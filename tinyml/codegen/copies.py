@@ -63,7 +63,7 @@ def gathered(instrs: Iterable[Instr], families: Families) -> tuple[Instr, ...]:
     own: Axis | None = None  # the block's
     for instr in (*instrs, APART):
         axis = _axis_of(instr, families, axes)
-        stays = axis is None and isinstance(instr, ir.Let)
+        stays = axis is None and isinstance(instr, (ir.Let, ir.Fetch))
         if own is not None and axis is not own and not stays:
             made += [ir.Begin(own, copied=True), *block, ir.End(own)]
             block, own = [], None
@@ -80,7 +80,7 @@ def _axis_of(instr: Instr, families: Families, axes: Iterable[Axis]) -> Axis | N
     match instr:
         case ir.Let(name) | ir.Update(name) | ir.Declare(name) | ir.AcrossLanes(name):
             return families.get(name.name)
-        case ir.Put(position=position):
+        case ir.Put(position=position) | ir.Fetch(position=position):
             return next((a for a in axes if a in position.free), None)
     return None
 
@@ -124,6 +124,8 @@ def _at_step(instr: Instr, axis: Axis, step: int) -> Instr | None:
             return replace(instr, name=named(name), value=value(e))
         case ir.AcrossLanes(name, _, source):
             return replace(instr, name=named(name), source=named(source))
+        case ir.Fetch(position=position):
+            return replace(instr, position=position.substitute(known))
         case ir.Put(position=position, values=values, valid=valid):
             place, stored = position.substitute(known), tuple(map(value, values))
             held = substitute_valid(valid, known)

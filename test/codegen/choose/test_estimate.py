@@ -20,6 +20,7 @@ from tinyml.ops import Op
 from tinyml.schedule import schedule
 
 ONE = replace(stages.C, cores=1)
+WIDE = replace(ONE, vector_bytes=64, vector_registers=32)
 
 
 def plain(m: int, k: int, n: int) -> LoopNest:
@@ -59,13 +60,28 @@ def test_long_rows_are_read_once_rather_than_for_each_panel():
 
 
 def test_long_rows_are_read_few_at_a_time_if_registers_hold_wider_tiles():
-    """Twelve rows of 1024 numbers are more than the closest cache holds."""
-    wide = replace(ONE, vector_bytes=64, vector_registers=32)
-    for depth, tile in ((128, [2, 12]), (1024, [4, 6])):
-        opts = chosen(144, depth, 256, wide)
+    """Twelve rows of 512 numbers do not stay in the closest cache beside a panel."""
+    for depth, tile in ((128, [2, 12]), (512, [4, 6]), (1024, [4, 6])):
+        opts = chosen(144, depth, 256, WIDE)
         (rows,) = {n for axis in ("i0", "i0s") for n in of(opts, OptKind.UNROLL, axis)}
         assert [*of(opts, OptKind.UNROLL, "i1"), rows] == tile
     assert of(chosen(144, 1024, 256), OptKind.UNROLL, "i1") == [2]
+
+
+def test_rows_of_large_factors_are_asked_for_while_others_are_multiplied():
+    """Where few registers hold the sums, that would take more loads than there are."""
+    asked = OptKind.AHEAD
+    assert asked in [opt.kind for opt in chosen(2048, 512, 64, WIDE)]
+    assert asked not in [opt.kind for opt in chosen(64, 64, 8192, WIDE)]
+    assert asked not in [opt.kind for opt in chosen(2048, 512, 64)]
+    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(300, 600), leaf(600, 64))]))
+    assert asked in [opt.kind for opt in choose(lower(k), WIDE)[0]]
+    stages.assert_right(k, 1e-4, WIDE)
+
+
+def test_columns_that_are_one_panel_as_they_lie_are_not_copied():
+    assert OptKind.STAGE not in [opt.kind for opt in chosen(64, 1024, 64, WIDE)]
+    assert OptKind.STAGE in [opt.kind for opt in chosen(64, 1024, 128, WIDE)]
 
 
 @pytest.mark.parametrize("cores", [2, 8, 64])

@@ -168,15 +168,15 @@ def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, in
     """Vectors and rows of its sums, at most.
 
     Many registers hold a tile twice as wide and half as high, too. It takes as many vectors of
-    panels for each multiply-add as caches deliver, but fewer rows: where these are so long that
-    the closest cache does not hold those of a high tile, they come from afar for each panel.
+    panels for each multiply-add as caches deliver, but fewer rows: where those of a high tile are
+    too long to stay in the closest cache beside a panel, they come from afar for each panel.
     """
     height, lanes = chooser.target.tile_height, chooser.lanes
     bytes_of_row = prod(a.size for a in fold.axes) * chooser.target.vector_bytes // lanes
     as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(sides.other, fold, LINE))
     whole = sides.packed is not None and sides.lane.size % (4 * lanes) == 0
     if chooser.target.vector_registers > 16 and as_they_lie and whole:
-        return (4, height // 2) if height * bytes_of_row > CLOSEST else (2, height)
+        return (4, height // 2) if 2 * height * bytes_of_row > CLOSEST else (2, height)
     return 2, height
 
 
@@ -186,6 +186,8 @@ def _product(
     """What estimates know of a contraction whose factors are loaded."""
     assert sides.packed is not None
     scattered = sides.packed.position.stride(sides.lane) != 1
+    run_on = panels == 1 and sides.packed.position.stride(fold.axes[-1]) == sides.lane.size
+    jump = 0 if run_on and not scattered else _jump(sides.packed, fold, PAGE)
     return Product(
         others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
         rows=sides.kept.size,
@@ -195,9 +197,7 @@ def _product(
         nbytes=chooser.nbytes,
         scattered=scattered,
         apart=_apart(chooser, one, fold, sides.lane),
-        columns=Factor(
-            sides.packed_work + scattered * chooser.lanes, _jump(sides.packed, fold, PAGE)
-        ),
+        columns=Factor(sides.packed_work + scattered * chooser.lanes, jump),
         other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
@@ -384,6 +384,22 @@ def _apply(
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse([chooser.one(number)])
     write_out_fold(chooser, number, tiling.vectors * tiling.height)
+    _read_ahead(chooser, number, kept, sides, tiling)
+
+
+def _read_ahead(chooser: Chooser, number: int, kept: str, sides: _Sides, tiling: Tiling) -> None:
+    """Rows that the cache does not hold are asked for while those before them are multiplied.
+
+    That takes as many loads again, for which only large register tiles leave room.
+    """
+    other, rows = sides.other, chooser.row(number, kept)
+    if other is None or rows is None or tiling.repacks or other.valid:
+        return
+    last = chooser.one(number).folds[0].axes[-1]
+    nbytes = prod(a.size for a in other.free) * other.dtype.itemsize
+    room = chooser.target.vector_registers > 16 and nbytes > chooser.target.cache
+    if room and other.position.stride(last) == 1:
+        chooser.apply(OptKind.AHEAD, rows)
 
 
 def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:

@@ -129,7 +129,7 @@ class _Emitter(AlongWriter):
         """
         several = self.vectors and unrolled and unrolled[0].size > 1
         folded = all(store.value.has_fold for walk in walks for store in walk.stores)
-        if not (several and folded) or self.along or self.ahead.axes or self.walks:
+        if not (several and folded) or self.along or self.walks:
             return None
         first, *others = unrolled
         made = [at_steps(walk.stores, known, others, self.kinds) for walk in walks]
