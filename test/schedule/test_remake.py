@@ -39,8 +39,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
-    limits = remake.Limits(elements, masked, steps=16, rows=1, depth=256)
-    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, (limits,)))
+    limits = remake.Limits(elements, masked, steps=16, rows=1, depth=384)
+    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, limits))
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:
@@ -259,7 +259,7 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
         stages.assert_right(k, 0.02, CARD)
 
 
-@pytest.mark.parametrize("width", [128, 256])
+@pytest.mark.parametrize("width", [128, 256, 384])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_registers_of_a_card_suffice(dtype: DType, width: int, tmp_path: Path) -> None:
     given = [memory(8, 4096, width, dtype=dtype) for _ in range(3)]

@@ -28,6 +28,7 @@ from tinyml.dtype import float16
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
+from tinyml.schedule.balance import WIDEST, made_by_blocks
 from tinyml.schedule.group import (
     FEW_ROWS,
     LONG_ROW,
@@ -56,7 +57,6 @@ FEW = 8  # rows of a card that share what they fold: each reads it, out of a cac
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
-WIDEST = 576  # what a card's product folds, and columns of what is made of it: made again if many
 
 
 def _assigns(group: Group) -> bool:
@@ -388,9 +388,12 @@ class Fusion:
         ]
         devices = {g.device for g in groups}
         kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
-        narrow = max(within) <= WIDEST * row
+        narrow = devices <= CARDS and max(within) <= WIDEST * row
+        if narrow and head.contracts:
+            lead, *_ = (m for m in head.members if isinstance(m, lazy.Reduce))
+            narrow = made_by_blocks(lead, max(within[len(head.members) :]) // row)
         return (
-            (kept or (devices <= CARDS and narrow))
+            (kept or narrow)
             and self._small(*groups)
             and not any(g.apart or _assigns(g) for g in groups)
         )

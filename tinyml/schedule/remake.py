@@ -17,10 +17,10 @@ from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule.fuse import WIDEST
+from tinyml.schedule.balance import WIDEST, made_by_all
 from tinyml.schedule.labels import MIXED, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import Readers, contracts, ends_of, readers_of
+from tinyml.schedule.units import CARDS, Readers, contracts, ends_of, readers_of
 
 
 @dataclass(frozen=True)
@@ -34,37 +34,34 @@ class Limits:
     depth: int  # of the fold that makes them, at most: what each element costs
 
 
-CPU = Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, depth=128)
-# A card multiplies sooner than it reads, but wants many rows: those of several heads are enough,
-# hidden units of a model are too few. Gigabytes of scores are not stored, however long it takes.
-CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=2048, depth=256)
-DEEP = Limits(elements=1 << 28, masked=1 << 28, steps=32, rows=1 << 14, depth=WIDEST)
-LIMITS = {"CPU": (CPU,), "CUDA": (CARD, DEEP), "EMU": (CARD, DEEP)}
+# A card wants many rows: those of several heads are enough, hidden units of a model are too few. It
+# keeps fewer elements than these in its cache, and scores of fewer keys are no larger than these.
+CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=4096, depth=WIDEST)
+LIMITS = {
+    "CPU": Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, depth=128),
+    "CUDA": CARD,
+    "EMU": CARD,
+}
 
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
     """The products among `order` that nobody stores."""
-    products = [
-        (node, limits)
-        for node in order
-        if isinstance(node, lazy.Reduce)
-        for limits in LIMITS.get(node.device, ())
-        if _may_be(node, limits)
-    ]
+    products = [node for node in order if isinstance(node, lazy.Reduce) and _may_be(node)]
     if not products:
         return frozenset()
     readers = readers_of(order)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
-    large = [(n, x) for n, x in products if n.size >= x.elements or _is_masked(n, readers)]
-    return frozenset(
-        n for n, x in large if _folded_both_ways(n, ends_of(n, readers, roots)[0], folds, x)
-    )
+    large = [n for n in products if n.size >= LIMITS[n.device].elements or _is_masked(n, readers)]
+    return frozenset(n for n in large if _folded_both_ways(n, ends_of(n, readers, roots)[0], folds))
 
 
-def _may_be(node: LazyBuffer, limits: Limits) -> bool:
-    """Whether a fold is a product, short and large enough if it has a mask."""
-    large = node.size >= min(limits.masked, limits.elements)
-    return large and contracts(node) and node.sources[0].size <= limits.depth * node.size
+def _may_be(node: lazy.Reduce) -> bool:
+    """Whether a fold is a product, worth it, and large enough if it has a mask."""
+    limits = LIMITS.get(node.device)
+    if limits is None or node.size < min(limits.masked, limits.elements) or not contracts(node):
+        return False
+    deep = node.sources[0].size > limits.depth * node.size
+    return not deep and (node.device not in CARDS or made_by_all(node))
 
 
 def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
@@ -81,10 +78,10 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
 
 
 def _folded_both_ways(
-    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], limits: Limits
+    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer]
 ) -> bool:
     """Whether some of the folds that a product ends in are along other long axes than others."""
-    found = set()
+    found, limits = set(), LIMITS[node.device]
     for end in ends:
         uses, _ = trace([(end.sources[0], tuple(range(len(end.sources[0].shape))))], folds)
         for use in uses:

@@ -77,7 +77,7 @@ def _add_shared(
         reduced[node] = _united([reduced[s] for s in sources])
         fewest[node] = min([n for s in sources if (n := fewest[s])], default=0)
         arrays[node] = _united([arrays[s] for s in sources])
-        base = _narrowest(node.sources[0]) if node.sources else node
+        base = narrowest(node.sources[0]) if node.sources else node
         own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
         if own and not reduced[base] & remade and not _made_in_tiles(node, base, units, readers):
             costs = SHARED if base in units else work[base]
@@ -317,7 +317,7 @@ def _repeats(node: LazyBuffer) -> bool:
     return False
 
 
-def _narrowest(node: LazyBuffer) -> LazyBuffer:
+def narrowest(node: LazyBuffer) -> LazyBuffer:
     """What a node is without its moves, and without casts that make halves wider."""
     while isinstance(node, lazy.Move) or _widens(node):
         node = node.sources[0]

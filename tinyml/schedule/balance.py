@@ -1,0 +1,60 @@
+"""Balance: whether a card stores a product of matrices for what is made of it, or makes it again.
+
+A card's tensor cores do a hundred and more operations in the time in which its memory delivers a
+byte, so that scores of attention are made again sooner than they are read; unless the fold that
+makes them is long, and unless many blocks make them, each for some columns of what they meet. And
+whatever it takes, a product that is much larger than its factors is not stored, so that memory
+grows with the length of a row and not with its square.
+"""
+
+from __future__ import annotations
+
+from tinyml import lazy
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
+from tinyml.schedule.units import narrowest
+
+FLOPS = 150  # in the time of a byte: of a card's tensor cores at 0.6 of what they can do
+COLUMNS = 256  # whose sums a warp keeps; of more, several blocks make the product
+WIDEST = 1024  # that a fold may be: rows of it have room in shared memory, with what they meet
+LONG = 8  # times as large as its larger factor: no such product is stored
+SLOWER = 1.25  # than with scores in memory, at most, for the memory that they would take
+# products that there are anyhow, and bytes that an element of scores moves if it is stored: it is
+# written, read, made a weight; or what a step of GPT-2 moves for each, with all gradients
+FORWARD, TRAINING = (2, 12), (6, 42)
+
+
+def made_by_blocks(product: lazy.Reduce, columns: int) -> bool:
+    """Whether scores are made by each block that has some columns of what they are factors of."""
+    return _pays(product, _blocks(columns) - 1, *FORWARD) or _is_long(product)
+
+
+def made_by_all(product: lazy.Reduce) -> bool:
+    """Whether scores and their gradient are made wherever training reads them, and not stored.
+
+    That is for the result and for the gradient of the queries, of as many columns as the scores
+    are sums of; and for those of keys and values together. Stored, both are made once.
+    """
+    depth = _depth(product)
+    again = 3 * _blocks(depth) + 2 * _blocks(2 * depth) - 2
+    return _pays(product, again, *TRAINING) or _is_long(product)
+
+
+def _pays(product: lazy.Reduce, again: int, products: int, nbytes: int) -> bool:
+    each = 2 * _depth(product)
+    return each * (products + again) <= SLOWER * (each * products + FLOPS * nbytes)
+
+
+def _blocks(columns: int) -> int:
+    return -(-columns // COLUMNS)
+
+
+def _depth(product: lazy.Reduce) -> int:
+    return product.sources[0].size // max(1, product.size)
+
+
+def _is_long(product: lazy.Reduce) -> bool:
+    node: LazyBuffer = product.sources[0]
+    while isinstance(node, lazy.Map) and node.op is Op.CAST:
+        node = node.sources[0]
+    return product.size >= LONG * max(narrowest(factor).size for factor in node.sources)
