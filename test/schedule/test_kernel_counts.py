@@ -82,3 +82,15 @@ def test_a_slope_is_made_of_what_the_forward_pass_stores() -> None:
     found = schedule([t.lazy for t in (loss, *loss.gradient(x, w, b, v))])
     outputs = [n for i in found.items if isinstance(i, KernelItem) for n in i.outputs]
     assert sum(n.size == 24 * 56 for n in outputs) == 3
+
+
+def test_numbers_that_rows_wait_for_keep_no_rows_apart() -> None:
+    """A loss's gradient divides by how many labels count, which the loss divides by, too."""
+    x, labels = Tensor.rand(40, 37).realize(), (Tensor.arange(40) % 37).realize()
+    up = Tensor(0.5).realize()
+    loss = x.requires_grad_().sparse_categorical_crossentropy(labels)
+    (slope,) = loss.gradient(x, gradient=up)
+    walked = [i for i in items((loss, slope)) if any(o.shape == x.shape for o in i.outputs)]
+    (rows,) = walked
+    assert x.lazy in rows.inputs
+    assert "max" in str(rows.kernel)

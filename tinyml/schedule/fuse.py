@@ -129,9 +129,14 @@ class Fusion:
         return list(dict.fromkeys(self.group_of.values()))
 
     def fuse(self) -> list[Group]:
-        """Join along every use, readers in order; then once more, for what that made possible."""
+        """Join along every use, readers in order; then once more, for what that made possible.
+
+        Single numbers come last: two that one kernel makes, as a loss and how many labels count for
+        its gradient, would keep apart the rows that one is made of and those that need the other. A
+        card's registers do not hold what both walk.
+        """
         for _ in range(2):
-            for unit in self.uses:
+            for unit in sorted(self.uses, key=lambda u: u.size == 1 and u.device in CACHED):
                 for use in sorted(self.uses[unit], key=self._nearest):
                     above = self.group_of.get(use.node)
                     if above is not None and above is not self.group_of[unit]:
