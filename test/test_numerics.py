@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 
 from tinyml import Tensor, config
+from tinyml.device import Device
 from tinyml.functional.activation import GELU_SCALE
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "make_numerics.py"
@@ -242,6 +245,30 @@ def test_threads_change_no_bit(device: str, rng: np.random.Generator) -> None:
             results[0].realize(*results[1:])
             found.append([result.numpy().tobytes() for result in results])
     assert found[0] == found[1] == found[2]
+
+
+_SUMS = """
+import numpy as np
+from tinyml import Tensor
+rng = np.random.default_rng(0)
+x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((1000, 200), (200, 2000)))
+a, b = Tensor(x), Tensor(y)
+results = [a.sum(0), b.T.contiguous().sum(0), (b * b).sum(1), a @ b, a.T @ a]
+results[0].realize(*results[1:])
+print([result.numpy().tobytes().hex() for result in results])
+"""
+
+
+def test_no_bit_is_chosen_by_the_threads_that_there_are() -> None:
+    """Kernels are those of the processor's cores, however many threads a process begins with."""
+    if not Device.available("CPU"):
+        pytest.skip("no CPU device")
+    found = set()
+    for threads in (1, 3, 16):
+        environment = {**os.environ, "DEVICE": "CPU", "THREADS": str(threads)}
+        command = [sys.executable, "-c", _SUMS]
+        found.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert len(found) == 1
 
 
 def test_the_place_of_an_element_changes_no_bit(device: str) -> None:

@@ -52,7 +52,7 @@ def _cpu() -> OpenDevice:
         width,
         registers,
         pairs=cpu.multiplies_pairs(),
-        cores=cpu.thread_count(),
+        cores=cpu.available_cores(),  # not threads: THREADS changes no order of a sum
         last_cache=caches()[-1],
     )
     return OpenDevice("CPU", machine, target)
