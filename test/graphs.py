@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import lazy
+from tinyml import Tensor, lazy
 from tinyml.dtype import ALL, DType, bool_, float32, int32, to_compute, to_storage
 from tinyml.errors import DTypeError
 from tinyml.faults import Fault
@@ -23,6 +23,11 @@ DEVICE = "CPU"  # only a word here: it is not NUMPY, so kernels are fused
 
 def leaf(*shape: int, dtype: DType = float32) -> LazyBuffer:
     return lazy.data(shape, dtype, DEVICE)
+
+
+def memory(*shape: int, dtype: DType = float32, device: str = DEVICE) -> Tensor:
+    """A tensor of which only shape and dtype count: however large, it takes no memory."""
+    return Tensor._of(lazy.data(shape, dtype, device))
 
 
 def const(value: float, like: LazyBuffer) -> LazyBuffer:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import graphs
 import numpy as np
 import pytest
 import stages
@@ -44,8 +45,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:
-    made = Tensor(np.zeros(shape, np.float32), device="CPU").cast(dtype).realize().detach()
-    return made.requires_grad_()
+    return graphs.memory(*shape, dtype=dtype).requires_grad_()
 
 
 def training(attend: Attention, *given: Tensor) -> list[Kernel]:

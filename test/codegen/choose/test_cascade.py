@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import stages
+from graphs import memory
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -40,10 +41,6 @@ def queries(size: tuple[int, ...], dtype: DType = float32) -> list[Tensor]:
     b, h, n, m, d = size
     shapes = (b, h, n, d), (b, h, m, d), (b, h, m, d)
     return [memory(*shape, dtype=dtype) for shape in shapes]
-
-
-def memory(*shape: int, dtype: DType = float32) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device="CPU").cast(dtype).realize()
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

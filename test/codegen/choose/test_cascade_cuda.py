@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import graphs
 import numpy as np
 import pytest
 import stages
@@ -25,8 +27,7 @@ from tinyml.schedule import schedule
 BUSY = replace(CARD, cores=1)  # where few blocks are enough, each has many warps
 
 
-def memory(*shape: int, dtype: DType) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device="EMU").cast(dtype).realize()
+memory = partial(graphs.memory, device="EMU")
 
 
 def given(b: int, h: int, n: int, m: int, d: int, dtype: DType = bfloat16) -> list[Tensor]:

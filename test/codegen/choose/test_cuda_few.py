@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import graphs
 import numpy as np
 import pytest
 import stages
@@ -24,9 +26,7 @@ from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
 
-
-def memory(*shape: int, dtype: DType = float32, device: str = "EMU") -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device=device).cast(dtype).realize()
+memory = partial(graphs.memory, device="EMU")
 
 
 def kernels_of(made: Tensor) -> list[Kernel]:

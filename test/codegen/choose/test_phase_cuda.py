@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import graphs
 import numpy as np
 import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 
-from tinyml import Tensor, kernel
+from tinyml import kernel
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -32,8 +34,7 @@ CASES = {
 }
 
 
-def memory(*shape: int, dtype: DType) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device="EMU").cast(dtype).realize()
+memory = partial(graphs.memory, device="EMU")
 
 
 def gradient(

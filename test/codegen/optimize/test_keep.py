@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import stages
+from graphs import memory
 
 from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
@@ -17,10 +17,6 @@ from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32, float64
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
-
-
-def memory(*shape: int, dtype: DType = float32) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device="CPU").cast(dtype).realize()
 
 
 def only_kernel(*made: Tensor) -> Kernel:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import stages
 from cards import CARD, compiled, on_emu
+from graphs import memory
 
 from tinyml import Tensor
 from tinyml.codegen.choose import c_online as choose_c_online
@@ -19,7 +20,7 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
-from tinyml.dtype import DType, bfloat16, float16, float32
+from tinyml.dtype import bfloat16, float16
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
@@ -35,10 +36,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_c_online, "LONG", 24)
     monkeypatch.setattr(choose_c_online, "STEP", 8)
     monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
-
-
-def memory(*shape: int, dtype: DType = float32) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device="CPU").cast(dtype).realize()
 
 
 def kernel_of(*made: Tensor) -> Kernel:
