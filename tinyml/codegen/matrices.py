@@ -16,6 +16,8 @@ from tinyml.codegen.expr import Expr, Held
 from tinyml.dtype import DType, float32
 from tinyml.index import Axis, Linear
 
+TOGETHER = 8  # parts of a fold that were set aside, and are read at once, at most
+
 
 class Product(Held):
     """The lane's share of the sums of products that a warp makes, or the four of a warpgroup.

@@ -372,7 +372,7 @@ class CChooser(Chooser):
         found = self.one(number).folds
         axis = found[0].axes[0]
         alike = all(fold.axes == (axis,) and not fold.body.has_fold for fold in found)
-        if not alike or axis.size <= SHORT:  # then in order, whatever the number of threads
+        if not alike or axis.size <= SHORT:  # then in order, whatever the number of cores
             return 0
         rows = {*self.one(number).rows}
         read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]

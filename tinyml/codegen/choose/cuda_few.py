@@ -12,6 +12,7 @@ from math import isqrt, prod
 
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.choose.cuda_products import of_groups
+from tinyml.codegen.matrices import TOGETHER
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import Running, running
@@ -23,7 +24,6 @@ WARPS = 32  # that a multiprocessor is to have
 FEW = 8  # rows that share what they fold: the warps of a block
 NEIGHBOURS = 4  # rows that are a block's, if they share nothing
 EACH, STEPS = 32, 8  # elements that a lane asks for at once; steps of the fold, at most
-TOGETHER = 8  # parts that the last block reads at once
 ACCESS = 16  # bytes
 
 

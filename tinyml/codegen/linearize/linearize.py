@@ -230,11 +230,11 @@ class _Emitter(AlongWriter):
             return
         first = loops.waiting[0]
         if first.size == 1:
-            later = self._fill_step(scope, first, loops, known)
+            around = any(self.kind(a) is Kind.LOOP for a in scope.bound)
+            again = loops.whole(first).more or around
+            later = self._fill_step(scope, first, loops, known, again)
             self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
             scope.instrs += later
-            if loops.whole(first).more or any(self.kind(a) is Kind.LOOP for a in scope.bound):
-                scope.instrs += self._before_refill(loops.whole(first))
         else:
             self._loop(scope, first, loops, known, enter, body)
         self._open_rests(scope, first, loops, known, enter, body)
@@ -273,18 +273,12 @@ class _Emitter(AlongWriter):
         inner = Scope(scope.bound | {axis, loops.whole(axis)}, scope)  # whose steps tiles know
         later = self._fill_step(inner, axis, loops, known)
         self._open(inner, loops.without(axis), known, enter, body)
-        inner.instrs += [*later, *self._before_refill(loops.whole(axis))]
+        inner.instrs += later
         scope.instrs += [begin, *inner.instrs, ir.End(axis)]
         for start in begin.starts if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
         for stop in begin.stops if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (stop,), ()), loops, known)
-
-    def _before_refill(self, axis: Axis) -> list[ir.Instr]:
-        """A barrier before the next step of an axis, or of a loop around it, fills tiles again."""
-        filled = self._filled(axis)
-        ahead = any(tile.stages > 1 for tile in filled)
-        return [ir.Barrier()] if filled and not ahead and prod(self.block) > 1 else []
 
     def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
         """All threads of a block walk alike: none of their axes counts as fixed."""

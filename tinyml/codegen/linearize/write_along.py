@@ -15,7 +15,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Fold, Name, alu, substitute
 from tinyml.codegen.linearize.along import abreast, before, led_by, sums_of
 from tinyml.codegen.linearize.write_tiles import TileWriter
-from tinyml.codegen.matrices import Aside
+from tinyml.codegen.matrices import TOGETHER, Aside
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
@@ -23,12 +23,9 @@ from tinyml.codegen.scope import Known, Scope, every_step
 from tinyml.index import Axis, linear, numbered
 from tinyml.ops import Op
 
-TOGETHER = 8  # parts of other blocks that are read at once, at most
-
 Accumulators = Mapping[Fold, Name]
-Sums = Mapping[
-    Fold, Sequence[tuple[Fold, Sequence[Fold]]]
-]  # what a fold adds up, and what leads it
+# what a fold adds up, and what leads it
+Sums = Mapping[Fold, Sequence[tuple[Fold, Sequence[Fold]]]]
 
 
 class AlongWriter(TileWriter):

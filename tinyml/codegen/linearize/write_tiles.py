@@ -60,15 +60,20 @@ class TileWriter(Namer):
     def _filled(self, after: Axis) -> list[Tile]:
         return [tile for tile in self.tiles if tile.after is after]
 
-    def _fill_step(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> list[Instr]:
-        """The tiles of one step of a loop; the answer is what ends the step."""
+    def _fill_step(
+        self, scope: Scope, axis: Axis, loops: Loops, known: Known, again: bool = True
+    ) -> list[Instr]:
+        """The tiles of one step of a loop; the answer is what ends the step.
+
+        That is a barrier where tiles are filled `again`, by the next step or a loop around it.
+        """
         whole = loops.whole(axis)
         filled = self._filled(whole)
         if any(tile.stages > 1 for tile in filled):
             at = known.get(whole, linear(axis))
             return self.filler.go_on(scope, {**known, whole: at}, filled)
         self._fill_tiles(scope, whole, known)
-        return []
+        return [ir.Barrier()] if filled and again and prod(self.block) > 1 else []
 
     def _fill_tiles(self, scope: Scope, after: Axis, known: Known) -> None:
         """The tiles that start here: what is copied is shared out evenly among threads."""
