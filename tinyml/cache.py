@@ -9,7 +9,6 @@ not been read for longest makes room for what is new.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import os
@@ -134,11 +133,8 @@ def _make_room(new: Path) -> None:
 
 
 def _temporary_folder() -> Path:
-    folder, owner = tempfile.mkdtemp(prefix="tinyml-"), os.getpid()
+    from multiprocessing.util import Finalize  # a worker of multiprocessing runs no atexit
 
-    def remove() -> None:
-        if os.getpid() == owner:  # a forked child shares the folder, and may end earlier
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
+    folder = tempfile.mkdtemp(prefix="tinyml-")
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)  # not in a fork that shares it
     return Path(folder)

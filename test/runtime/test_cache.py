@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 import warnings
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,30 @@ def test_the_temporary_folder_goes_with_the_process():
     place = Path(subprocess.check_output([sys.executable, "-c", script], text=True).strip())
     assert place.name
     assert not place.parent.parent.exists()
+
+
+def _fill(places: Connection) -> None:
+    places.send(DiskCache(None).put(KEY, ".bin", DATA))
+
+
+def test_the_temporary_folder_goes_with_a_worker_of_multiprocessing():
+    receive, send = multiprocessing.Pipe(duplex=False)
+    worker = multiprocessing.get_context("fork").Process(target=_fill, args=(send,))
+    worker.start()
+    send.close()
+    place = receive.recv()
+    worker.join()
+    assert worker.exitcode == 0
+    assert not place.parent.parent.exists()
+
+
+def test_a_fork_leaves_the_temporary_folder_to_whom_made_it():
+    place = (cache := DiskCache(None)).put(KEY, ".bin", DATA)
+    worker = multiprocessing.get_context("fork").Process(target=cache.get, args=(KEY, ".bin"))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    assert place.exists()
 
 
 def test_a_write_that_fails_leaves_no_file_behind(tmp_path):
