@@ -199,6 +199,18 @@ def test_assigning_to_what_a_gradient_needs_is_an_error() -> None:
     assert x.grad.tolist() == [1, 1]
 
 
+def test_what_a_gradient_is_not_made_of_may_be_assigned_to() -> None:
+    """Those of sigmoid and softmax are made of their results."""
+    for of in (Tensor.sigmoid, Tensor.softmax):
+        x = Tensor([0.5, -1.0, 2.0]).requires_grad_()
+        weight, inner = Tensor([3.0, 1.0, 2.0]), x * 1.5
+        y = (of(inner) * weight).sum()
+        (wanted,) = y.gradient(x)
+        right = wanted.numpy()
+        inner.assign(Tensor.zeros(3))
+        np.testing.assert_array_equal(y.gradient(x)[0].numpy(), right)
+
+
 @pytest.mark.parametrize("realized", [False, True])
 def test_readers_of_what_is_assigned_to_later_have_the_gradient_of_what_they_read(
     realized: bool,

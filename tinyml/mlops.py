@@ -75,6 +75,16 @@ class Composed(Function):
         return self.rule(grad, out, *self.inputs)
 
 
+class OfResult(Composed):
+    """Other ops of one input, whose gradient is `rule(grad, out)`: what it is of is not read."""
+
+    __slots__ = ()
+    reads_inputs = False
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return self.rule(grad, out)
+
+
 # ---- one operand ----
 
 

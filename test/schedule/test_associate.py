@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import stages
 
 from tinyml import Tensor, lazy
+from tinyml.device import Device
 from tinyml.dtype import DType, float16, float32
 from tinyml.graph import toposort
 from tinyml.ops import Op
+from tinyml.schedule import schedule
 from tinyml.schedule.associate import associated
 
 KEYS, WIDTH = 37, 5
@@ -79,3 +82,21 @@ def test_powers_of_powers_are_not_multiplied_out() -> None:
 def test_values_are_those_of_the_reference(how: dict[str, bool], device: str) -> None:
     for one, other in zip(attention(**how), attention(device=device, **how), strict=True):
         np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_attention_read_weights_and_no_scores() -> None:
+    """exp is made once; what products of matrices read of rows and keys is one array each."""
+    if not Device.available("CPU"):
+        pytest.skip("no C compiler")
+    made = attention(device="CPU")
+    kernels = stages.kernels_of(schedule([tensor.lazy for tensor in made]))
+    nodes = [toposort([output.value for output in k.outputs]) for k in kernels]
+    assert sum(isinstance(n, lazy.Map) and n.op is Op.EXP for each in nodes for n in each) == 1
+    outputs = [len(k.outputs) for k in kernels]
+    square = [[s for s, _ in k.slots].count((2, 31, KEYS)) for k in kernels]
+    assert sorted(zip(square, outputs, strict=True)) == [
+        (0, 1),
+        *[(1, 1)] * 4,
+        (1, 2),
+        *[(2, 1)] * 2,
+    ]

@@ -21,7 +21,13 @@ from tinyml.functional.axes import (
     resolve_axis,
     wrong_type,
 )
-from tinyml.functional.composed import fma, in_float32, to_float, with_gradient, with_slope
+from tinyml.functional.composed import (
+    fma,
+    in_float32,
+    to_float,
+    with_gradient_of_result,
+    with_slope,
+)
 from tinyml.functional.operands import constant
 from tinyml.functional.reduction import largest
 from tinyml.functional.steps import composition
@@ -55,7 +61,7 @@ def _sigmoid(x: Tensor) -> Tensor:
 @in_float32
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), by the exponential of the negative one of x and -x."""
-    return with_gradient(_sigmoid, lambda grad, out, _: (grad * (out * (1 - out)),), x)
+    return with_gradient_of_result(_sigmoid, lambda grad, out: grad * (out * (1 - out)), x)
 
 
 @composition
@@ -261,8 +267,21 @@ def log_softmax(x: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Te
 @in_float32
 def _softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "softmax")
-    power = _not_above_zero(x, axis).exp()
-    return power / power.sum(axis, keepdim=True)
+
+    def shares(x: Tensor) -> Tensor:
+        power = _not_above_zero(x, axis).exp()
+        return power / power.sum(axis, keepdim=True)
+
+    return with_shares(shares, x, axis)
+
+
+def with_shares(shares: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
+    """shares(x), a softmax along an axis, with a gradient that is made of the shares."""
+
+    def rule(grad: Tensor, out: Tensor) -> Tensor:
+        return out * (grad - (grad * out).sum(axis, keepdim=True))
+
+    return with_gradient_of_result(shares, rule, x)
 
 
 @composition

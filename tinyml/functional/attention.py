@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, float32
 from tinyml.errors import ShapeError
+from tinyml.functional.activation import with_shares
 from tinyml.functional.axes import check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.reduction import largest
@@ -84,6 +85,10 @@ def _scaled(scores: Tensor, scale: float, dtype: DType) -> Tensor:
 
 def _softmax(x: Tensor) -> Tensor:
     """Softmax along the last axis, 0 where all is -inf."""
+    return with_shares(_shares, x, -1)
+
+
+def _shares(x: Tensor) -> Tensor:
     top = largest(x, -1)
     power = (x - (top == -float("inf")).where(0, top)).exp()
     total = power.sum(-1, keepdim=True)

@@ -66,6 +66,14 @@ def with_gradient(
     return first._apply(mlops.Composed(first._passing, compute, rule), *others)
 
 
+def with_gradient_of_result(
+    compute: Callable[[Tensor], Tensor], rule: Callable[[Tensor, Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """compute(x), whose gradient is `rule(grad, out)`: x is not kept for it."""
+    made = mlops.OfResult(x._passing, compute, lambda grad, out: (rule(grad, out),))
+    return x._apply(made)
+
+
 def with_slope(
     compute: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], x: Tensor
 ) -> Tensor:

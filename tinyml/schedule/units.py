@@ -87,7 +87,7 @@ def _add_shared(
         own_memory = len(sinks[node]) > 1 and not reduced[node] & remade and node not in terms
         if isinstance(node, lazy.Map) and node not in units and own_memory and not _widens(node):
             reason = _worth_sharing(node, work[node], reduced[node], arrays[node])
-            if reason and not _goes_on(node, readers[node], free):
+            if reason and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
@@ -178,13 +178,18 @@ def ends_of(
     return ends, seen
 
 
-def _goes_on(node: LazyBuffer, readers: list[LazyBuffer], free: set[LazyBuffer]) -> bool:
-    """Whether only one op reads `node`, with what costs nothing: then its result is stored."""
+def _goes_on(
+    node: LazyBuffer, readers: list[LazyBuffer], known: Sequence[Container[LazyBuffer]]
+) -> bool:
+    """Whether only one op reads `node`, with what costs nothing or is stored.
+
+    Then its result is stored: who reads that reads one array.
+    """
     return (
         len(readers) == 1
         and isinstance(readers[0], lazy.Map)
         and not _widens(readers[0])
-        and all(s is node or s in free for s in readers[0].sources)
+        and all(s is node or any(s in those for those in known) for s in readers[0].sources)
     )
 
 
