@@ -36,11 +36,11 @@ from tinyml.device import open_device
 from tinyml.dtype import by_name
 from tinyml.errors import TinymlError
 from tinyml.kernel import Kernel
-from tinyml.program import Language, Program
+from tinyml.program import REGISTERS, Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.machine import Buffer
-from tinyml.runtime.nvcc import FILE, CudaBuilder, Images, Resources
+from tinyml.runtime.nvcc import CudaBuilder, Images, Resources
 from tinyml.schedule import KernelItem, schedule
 
 TROUBLES = "does not compile", "spills", "stack", "registers", "shared memory"
@@ -75,7 +75,7 @@ class Taken:
             bool(self.error),
             taken.spills,
             taken.stack > 0 and not taken.spills,
-            taken.registers * self.block > FILE,
+            taken.registers * self.block > REGISTERS,
             self.shared + taken.shared > self.most_shared,
         )
         return [name for name, true in zip(TROUBLES, found, strict=True) if true]

@@ -19,7 +19,9 @@ from __future__ import annotations
 from enum import Enum
 
 from tinyml.faults import Fault
-from tinyml.frozen import dataclass
+from tinyml.frozen import dataclass, replace
+
+REGISTERS = 1 << 16  # of a CUDA multiprocessor, all of which one block may have
 
 
 class Language(Enum):
@@ -69,15 +71,26 @@ class Program:
     faults: tuple[Fault, ...] = ()  # that it may note
     boxes: tuple[Box, ...] = ()
     held: int = 0  # bytes of memory that it has of its own, from when it is loaded on
+    bounds: tuple[int, ...] = ()  # CUDA threads per block, and blocks that are to run at once
 
     def __str__(self) -> str:
         launch = f"grid {self.grid}, block {'x'.join(map(str, self.block))}"
         return f"// {self.name}: {launch}, {self.shared} bytes shared\n{self.text}"
 
+    def bounded(self, bounds: tuple[int, ...]) -> Program:
+        """The same program, whose compiler is told of other bounds."""
+        told = self.source.replace(launch_bounds(self.bounds), launch_bounds(bounds), 1)
+        return replace(self, source=told, bounds=bounds)
+
     @property
     def text(self) -> str:
         """The whole translation unit for this program alone."""
         return translation_unit((self,))
+
+
+def launch_bounds(bounds: tuple[int, ...]) -> str:
+    """How a kernel's text tells a compiler of its bounds."""
+    return f"__launch_bounds__({', '.join(map(str, bounds))})"
 
 
 def translation_unit(programs: tuple[Program, ...]) -> str:

@@ -57,8 +57,8 @@ class EmuBuilder:
     def render(self, programs: tuple[Program, ...]) -> str:
         return emu_compile.render(programs)
 
-    def build(self, text: str) -> tuple[bytes, str]:
-        made = build(self._compiler, CACHE, text)
+    def build(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
+        made = build(self._compiler, CACHE, self.render(programs))
         return made.binary.read_bytes(), made.output
 
 

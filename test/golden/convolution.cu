@@ -19,7 +19,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_44762233(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_70c087c2(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 576);
@@ -29,8 +29,10 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_4476223
   const int i1t = ty / 16;
   const int i3t = ty % 16;
   float acc0 = 0.0f;
+  #pragma unroll 1
   for (int r0_s = 0; r0_s < 4; ++r0_s) {
     float acc1 = 0.0f;
+    #pragma unroll 1
     for (int r0_i = 0; r0_i < 2; ++r0_i) {
       const float v2 = ty <= 143 ? slot2[ty / 9 % 16 * 72 + r0_s * 18 + r0_i * 9 + ty / 3 % 3 * 3 + ty % 3] : 0;
       if (ty <= 143) tile1[ty / 9 % 16 * 9 + ty / 3 % 3 * 3 + ty % 3] = v2;

@@ -134,7 +134,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_96531f9b(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_ba447d10(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);
@@ -157,6 +157,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_
   }
   tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 1272), slot1 + (i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8 + 32));
   tinyml_cp_async_commit();
+  #pragma unroll 1
   for (int r0 = 0; r0 < 4; ++r0) {
     tinyml_cp_async_wait<1>();
     __syncthreads();

@@ -117,7 +117,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_f9324071(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_b0076b63(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 13008);
@@ -140,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_
   tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4 + 1084), slot2 + (ty / 16 * 96 + i1 * 64 + ty % 16 * 4 + 1536), i1 * 16 + ty % 16 <= 23);
   if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4 + 636), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4 + 16));
   tinyml_cp_async_commit();
+  #pragma unroll 1
   for (int r0 = 0; r0 < 8; ++r0) {
     tinyml_cp_async_wait<1>();
     __syncthreads();

@@ -11,9 +11,8 @@
              | Update(name, op, value)            name = name op value
              | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
              | AcrossThreads(name, op, threads)   combined over so many neighbours; all get it
-             | AcrossBlocks(name*, op, tile, part)
-                                             parts that blocks have of folds brought together; or,
-                                             without an op, set aside for what follows
+             | AcrossBlocks(name*, tile, part)    parts that blocks have of folds are set aside
+             | Together(name, op, parts, first, lanes) and some lanes of one brought together
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
              | Fetch(slot, position)              from memory to a cache, for later
@@ -121,16 +120,29 @@ class AcrossThreads(Instr):
 
 @dataclass(frozen=True)
 class AcrossBlocks(Instr):
-    """Names combined over all blocks of one `tile`, each of which has one `part`, in their order.
+    """What all blocks of one `tile` have of names, each of them one `part`, is set aside.
 
-    The block that comes last does it, and what follows; the others are done. Without an op it
-    finds the parts of all blocks set aside.
+    The block that comes last finds it, and does what follows; the others are done.
     """
 
     names: tuple[Name, ...]
-    op: Op | None
     tile: Linear
     part: Linear
+
+
+@dataclass(frozen=True)
+class Together(Instr):
+    """So many lanes of a name, from the `first` on: `parts` set aside, combined in their order."""
+
+    name: Name
+    op: Op
+    parts: int
+    first: int
+    lanes: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.lanes
 
 
 @dataclass(frozen=True)
@@ -361,10 +373,12 @@ def _text(instr: Instr) -> str:
             return f"let {name.name}: {name.dtype} = {_combined(op)} of the lanes of {source.name}"
         case AcrossThreads(name, op, threads):
             return f"{name.name} = {_combined(op)} of {name.name} over {threads} threads"
-        case AcrossBlocks(names, op, tile, part):
+        case AcrossBlocks(names, tile, part):
             parts = f"{part.high + 1} blocks of tile {tile}, this one {part}"
-            made = f" = {_combined(op)} over" if op else " set aside by"
-            return f"{', '.join(n.name for n in names)}{made} {parts}"
+            return f"{', '.join(n.name for n in names)} set aside by {parts}"
+        case Together(name, op, parts, first, lanes):
+            some = f"[{first}:{instr.end}]" if lanes < name.lanes else ""
+            return f"{name.name}{some} = {_combined(op)} of {parts} parts"
         case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
             place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""
@@ -476,7 +490,7 @@ def values_of(instr: Instr) -> tuple[Expr, ...]:
             return (name, value)
         case AcrossLanes(source=source):
             return (source,)
-        case AcrossThreads(name):
+        case AcrossThreads(name) | Together(name):
             return (name,)
         case AcrossBlocks(names) | BeginProducts(names) | AwaitProducts(names):
             return names

@@ -126,13 +126,13 @@ class _Threads:
                 lanes = self.value(source)
                 self._set(name, interpret.ACCUMULATE[op].reduce(lanes, axis=1, keepdims=True))
             case ir.AcrossThreads(name, op, threads):
-                self._across(name, op, (-1, threads, max(1, name.lanes)), 1)
-            case ir.AcrossBlocks(names, op, _, part):
-                for name in names:  # blocks of one part have neighbouring numbers
-                    if op is not None:
-                        self._across(name, op, (part.high + 1, -1), 0)
-                    else:
-                        self.aside[name.name] = self.names[name.name].reshape(part.high + 1, -1)
+                parts = self.value(name).reshape(-1, threads, max(1, name.lanes))
+                folded = interpret.ACCUMULATE[op].reduce(parts, axis=1, keepdims=True)
+                self._set(name, np.broadcast_to(folded, parts.shape).reshape(len(self.block), -1))
+            case ir.AcrossBlocks(names, _, part):  # those of one part have neighbouring numbers
+                self.aside |= {n.name: self.value(n).reshape(part.high + 1, -1) for n in names}
+            case ir.Together():
+                self._together(instr)
             case ir.Put():
                 self._put(instr)
             case ir.PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
@@ -200,11 +200,11 @@ class _Threads:
             raise VerifyError(f"{self.k.name}: {name.name} cannot hold {value.shape[1]} lanes")
         self.names[name.name] = interpret.rounded(value, name.dtype)
 
-    def _across(self, name: Name, op: Op, shape: tuple[int, ...], axis: int) -> None:
-        value = self.value(name)
-        parts = value.reshape(shape)
-        folded = interpret.ACCUMULATE[op].reduce(parts, axis=axis, keepdims=True)
-        self._set(name, np.broadcast_to(folded, parts.shape).reshape(value.shape))
+    def _together(self, brought: ir.Together) -> None:
+        values, some = self.value(brought.name).copy(), slice(brought.first, brought.end)
+        made = interpret.ACCUMULATE[brought.op].reduce(self.aside[brought.name.name], axis=0)
+        values[:, some] = np.resize(made, values.shape)[:, some]
+        self._set(brought.name, values)
 
     def _put(self, put: ir.Put) -> None:
         chosen = self.condition(put.valid) & self.active & self.stores

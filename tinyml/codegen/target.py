@@ -5,6 +5,9 @@ from __future__ import annotations
 from tinyml.frozen import dataclass
 from tinyml.program import Language
 
+THREAD = 1 << 8  # registers of a card's thread, at most
+WORKING = 80  # of them, that it takes beside sums
+
 
 @dataclass(frozen=True)
 class Target:

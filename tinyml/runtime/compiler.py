@@ -167,8 +167,8 @@ class Functions(Units[ctypes.CDLL]):
         opened = None if path is None else _opened(path)
         return None if opened is None else Unit(opened, 0.0, True)
 
-    def make(self, text: str, keep: bool) -> Unit[ctypes.CDLL]:
-        return load(self.compiler, self.cache, text, keep)
+    def make(self, programs: tuple[Program, ...], keep: bool) -> Unit[ctypes.CDLL]:
+        return load(self.compiler, self.cache, self.render(programs), keep)
 
 
 def _address(program: Program, unit: ctypes.CDLL) -> int:

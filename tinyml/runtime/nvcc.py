@@ -18,22 +18,20 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
 from tinyml.frozen import dataclass
-from tinyml.program import Program, translation_unit
+from tinyml.program import REGISTERS, Program, translation_unit
 from tinyml.runtime.compiler import run
 from tinyml.runtime.units import Unit, Units
 
 _VERSION = "1"  # of what this module keeps in the disk cache
 _FOLDERS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
 _STANDARD = "-std=c++17"
-_BOUNDS = r"__launch_bounds__\(([\d, ]+)\)(?=\s+NAME\()"
-FILE = 64 << 10  # registers of a multiprocessor, all of which one block may have
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,7 @@ class Builder(Protocol):
     def render(self, programs: tuple[Program, ...]) -> str:
         """The text of one unit."""
 
-    def build(self, text: str) -> tuple[bytes, str]:
+    def build(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
         """The image of a unit, and what the compiler said; CompileError if it is wrong."""
 
 
@@ -274,38 +272,35 @@ class CudaBuilder:
     def render(self, programs: tuple[Program, ...]) -> str:
         return translation_unit(programs)
 
-    def build(self, text: str) -> tuple[bytes, str]:
-        last, made = text, self._toolchain.compile(text, self._architecture)
-        best = {name: found for name, found in parse_resources(made[1]).items() if found.spills}
-        ways = {name: _fewer(text, name, found) for name, found in best.items()}
-        while trying := {
-            n: ways[n].pop(0) for n, found in best.items() if found.spills and ways[n]
-        }:
-            last = text
-            for name, bounds in trying.items():
-                last = _bounded(last, name, bounds)
-            made = self._toolchain.compile(last, self._architecture)
-            said = parse_resources(made[1])
-            for name, bounds in trying.items():
-                if said[name].spilled < best[name].spilled:
-                    best[name], text = said[name], _bounded(text, name, bounds)
-        return made if last == text else self._toolchain.compile(text, self._architecture)
+    def build(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
+        last, made = programs, self._compiled(programs)
+        best = {name: said for name, said in parse_resources(made[1]).items() if said.spills}
+        ways = {p.name: _fewer(p.bounds, best[p.name]) for p in programs if p.name in best}
+        while trying := {n: ways[n].pop(0) for n, one in best.items() if one.spills and ways[n]}:
+            last = _bounded(programs, trying)
+            made = self._compiled(last)
+            new = parse_resources(made[1])
+            for name in (n for n in trying if new[n].spilled < best[n].spilled):
+                best[name], programs = new[name], _bounded(programs, {name: trying[name]})
+        return made if last == programs else self._compiled(programs)
+
+    def _compiled(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
+        return self._toolchain.compile(self.render(programs), self._architecture)
 
 
-def _fewer(text: str, name: str, found: Resources) -> list[tuple[int, ...]]:
+def _fewer(bounds: tuple[int, ...], found: Resources) -> list[tuple[int, ...]]:
     """Bounds to try where registers did not suffice: for one block fewer, for one, for any."""
-    match = re.search(_BOUNDS.replace("NAME", name), text)
-    if match is None:
+    if not bounds:
         return []
-    bounds = tuple(map(int, match[1].split(",")))
-    threads, blocks = bounds[0], FILE // (bounds[0] * found.registers)
+    threads, blocks = bounds[0], REGISTERS // (bounds[0] * found.registers)
     ways = (threads, max(1, blocks - 1)), (threads, 1), (threads,)
     return [way for way in dict.fromkeys(ways) if way != bounds]
 
 
-def _bounded(text: str, name: str, bounds: tuple[int, ...]) -> str:
-    told = f"__launch_bounds__({', '.join(map(str, bounds))})"
-    return re.sub(_BOUNDS.replace("NAME", name), told, text)
+def _bounded(
+    programs: tuple[Program, ...], bounds: Mapping[str, tuple[int, ...]]
+) -> tuple[Program, ...]:
+    return tuple(p.bounded(bounds[p.name]) if p.name in bounds else p for p in programs)
 
 
 class Images(Units[Image]):
@@ -324,9 +319,9 @@ class Images(Units[Image]):
             return None
         return Unit(Image(unit_key, data), 0.0, True, "", (output or b"").decode())
 
-    def make(self, text: str, keep: bool) -> Unit[Image]:
-        start, unit_key = time.perf_counter(), self.key_of(text)
-        data, output = self.builder.build(text)
+    def make(self, programs: tuple[Program, ...], keep: bool) -> Unit[Image]:
+        start, unit_key = time.perf_counter(), self.key_of(self.render(programs))
+        data, output = self.builder.build(programs)
         self.cache.put(unit_key, ".cubin", data)
         self.cache.put(unit_key, ".log", output.encode())
         seconds = time.perf_counter() - start

@@ -50,8 +50,8 @@ class Units(Generic[_B]):
         """A unit of the disk cache; None if there is none any more."""
         raise NotImplementedError
 
-    def make(self, text: str, keep: bool) -> Unit[_B]:
-        """Compile a text; CompileError with a file that holds it, if that is to be kept."""
+    def make(self, programs: tuple[Program, ...], keep: bool) -> Unit[_B]:
+        """Compile programs; CompileError with a file of their text, if that is to be kept."""
         raise NotImplementedError
 
     def units(self, programs: Iterable[Program]) -> list[tuple[Program, _B]]:
@@ -106,7 +106,7 @@ class Units(Generic[_B]):
         """The error of the one program that is to blame for a unit's failure."""
         for program in unit:
             try:
-                self.make(self.render((program,)), keep=True)
+                self.make((program,), keep=True)
             except CompileError as alone:
                 return CompileError(f"{self.device}: program {program.name}: {alone}")
         names = ", ".join(program.name for program in unit)
@@ -148,7 +148,7 @@ class _Waiting(Generic[_B]):
         """Compile all that wait, in as many processes."""
         for unit in divide(self._programs, processes) if self._programs else ():
             text = self._own.render(unit)
-            made = self._pool.submit(self._own.make, text, False)
+            made = self._pool.submit(self._own.make, unit, False)
             self.begun.append(_Begun({p: self.keys[p] for p in unit}, text, made))
         self._programs = []
 

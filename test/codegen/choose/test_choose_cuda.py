@@ -160,6 +160,34 @@ def test_parts_are_added_up_as_they_are_used() -> None:
         stages.agree([root], graphs.values([root]), {"EMU": runner}, rtol=0.02, atol=0.02)
 
 
+def test_sums_of_a_warpgroup_are_added_up_as_they_are_used() -> None:
+    """Some of the 128 of each thread at a time, though they are one accumulator."""
+    root = product(128, 4096, 256, float16)
+    target = replace(CARD, cores=2, cache=227 << 10, capability=90, warpgroups=True)
+    source = compile(kernel_of(root), target).source
+    assert "tinyml_wgmma_m64n256k16" in source
+    first, second = (source.index(f"64>(acc0.at + {n},") for n in (0, 64))
+    assert first < source.index("*(pack", first) < second < source.index("*(pack", second)
+    runners = {"simulated": stages.simulated(target, None)}
+    if Device.available("EMU"):
+        runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
+    stages.agree([root], graphs.values([root]), runners, rtol=0.02, atol=0.02)
+
+
+def test_more_warps_load_what_does_not_lie_in_pieces() -> None:
+    """What a thread loads of both factors has no room beside 128 sums, where blocks share folds."""
+    target = replace(CARD, cores=2)
+    for depth, block in ((2048, 128), (2047, 256)):
+        root = product(128, depth, 128, float16, (False, True))
+        program = compile(kernel_of(root), target)
+        assert program.block == (1, block, 1)
+        assert program.grid == 2
+        runners = {"simulated": stages.simulated(target, None)}
+        if Device.available("EMU"):
+            runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
+        stages.agree([root], graphs.values([root]), runners, rtol=0.02, atol=0.02)
+
+
 def test_a_matrix_times_itself() -> None:
     x = lazy.cast(leaf(48, 64, dtype=bfloat16), float32)
     root = graphs.matmul(x, lazy.permute(x, (1, 0)))

@@ -19,6 +19,7 @@ from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
     EDGE,
+    WARP,
     WARPS,
     Sides,
     all_in_panels,
@@ -28,7 +29,9 @@ from tinyml.codegen.optimize.fragments import (
 )
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
+from tinyml.codegen.optimize.pieces import copied
 from tinyml.codegen.optimize.tiles import ways
+from tinyml.codegen.target import THREAD, WORKING
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, linear
 
@@ -117,14 +120,26 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         return False
     if not chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth):
         return False
-    for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
-        warps = 2 if edge > EDGE else 1
-        _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // warps)
-        _divided(chooser, walked.name, OptKind.THREAD, warps)
-    _to_grid(chooser, number, sides)
-    name = shared(chooser, number, axis.name, step // sides.depth, parts)
-    _stage(chooser, number, sides, name, step // sides.depth)
+    before = chooser.nest, [*chooser.opts]
+    for most in (2, 2), (4, 2):  # warps along an edge: more, if there is no other block beside
+        chooser.nest, chooser.opts[:] = before
+        warps = [min(n, edge // EDGE) for n, edge in zip(most, edges, strict=True)]
+        for walked, edge, n in zip((sides.rows, sides.columns), edges, warps, strict=True):
+            _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // n)
+            _divided(chooser, walked.name, OptKind.THREAD, n)
+        _to_grid(chooser, number, sides)
+        name = shared(chooser, number, axis.name, step // sides.depth, parts)
+        _stage(chooser, number, sides, name, step // sides.depth)
+        held = _held(chooser.one(number), prod(edges), WARP * prod(warps))
+        if parts == 1 or held + WORKING <= THREAD:
+            break
     return True
+
+
+def _held(one: Nest, sums: int, threads: int) -> int:
+    """Registers of a thread for sums, and for what it loads of a tile before it is put there."""
+    loaded = (prod(a.size for a in t.axes) for t in one.tiles if copied(t) is None and t.stages > 1)
+    return (sums + sum(loaded)) // threads
 
 
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:

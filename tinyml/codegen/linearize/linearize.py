@@ -28,6 +28,7 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.linearize.along import followers, together
+from tinyml.codegen.linearize.bring import late, whole
 from tinyml.codegen.linearize.fill import held
 from tinyml.codegen.linearize.group_products import grouped
 from tinyml.codegen.linearize.write_along import AlongWriter
@@ -58,7 +59,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
         emitter = _Emitter(nest, number, block, vectors)
-        grid, instrs = in_turns(nest, one, grouped(emitter.nest(placed(one))))
+        grid, instrs = in_turns(nest, one, late(grouped(emitter.nest(placed(one)))))
         parts.append(ir.Part(grid, tuple(group), instrs))
         tiles += held(one.tiles, number)
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
@@ -335,7 +336,8 @@ class _Emitter(AlongWriter):
             if folds and not later and not {*self.parts}.isdisjoint(group):
                 names = tuple(self.emit_named(scope, fold) for fold in folds)
                 tile, part = map(numbered, (self.grid, self.parts))
-                scope.instrs.append(ir.AcrossBlocks(names, folds[0].op, tile, part))
+                scope.instrs.append(ir.AcrossBlocks(names, tile, part))
+                scope.instrs += whole(names, folds[0].op, part.high + 1)
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""

@@ -108,7 +108,7 @@ class AlongWriter(TileWriter):
         if len({name.dtype for name in names}) > 1 or any(name.lanes > 1 for name in names):
             raise OptError(f"cannot share {group[0].name}: what is set aside is not alike")
         tile, part = map(numbered, (self.grid, self.parts))
-        scope.instrs.append(ir.AcrossBlocks(names, None, tile, part))
+        scope.instrs.append(ir.AcrossBlocks(names, tile, part))
         count = prod(a.size for a in self.parts)
         together = next(n for n in range(TOGETHER, 0, -1) if count % n == 0)
         step = Axis(f"{group[0].name}p", count // together)

@@ -15,10 +15,9 @@ of v. A lane holds of those sums what it has to hold of the factor: they never l
 is folded along their columns (a largest, a sum) is folded by each lane, then across four of them.
 
 A warpgroup multiplies 64 x k by k x n elements at once, out of panels (panels.py). Of the sums
-each of its four warps has 16 rows, whose lanes hold of each 8 columns what they hold above: h and p
-below 2, g below n / 8, four warps more.
+each of its four warps has 16 rows, whose lanes hold of each 16 columns what they hold above.
 
-    WARPGROUP       i0 -> i0, i0w, i0h, i0q    i1 -> i1, i1h, i1q, i1p    r0 -> r0
+    WARPGROUP       i0 -> i0, i0w, i0h, i0q    i1 -> i1, i1g, i1h, i1q, i1p    r0 -> r0
 
 k is 16 for halves; 8 for floats, of which tensor cores take the upper 19 bits. Numbers of lanes
 and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
@@ -220,7 +219,7 @@ class _Fragments:
     def nest(self, nest: LoopNest, number: int, one: Nest, inner: list[Sides]) -> LoopNest:
         """The nest of that number, which is `one`, made of products."""
         rows, columns, (high, q, r) = self.found.rows, self.found.columns, self._lane
-        (g, _, p) = across = self._across(columns, self.shape[1])
+        (g, _, p) = across = self._across(columns)
         kinds = dict(nest.kinds)
         for sides in inner:
             one = reading(one, sides.fold, self._share(sides, sides.longest, "e"))
@@ -238,12 +237,16 @@ class _Fragments:
         one = _in_rows_alone(one, columns)
         row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
         index = {rows: linear(self.outer[0]) * self.shape[0] + row}
-        index[columns] = _column(self.outer[1], across)
+        sixteen = Axis(f"{columns.name}g", self.shape[1] // EDGE)  # columns
+        whole = linear(self.outer[1]) * sixteen.size + linear(sixteen)
+        index[columns] = _column(whole, across)
         listed = {rows: self.outer[:1], columns: self.outer[1:]}
         changed = Change(index, listed, {}).nest(one)
         warps = (self.warp,) if self.warp.size > 1 else ()
-        changed = replace(changed, rows=(*changed.rows, *warps, high, g, q, r, p))
+        several = (sixteen,) if sixteen.size > 1 else ()
+        changed = replace(changed, rows=(*changed.rows, *warps, *several, high, g, q, r, p))
         kinds.update(dict.fromkeys(warps, Kind.THREAD))
+        kinds.update(dict.fromkeys(several, Kind.UNROLL))
         kinds.update({high: Kind.UNROLL, g: Kind.UNROLL, p: Kind.LANE})
         kinds.update({q: Kind.THREAD, r: Kind.THREAD})
         nests = (*nest.nests[:number], changed, *nest.nests[number + 1 :])
@@ -256,7 +259,7 @@ class _Fragments:
     def _by_lanes(self, fold: Fold, apart: bool) -> Expr:
         """The fold made by those who hold the columns: in a walk apart, or at each step of one."""
         steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
-        body = substitute(fold.body, {self.axis: _column(steps, across)})
+        body = substitute(fold.body, {self.axis: _column(linear(steps), across)})
         if apart:
             return Fold(fold.op, body, (steps, *across))
         return Fold(fold.op, Fold(fold.op, body, across), (steps,))
@@ -265,9 +268,9 @@ class _Fragments:
     def _lane(self) -> tuple[Axis, Axis, Axis]:
         return self.high, self.q, self.r
 
-    def _across(self, columns: Axis, count: int = EDGE) -> tuple[Axis, Axis, Axis]:
-        """What walks so many columns."""
-        return Axis(f"{columns.name}h", count // 8), self.r, Axis(f"{columns.name}p", 2)
+    def _across(self, columns: Axis) -> tuple[Axis, Axis, Axis]:
+        """What walks 16 columns."""
+        return Axis(f"{columns.name}h", 2), self.r, Axis(f"{columns.name}p", 2)
 
     def _share(self, found: Sides, axis: Axis, mark: str) -> Expr:
         """That of the sums whose row and column it is, where a lane holds it."""
@@ -302,9 +305,9 @@ def _in_rows_alone(one: Nest, columns: Axis) -> Nest:
     return replace(one, rows=(*one.rows, columns), walks=(Walk((), tuple(stores)),))
 
 
-def _column(whole: Axis, across: tuple[Axis, Axis, Axis]) -> Linear:
+def _column(whole: Linear, across: tuple[Axis, Axis, Axis]) -> Linear:
     g, r, p = map(linear, across)
-    return linear(whole) * (8 * across[0].size) + g * 8 + r * 2 + p
+    return whole * EDGE + g * 8 + r * 2 + p
 
 
 def products_of(nest: LoopNest) -> list[Product]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
@@ -11,7 +10,7 @@ from tinyml.codegen.expr import Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product
 from tinyml.codegen.optimize.panels import ROW, ROWS
-from tinyml.codegen.target import Target
+from tinyml.codegen.target import THREAD, WORKING, Target
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
@@ -39,15 +38,11 @@ from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, linear
 from tinyml.ops import Op
-from tinyml.program import Language
+from tinyml.program import REGISTERS, Language, launch_bounds
 
 TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 LARGE = 2**31 - 1
-REGISTERS = 1 << 16  # of a multiprocessor
-THREAD = 1 << 8  # of a thread, at most
-SUMS, WORKING = 64, 80  # of a thread: few of them, and what it takes beside them
-WORDS = re.compile(r"\w+")
-BROUGHT = 64  # sums of a thread that are brought together at once
+SUMS = 64  # registers of a thread: few
 
 
 class CudaRenderer(WarpgroupRenderer):
@@ -69,7 +64,6 @@ class CudaRenderer(WarpgroupRenderer):
         self.prelude[PACK] = None
         self.aside: dict[str, tuple[str, Linear, int]] = {}  # memory, this block's place, a part
         self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
-        self.later: dict[tuple[str, int], dict[str, str]] = {}  # what brings sums together
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
@@ -86,10 +80,10 @@ class CudaRenderer(WarpgroupRenderer):
         if self.faults:
             parameters.append("long long *fault")
         parameters += [f"const tinyml_tensor_map *box{n}" for n in range(len(self.boxes()))]
-        bounds = f"__launch_bounds__({', '.join(map(str, self._bounds()))})"
+        bounds = launch_bounds(self.bounds())
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
 
-    def _bounds(self) -> tuple[int, ...]:
+    def bounds(self) -> tuple[int, ...]:
         """Threads of a block, and how many blocks a multiprocessor has, if those are few.
 
         Else a compiler saves registers for more blocks than there can be, and may spill for it.
@@ -155,10 +149,7 @@ class CudaRenderer(WarpgroupRenderer):
         return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
 
     def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
-        """Parts wait in memory of the module's own, that of the first fold first.
-
-        They are brought together before they are used, no more than registers hold beside.
-        """
+        """Parts wait in memory of the module's own, that of the first fold first."""
         first, count = across.names[0], len(across.names)
         dtype, parts = register(first.dtype), across.part.high + 1
         comes_last = f"comes_last_{prod(self.k.block)}" if self.k.produced else "comes_last"
@@ -179,20 +170,18 @@ class CudaRenderer(WarpgroupRenderer):
             yield f"put_aside<{threads}>({waiting} + {place}, {value});"
         came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
         yield f"if (!{comes_last}({came}, {parts})) return;"
-        if across.op is None:
-            self.aside = {
-                name.name: (waiting, at + n * each, count * each)
-                for n, name in enumerate(across.names)
-            }
-            return
-        self.prelude[self._combine(across.op, dtype)] = None
-        function = f"together<combine_{across.op.name.lower()}_{dtype.name}, {parts}"
         for n, name in enumerate(across.names):
-            place = f"{waiting} + {wrap(self.index(at + n * each), 12)}"
-            made = f"{function}, {threads}, {first.lanes}>({place}, {count * each})"
-            line = f"{name.name} = {made}{'.at[0]' if name.lanes == 1 else ''};"
-            some = first.name, n * _registers(name) // BROUGHT
-            self.later.setdefault(some, {})[name.name] = line
+            self.aside[name.name] = waiting, at + n * each, count * each
+
+    def together(self, brought: ir.Together) -> str:
+        name, dtype, threads = brought.name, register(brought.name.dtype), prod(self.k.block)
+        self.prelude[self._combine(brought.op, dtype)] = None
+        waiting, at, apart = self.aside[name.name]
+        at += brought.first // min(name.lanes, 16 // dtype.itemsize) * threads
+        sums = f"&{name.name}" if name.lanes == 1 else f"{name.name}.at + {brought.first}"
+        combine = f"combine_{brought.op.name.lower()}_{dtype.name}"
+        function = f"together<{combine}, {brought.parts}, {threads}, {brought.lanes}>"
+        return f"{function}({sums}, {waiting} + {wrap(self.index(at), 12)}, {apart});"
 
     def thread(self) -> Linear:
         """The number of a thread in its block."""
@@ -310,15 +299,6 @@ class CudaRenderer(WarpgroupRenderer):
     # ---- matrix products ----
 
     def instr(self, instr: ir.Instr) -> Iterator[str]:
-        waiting = [*self.later]
-        lines = [*self._instr(instr)]
-        used = {word for line in lines for word in WORDS.findall(line)} if waiting else set()
-        for some in waiting:
-            if isinstance(instr, ir.Begin) or not used.isdisjoint(self.later[some]):
-                yield from self.later.pop(some).values()
-        yield from lines
-
-    def _instr(self, instr: ir.Instr) -> Iterator[str]:
         match instr:
             case ir.Begin() if id(instr) in self.steps:
                 yield f"#pragma unroll {self.steps[id(instr)]}"
@@ -345,6 +325,8 @@ class CudaRenderer(WarpgroupRenderer):
             case ir.Commit():
                 self.prelude[FRAGMENTS] = None
                 yield "tinyml_cp_async_commit();"
+            case ir.Together():
+                yield self.together(instr)
             case ir.Await(groups):
                 yield f"tinyml_cp_async_wait<{groups}>();"
             case _:
@@ -441,15 +423,18 @@ def _registers(name: Name) -> int:
 def _steps(instrs: Sequence[ir.Instr]) -> Iterator[tuple[int, int]]:
     """How many steps of a loop a compiler may write out, by the loop, where all are too many.
 
-    It would read them ahead, and put aside what registers do not hold.
+    It would read them ahead, and put aside what registers do not hold; or, of steps at which all
+    threads wait for each other, have places for each.
     """
     for at, begin in enumerate(instrs):
         if isinstance(begin, ir.Begin) and not begin.copied:
             body = instrs[at + 1 : ir.end_of(instrs, at)]
             values = [value for i in body for value in ir.values_of(i)]
             read = sum(isinstance(e, Stored) for e in toposort(values))
-            nested = any(isinstance(i, (ir.Begin, ir.Barrier)) for i in body)
-            if not nested and read * begin.axis.size > THREAD:
+            nested = any(isinstance(i, ir.Begin) for i in body)
+            if any(isinstance(i, ir.Barrier) for i in body):
+                yield id(begin), 1
+            elif not nested and read * begin.axis.size > THREAD:
                 yield id(begin), next(n for n in (4, 2, 1) if n * read <= THREAD // 2 or n == 1)
 
 

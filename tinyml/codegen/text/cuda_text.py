@@ -113,8 +113,7 @@ __device__ __forceinline__ void put_aside(pack<T, LANES> *part, const pack<T, N>
   }
 }
 template <class Op, int PARTS, int THREADS, int N, class T, int LANES>
-__device__ __forceinline__ pack<T, N> together(const pack<T, LANES> *part, int apart) {
-  pack<T, N> all;
+__device__ __forceinline__ void together(T *all, const pack<T, LANES> *part, int apart) {
 #pragma unroll
   for (int p = 0; p < N / LANES; ++p) {
     pack<T, LANES> piece = part[p * THREADS];
@@ -125,9 +124,8 @@ __device__ __forceinline__ pack<T, N> together(const pack<T, LANES> *part, int a
       for (int i = 0; i < LANES; ++i) piece.at[i] = Op::of(piece.at[i], next.at[i]);
     }
 #pragma unroll
-    for (int i = 0; i < LANES; ++i) all.at[p * LANES + i] = piece.at[i];
+    for (int i = 0; i < LANES; ++i) all[p * LANES + i] = piece.at[i];
   }
-  return all;
 }"""
 
 # compare-and-swap on the 32 or 64 bits that hold the element; the plain sums have instructions

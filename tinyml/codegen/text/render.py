@@ -94,6 +94,7 @@ class Renderer(Indices):
             tuple(self.faults),
             self.boxes(),
             self.held,
+            self.bounds(),
         )
 
     def signature(self, name: str) -> str:
@@ -105,6 +106,10 @@ class Renderer(Indices):
     def launched(self) -> tuple[int, int]:
         """Threads along x and y."""
         return self.k.block
+
+    def bounds(self) -> tuple[int, ...]:
+        """What a compiler is told of launches."""
+        return ()
 
     def boxes(self) -> tuple[Box, ...]:
         """What the card copies by itself."""
