@@ -7,14 +7,16 @@ import stages
 from graphs import leaf
 from products import convolution, kernel_of
 
-from tinyml import lazy
+from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.expr import Load
 from tinyml.codegen.linear import Let
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.opts import OptKind
+from tinyml.device import Device
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
 
@@ -75,9 +77,29 @@ def test_only_vectors_at_edges_are_masked() -> None:
 
 
 def test_columns_that_fill_two_panels_but_for_a_few_are_one_nest() -> None:
-    assert len(chosen(convolution(1, 3, 24, 55, 2)).nests) == 1  # 28 of 32
+    assert len(chosen(convolution(1, 3, 24, 53, 2)).nests) == 1  # 27 of 32
     opts = choose(lower(convolution(1, 3, 24, 41, 2)), stages.C)[0]  # 21 of 32
     assert OptKind.PAD not in [opt.kind for opt in opts if opt.axis == "i3"]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "joined"),
+    [
+        *(((23, 23), 2, 1, True), ((55, 55), 2, 1, True), ((3, 23), 2, 1, True)),
+        *(((14, 14), 1, 0, True), ((24, 24), 1, 1, False), ((53, 53), 2, 1, False)),
+    ],
+)
+def test_rows_of_pixels_that_are_no_vectors_are_joined(
+    size: tuple[int, int], stride: int, padding: int, joined: bool
+) -> None:
+    """As many as are whole vectors; those that end in the next row are read in two parts."""
+    x, w = (Tensor.ones(*shape).realize() for shape in ((1, 3, *size), (24, 3, 3, 3)))
+    k = kernel_of(x.conv2d(w, stride=stride, padding=padding).lazy)
+    opts = choose(lower(k), stages.C)[0]
+    assert joined == any(o.kind is OptKind.COLLAPSE and o.amount == LOADS for o in opts)
+    stages.assert_right(k, 1e-4)
+    if Device.available("CPU"):
+        stages.assert_made(k, stages.on_machine("CPU", [k], opts), 1e-4)
 
 
 def test_places_of_a_window_are_walked_before_the_next_channel() -> None:

@@ -12,8 +12,8 @@ estimate.py says.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from itertools import chain
-from math import lcm, prod
+from itertools import chain, pairwise
+from math import gcd, lcm, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
@@ -33,11 +33,12 @@ from tinyml.codegen.choose.estimate import (
 from tinyml.codegen.expr import Alu, Expr, Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest, Store, Tile
-from tinyml.codegen.optimize.change import CONDITIONS, STORES
+from tinyml.codegen.optimize.change import CONDITIONS, LOADS, STORES
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.pair_steps import is_of_halves
 from tinyml.codegen.optimize.tiles import LEAST_LANES, ways
 from tinyml.codegen.pairs import Dot, Pair
+from tinyml.codegen.two_rows import divided
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, Remainder, linear
@@ -50,6 +51,7 @@ FEW = 8  # steps of a loop of the fold that is written out, at most,
 SUMMED = 256  # and multiply-adds of it
 PIECES = 4  # of rows at most, for each core
 PAIRING = 2  # work that it takes to make a pair
+LOST = 16  # times what lanes of a row's last vector to spare are of it, if rows are joined
 PAIRED = 16  # odd steps of a fold at least that are worth another one behind it
 
 
@@ -74,6 +76,8 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         one = chooser.one(number)
         apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
         chooser.collapse([one], STORES if apart else CONDITIONS)
+        found = contraction_of(chooser.one(number)) or found
+        _join_rows(chooser, number, found)
         _walk_closely(chooser, number, found.fold)
         found = contraction_of(chooser.one(number)) or found
     found = _in_pairs(chooser, number, found)
@@ -89,6 +93,34 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
+
+
+def _join_rows(chooser: Chooser, number: int, found: Contraction) -> None:
+    """As many rows of pixels as are whole vectors become one axis, where one of them is not.
+
+    What is packed of them is read in vectors that may end in the next row; see two_rows.py.
+    """
+    one, lanes = chooser.one(number), chooser.lanes
+    for outer, row in pairwise(one.rows):
+        count = lanes // gcd(lanes, row.size)
+        lost = -row.size % lanes
+        pixels = any({outer, row} <= side for side in (found.kept, found.streamed))
+        if not pixels or row.size < lanes or LOST * lost < row.size or outer.size % count:
+            continue
+        if not _is_one_run(one, outer, row, (found.kept_load, found.streamed_load)):
+            continue
+        if count == outer.size or chooser.apply(OptKind.SPLIT, outer, count):
+            name = outer.name if count == outer.size else f"{outer.name}s"
+            chooser.apply(OptKind.COLLAPSE, name, LOADS)
+        return
+
+
+def _is_one_run(one: Nest, outer: Axis, row: Axis, but: Container[Load | None]) -> bool:
+    """Whether rows follow each other in all that is stored and read, but for some loads."""
+    stored = [store.position for walk in one.walks for store in walk.stores]
+    read = [e.position for e in one.loads if e not in but and e.free & {outer, row}]
+    after = all(i.stride(outer) == row.size * (i.stride(row) or 0) for i in (*stored, *read))
+    return after and all(i.stride(row) == 1 for i in stored)
 
 
 def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
@@ -442,9 +474,11 @@ def _write_out(chooser: Chooser, tile: Tile) -> None:
     """Where vectors of a tile are masked, all steps that masks depend on are written out.
 
     Then most turn out to need none, as those of pixels that are on no edge, and others are numbers,
-    or are known before the loops over channels.
+    or are known before the loops over channels. So it is where vectors may end in the next row.
     """
-    asked = chooser.steps_of_masks([tile.value])
+    places = [e.position for e in toposort([tile.value]) if isinstance(e, Load)]
+    ends = [inner.free for place in places for inner, _ in divided(place, tile.axes[-1])]
+    asked = chooser.steps_of_masks([tile.value]).union(*ends)
     steps = {a for a in asked if chooser.nest.kind(a) is not Kind.GRID}
     of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
     loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]

@@ -16,6 +16,7 @@ from tinyml.codegen.optimize.change import Change, OptError, bind, check_inner
 from tinyml.codegen.optimize.overlaps import position_of, run, windows
 from tinyml.codegen.optimize.panels import across_panels, in_panels, row_of
 from tinyml.codegen.pairs import Pair
+from tinyml.codegen.two_rows import is_in_rows
 from tinyml.codegen.wide_stores import asked_once
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -283,8 +284,9 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     """The axis of a tile that can be filled a vector at a time: the image of a lane axis."""
     last = tile.axes[-1]
     lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
-    strides = [e.position.stride(last) for e in toposort([tile.value]) if isinstance(e, Load)]
-    plain = None not in strides and set(strides) != {0}
+    places = [e.position for e in toposort([tile.value]) if isinstance(e, Load)]
+    strides = {i.stride(last) for i in places if not is_in_rows(i, last)}
+    plain = None not in strides and strides != {0}
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
 
 

@@ -14,6 +14,7 @@ from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, sc
 from tinyml.codegen.text.c_values import TYPES
 from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
+from tinyml.codegen.two_rows import two_rows
 from tinyml.dtype import DType, bool_, int32
 from tinyml.graph import toposort
 from tinyml.index import Axis
@@ -119,6 +120,8 @@ class CRenderer(CPairs):
         shared = lane is None or not any(lane in v.free for v in e.valid)
         stride = e.position.stride(lane) if lane is not None and not looked else None
         pair = self.is_pair(e)
+        if lane is not None and not (looked or pair) and (rows := two_rows(e, lane)) is not None:
+            return self.text(rows, lanes)
         if lane is not None and shared and (stride == 2 or (stride == 1 and not pair)):
             place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
             found = self.pairs(place, lanes) if pair else self.run(e.dtype, lanes, place, stride)

@@ -1,0 +1,63 @@
+"""Two rows: vectors that end in the next row of what they read.
+
+Where rows of pixels are no whole vectors, several rows are walked as one axis, which positions
+divide again. A vector that is no longer than a row has a part of it, and the beginning of the next.
+"""
+
+from __future__ import annotations
+
+from tinyml.codegen.expr import Expr, Load, Select, const
+from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside, linear
+
+
+def is_in_rows(i: Linear, lane: Axis) -> bool:
+    """Whether an index goes evenly along `lane` but for one place where a row ends."""
+    return len(divided(i, lane)) == 1 and _step(i, lane) is not None
+
+
+def two_rows(e: Load, lane: Axis) -> Expr | None:
+    """The load as a choice of two, each of elements of one row; None if it is not of two."""
+    found = divided(e.position, lane)
+    if not is_in_rows(e.position, lane):
+        return None
+    if any(_step(v.index, lane) is None or divided(v.index, lane) - found for v in e.valid):
+        return None
+    ((inner, by),) = found
+    begin = inner.substitute({lane: linear(0)}) % by
+    first = inside(begin + linear(lane), 0, by - 1)
+    rest = inside(begin + linear(lane), by, by + lane.high)
+    ends = [_part(e, lane, at, held) for at, held in ((0, first), (lane.high, rest))]
+    return Select((first,), ends[0], ends[1])
+
+
+def _part(e: Load, lane: Axis, at: int, held: Range) -> Expr:
+    """The load along the row of the lane `at`, where the condition holds."""
+
+    def straight(i: Linear) -> Linear:
+        return i.substitute({lane: linear(at)}) + (linear(lane) - at) * (_step(i, lane) or 0)
+
+    own = [inside(straight(v.index), v.low, v.high) for v in e.valid]
+    valid = both(own, (held,))
+    if valid is None:
+        return const(0, e.dtype)
+    return Load(e.slot, e.dtype, straight(e.position), valid)
+
+
+def divided(i: Linear, lane: Axis) -> set[tuple[Linear, int]]:
+    """What is divided along `lane`, and by what."""
+    atoms = [a for a, _ in i.terms if isinstance(a, (Quotient, Remainder)) and lane in a.free]
+    return {(a.inner, a.by) for a in atoms}
+
+
+def _step(i: Linear, lane: Axis) -> int | None:
+    """From one lane to the next of a row; None if that is not one number."""
+    step = i.factor(lane)
+    for atom, factor in i.terms:
+        if atom is lane or lane not in atom.free:
+            continue
+        if not isinstance(atom, (Quotient, Remainder)):
+            return None
+        if atom.inner.stride(lane) != 1 or atom.by < lane.size:
+            return None
+        step += factor * isinstance(atom, Remainder)
+    return step
