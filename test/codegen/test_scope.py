@@ -2,8 +2,9 @@
 
 import pytest
 
-from tinyml.codegen.expr import Expr, Fold, Load, alu, const, select, substitute
-from tinyml.codegen.scope import at_each, every_step
+from tinyml.codegen.expr import Expr, Fold, Load, Name, alu, const, select, substitute
+from tinyml.codegen.linear import Fetch, Let
+from tinyml.codegen.scope import at_each, every_step, in_turn
 from tinyml.dtype import float32
 from tinyml.index import Axis, Linear, inside, linear
 from tinyml.ops import Op
@@ -41,3 +42,30 @@ def test_what_no_step_changes_stays_itself() -> None:
     root = product()
     assert at_each([root], every_step({}, [])) == [[root]]
     assert at_each([root], []) == [[]]
+
+
+def let(made: str, *sources: str) -> Let:
+    first, *others = [Name(s, float32, 1) for s in sources] or [const(1.0, float32)]
+    value: Expr = first
+    for other in others:
+        value = alu(Op.ADD, float32, value, other)
+    return Let(Name(made, float32, 1), value)
+
+
+def test_chains_take_turns() -> None:
+    first, second = [let("a"), let("b", "a"), let("c", "b")], [let("d"), let("e", "d")]
+    assert in_turn([first, second]) == [first[0], second[0], first[1], second[1], first[2]]
+
+
+def test_no_turn_comes_before_what_it_reads() -> None:
+    """Two of three chains read what the first one made last."""
+    first = [let("a"), let("b", "a"), let("shared", "b")]
+    others = [[let("c", "shared"), let("d", "c", "outside")], [let("e"), let("f", "e", "shared")]]
+    assert [i.name.name for i in in_turn([first, *others]) if isinstance(i, Let)] == [
+        *("a", "e", "b", "shared", "c", "f", "d"),
+    ]
+
+
+def test_what_is_asked_for_ahead_stays_where_it_was() -> None:
+    fetch = Fetch(1, linear(ROW))
+    assert in_turn([[let("a"), fetch], [let("b")]]) == [let("a"), let("b"), fetch]

@@ -12,6 +12,8 @@ from graphs import leaf
 
 from tinyml import lazy
 from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.linear import Put
+from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptError, OptKind, apply, optimize, parse
 from tinyml.dtype import DType, bfloat16, bool_, float32, float64, int8
@@ -69,3 +71,17 @@ def test_whoever_reads_it_finds_it_there(dtype: DType) -> None:
     arrays = [np.zeros(163, dtype.compute), *(graphs.numbers(rng, (163,), dtype) for _ in "ab")]
     stages.on_machine("CPU", [k], opts)(k, arrays)
     np.testing.assert_array_equal(arrays[0], np.maximum(arrays[1], arrays[2]))
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, int8], ids=str)
+def test_vectors_side_by_side_are_one_store(dtype: DType) -> None:
+    k = kernel_of(lazy.map_(Op.MAX, leaf(163, dtype=dtype), leaf(163, dtype=dtype)))
+    opts = [parse(text) for text in ("lanes i0 8", "unroll i0 4", "stream i0v")]
+    puts = [i for i in linearize(optimize(lower(k), opts)).parts[0].instrs if isinstance(i, Put)]
+    assert [(len(put.values), put.step) for put in puts] == [(4, 8), (1, 1)]  # and the rest
+    rng = np.random.default_rng(1)
+    given = [graphs.numbers(rng, (163,), dtype) for _ in "ab"]
+    for runner in (stages.on_machine("CPU", [k], opts), stages.simulated(stages.C, opts)):
+        made = np.zeros(163, dtype.compute)
+        runner(k, [made, *given])
+        np.testing.assert_array_equal(made, np.maximum(*given))

@@ -149,8 +149,8 @@ class Together(Instr):
 class Put(Instr):
     """slot[position] = values, or op= values, where valid.
 
-    Several values go to consecutive positions in one wide access. `once`: only by the first
-    thread along tx, because all of them have the value.
+    Several values go `step` apart, those of one step in one wide access. `once`: only by the
+    first thread along tx, because all of them have the value.
     """
 
     slot: int
@@ -161,6 +161,7 @@ class Put(Instr):
     op: Op | None
     once: bool
     streams: bool = False  # past the caches
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -382,7 +383,7 @@ def _text(instr: Instr) -> str:
         case Put(slot=slot, position=position, values=values, op=op, valid=valid, once=once):
             place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""
-            only += ", past the caches" if instr.streams else ""
+            only += f", {instr.step} apart, past the caches" if instr.streams else ""
             stored = ", ".join(map(_bare, values))
             return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
         case PutTile(tile=tile, index=index, value=value, valid=valid, op=op):

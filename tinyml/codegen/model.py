@@ -154,7 +154,9 @@ class _Builder:
             case ir.Put(slot=slot, dtype=dtype, position=position, values=values, op=op):
                 for value in values:
                     self._value(loop, value)
-                self._access(loop, slot, op is not None, dtype.itemsize, position)
+                for n in range(len(values) if instr.step > 1 else 1):
+                    place = position + n * instr.step
+                    self._access(loop, slot, op is not None, dtype.itemsize, place)
             case ir.PutTile(tile=tile, dtype=dtype, index=index, value=value):
                 self._value(loop, value)
                 if self.shares:

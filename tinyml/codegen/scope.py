@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product, zip_longest
+from itertools import product
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Load, Part, Require, Select, Wide, substituted
-from tinyml.codegen.linear import Instr
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Part, Require, Select, Wide, substituted
+from tinyml.codegen.linear import Fetch, Instr, Let, values_of
 from tinyml.codegen.matrices import Fragment, Piece
 from tinyml.codegen.nest import Split
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid, linear
-from tinyml.ops import FUNCTIONS, WORK
+from tinyml.ops import WORK
 
 Known: TypeAlias = Mapping[Axis, Linear]
 
@@ -69,18 +70,26 @@ def worth_naming(order: Sequence[Expr], homes: Mapping[Expr, Scope], scope: Scop
     return named
 
 
-def in_turn(values: Sequence[Expr], scope: Scope) -> list[Expr]:
-    """The functions that several values call: the first of each, then the second of each ..
+def in_turn(parts: Sequence[Sequence[Instr]]) -> list[Instr]:
+    """An instruction of each part, then the next one of each ..: none waits for the one before it.
 
-    In this order none waits for what was called right before it.
+    A part that reads what an earlier one named comes after that.
     """
-    if len(values) < 2:
-        return []
-    called = [
-        [e for e in toposort([v], scope.known) if isinstance(e, Alu) and e.op in FUNCTIONS]
-        for v in values
-    ]
-    return [e for group in zip_longest(*called) for e in group if e is not None]
+    missing = {i.name.name for part in parts for i in part if isinstance(i, Let)}
+    waiting = [deque((i, _read(i) & missing) for i in part) for part in parts]
+    made: list[Instr] = []
+    while any(waiting):
+        for part in waiting:
+            if part and missing.isdisjoint(part[0][1]):
+                instr, _ = part.popleft()
+                made.append(instr)
+                missing -= {instr.name.name} if isinstance(instr, Let) else set()
+    return made
+
+
+def _read(instr: Instr) -> set[str]:
+    looked = [a.value for a in instr.position.looked] if isinstance(instr, Fetch) else []
+    return {e.name for e in toposort([*values_of(instr), *looked]) if isinstance(e, Name)}
 
 
 class Loops:

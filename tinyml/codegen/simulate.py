@@ -211,7 +211,7 @@ class _Threads:
         if put.once:
             chosen = chosen & (self.tx == 0)
         for n, value in enumerate(put.values):
-            self._put_value(put, self.index(put.position + n), self.value(value), chosen)
+            self._put_value(put, self.index(put.position + n * put.step), self.value(value), chosen)
 
     def _put_value(self, put: ir.Put, position: Array, value: Array, chosen: Array) -> None:
         slot = self.slots[put.slot]

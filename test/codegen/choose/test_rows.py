@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import graphs
 import numpy as np
@@ -17,6 +18,7 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.dtype import DType, bool_, int8, int16
+from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -82,6 +84,17 @@ def test_functions_that_wait_for_functions_are_computed_for_four_vectors_in_turn
     assert "unroll i0 4" in map(str, made)
     called = re.findall(r"(sin|exp)\(", str(linearize(nest)))
     assert called[:8] == ["sin"] * 4 + ["exp"] * 4
+    stages.assert_right(k, 1e-6, SMALL)
+
+
+def test_rounds_of_random_numbers_are_computed_for_four_vectors_in_turn() -> None:
+    k = kernel_of(Tensor.rand(3, 109, device="CPU").lazy)
+    made, nest = choose(lower(k), SMALL)
+    assert "unroll i0 4" in map(str, made)
+    (part,) = linearize(nest).parts
+    named = [i for i in part.instrs if isinstance(i, ir.Let) and i.name.lanes > 1]
+    assert len(named) > 100
+    assert not [str(b) for a, b in pairwise(named) if a.name in toposort([b.value])]
     stages.assert_right(k, 1e-6, SMALL)
 
 

@@ -181,11 +181,13 @@ class _Emitter(AlongWriter):
         ]
         self._folds(scope, [store.value for wide in varied for store in wide])
         for some in self._at_once(varied, scope.known):
-            if self.calls:
-                for e in in_turn([store.value for wide in some for store in wide], scope):
-                    self.emit(scope, e)
             # all values before any store: a store may overwrite what another one read
-            made = [[self.emit(scope, store.value) for store in wide] for wide in some]
+            made, first, parts = list[list[Expr]](), len(scope.instrs), list[list[Instr]]()
+            for wide in some:
+                made.append([self.emit(scope, store.value) for store in wide])
+                parts.append(scope.instrs[first + sum(map(len, parts)) :])
+            if self.calls or self.vectors:
+                scope.instrs[first:] = in_turn(parts)
             each = sorted(zip(some, made, strict=True), key=lambda one: one[0][0].slot)
             for wide, values in each:  # a line of each at a time
                 self._put(scope, wide, values, once)
@@ -219,9 +221,13 @@ class _Emitter(AlongWriter):
             return
         position = self._place(scope, first.position)
         valid, op, streams = first.valid, first.op, first.streams
-        scope.instrs.append(
-            ir.Put(first.slot, first.dtype, position, tuple(values), valid, op, once, streams)
-        )
+        step = self._lanes(position.free) if streams else 1
+        made = ir.Put(first.slot, first.dtype, position, (*values,), valid, op, once, streams, step)
+        before = scope.instrs[-1] if scope.instrs else None
+        if isinstance(before, ir.Put) and _goes_on(before, made):
+            scope.instrs[-1] = replace(before, values=(*before.values, *values))
+        else:
+            scope.instrs.append(made)
 
     def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
         """Open all loops, then write `body`; and once more for what remains after a split."""
@@ -412,3 +418,10 @@ class _Emitter(AlongWriter):
 
 def _nothing(scope: Scope, known: Known) -> None:
     """What there is to do when a loop is entered that only writes numbers."""
+
+
+def _goes_on(put: ir.Put, next_: ir.Put) -> bool:
+    """Whether values lie right behind those of another store, and go past the caches as they do."""
+    past = put.streams and next_.streams and put.step == next_.step > 1
+    same = put.slot == next_.slot and put.valid == next_.valid and put.once == next_.once
+    return past and same and next_.position is put.position + len(put.values) * put.step

@@ -172,6 +172,10 @@ class CRenderer(CPairs):
 
     def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
         start = self.index(put.position, lane)
+        if put.streams:
+            texts = [self.text(value, lane.size) for value in put.values]
+            made = [self._to_memory(text, put.dtype, lane.size)[0] for text in texts]
+            return self.stream(put.slot, put.dtype, wrap(start, 12), made, lane.size)
         kind = self._memory_vector(put.dtype, lane.size)
         place = f"*({kind} *)(slot{put.slot} + {wrap(start, 12)})"
         text = self.text(put.values[0], lane.size)
@@ -182,10 +186,7 @@ class CRenderer(CPairs):
             stored = self._to_memory(text, put.dtype, lane.size)
             held = self.mask(put.valid, lane)
             return self.masked_put(put.slot, put.dtype, wrap(start, 12), stored, held, lane.size)
-        made = self._to_memory(text, put.dtype, lane.size)[0]
-        if put.streams:
-            return self.stream(put.slot, put.dtype, wrap(start, 12), made, lane.size)
-        return f"{place} = {made};"
+        return f"{place} = {self._to_memory(text, put.dtype, lane.size)[0]};"
 
     def fetch(self, fetch: ir.Fetch) -> Iterable[str]:
         place = wrap(self.index(fetch.position), 12)

@@ -153,11 +153,13 @@ class CLanes(CValues):
         self.prelude[spread_store(name, kind, TYPES[dtype.name], places, size, lanes)] = None
         return f"{name}(slot{slot} + {start}, {value[0]});"
 
-    def stream(self, slot: int, dtype: DType, start: str, value: str, lanes: int) -> str:
-        """Elements side by side stored past the caches."""
+    def stream(self, slot: int, dtype: DType, start: str, values: list[str], lanes: int) -> str:
+        """Vectors side by side stored past the caches."""
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize * lanes
-        self.prelude[streaming_store(kind, TYPES[dtype.name], size)] = None
-        return f"stream_{kind}(slot{slot} + {start}, {value});"
+        name = f"stream_{kind}" if len(values) == 1 else f"stream{len(values)}_{kind}"
+        element = TYPES[dtype.name]
+        self.prelude[streaming_store(name, kind, element, size, len(values))] = None
+        return f"{name}(slot{slot} + {start}, {', '.join(values)});"
 
 
 def _every_second(kind: str, element: str, places: str, lanes: int) -> str:

@@ -76,25 +76,36 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> 
     )
 
 
-def streaming_store(kind: str, element: str, size: int) -> str:
-    """A vector of `size` bytes, stored past the caches where that is possible.
+def streaming_store(name: str, kind: str, element: str, size: int, count: int) -> str:
+    """Vectors of `size` bytes, stored side by side past the caches where that is possible.
 
-    Memory of somebody else may not be aligned as that asks for.
+    Memory of somebody else may not be aligned as that asks for. All are made before it is asked,
+    or clang makes each right before its store, where it waits for itself.
     """
     macro, builtin = _STREAMING.get(size, ("NEVER", ""))
-    return f"""static inline void stream_{kind}({element} *p, {kind} a) {{
+    names = [f"a{n}" for n in range(count)]
+    given = ", ".join([f"{kind} {a}" for a in names])
+    clang, gcc, plain = (
+        "\n".join([text.format(a=a, n=n) for n, a in enumerate(names)])
+        for text in (
+            "    __builtin_nontemporal_store((bits){a}, (bits *)p + {n});",
+            f"    {builtin}((float *)((bits *)p + {{n}}), (bits){{a}});",
+            f"  *(({kind} *)p + {{n}}) = {{a}};",
+        )
+    )
+    return f"""static inline void {name}({element} *p, {given}) {{
   typedef float bits __attribute__((vector_size({size}), may_alias));
 #if defined({macro})
   if ((unsigned long)p % {size} == 0) {{
 #if defined(__clang__)
-    __builtin_nontemporal_store((bits)a, (bits *)p);
+{clang}
 #else
-    {builtin}((float *)p, (bits)a);
+{gcc}
 #endif
     return;
   }}
 #endif
-  *({kind} *)p = a;
+{plain}
 }}"""
 
 
