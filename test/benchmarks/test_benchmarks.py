@@ -326,6 +326,13 @@ def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:
     assert lines[3].startswith("| rmsnorm 8192x1024 | 1 | ")
 
 
+def test_floats_that_tensor_cores_round_are_right_for_what_they_are(tmp_path: Path) -> None:
+    worker = cuda.Worker(asked(tmp_path / "made.json", device="EMU"))
+    for item in (i for i in card.items(small=True) if "TF32=1" in i.settings):
+        assert "error" not in worker.ask("tinyml", item)
+    worker.close()
+
+
 def test_a_first_call_is_that_of_two_new_processes(tmp_path: Path) -> None:
     args = asked(tmp_path / "made.json", "AdamW")
     (item,) = [i for i in card.items(small=True) if i.first and "GPT" in i.work.name]

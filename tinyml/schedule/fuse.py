@@ -24,7 +24,6 @@ from math import prod
 from typing import Any
 
 from tinyml import lazy
-from tinyml.dtype import float16
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -46,13 +45,13 @@ from tinyml.schedule.group import (
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.pieces import in_pieces, walks
+from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import ASKED, CARDS, contracts
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
-POWERS = {Op.EXP, Op.EXP2}
 FEW = 8  # rows of a card that share what they fold: each reads it, out of a cache
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
@@ -80,7 +79,7 @@ def _led(group: Group) -> bool:
 
 def _exact(group: Group) -> bool:
     """Whether nothing is rounded to numbers that have other exponents."""
-    return all(member.dtype is not float16 for member in group.members)
+    return all(map(exact, group.members))
 
 
 def _ends(node: LazyBuffer, inside: Container[LazyBuffer]) -> bool:

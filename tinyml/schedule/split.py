@@ -12,11 +12,12 @@ from collections.abc import Container, Iterator, Sequence
 from math import prod
 
 from tinyml import lazy
-from tinyml.dtype import float16, float32, to_text
+from tinyml.dtype import float32, to_text
 from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.powers import exact
 from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
@@ -170,7 +171,7 @@ def _cascades(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> set[
             inner = [e for e in ends if any(e in _folds_read(other) for other in ends)]
             alone = all({*ends_of(e, readers, roots)[0]} <= ends.keys() for e in inner)
             alike = all(_folded(e) == _folded(top) for e in ends)
-            if inner and alone and alike and all(e.dtype is not float16 for e in between):
+            if inner and alone and alike and all(map(exact, between)):
                 found |= ends.keys()
     return found
 

@@ -16,6 +16,7 @@ each at one step of an axis, filled before what reads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 from tinyml.codegen.crop import known_outside
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, select
@@ -33,9 +34,11 @@ from tinyml.codegen.optimize.tiles import (
 from tinyml.dtype import bfloat16
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, both, inside, linear, row_major
+from tinyml.index import Axis, Range, both, inside, linear, row_major
 from tinyml.ops import WORK, Op
 
+LARGEST = 65504  # of float16
+Valid = tuple[Range, ...]
 COSTLY = 12  # work on an element that takes longer than to bring it back from a cache
 
 
@@ -106,7 +109,8 @@ def _kept(
 def divided_last(one: Nest) -> Nest:
     """Sums of quotients by what the sum does not walk become quotients of sums.
 
-    Quotients that are rounded to bfloat16, too: what is rounded instead has the same exponents.
+    Quotients that are rounded to halves, too, if what is rounded instead has an exponent there: in
+    float16 shares of a sum, of which the largest term is known to be 1 or more, and none too large.
     """
 
     def rule(e: Expr) -> Expr | None:
@@ -130,22 +134,62 @@ def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
     if not (isinstance(body, Alu) and body.dtype is fold.dtype):
         return
     left, right = (*body.operands, body)[:2]
-    if (
-        body.op is Op.CAST
-        and isinstance(left, Alu)
-        and left.op is Op.CAST
-        and left.dtype is bfloat16
-    ):
+    if body.op is Op.CAST and isinstance(left, Alu) and left.op is Op.CAST and left.dtype.is_half:
         for whole, divisor in _divisors(left.operands[0], fold):
-            yield alu(Op.CAST, body.dtype, alu(Op.CAST, bfloat16, whole)), divisor
+            if left.dtype is bfloat16 or _is_share(whole, divisor):
+                yield alu(Op.CAST, body.dtype, alu(Op.CAST, left.dtype, whole)), divisor
     if body.op is Op.NEG:
         yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in _divisors(left, fold))
-    made = isinstance(left, (Alu, Fold))
+    made = isinstance(left.value if isinstance(left, Select) else left, (Alu, Fold))
     if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and made:
         yield left, right
     elif body.op is Op.MUL:
         yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold))
         yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold))
+
+
+def _is_share(whole: Expr, divisor: Expr) -> bool:
+    """Whether float16 holds a value as well before it is divided as it does after that."""
+    if not (isinstance(divisor, Fold) and divisor.op is Op.ADD):
+        return False
+    least = _largest(divisor.body, (), divisor.axes)
+    return 1 <= least < inf and _largest(whole) <= LARGEST
+
+
+def _largest(e: Expr, known: Valid = (), along: tuple[Axis, ...] = ()) -> float:
+    """What a value's magnitude never exceeds where all that is `known` holds; inf if unknown.
+
+    If it is asked for all steps `along` axes, it is that of one of them.
+    """
+    if isinstance(e, Select):
+        zero = isinstance(e.other, Const) and e.other.value == 0
+        return _largest(e.value, known + e.valid, along) if zero else inf
+    if not isinstance(e, Alu):
+        return inf
+    match e.op, e.operands:
+        case ((Op.EXP | Op.EXP2), (Alu(op=Op.ADD, operands=(x, Alu(op=Op.NEG, operands=(top,)))),)):
+            return 1 if isinstance(top, Fold) and _leads(top, x, known, along) else inf
+        case (Op.MUL, (x, Const(value=times))) | (Op.MUL, (Const(value=times), x)):
+            return _largest(x, known, along) * abs(times)
+        case Op.WHERE, (_, x, Const(value=0)) if not along:
+            return _largest(x, known)
+    return inf
+
+
+def _leads(top: Fold, e: Expr, known: Valid, along: tuple[Axis, ...]) -> bool:
+    """Whether `e` is never larger than what a fold finds, and as large for one step `along`."""
+    (own, x), (others, y) = unmasked(e), unmasked(top.body)
+    if top.op is not Op.MAX or x is not y or not {*others} <= {*own, *known}:
+        return False
+    return not along or (top.axes == along and {*own, *known} <= {*others})
+
+
+def unmasked(e: Expr) -> tuple[Valid, Expr]:
+    """What is -inf where conditions do not hold: these, and it without them."""
+    found: Valid = ()
+    while isinstance(e, Select) and isinstance(e.other, Const) and e.other.value == -inf:
+        found, e = found + e.valid, e.value
+    return found, e
 
 
 def _next_values(one: Nest, outside: set[Axis], after: Axis) -> tuple[Expr, ...]:

@@ -37,7 +37,7 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
 from tinyml.codegen.optimize.change import Change, OptError, check_inner
-from tinyml.codegen.optimize.keep import divided_last, keep
+from tinyml.codegen.optimize.keep import divided_last, keep, unmasked
 from tinyml.codegen.optimize.tiles import ORDER, reading, walked_before, within_fold
 from tinyml.dtype import DType, bool_
 from tinyml.frozen import dataclass, replace
@@ -67,16 +67,19 @@ def running(one: Nest) -> Running | None:
     That is, if others read them, or products that are nowhere but in the tile of a step.
     """
     folded = dict.fromkeys(a for fold in one.folds for a in fold.axes)
-    for axis in sorted(folded, key=lambda a: -a.size):
-        group = [fold for fold in one.folds if axis in fold.axes]
-        below = {f: {*toposort([f.body])} & {*group} for f in group}
-        leaders = {f: f for f in group if not below[f] and f.op in (Op.MAX, Op.MIN)}
-        others = [f for f in group if f not in leaders]
-        rest = [f for f in others if below[f] <= {*leaders} and _follows(f, leaders)]
-        inner = any(axis in f.free and f.has_fold for f in one.folds)
-        if (leaders and rest) or (inner and (leaders or rest)):
-            return Running(axis, (*leaders,), (*rest,))
-    return None
+    found = (_running_over(one, axis) for axis in sorted(folded, key=lambda a: -a.size))
+    return next((each for each in found if each is not None), None)
+
+
+def _running_over(one: Nest, axis: Axis) -> Running | None:
+    group = [fold for fold in one.folds if axis in fold.axes]
+    below = {f: {*toposort([f.body])} & {*group} for f in group}
+    leaders = {f: f for f in group if not below[f] and f.op in (Op.MAX, Op.MIN)}
+    others = [f for f in group if f not in leaders]
+    rest = [f for f in others if below[f] <= {*leaders} and _follows(f, leaders)]
+    inner = any(axis in f.free and f.has_fold for f in one.folds)
+    known = (leaders and rest) or (inner and (leaders or rest))
+    return Running(axis, (*leaders,), (*rest,)) if known else None
 
 
 def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
@@ -100,7 +103,7 @@ def _follows(fold: Fold, leaders: Image) -> bool:
     that is not known.
     """
     below = {*toposort([fold.body])}
-    bounded = all(_unmasked(leader.body) in below for leader in leaders if leader in below)
+    bounded = all(unmasked(leader.body)[1] in below for leader in leaders if leader in below)
     return bounded and changes_alike(fold, leaders)
 
 
@@ -109,13 +112,10 @@ def changes_alike(fold: Fold, leaders: Image) -> bool:
     return fold.op is Op.ADD and _Factor(fold, leaders, leaders).of(fold.body) is not None
 
 
-def _unmasked(e: Expr) -> Expr:
-    return e.value if isinstance(e, Select) and _is(e.other, -inf) else e
-
-
 def at_once(nest: LoopNest, one: Nest) -> bool:
-    """Whether the folds that run along are all that walk what they walk: blocks may share them."""
-    found = running(one) if nest.along else None
+    """Whether folds that run along are all that walk what blocks share, so that one walk is all."""
+    shared = nest.parts(one) if nest.along else ()
+    found = _running_over(one, shared[0]) if shared else None
     if found is None or any(nest.kind(a) is Kind.LOOP for w in one.walks for a in w.axes):
         return False
     led = {*found.leaders, *found.followers}
