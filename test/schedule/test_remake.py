@@ -40,7 +40,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
-    limits = remake.Limits(elements, masked, steps=16, rows=1, depth=384)
+    limits = remake.Limits(elements, masked, steps=16, rows=1, led=False, depth=512)
     monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, limits))
 
 
@@ -249,6 +249,17 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
         stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order), 1e-4)
 
 
+@pytest.mark.parametrize("order", ThreadOrder)
+@pytest.mark.parametrize("cache", [2500, 1400])
+def test_blocks_have_few_rows_where_shared_memory_is_small(cache: int, order: ThreadOrder) -> None:
+    """Not even there each thread makes scores of its own."""
+    card = replace(CARD, cache=cache, capability=75)
+    for k in training(causal, *(memory(2, n, 20) for n in (QUERIES, KEYS, KEYS))):
+        program = compile(k, card, verify=True)
+        assert 0 < program.shared <= cache
+        stages.assert_made(k, on_emu(program, order), 1e-4)
+
+
 @pytest.mark.parametrize("attend", [plain, causal])
 def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
     """The sum of weights times their gradient is made in groups of steps, of products of tiles."""
@@ -259,7 +270,7 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
         stages.assert_right(k, 0.02, CARD, cancels=True)
 
 
-@pytest.mark.parametrize("width", [128, 256, 384])
+@pytest.mark.parametrize("width", [128, 256, 384, 512])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_registers_of_a_card_suffice(dtype: DType, width: int, tmp_path: Path) -> None:
     given = [memory(8, 4096, width, dtype=dtype) for _ in range(3)]

@@ -18,7 +18,7 @@ FLOPS = 150  # in the time of a byte: of a card's tensor cores at 0.6 of what th
 COLUMNS = 256  # whose sums a warp keeps; of more, several blocks make the product
 WIDEST = 1024  # that a fold may be: rows of it have room in shared memory, with what they meet
 LONG = 8  # times as large as its larger factor: no such product is stored
-SLOWER = 1.25  # than with scores in memory, at most, for the memory that they would take
+SLOWER = 1.5  # than with scores in memory, at most, for the memory that they would take
 # products that there are anyhow, and bytes that an element of scores moves if it is stored: it is
 # written, read, made a weight; or what a step of GPT-2 moves for each, with all gradients
 FORWARD, TRAINING = (2, 12), (6, 42)
@@ -26,23 +26,27 @@ FORWARD, TRAINING = (2, 12), (6, 42)
 
 def made_by_blocks(product: lazy.Reduce, columns: int) -> bool:
     """Whether scores are made by each block that has some columns of what they are factors of."""
-    return _pays(product, _blocks(columns) - 1, *FORWARD) or _is_long(product)
+    times = _longer(_depth(product), _blocks(columns) - 1, *FORWARD)
+    return times <= SLOWER or _is_long(product)
 
 
 def made_by_all(product: lazy.Reduce) -> bool:
-    """Whether scores and their gradient are made wherever training reads them, and not stored.
+    """Whether scores and their gradient are made wherever training reads them, and not stored."""
+    return longer(_depth(product)) <= SLOWER or _is_long(product)
 
-    That is for the result and for the gradient of the queries, of as many columns as the scores
-    are sums of; and for those of keys and values together. Stored, both are made once.
+
+def longer(depth: int) -> float:
+    """How many times as long training takes without scores in memory, which fold so many.
+
+    They are made for the result and for the gradient of the queries, of as many columns as the
+    scores are sums of; and for those of keys and values together. Stored, both are made once.
     """
-    depth = _depth(product)
-    again = 3 * _blocks(depth) + 2 * _blocks(2 * depth) - 2
-    return _pays(product, again, *TRAINING) or _is_long(product)
+    return _longer(depth, 3 * _blocks(depth) + 2 * _blocks(2 * depth) - 2, *TRAINING)
 
 
-def _pays(product: lazy.Reduce, again: int, products: int, nbytes: int) -> bool:
-    each = 2 * _depth(product)
-    return each * (products + again) <= SLOWER * (each * products + FLOPS * nbytes)
+def _longer(depth: int, again: int, products: int, nbytes: int) -> float:
+    each = 2 * depth
+    return each * (products + again) / (each * products + FLOPS * nbytes)
 
 
 def _blocks(columns: int) -> int:

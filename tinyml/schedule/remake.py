@@ -31,14 +31,16 @@ class Limits:
     masked: int  # the same, if there is a mask on what is made of them
     steps: int  # of each fold over them
     rows: int  # that each fold leaves: what a device shares out
+    led: bool  # whether fewer will do where folds of a row lead each other, as in a softmax
     depth: int  # of the fold that makes them, at most: what each element costs
 
 
-# A card wants many rows: those of several heads are enough, hidden units of a model are too few. It
-# keeps fewer elements than these in its cache, and scores of fewer keys are no larger than these.
-CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=4096, depth=WIDEST)
+# A card wants many rows: hidden units of a model are too few. It keeps fewer elements than these in
+# its cache. Scores are made again whatever they are, in half as many launches, unless they are no
+# larger than their keys.
+CARD = Limits(elements=1 << 20, masked=1 << 20, steps=32, rows=4096, led=True, depth=WIDEST)
 LIMITS = {
-    "CPU": Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, depth=128),
+    "CPU": Limits(elements=1 << 28, masked=1 << 24, steps=1024, rows=1, led=False, depth=128),
     "CUDA": CARD,
     "EMU": CARD,
 }
@@ -51,17 +53,48 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
         return frozenset()
     readers = readers_of(order)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
-    large = [n for n in products if n.size >= LIMITS[n.device].elements or _is_masked(n, readers)]
-    return frozenset(n for n in large if _folded_both_ways(n, ends_of(n, readers, roots)[0], folds))
+    ends = {n: ends_of(n, readers, roots) for n in products}
+    led: set[LazyBuffer] = set()  # what there is of elements that folds of their rows lead
+    for n, (found, made) in ends.items():
+        if LIMITS[n.device].led and _lead_each_other(found, made, readers):
+            led.update(m for m in made if m.size == n.size)
+    return frozenset(
+        n
+        for n, (found, made) in ends.items()
+        if (few := not led.isdisjoint(made)) or _is_large(n, readers)
+        if _folded_both_ways(n, found, folds, few)
+    )
 
 
 def _may_be(node: lazy.Reduce) -> bool:
-    """Whether a fold is a product, worth it, and large enough if it has a mask."""
+    """Whether a fold is a product, and worth it."""
     limits = LIMITS.get(node.device)
-    if limits is None or node.size < min(limits.masked, limits.elements) or not contracts(node):
+    if limits is None or not contracts(node):
         return False
+    smallest = limits.steps**2 if limits.led else min(limits.masked, limits.elements)
     deep = node.sources[0].size > limits.depth * node.size
-    return not deep and (node.device not in CARDS or made_by_all(node))
+    return node.size >= smallest and not deep and (node.device not in CARDS or made_by_all(node))
+
+
+def _is_large(node: LazyBuffer, readers: Readers) -> bool:
+    limits = LIMITS[node.device]
+    masked = node.size >= limits.masked and _is_masked(node, readers)
+    return node.size >= limits.elements or masked
+
+
+def _lead_each_other(
+    ends: Iterable[LazyBuffer], made: Container[LazyBuffer], readers: Readers
+) -> bool:
+    """Whether folds are read by what others fold, as the largest of scores."""
+    stack, seen = [*ends], {*ends}
+    while stack:
+        for reader in readers[stack.pop()]:
+            if reader in made:
+                return True
+            if isinstance(reader, (lazy.Map, lazy.Move)) and reader not in seen:
+                seen.add(reader)
+                stack.append(reader)
+    return False
 
 
 def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
@@ -78,9 +111,12 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
 
 
 def _folded_both_ways(
-    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer]
+    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], few: bool
 ) -> bool:
-    """Whether some of the folds that a product ends in are along other long axes than others."""
+    """Whether some of the folds that a product ends in are along other long axes than others.
+
+    A `few` rows will do if they are as many as the steps along each.
+    """
     found, limits = set(), LIMITS[node.device]
     for end in ends:
         uses, _ = trace([(end.sources[0], tuple(range(len(end.sources[0].shape))))], folds)
@@ -88,8 +124,9 @@ def _folded_both_ways(
             if use.node is node:
                 along = [a for a, label in enumerate(use.labels) if label in end.axes]
                 long = any(node.shape[a] >= limits.steps for a in along)
-                rows = node.size // prod(node.shape[a] for a in along)
-                if not long or rows < limits.rows or MIXED in use.labels:
+                walked = prod(node.shape[a] for a in along)
+                least = min(limits.rows, walked) if few else limits.rows
+                if not long or node.size // walked < least or MIXED in use.labels:
                     return False
                 found.add(tuple(along))
     return len(found) > 1

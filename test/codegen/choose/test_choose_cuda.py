@@ -11,19 +11,21 @@ import graphs
 import numpy as np
 import pytest
 import stages
-from cards import CARD, compiled, instructions
+from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
 from products import TOLERANCE, kernel_of, product
 
-from tinyml import Device, Tensor, lazy
+from tinyml import Device, Tensor, kernel, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32, float64
+from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Program
+from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
 
 OLDER = replace(CARD, capability=75)
@@ -186,6 +188,59 @@ def test_more_warps_load_what_does_not_lie_in_pieces() -> None:
         if Device.available("EMU"):
             runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))
         stages.agree([root], graphs.values([root]), runners, rtol=0.02, atol=0.02)
+
+
+def convolved(
+    dtype: DType, stride: int = 1, groups: int = 1, weights: bool = False
+) -> Callable[[], Kernel]:
+    """The kernel of a convolution of 3 x 3, or of the gradient of its weights."""
+
+    def made() -> Kernel:
+        x, w = (
+            graphs.memory(*s, dtype=dtype, device="EMU").requires_grad_()
+            for s in ((2, 16 * groups, 9, 9), (24 * groups, 16, 3, 3))
+        )
+        y = x.conv2d(w, padding=1, stride=stride, groups=groups)
+        if weights:
+            upstream = graphs.memory(*y.shape, dtype=dtype, device="EMU")
+            (y,) = y.gradient(w, gradient=upstream)
+        return stages.kernels_of(schedule([y.lazy]))[0]
+
+    return made
+
+
+ORDERED: dict[str, tuple[Callable[[], Kernel], Target, str]] = {
+    "halves": (lambda: kernel_of(product(50, 200, 40, bfloat16)), CARD, "add_product"),
+    "halves of an older card": (lambda: kernel_of(product(50, 72, 40, float16)), OLDER, "syncth"),
+    "blocks share": (lambda: kernel_of(product(50, 2000, 24, float16)), CARD, "comes_last("),
+    "floats": (lambda: kernel_of(product(70, 100, 70, float32)), CARD, "tinyml_cp_async"),
+    "floats, shared": (lambda: kernel_of(product(64, 2000, 64, float32)), CARD, "comes_last("),
+    "tf32": (lambda: kernel_of(product(50, 72, 40, float32)), TF32, "add_product"),
+    "computed": (lambda: kernel_of(graphs.matmul(rounded(33, 47), rounded(47, 65))), CARD, "add_p"),
+    "convolution": (convolved(bfloat16), CARD, "add_product"),
+    "convolution of floats": (convolved(float32), CARD, "syncth"),
+    "of stride 2": (convolved(float16, stride=2), CARD, "add_product"),
+    "of groups": (convolved(bfloat16, groups=2), CARD, "add_product"),
+    "gradient of weights": (convolved(bfloat16, weights=True), CARD, "add_product"),
+    "of weights, stride 2": (convolved(bfloat16, stride=2, weights=True), CARD, "add_product"),
+    "of weights of groups": (convolved(float32, groups=2, weights=True), TF32, "add_product"),
+}
+
+
+@pytest.mark.skipif(not Device.available("EMU"), reason="no C++ compiler")
+@pytest.mark.parametrize("order", ThreadOrder)
+@pytest.mark.parametrize("name", ORDERED)
+def test_threads_in_any_order(name: str, order: ThreadOrder) -> None:
+    made, target, mark = ORDERED[name]
+    program = compile(made(), target, verify=True)
+    assert mark in program.source
+    rng = np.random.default_rng(5)
+    arrays = [graphs.numbers(rng, shape, dtype) for shape, dtype in made().slots]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(made(), wanted)
+    on_emu(program, order)(made(), arrays)
+    found, right = (a[0].astype(np.float64) for a in (arrays, wanted))
+    np.testing.assert_allclose(found, right, rtol=0.02, atol=0.02 * np.abs(right).max())
 
 
 def test_a_matrix_times_itself() -> None:

@@ -25,6 +25,7 @@ OTHERS = 8  # threads along the other axis of a tile
 NEIGHBOURS = 4  # floats that are read at once
 ROWS = 4 * WARP, 2 * WARP, WARP, WARP // 2, WARP // 4  # of a block
 STEPS = 64, 32, 16, 8  # of a fold
+FEWEST = (8, 4), (4, 4), (4, 2)  # rows and steps, where nothing is staged
 
 
 def run_along(chooser: Chooser, number: int) -> bool:
@@ -36,7 +37,7 @@ def run_along(chooser: Chooser, number: int) -> bool:
         return False
     before, made = chooser.nest, len(chooser.opts)
     sizes = sorted(product(ROWS, STEPS), key=_reads)
-    for staged, (rows, step) in product((True, False), sizes):
+    for staged, (rows, step) in (*product((True, False), sizes), *product((False,), FEWEST)):
         if _tiled(chooser, number, (found.axis, *sides), rows, step, staged):
             return True
         chooser.nest = before
