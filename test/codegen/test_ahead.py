@@ -73,6 +73,38 @@ def test_numbers_that_are_spread_over_lanes_are_asked_for_where_they_are_read() 
         assert "fetch slot2" not in text
 
 
+def test_what_is_made_of_a_sum_is_asked_for_before_the_sum_is_made() -> None:
+    """A line at a time, at each step that is written out; what all rows share, as a bias, too."""
+    product = graphs.matmul(leaf(6, 24), leaf(24, 32))
+    bias = graphs.spread(leaf(1, 32), (6, 32))
+    k = kernel_of(graphs.add(graphs.mul(product, leaf(6, 32)), bias))
+    slots = [slot for slot, (shape, _) in enumerate(k.slots) if shape in ((6, 32), (1, 32))][1:]
+    opts = ("lanes i1 8", "unroll i1 2", "unroll i0 2", "order i0u", "ahead r0")
+    text = str(linear(k, *opts))
+    before, behind = text.split("for r0")
+    asked = [line.strip() for line in before.splitlines() if "fetch" in line]
+    assert "fetch" not in behind
+    for slot in slots:
+        row = "i0*64 + i0u*32 + i1*16" if k.slots[slot][0] == (6, 32) else "i1*16"
+        assert f"fetch slot{slot}[{row}]" in asked
+    assert len(asked) == len(slots) == 2
+
+
+def test_products_ask_for_what_is_made_of_long_sums() -> None:
+    chosen = {}
+    for depth in (16, 256):
+        product = graphs.matmul(leaf(64, depth), leaf(depth, 64))
+        bias = graphs.spread(leaf(1, 64), (64, 64))
+        for name, root in (
+            ("alone", product),
+            ("bias", graphs.add(product, bias)),
+            ("more", graphs.add(product, leaf(64, 64))),
+        ):
+            opts, _ = choose(lower(kernel_of(root)), stages.C)
+            chosen[name, depth] = "ahead r0" in map(str, opts)
+    assert [key for key, ahead in chosen.items() if ahead] == [("more", 256)]
+
+
 def test_what_a_row_has_one_of_is_not_asked_for() -> None:
     root = graphs.total(graphs.mul(leaf(6, 24), graphs.spread(leaf(6, 1), (6, 24))), 1)
     text = str(linear(kernel_of(root), "lanes r0 8", "grid i0", "ahead i0"))

@@ -6,16 +6,20 @@ the same elements one step of an axis further on: a line at a time, where it rea
 
 Numbers that are spread over lanes are multiplied for longer than memory takes to deliver them. So
 the loop that reads them asks for them, too, if no other one does.
+
+And what is made of sums, behind the loop that adds them up, waits for all else that it is made of.
+So that is asked for in front of the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Load
+from tinyml.codegen.expr import Expr, Fold, Load
 from tinyml.codegen.scope import Scope
+from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, linear
 
 LINE = 64  # bytes that memory delivers at once
@@ -40,6 +44,22 @@ class Ahead:
         self.loop = self.made
         yield
         self.loop = outer
+
+    def behind(self, fold: Iterable[Axis], values: Sequence[Expr], scope: Scope) -> list[ir.Fetch]:
+        """What to ask for in front of a loop over a fold, behind which `values` are made of it."""
+        found = list[ir.Fetch]()
+        if not any(axis in self.axes for axis in fold):
+            return found
+        below = toposort(values, scope.known, lambda e: () if type(e) is Fold else e.sources)
+        outside = scope.parent.bound if scope.parent is not None else frozenset[Axis]()
+        for load in below:
+            if isinstance(load, Load) and not (load.sources or load.free <= outside):
+                start = load.position.substitute({a: linear(0) for a in load.free & self.lanes})
+                line = start - start.constant % (LINE // load.dtype.itemsize)
+                if (scope, load.slot, line) not in self.asked:
+                    self.asked.add((scope, load.slot, line))
+                    found.append(ir.Fetch(load.slot, line))
+        return found
 
     def fetches(self, load: Load, scope: Scope) -> list[ir.Fetch]:
         """What to ask for where `load` stands."""

@@ -180,7 +180,8 @@ class Nest:
 class LoopNest:
     """A kernel as loops. `kinds` lists the axes that are not plain loops.
 
-    While a step of the axes in `ahead` is computed, memory is asked for what the next one reads.
+    While a step of the axes in `ahead` is computed, memory is asked for what the next one reads,
+    and while they are folded, for what stands behind the fold.
     Folds over the axes named in `along` are made in one walk, even if they read each other.
     """
 

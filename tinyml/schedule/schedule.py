@@ -20,6 +20,7 @@ from tinyml.schedule.regroup import joins, regrouped
 from tinyml.schedule.remake import remade
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
+from tinyml.schedule.transpose import transposed
 from tinyml.schedule.units import find_units
 
 
@@ -76,7 +77,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     summed = split_reductions(associated(join_sums(wanted)))
-    roots = _unshaped(regrouped(narrowed(share_assigned(summed))))
+    roots = _unshaped(regrouped(transposed(narrowed(share_assigned(summed)))))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots, remade(order, {*roots}))
     try:

@@ -206,7 +206,7 @@ def plain_of(root: LazyBuffer) -> LoopNest:
         (Opt(OptKind.UNROLL, "i0", 1), "cannot unroll i0 1"),
         (Opt(OptKind.LANES, "i0", 99), "i0 has 13 steps"),
         (Opt(OptKind.GRID, "r0"), "blocks that share a fold make it once"),
-        (Opt(OptKind.AHEAD, "r0"), "only row axes"),
+        (Opt(OptKind.PEEL, "r0", 2), "only row axes"),
         (Opt(OptKind.COLLAPSE, "r0"), "cannot collapse"),
     ],
 )

@@ -16,6 +16,7 @@ from itertools import chain, pairwise
 from math import gcd, lcm, prod
 
 from tinyml.codegen.ahead import LINE
+from tinyml.codegen.choose.c_ahead import read_behind, read_rows_ahead
 from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -416,22 +417,10 @@ def _apply(
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse([chooser.one(number)])
     write_out_fold(chooser, number, tiling.vectors * tiling.height)
-    _read_ahead(chooser, number, kept, sides, tiling)
-
-
-def _read_ahead(chooser: Chooser, number: int, kept: str, sides: _Sides, tiling: Tiling) -> None:
-    """Rows that the cache does not hold are asked for while those before them are multiplied.
-
-    That takes as many loads again, for which only large register tiles leave room.
-    """
-    other, rows = sides.other, chooser.row(number, kept)
-    if other is None or rows is None or tiling.repacks or other.valid:
-        return
-    last = chooser.one(number).folds[0].axes[-1]
-    nbytes = prod(a.size for a in other.free) * other.dtype.itemsize
-    room = chooser.target.vector_registers > 16 and nbytes > chooser.target.cache
-    if room and other.position.stride(last) == 1:
-        chooser.apply(OptKind.AHEAD, rows)
+    rows = chooser.row(number, kept)
+    if sides.other is not None and rows is not None and not tiling.repacks:
+        read_rows_ahead(chooser, number, rows, sides.other)
+    read_behind(chooser, number)
 
 
 def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:

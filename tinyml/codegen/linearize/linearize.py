@@ -306,19 +306,10 @@ class _Emitter(AlongWriter):
 
     def _folds(self, scope: Scope, values: Iterable[Expr]) -> None:
         """Compute every fold below `values` that this scope knows enough for."""
-        ready: dict[Fold, int] = {}
-        depth: dict[Expr, int] = {}
         roots = [v for v in values if v.has_fold and v not in scope.known]
         if not roots:
             return
-        for e in toposort(roots, scope.known, attrgetter("folding")):
-            if e in scope.known:
-                continue
-            below = max([depth.get(s, 0) for s in e.folding], default=0)
-            if type(e) is Fold and e.free - self.loose <= scope.bound:
-                ready[e] = below
-                below += 1
-            depth[e] = below
+        ready = self._ready(scope, roots)
         groups: dict[tuple[int, tuple[Axis, ...]], list[Fold]] = {}
         order = [*toposort(roots, scope.known)] if self.along else []
         for fold in together([e for e in order if e not in scope.known], ready, self.along):
@@ -337,6 +328,7 @@ class _Emitter(AlongWriter):
             if later:
                 self._run_along(scope, group, folds, later)
             elif folds:
+                scope.instrs += self.ahead.behind(group, roots, scope)
                 self._fold_group(scope, group, folds)
             self.tiles = tiles
             if folds and not later and not {*self.parts}.isdisjoint(group):
@@ -344,6 +336,20 @@ class _Emitter(AlongWriter):
                 tile, part = map(numbered, (self.grid, self.parts))
                 scope.instrs.append(ir.AcrossBlocks(names, tile, part))
                 scope.instrs += whole(names, folds[0].op, part.high + 1)
+
+    def _ready(self, scope: Scope, roots: Iterable[Expr]) -> dict[Fold, int]:
+        """The folds that a scope knows enough for, and how many of them each reads in turn."""
+        ready: dict[Fold, int] = {}
+        depth: dict[Expr, int] = {}
+        for e in toposort(roots, scope.known, attrgetter("folding")):
+            if e in scope.known:
+                continue
+            below = max([depth.get(s, 0) for s in e.folding], default=0)
+            if type(e) is Fold and e.free - self.loose <= scope.bound:
+                ready[e] = below
+                below += 1
+            depth[e] = below
+        return ready
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""

@@ -27,7 +27,8 @@
               all of them at once: sums are scaled when what they follow changes. Without a size:
               folds over the axis, whose sums are in registers
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
-    AHEAD     while a step of an axis is computed, memory is asked for what the next one reads
+    AHEAD     while a step of an axis is computed, memory is asked for what the next one reads;
+              while one of a fold is folded, for what is made with its result
     STREAM    vectors along lanes are stored past the caches
 
 A list of Opts can be printed, cached, searched and written by hand; it never changes results
@@ -114,7 +115,7 @@ class Opt:
         return f"{self.kind.value} {self.axis}{amount}{slot}"
 
 
-_OF_ROWS = {OptKind.AHEAD, OptKind.PEEL, OptKind.PHASE}
+_OF_ROWS = {OptKind.PEEL, OptKind.PHASE}
 _TILED = {
     *(OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
     *(OptKind.KEEP, OptKind.ONLINE),
@@ -179,7 +180,7 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.PAIR | OptKind.FRAGMENT | OptKind.WARPGROUP:
             return _multiplied(nest, axis, opt)
         case OptKind.AHEAD:
-            walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
+            walked = _is_walked(nest, axis) and nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
             return replace(nest, ahead=(*nest.ahead, axis))
         case OptKind.STREAM:

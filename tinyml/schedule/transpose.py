@@ -1,0 +1,92 @@
+"""Transpose: a product lies in memory in the order in which it is read.
+
+The result of attention is made by heads and read by tokens, all heads of one side by side; the
+gradient of a second factor is made along the rows of the product. A kernel stores its results in
+any order at the same cost; who reads them number by number, jumping, pays for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from tinyml import lazy
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement
+from tinyml.schedule.units import contracts, readers_of
+
+Axes = tuple[int, ...]  # those of a product that have several steps, in the order of a permutation
+Placed = dict[LazyBuffer, tuple[LazyBuffer, Axes]]  # the product that it is, permuted so
+
+
+def transposed(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+    """The same values; products that are permuted in one way are made of permuted factors."""
+    order = toposort(roots)
+    placed: Placed = {}
+    for node in order:
+        if contracts(node):
+            placed[node] = node, _walked(node)
+        elif isinstance(node, lazy.Move) and (below := placed.get(node.sources[0])) is not None:
+            moved = _moved(node, below[1])
+            placed |= {node: (below[0], moved)} if moved is not None else {}
+    stored = _orders(order, {*roots}, placed)
+    if not stored:
+        return list(roots)
+    changed: dict[LazyBuffer, LazyBuffer] = {}
+    made: dict[LazyBuffer, LazyBuffer] = {}  # a product without axes of one step, as it is stored
+    for node in order:
+        again = changed[node] = node.made_of(changed)
+        product, axes = placed.get(node, (node, ()))
+        if product in stored:
+            if node is product:
+                made[node] = _product(again, stored[node])
+            permuted = lazy.permute(made[product], [stored[product].index(a) for a in axes])
+            changed[node] = lazy.reshape(permuted, node.shape)
+    return [changed[root] for root in roots]
+
+
+def _orders(
+    order: Sequence[LazyBuffer], roots: Container[LazyBuffer], placed: Placed
+) -> dict[LazyBuffer, Axes]:
+    """The products that are read in one order which is not their own, and that order."""
+    if all(axes == _walked(product) for product, axes in placed.values()):
+        return {}
+    readers, read = readers_of(order), dict[LazyBuffer, set[Axes]]()
+    for node, (product, axes) in placed.items():
+        permuted = axes != _walked(product)
+        if node in roots or (permuted and any(r not in placed for r in readers[node])):
+            read.setdefault(product, set()).add(axes)
+    found = {product: next(iter(orders)) for product, orders in read.items() if len(orders) == 1}
+    return {product: axes for product, axes in found.items() if axes != _walked(product)}
+
+
+def _walked(node: LazyBuffer) -> Axes:
+    return tuple([a for a, size in enumerate(node.shape) if size > 1])
+
+
+def _moved(move: lazy.Move, axes: Axes) -> Axes | None:
+    """Where axes are behind a permutation, or what leaves all in place."""
+    source = move.sources[0]
+    before = _walked(source)
+    if move.movement is Movement.PERMUTE:
+        return tuple([axes[before.index(a)] for a in move.arg[1] if a in before])
+    same = [source.shape[a] for a in before] == [move.shape[a] for a in _walked(move)]
+    return axes if same and move.movement is Movement.RESHAPE else None
+
+
+def _product(node: LazyBuffer, stored: Axes) -> LazyBuffer:
+    """A product with those of its axes that have several steps in another order."""
+    assert isinstance(node, lazy.Reduce)
+    axes = iter(stored)
+    order = [next(axes) if size > 1 else a for a, size in enumerate(node.shape)]
+    made = lazy.reduce_(node.op, _permuted(node.sources[0], order), node.axes)
+    return lazy.reshape(made, tuple([size for size in made.shape if size > 1]))
+
+
+def _permuted(terms: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
+    """What a product adds up, with its factors permuted."""
+    if not isinstance(terms, lazy.Map):
+        return lazy.permute(terms, order)
+    sources = tuple([_permuted(source, order) for source in terms.sources])
+    shape = tuple([terms.shape[a] for a in order])
+    return lazy.node(lazy.Map, shape, terms.dtype, terms.device, sources, terms.arg)
