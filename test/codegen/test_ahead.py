@@ -9,6 +9,7 @@ import numpy as np
 import stages
 from graphs import leaf
 
+from tinyml import lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.linearize.linearize import linearize
@@ -19,6 +20,7 @@ from tinyml.lazy import LazyBuffer
 from tinyml.schedule import schedule
 
 SMALL = replace(stages.C, cache=1 << 10)
+HALF = replace(stages.C, cache=1 << 18)
 
 
 def kernel_of(root: LazyBuffer) -> Kernel:
@@ -110,6 +112,38 @@ def test_what_a_row_has_one_of_is_not_asked_for() -> None:
     text = str(linear(kernel_of(root), "lanes r0 8", "grid i0", "ahead i0"))
     assert "slot2[i0]" in text
     assert "fetch" not in text
+
+
+def asked_for(text: str) -> list[str]:
+    return [line.split("fetch ")[1] for line in text.splitlines() if "fetch" in line]
+
+
+def test_tiles_are_filled_with_what_was_asked_for_four_steps_before() -> None:
+    """A line at a time, however many vectors are loaded of it."""
+    k = kernel_of(graphs.matmul(leaf(6, 24), leaf(24, 32)))
+    tiled = "lanes i1 8", "unroll i1 4", "grid i0", "stage i0 slot2"
+    text = str(linear(k, *tiled, "ahead r0_tile0"))
+    lines = ["slot2[r0_tile0*32 + 128]", "slot2[r0_tile0*32 + 144]"]
+    assert asked_for(text) == lines
+    assert asked_for(str(linear(k, *tiled))) == []
+
+
+def test_a_vector_of_every_second_number_lies_in_two_lines() -> None:
+    weights = lazy.reshape(leaf(24, 32, 2), (24, 32, 2))
+    second = lazy.reshape(lazy.shrink(weights, ((0, 24), (0, 32), (1, 2))), (24, 32))
+    k = kernel_of(graphs.matmul(leaf(6, 24), second))
+    opts = "lanes i1 16", "grid i0", "stage i0 slot2", "ahead r0_tile0"
+    steps = ["r0_tile0*64 + i1_tile0*32 + 256", "r0_tile0*64 + i1_tile0*32 + 272"]
+    assert asked_for(str(linear(k, *opts))) == [f"slot2[{step}]" for step in steps]
+
+
+def test_factors_that_the_cache_does_not_hold_are_asked_for_as_they_are_packed() -> None:
+    chosen = {}
+    for columns in (32, 1024):
+        opts, _ = choose(lower(kernel_of(graphs.matmul(leaf(96, 96), leaf(96, columns)))), HALF)
+        asked = {opt.axis for opt in opts if opt.kind is OptKind.AHEAD}
+        chosen[columns] = any("tile" in axis for axis in asked)
+    assert chosen == {32: False, 1024: True}
 
 
 def test_rows_are_read_ahead_where_they_come_from_memory() -> None:

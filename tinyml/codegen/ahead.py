@@ -9,6 +9,9 @@ the loop that reads them asks for them, too, if no other one does.
 
 And what is made of sums, behind the loop that adds them up, waits for all else that it is made of.
 So that is asked for in front of the loop.
+
+What is copied to a tile is computed with later, so that only memory is waited for: each step of an
+axis of the tile asks for what a few steps further on are filled with.
 """
 
 from __future__ import annotations
@@ -23,15 +26,20 @@ from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, linear
 
 LINE = 64  # bytes that memory delivers at once
+FURTHER = 4  # steps of a tile's axis, which take much less time than rows that are computed with
 
 Read = tuple[int, Axis, int]  # a slot, and how far its elements are from those of the next step
 
 
 class Ahead:
-    """What the loops of one nest read, in the order in which they are written."""
+    """What the loops of one nest read, in the order in which they are written.
 
-    def __init__(self, axes: Iterable[Axis], lanes: Set[Axis]) -> None:
-        self.axes, self.lanes = tuple(axes), lanes
+    `axes` are those whose next steps are asked for; some of them are `filled`, axes of tiles.
+    """
+
+    def __init__(self, axes: Iterable[Axis], filled: Set[Axis], lanes: Set[Axis]) -> None:
+        self.axes, self.lanes = [a for a in axes if a not in filled], lanes
+        self.filled = [a for a in axes if a in filled]
         self.made = self.loop = 0
         self.first: dict[Read, int] = {}  # the loop that reads it first
         self.asking: dict[Read, int] = {}  # the one after that
@@ -55,31 +63,56 @@ class Ahead:
         for load in below:
             if isinstance(load, Load) and not (load.sources or load.free <= outside):
                 start = load.position.substitute({a: linear(0) for a in load.free & self.lanes})
-                line = start - start.constant % (LINE // load.dtype.itemsize)
-                if (scope, load.slot, line) not in self.asked:
-                    self.asked.add((scope, load.slot, line))
-                    found.append(ir.Fetch(load.slot, line))
+                found += self._once(load, scope, _line(start, load), 0)
         return found
 
     def fetches(self, load: Load, scope: Scope) -> list[ir.Fetch]:
         """What to ask for where `load` stands."""
-        if load.sources or load.valid or not self.axes:
+        if load.sources:
             return []
+        found = [] if load.valid else self._of_rows(load, scope)
+        for axis in self.filled:
+            for start in _lines(load, self.lanes):
+                line = _line(start, load)
+                if stride := line.stride(axis):
+                    found += self._once(load, scope, line, FURTHER * stride)
+        return found
+
+    def _of_rows(self, load: Load, scope: Scope) -> list[ir.Fetch]:
         along = {a: linear(0) for a in load.free if a in self.lanes}
         spread = scope.parent if self.lanes and not along else None
         outside = spread.bound if spread is not None else frozenset[Axis]()
-        start = load.position.substitute(along)
+        line = _line(load.position.substitute(along), load)
         found = []
         for axis in self.axes:
-            stride = start.stride(axis)
+            stride = line.stride(axis)
             read = load.slot, axis, stride or 0
             first = self.first.setdefault(read, self.loop) == self.loop
             if not stride or (first and axis not in outside):
                 continue
-            elements = LINE // load.dtype.itemsize
-            line = start - start.constant % elements
             new = (scope, load.slot, line) not in self.asked
             if new and self.asking.setdefault(read, self.loop) == self.loop:
-                self.asked.add((scope, load.slot, line))
-                found.append(ir.Fetch(load.slot, line + stride))
+                found += self._once(load, scope, line, stride)
         return found
+
+    def _once(self, load: Load, scope: Scope, line: Linear, further: int) -> list[ir.Fetch]:
+        asked = scope, load.slot, line
+        if asked in self.asked:
+            return []
+        self.asked.add(asked)
+        return [ir.Fetch(load.slot, line + further)]
+
+
+def _line(start: Linear, load: Load) -> Linear:
+    return start - start.constant % (LINE // load.dtype.itemsize)
+
+
+def _lines(load: Load, lanes: Set[Axis]) -> list[Linear]:
+    """Where lines begin that a vector is loaded from."""
+    lane = next((a for a in load.free if a in lanes), None)
+    if lane is None:
+        return [load.position]
+    first, second = (load.position.substitute({lane: linear(n)}) for n in range(2))
+    apart = abs(second.constant - first.constant) * load.dtype.itemsize
+    steps = range(0, lane.size, max(LINE // max(apart, 1), 1))
+    return [load.position.substitute({lane: linear(n)}) for n in steps]

@@ -181,7 +181,7 @@ class LoopNest:
     """A kernel as loops. `kinds` lists the axes that are not plain loops.
 
     While a step of the axes in `ahead` is computed, memory is asked for what the next one reads,
-    and while they are folded, for what stands behind the fold.
+    and while they are folded, for what stands behind the fold; of a tile's axes, a few steps ahead.
     Folds over the axes named in `along` are made in one walk, even if they read each other.
     """
 

@@ -12,15 +12,15 @@ from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside,
 
 def is_in_rows(i: Linear, lane: Axis) -> bool:
     """Whether an index goes evenly along `lane` but for one place where a row ends."""
-    return len(divided(i, lane)) == 1 and _step(i, lane) is not None
+    return len(_divided(i, lane)) == 1 and _step(i, lane) is not None
 
 
 def two_rows(e: Load, lane: Axis) -> Expr | None:
     """The load as a choice of two, each of elements of one row; None if it is not of two."""
-    found = divided(e.position, lane)
+    found = _divided(e.position, lane)
     if not is_in_rows(e.position, lane):
         return None
-    if any(_step(v.index, lane) is None or divided(v.index, lane) - found for v in e.valid):
+    if any(_step(v.index, lane) is None or _divided(v.index, lane) - found for v in e.valid):
         return None
     ((inner, by),) = found
     begin = inner.substitute({lane: linear(0)}) % by
@@ -28,6 +28,13 @@ def two_rows(e: Load, lane: Axis) -> Expr | None:
     rest = inside(begin + linear(lane), by, by + lane.high)
     ends = [_part(e, lane, at, held) for at, held in ((0, first), (lane.high, rest))]
     return Select((first,), ends[0], ends[1])
+
+
+def steps_of_rows(e: Load, lane: Axis) -> frozenset[Axis]:
+    """The axes that say where rows end in vectors along `lane`, and which of a row are masked."""
+    ends = [inner.free for inner, _ in _divided(e.position, lane)]
+    masks = [v.free for v in e.valid if lane in v.free and _step(v.index, lane) != 0]
+    return frozenset().union(*ends, *masks)
 
 
 def _part(e: Load, lane: Axis, at: int, held: Range) -> Expr:
@@ -43,7 +50,7 @@ def _part(e: Load, lane: Axis, at: int, held: Range) -> Expr:
     return Load(e.slot, e.dtype, straight(e.position), valid)
 
 
-def divided(i: Linear, lane: Axis) -> set[tuple[Linear, int]]:
+def _divided(i: Linear, lane: Axis) -> set[tuple[Linear, int]]:
     """What is divided along `lane`, and by what."""
     atoms = [a for a, _ in i.terms if isinstance(a, (Quotient, Remainder)) and lane in a.free]
     return {(a.inner, a.by) for a in atoms}

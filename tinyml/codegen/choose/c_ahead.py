@@ -6,7 +6,9 @@ from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.expr import Fold, Load
+from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.tiles import by_stride, is_gathered
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
@@ -35,3 +37,26 @@ def read_behind(chooser: Chooser, number: int) -> None:
     depth = one.folds[0].axes[0]
     if each and depth.size >= LONG:
         chooser.apply(OptKind.AHEAD, depth)
+
+
+def fill_ahead(chooser: Chooser, number: int) -> None:
+    """What tiles are filled with is asked for a few steps before, if the cache does not hold it."""
+    for tile in chooser.one(number).tiles:
+        axis = _filled_along(chooser, tile)
+        if axis is not None:
+            chooser.apply(OptKind.AHEAD, axis)
+
+
+def _filled_along(chooser: Chooser, tile: Tile) -> Axis | None:
+    """The axis of whose steps a tile is copied one after the other, if that comes from memory."""
+    nest = chooser.nest
+    loads = [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    far = any(_nbytes(chooser, load) > chooser.target.cache for load in loads)
+    lane = next((a for a in tile.axes if nest.kind(a) is Kind.LANE), None)
+    if not (tile.copies and far) or lane is None or is_gathered(tile, lane):
+        return None
+    return next((a for a in by_stride(tile) if nest.kind(a) is Kind.LOOP), None)
+
+
+def _nbytes(chooser: Chooser, load: Load) -> int:
+    return prod(chooser.nest.slots[load.slot][0]) * load.dtype.itemsize

@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 from math import gcd, lcm, prod
 
 from tinyml.codegen.ahead import LINE
-from tinyml.codegen.choose.c_ahead import read_behind, read_rows_ahead
+from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -39,7 +39,7 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.pair_steps import is_of_halves
 from tinyml.codegen.optimize.tiles import LEAST_LANES, ways
 from tinyml.codegen.pairs import Dot, Pair
-from tinyml.codegen.two_rows import divided
+from tinyml.codegen.two_rows import is_in_rows, steps_of_rows
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, Remainder, linear
@@ -421,6 +421,7 @@ def _apply(
     if sides.other is not None and rows is not None and not tiling.repacks:
         read_rows_ahead(chooser, number, rows, sides.other)
     read_behind(chooser, number)
+    fill_ahead(chooser, number)
 
 
 def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:
@@ -465,9 +466,9 @@ def _write_out(chooser: Chooser, tile: Tile) -> None:
     Then most turn out to need none, as those of pixels that are on no edge, and others are numbers,
     or are known before the loops over channels. So it is where vectors may end in the next row.
     """
-    places = [e.position for e in toposort([tile.value]) if isinstance(e, Load)]
-    ends = [inner.free for place in places for inner, _ in divided(place, tile.axes[-1])]
-    asked = chooser.steps_of_masks([tile.value]).union(*ends)
+    lane, loads = tile.axes[-1], [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    rows = [steps_of_rows(e, lane) for e in loads if is_in_rows(e.position, lane)]
+    asked = frozenset().union(*rows) if rows else chooser.steps_of_masks(loads)
     steps = {a for a in asked if chooser.nest.kind(a) is not Kind.GRID}
     of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
     loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]

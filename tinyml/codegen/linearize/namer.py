@@ -18,14 +18,14 @@ DEEPEST = 8  # ops written into one another before a value gets a name
 class Namer:
     """Gives values of one nest names, whose last letters are `mark`."""
 
-    def __init__(self, mark: str, lanes: Iterable[Axis], ahead: tuple[Axis, ...]) -> None:
+    def __init__(self, mark: str, lanes: Iterable[Axis], ahead: Ahead) -> None:
         self.mark, self.names, self.free_lanes = mark, 0, {*lanes}
         self.loose: set[Axis | None] = {
             *lanes
         }  # axes that are walked within instructions: lanes, and what is copied
         self.copied: Axis | None = None  # whose steps are said once
         self.families: dict[str, Axis] = {}
-        self.ahead = Ahead(ahead, self.free_lanes)
+        self.ahead = ahead
 
     def emit(self, scope: Scope, root: Expr) -> Expr:
         """`root` in terms of names; what is used twice, or outside this loop, gets a name."""

@@ -9,6 +9,7 @@ from math import prod
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
+from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import Expr, Fold, const, substitute
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.linearize.fill import Filler, fences
@@ -27,7 +28,9 @@ class TileWriter(Namer):
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
-        super().__init__(f"_{number}" if number else "", lanes, nest.ahead)
+        filled = {a for tile in nest.nests[number].tiles for a in tile.axes}
+        ahead = Ahead(nest.ahead, filled, {*lanes})
+        super().__init__(f"_{number}" if number else "", lanes, ahead)
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
         self.filler = Filler(block, self.emit, nest.turn(nest.nests[number]))
         self.tiles: tuple[Tile, ...] = ()

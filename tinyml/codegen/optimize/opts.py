@@ -28,7 +28,8 @@
               folds over the axis, whose sums are in registers
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
     AHEAD     while a step of an axis is computed, memory is asked for what the next one reads;
-              while one of a fold is folded, for what is made with its result
+              while one of a fold is folded, for what is made with its result; while one of
+              a tile is filled, for what a few steps further on are filled with
     STREAM    vectors along lanes are stored past the caches
 
 A list of Opts can be printed, cached, searched and written by hand; it never changes results
@@ -180,7 +181,7 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.PAIR | OptKind.FRAGMENT | OptKind.WARPGROUP:
             return _multiplied(nest, axis, opt)
         case OptKind.AHEAD:
-            walked = _is_walked(nest, axis) and nest.kind(axis) in (Kind.GRID, Kind.LOOP)
+            walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
             return replace(nest, ahead=(*nest.ahead, axis))
         case OptKind.STREAM:

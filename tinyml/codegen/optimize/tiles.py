@@ -148,7 +148,7 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         number += 1
         if (lane := vector or _lane_of(nest, tile)) is not None:
             nest = bind(nest, lane, Kind.LANE)
-            if _is_gathered(tile, lane):
+            if is_gathered(tile, lane):
                 continue
         for axis in _written_out(nest, tile):
             nest = bind(nest, axis, Kind.UNROLL)
@@ -290,7 +290,7 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
 
 
-def _is_gathered(tile: Tile, lane: Axis) -> bool:
+def is_gathered(tile: Tile, lane: Axis) -> bool:
     """Whether vectors of a tile are put together, of elements that lie apart.
 
     One after the other, then: there are few places for lines that are a power of two apart.
