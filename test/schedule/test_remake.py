@@ -145,6 +145,15 @@ def test_what_scores_are_sums_of_is_stored_as_little(dtype: DType, target: Targe
         stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target)
 
 
+def test_products_of_products_that_are_made_again() -> None:
+    """What a kernel's inner folds are made of changes with each step of the outer one."""
+    x, w = memory(3, 40, 64, dtype=bfloat16), memory(64, 48, dtype=bfloat16)
+    y = (x @ w).relu()
+    gradients = (y @ y.transpose(1, 2)).square().mean().gradient(x, w)
+    for k in stages.kernels_of(schedule([g.lazy for g in gradients])):
+        assert compile(k, CARD, verify=True).source
+
+
 def test_few_heads_share_their_rows_out() -> None:
     kernels = training(plain, *(memory(2, n, 3) for n in (QUERIES, KEYS, KEYS)))
     assert not any(output.across for k in kernels for output in k.outputs)

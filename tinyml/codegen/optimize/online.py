@@ -189,6 +189,8 @@ class _Tiles:
         walked = dict.fromkeys(
             a for group in self.one.groups[: 1 + len(self.one.walks)] for a in group
         )
+        if any(not f.free <= {*walked, *outside} for f in (*found.leaders, *found.followers)):
+            raise OptError(f"cannot run along {axis.name}: another fold makes its folds again")
         rows = [a for a in walked if a not in outside]
         self.rows = sorted(rows, key=lambda a: ORDER[nest.kind(a)])
         if any(not {s.outer, s.inner}.isdisjoint(rows) for s in nest.splits):
