@@ -113,6 +113,8 @@ INTS = tuple(d for d in ALL if d.kind in "ui")
 
 _BY_NAME = {d.name: d for d in ALL}
 NAMES = _BY_NAME | {d.also: d for d in ALL if d.also}  # every spelling of every dtype
+FLOAT16_MAX = 65504.0  # the greatest finite number
+
 _STORAGE = {d.name: np.dtype("uint16" if d is bfloat16 else d.name) for d in ALL}
 _COMPUTE = {d.name: np.dtype("float32" if d is bfloat16 else d.name) for d in ALL}
 _BY_NUMPY = {_STORAGE[d.name]: d for d in ALL if d is not bfloat16}

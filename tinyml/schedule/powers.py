@@ -10,12 +10,11 @@ from __future__ import annotations
 from math import inf
 
 from tinyml import lazy
-from tinyml.dtype import float16
+from tinyml.dtype import FLOAT16_MAX, float16
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 
 POWERS = {Op.EXP, Op.EXP2}
-LARGEST = 65504  # of float16
 
 
 def exact(node: LazyBuffer) -> bool:
@@ -24,7 +23,7 @@ def exact(node: LazyBuffer) -> bool:
     if node.dtype is not float16:
         return True
     rounded = isinstance(node, lazy.Map) and node.op is Op.CAST
-    return rounded and _largest(node.sources[0]) <= LARGEST
+    return rounded and _largest(node.sources[0]) <= FLOAT16_MAX
 
 
 def _largest(node: LazyBuffer) -> float:

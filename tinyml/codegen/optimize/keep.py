@@ -31,14 +31,12 @@ from tinyml.codegen.optimize.tiles import (
     with_tile,
     within_fold,
 )
-from tinyml.dtype import bfloat16
+from tinyml.dtype import FLOAT16_MAX, bfloat16
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Range, both, inside, linear, row_major
+from tinyml.index import Axis, Valid, both, inside, linear, row_major
 from tinyml.ops import WORK, Op
 
-LARGEST = 65504  # of float16
-Valid = tuple[Range, ...]
 COSTLY = 12  # work on an element that takes longer than to bring it back from a cache
 
 
@@ -153,7 +151,7 @@ def _is_share(whole: Expr, divisor: Expr) -> bool:
     if not (isinstance(divisor, Fold) and divisor.op is Op.ADD):
         return False
     least = _largest(divisor.body, (), divisor.axes)
-    return 1 <= least < inf and _largest(whole) <= LARGEST
+    return 1 <= least < inf and _largest(whole) <= FLOAT16_MAX
 
 
 def _largest(e: Expr, known: Valid = (), along: tuple[Axis, ...] = ()) -> float:
