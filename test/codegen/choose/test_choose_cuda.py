@@ -190,6 +190,17 @@ def test_more_warps_load_what_does_not_lie_in_pieces() -> None:
         stages.agree([root], graphs.values([root]), runners, rtol=0.02, atol=0.02)
 
 
+def test_more_warps_make_sums_that_meet_rows_that_are_looked_up() -> None:
+    """As behind an embedding: each row has an address of its own, beside 128 sums."""
+    target = replace(CARD, cores=1)
+    ids = Tensor(np.arange(128)[::-1].astype(np.int32) * 2, device="EMU").realize()
+    x, w, table = (
+        graphs.memory(*s, dtype=float16, device="EMU") for s in ((128, 64), (128, 64), (256, 128))
+    )
+    for made, threads in ((x @ w.T, 128), (x @ w.T + table[ids], 256)):
+        assert compile(kernel_of(made.lazy), target).block == (1, threads, 1)
+
+
 def convolved(
     dtype: DType, stride: int = 1, groups: int = 1, weights: bool = False
 ) -> Callable[[], Kernel]:

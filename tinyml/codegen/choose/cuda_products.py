@@ -45,6 +45,7 @@ THREADS = 16  # along either edge of a tile, where each thread has sums of its o
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
+LOOKED = 64  # registers for the addresses of rows that are looked up, for all of a thread's sums
 HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
 
@@ -130,8 +131,9 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         _to_grid(chooser, number, sides)
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
-        held = _held(chooser.one(number), prod(edges), WARP * prod(warps))
-        if parts == 1 or held + WORKING <= THREAD:
+        one = chooser.one(number)
+        held = _held(one, prod(edges), WARP * prod(warps)) + LOOKED * _looks_up(one)
+        if not (parts > 1 or _looks_up(one)) or held + WORKING <= THREAD:
             break
     return True
 
@@ -140,6 +142,12 @@ def _held(one: Nest, sums: int, threads: int) -> int:
     """Registers of a thread for sums, and for what it loads of a tile before it is put there."""
     loaded = (prod(a.size for a in t.axes) for t in one.tiles if copied(t) is None and t.stages > 1)
     return (sums + sum(loaded)) // threads
+
+
+def _looks_up(one: Nest) -> bool:
+    """Whether sums meet rows that are looked up: each of those has an address of its own."""
+    values = toposort([store.value for walk in one.walks for store in walk.stores])
+    return any(isinstance(e, Load) and bool(e.position.looked) for e in values)
 
 
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
