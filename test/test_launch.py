@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from test_scaling import calls
 
-from tinyml import Tensor, TinyJit, config, nn, trace
+from tinyml import Tensor, TinyJit, config, nn, realize, trace
 from tinyml.device import Device, open_device
 from tinyml.errors import GradientError, OutOfMemoryError
 from tinyml.realize import compute
+from tinyml.roster import Roster
 
 WIDE = 1 << 17  # elements that are worth several threads: 256 KB at least
 SLACK = 5  # calls of what happens now and then
@@ -24,6 +25,12 @@ def on_cpu() -> Iterator[None]:
         pytest.skip("no C compiler")
     with Device.default("CPU"):
         yield
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensors of other tests are alive that a replay would have to ask what they read."""
+    monkeypatch.setattr(realize, "_pending", Roster())
 
 
 def full(value: float, *shape: int) -> Tensor:
@@ -91,6 +98,7 @@ def test_listeners_hear_of_every_kernel() -> None:
         assert len(run) == 7
 
 
+@pytest.mark.usefixtures("alone")
 def test_python_does_the_same_for_any_number_of_kernels() -> None:
     few, many = (captured(lambda x, n=n: chain(x, n), full(1)) for n in (3, 30))
     x = full(2)
@@ -99,6 +107,7 @@ def test_python_does_the_same_for_any_number_of_kernels() -> None:
     assert abs(calls(lambda: many(x)) - calls(lambda: few(x))) <= SLACK
 
 
+@pytest.mark.usefixtures("alone")
 def test_python_does_the_same_for_any_number_of_states() -> None:
     def step(count: int) -> Callable[[], object]:
         states = [full(n) for n in range(count)]
