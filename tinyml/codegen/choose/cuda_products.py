@@ -132,8 +132,9 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
         one = chooser.one(number)
-        held = _held(one, prod(edges), WARP * prod(warps)) + LOOKED * _looks_up(one)
-        if not (parts > 1 or _looks_up(one)) or held + WORKING <= THREAD:
+        looked = LOOKED * _looks_up(one)
+        held = _held(one, prod(edges), WARP * prod(warps)) + looked
+        if not (parts > 1 or looked) or held + WORKING <= THREAD:
             break
     return True
 
