@@ -50,6 +50,20 @@ def test_columns_are_packed_if_they_are_rows_too():
     stages.assert_right(k, 1e-4, ONE)
 
 
+@pytest.mark.parametrize(("columns", "padded"), [(509, [32]), (480, []), (456, [])])
+def test_the_last_panel_is_masked_where_little_is_lost(columns: int, padded: list[int]):
+    nest = choose(plain(48, 64, columns), WIDE)[1]
+    opts = chosen(48, 64, columns, WIDE)
+    assert of(opts, OptKind.PAD, "i1") == padded
+    assert (len(nest.nests) > 1) == (columns == 456)
+
+
+def test_what_is_beyond_the_last_column_is_not_stored():
+    root = graphs.matmul(leaf(48, 64), leaf(64, 509))
+    (k,) = stages.kernels_of(schedule([root]))
+    stages.assert_right(k, 1e-4, WIDE)
+
+
 def test_rows_are_divided_evenly():
     assert of(chosen(8, 512, 512), OptKind.UNROLL, "i0") == [4]
     assert of(chosen(20, 512, 512), OptKind.UNROLL, "i0") == [5]

@@ -53,6 +53,7 @@ SUMMED = 256  # and multiply-adds of it
 PIECES = 4  # of rows at most, for each core
 PAIRING = 2  # work that it takes to make a pair
 LOST = 16  # times what lanes of a row's last vector to spare are of it, if rows are joined
+SPARE = 32  # times as many columns as are missing of the last panel, which is masked then
 PAIRED = 16  # odd steps of a fold at least that are worth another one behind it
 
 
@@ -69,6 +70,7 @@ class _Sides:
     other: Load | None
     packed_work: int  # that makes a vector of the factor of that load
     other_work: int
+    plain: bool  # vectors are loaded and stored as they lie, without masks
 
 
 def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
@@ -90,7 +92,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     both = zip(ranked, proposals, strict=True)
     sides, tiling = next((sides, tiling) for sides, (cycles, tiling) in both if cycles <= least)
     lanes = chooser.lanes
-    if _is_padded(sides.lane.size, tiling.vectors * lanes):
+    if _is_padded(sides, tiling.vectors * lanes):
         chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
@@ -160,9 +162,11 @@ def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
                 and load.position.stride(axis) == 1
                 and not any(axis in v.free for v in load.valid)
             )
-            score = 4 * (position.stride(axis) == 1) + 2 * direct + (axis.size % 16 == 0)
+            along = position.stride(axis) == 1
+            score = 4 * along + 2 * direct + (axis.size % 16 == 0)
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
-                sides = _Sides(axis, longest, load, other, _work((packed,)), _work((factor,)))
+                work = _work((packed,)), _work((factor,))
+                sides = _Sides(axis, longest, load, other, *work, along and direct)
                 candidates.append((score, axis.size, axis.name, sides))
     ranked = [c[3] for c in sorted(candidates, key=lambda c: c[:3], reverse=True)]
     return ranked[:1] if any(e.packed is None or e.other is None for e in ranked) else ranked
@@ -180,7 +184,7 @@ def _tiling(
     if vectors < (2 if packs else 1):
         vectors = min(-(-sides.lane.size // lanes), 2)
     width = min(vectors, widest)
-    padded = _is_padded(sides.lane.size, width * lanes)
+    padded = _is_padded(sides, width * lanes)
     whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
     if sides.packed is None:
         panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
@@ -248,12 +252,15 @@ def _abreast(sides: _Sides, fold: Fold, height: int, lanes: int) -> int:
     return even if even >= LEAST_LANES else 1
 
 
-def _is_padded(size: int, panel: int) -> bool:
+def _is_padded(sides: _Sides, panel: int) -> bool:
     """Whether the last panel is masked where columns end; else what remains is a nest of its own.
 
-    That packs again, and multiplies with no fewer vectors, if less than half a panel is missing.
+    That packs again, and multiplies with no fewer vectors, if less than half a panel is missing;
+    and is text, which is worth less than a few columns, if vectors have no other masks.
     """
-    return size < panel or (size < 2 * panel and 0 < -size % panel < panel // 2)
+    size, missing = sides.lane.size, -sides.lane.size % panel
+    few = sides.plain and missing * SPARE < size
+    return size < panel or (missing > 0 and (few or size < 2 * panel > 4 * missing))
 
 
 def _apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
