@@ -7,7 +7,31 @@ divide again. A vector that is no longer than a row has a part of it, and the be
 from __future__ import annotations
 
 from tinyml.codegen.expr import Expr, Load, Select, const
+from tinyml.frozen import dataclass
 from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside, linear
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where a vector lies in two rows: `start` of its first lane, from which on `count` lanes at
+    least are in the same row, `step` apart; those of the next row are `jump` further away."""
+
+    start: Linear
+    count: Linear
+    step: int
+    jump: int
+
+
+def rows_of(i: Linear, lane: Axis) -> Rows | None:
+    """Where an index goes along `lane`; None if it is not in rows."""
+    step = _step(i, lane)
+    if step is None or not is_in_rows(i, lane):
+        return None
+    ((inner, by),) = _divided(i, lane)
+    known = {lane: linear(0)}
+    further = {Quotient: 1, Remainder: -by}  # from the end of a row to the next
+    jump = sum(f * further[type(a)] for a, f in i.terms if lane in a.free and a is not lane)
+    return Rows(i.substitute(known), by - inner.substitute(known) % by, step, jump)
 
 
 def is_in_rows(i: Linear, lane: Axis) -> bool:

@@ -14,10 +14,10 @@ from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, sc
 from tinyml.codegen.text.c_values import TYPES
 from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
-from tinyml.codegen.two_rows import two_rows
+from tinyml.codegen.two_rows import Rows, rows_of, two_rows
 from tinyml.dtype import DType, bool_, int32
 from tinyml.graph import toposort
-from tinyml.index import Axis
+from tinyml.index import Axis, linear
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
 
@@ -163,10 +163,9 @@ class CRenderer(CPairs):
             masked = any(lane in v.free for v in put.valid)
             if not masked or put.op is None:
                 return (self.guarded(() if masked else put.valid, self._put_lanes(put, lane)),)
-        if lane is not None and not apart and _is_spread(put, lane):
-            place = wrap(self.index(put.position, lane), 12)
+        if lane is not None and not apart and (rows := _spread(put, lane)) is not None:
             stored = self._to_memory(self.text(value, lane.size), put.dtype, lane.size)
-            line = self.spread_put(put.slot, put.dtype, place, stored, lane.size)
+            line = self.spread_put(put.slot, put.dtype, rows, stored, lane.size)
             return (self.guarded(put.valid, line),)
         return self._put_apart(put, lane)
 
@@ -300,8 +299,12 @@ class CRenderer(CPairs):
         return self.blended(held, value, other, e.dtype, lanes, known)
 
 
-def _is_spread(put: ir.Put, lane: Axis) -> bool:
-    """Whether whole vectors are stored whose elements lie two apart, as a phase of pixels does."""
+def _spread(put: ir.Put, lane: Axis) -> Rows | None:
+    """Where whole vectors are stored whose elements lie two apart, as a phase of pixels does."""
     whole = put.op is None and not any(lane in v.free for v in put.valid)
-    two = put.position.stride(lane) == 2
-    return whole and two and has_instruction(put.dtype.itemsize, lane.size)
+    if not whole or not has_instruction(put.dtype.itemsize, lane.size):
+        return None
+    if put.position.stride(lane) == 2:
+        return Rows(put.position.substitute({lane: linear(0)}), linear(lane.size), 2, 0)
+    rows = rows_of(put.position, lane)
+    return rows if rows is not None and rows.step == 2 else None

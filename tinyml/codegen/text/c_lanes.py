@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.expr import Load, Name
-from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_store
+from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_rows, spread_store
 from tinyml.codegen.text.c_text import lane_place, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
+from tinyml.codegen.two_rows import Rows
 from tinyml.dtype import DType, bool_, int32
 from tinyml.index import (
     Axis,
@@ -146,12 +147,17 @@ class CLanes(CValues):
         self.prelude[masked_store(name, kind, element, mask, size, lanes)] = None
         return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
 
-    def spread_put(self, slot: int, dtype: DType, start: str, value: Text, lanes: int) -> str:
-        """Elements stored two apart."""
+    def spread_put(self, slot: int, dtype: DType, rows: Rows, value: Text, lanes: int) -> str:
+        """Elements stored two apart, in one row or in two."""
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize
         places, name = self.bits(size, lanes), f"spread_{dtype.name}x{lanes}"
         self.prelude[spread_store(name, kind, TYPES[dtype.name], places, size, lanes)] = None
-        return f"{name}(slot{slot} + {start}, {value[0]});"
+        given = f"slot{slot} + {wrap(self.index(rows.start), 12)}, {value[0]}"
+        if rows.count.low >= lanes:
+            return f"{name}({given});"
+        ends = f"{name}_in_rows"
+        self.prelude[spread_rows(ends, name, kind, TYPES[dtype.name], places, size, lanes)] = None
+        return f"{ends}({given}, {self.index(rows.count)[0]}, {rows.jump});"
 
     def stream(self, slot: int, dtype: DType, start: str, values: list[str], lanes: int) -> str:
         """Vectors side by side stored past the caches."""

@@ -58,18 +58,39 @@ def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes
 
 def spread_store(name: str, kind: str, element: str, places: str, size: int, lanes: int) -> str:
     """Elements two apart; what lies between may be written by another thread meanwhile."""
-    half, shuffled = lanes // 2, []
-    for n in range(2):
-        chosen = ", ".join(str(n * half + i // 2) for i in range(lanes))
-        shuffled.append(f"""#if defined(__clang__)
-  STORE((void *)(p + {n * lanes}), (VECTOR)__builtin_shufflevector(a, a, {chosen}), EVEN);
-#else
-  STORE((void *)(p + {n * lanes}), (VECTOR)__builtin_shuffle(a, ({places}){{{chosen}}}), EVEN);
-#endif""")
     even = f"{sum(1 << i for i in range(0, lanes, 2)):#x}"
-    way = _way("\n".join([*shuffled, "  return;"]), size, lanes).replace("EVEN", even)
+    stored = [_spread(places, lanes, n).replace("EVEN", even) for n in range(2)]
+    way = _way("\n".join([*stored, "  return;"]), size, lanes)
     singly = " ".join(f"p[{2 * n}] = a[{n}];" for n in range(lanes))
     return f"static inline void {name}({element} *p, {kind} a) {{\n{way}  {singly}\n}}"
+
+
+def spread_rows(
+    name: str, whole: str, kind: str, element: str, places: str, size: int, lanes: int
+) -> str:
+    """The same; from the lane `count` on they lie in another row, a jump further."""
+    even = f"{sum(1 << i for i in range(0, 2 * lanes, 2)):#x}u"
+    text = f"  const unsigned ends = {even} & ((1u << 2 * count) - 1), begins = {even} & ~ends;"
+    for place, mask in (("", "ends"), (" + jump", "begins")):
+        for n in range(2):
+            stored = _spread(places, lanes, n).replace("(p", f"(p{place}")
+            text += "\n" + stored.replace("EVEN", f"{mask} >> {n * lanes}" if n else mask)
+    way = _way(f"{text}\n  return;", size, lanes)
+    singly = " ".join(f"p[{2 * n} + ({n} < count ? 0 : jump)] = a[{n}];" for n in range(lanes))
+    return (
+        f"static inline void {name}({element} *p, {kind} a, long count, long jump) {{\n"
+        f"  if (count >= {lanes}) {{\n    {whole}(p, a);\n    return;\n  }}\n{way}  {singly}\n}}"
+    )
+
+
+def _spread(places: str, lanes: int, half: int) -> str:
+    """The instruction that stores half of the elements two apart."""
+    chosen = ", ".join(str(half * lanes // 2 + i // 2) for i in range(lanes))
+    return f"""#if defined(__clang__)
+  STORE((void *)(p + {half * lanes}), (VECTOR)__builtin_shufflevector(a, a, {chosen}), EVEN);
+#else
+  STORE((void *)(p + {half * lanes}), (VECTOR)__builtin_shuffle(a, ({places}){{{chosen}}}), EVEN);
+#endif"""
 
 
 def has_instruction(size: int, lanes: int) -> bool:
