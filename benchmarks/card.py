@@ -26,15 +26,18 @@ from benchmarks import machine, peers, run, steps, workloads
 from benchmarks.peers import Work
 from benchmarks.steps import GPTSize, Step
 from tinyml import Device, config, trace
+from tinyml.codegen.remember import Verdict
 from tinyml.device import open_device
 from tinyml.dtype import by_name
 from tinyml.errors import TinymlError
+from tinyml.search.warpgroups import decide
 
 ROUNDS = 20
 SECONDS = 2.0  # of rounds, at most
 SCRATCH = 512 << 20  # bytes that are copied: more than any cache
 OWN = "tinyml"
 CEILINGS = "ceilings"
+FORCED = "WARPGROUPS=0", "WARPGROUPS=1"  # beside what a trial said, which is the default
 ROUNDED = 1e-3  # of the largest value: what factors of 11 bits may be off
 
 
@@ -59,7 +62,7 @@ class Item:
     @property
     def of_peers(self) -> bool:
         """Whether others do it too; once is enough."""
-        return "WARPGROUPS=1" not in self.settings
+        return not any(setting.startswith("WARPGROUPS") for setting in self.settings)
 
 
 def items(small: bool = False) -> list[Item]:
@@ -80,8 +83,8 @@ def items(small: bool = False) -> list[Item]:
             if isinstance(w, Step) and w.half and "GPT" in w.name
         ),
         *(Item(w, ("TF32=1",)) for w in coarse if w.name == "matmul 4096" or "B.T" in w.name),
-        *(Item(w, ("WARPGROUPS=1",)) for w in halves),
-        *(Item(w, ("TF32=1", "WARPGROUPS=1")) for w in coarse if "B.T" in w.name),
+        *(Item(w, (by,)) for w in halves for by in FORCED),
+        *(Item(w, ("TF32=1", by)) for w in coarse if "B.T" in w.name for by in FORCED),
     ]
 
 
@@ -202,6 +205,10 @@ class Bench:
                 found[name] = importlib.metadata.version(name)
         if self.device == "CUDA":
             found["driver"] = f"CUDA {self.machine.driver.get_driver_version()}"
+        target, forced = open_device(self.device).target, config.current.warpgroups
+        if target is not None and target.capability == 90:
+            verdict = decide(self.device) if forced is None else Verdict(forced, "as was set")
+            found["warpgroups"] = f"{'used' if verdict.warpgroups else 'not used'}: {verdict.why}"
         return found
 
     def ceilings(self) -> dict[str, Any]:

@@ -225,6 +225,13 @@ def test_a_switch_is_turned_by_the_usual_words() -> None:
     assert not any(settings.jit for settings in off)
 
 
+def test_a_switch_may_be_left_to_a_trial() -> None:
+    found = [from_environment({"WARPGROUPS": word}).warpgroups for word in ("on", "0", "")]
+    assert found == [True, False, None]
+    with pytest.raises(SettingError, match="must be 1, true"):
+        from_environment({"WARPGROUPS": "2"})
+
+
 @pytest.mark.parametrize("name", ["DEBG", "DEBUUG", "DEUBG", "DE_BUG", "TINYML_DEBUG", "DEBU"])
 def test_a_mistyped_setting_is_told(name: str) -> None:
     assert mistyped({name: "2"}) == [

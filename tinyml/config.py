@@ -30,7 +30,7 @@ class Config:
     verify: bool = False  # VERIFY  1: check every value between rooms
     jit: bool = True  # JIT     0: TinyJit calls the function plainly
     tf32: bool = False  # TF32    1: products of float32 on tensor cores, with 10 bits of a fraction
-    warpgroups: bool = False  # WARPGROUPS 1: products by what only Hopper cards have
+    warpgroups: bool | None = None  # WARPGROUPS 1: products by what only Hopper has; "": if faster
     nvtx: bool = False  # NVTX    1: launches are ranges for NVIDIA's profilers
     threads: int = 0  # THREADS number of CPU threads; 0 is one per available core
     omp_threads: str = ""  # OMP_NUM_THREADS  the same wish, as OpenMP programs spell it
@@ -68,18 +68,18 @@ def from_environment(environment: Mapping[str, str]) -> Config:
     found: dict[str, Any] = {}
     for name, field in _VARIABLES.items():
         if (text := environment.get(name)) is not None:
-            found[field.name] = _value(name, type(field.default), text)
+            found[field.name] = _value(name, str(field.type), text)
     return Config(**found)
 
 
-def _value(name: str, kind: type[Any], text: str) -> Any:
+def _value(name: str, kind: str, text: str) -> Any:
     """What `text` says of a setting of this kind."""
     word = text.strip().lower()
-    if kind is bool:
+    if kind.startswith("bool"):
         if word in _SWITCHES:
-            return _SWITCHES[word]
+            return _SWITCHES[word] if word or kind == "bool" else None
         wanted = "1, true, yes or on, or 0, false, no or off"
-    elif kind is int:
+    elif kind == "int":
         if not word or word.isdecimal():
             return int(word or 0)
         wanted = "a whole number from 0 on"
@@ -105,7 +105,7 @@ def mistyped(environment: Mapping[str, str]) -> list[str]:
     for wrong in sorted(meant.keys() & environment.keys() - _VARIABLES.keys()):
         text, name = environment[wrong], meant[wrong]
         try:
-            _value(name, type(_VARIABLES[name].default), text)
+            _value(name, str(_VARIABLES[name].type), text)
         except SettingError:
             continue
         found.append(f"{wrong}={text!r} in the environment is no setting of tinyml; {name} is")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import config, lazy, trace
 from tinyml.codegen.remember import remembered
+from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel, Output
@@ -140,6 +141,17 @@ def _compile(items: Sequence[KernelItem]) -> None:
 
 
 def _program(item: KernelItem) -> Program:
+    """As its device's target says; where that leaves something open, after a trial."""
+    try:
+        return _generated(item)
+    except UndecidedError:
+        from tinyml.search.warpgroups import decide
+
+        decide(item.device)
+        return _generated(item)
+
+
+def _generated(item: KernelItem) -> Program:
     k, opened, settings = item.kernel, open_device(item.device), config.current
     if opened.target is None:
         raise DeviceError(f"{item.device} runs no programs")

@@ -39,6 +39,7 @@ def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[
         plan, calls = pickle.loads(content)
         return replace(plan, calls=loaded(calls))
     plan = make()
+    entry = _entry(structure, devices) or entry  # targets are others after a trial
     disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), spelled(plan.calls))))
     return plan
 

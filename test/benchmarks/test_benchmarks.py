@@ -307,7 +307,8 @@ def test_every_item_for_a_card_has_a_name_of_its_own() -> None:
         names = [item.name for item in card.items(small)]
         assert len({*names}) == len(names)
     kinds = {item.settings for item in card.items()}
-    assert kinds == {(), ("TF32=1",), ("WARPGROUPS=1",), ("TF32=1", "WARPGROUPS=1")}
+    forced = {(f"WARPGROUPS={by}",) for by in (0, 1)}
+    assert kinds == {(), ("TF32=1",), *forced, *(("TF32=1", *by) for by in forced)}
 
 
 def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:

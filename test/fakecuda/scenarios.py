@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tinyml import Tensor, config, device, dtype, trace
 from tinyml.cache import DiskCache, key
+from tinyml.codegen.remember import Verdict
 from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import HOPPER
 from tinyml.errors import (
@@ -37,6 +38,7 @@ from tinyml.runtime.cuda import CudaMachine
 from tinyml.runtime.cuda_graph import GraphError
 from tinyml.runtime.emu import compile as emu_compile
 from tinyml.runtime.machine import Buffer
+from tinyml.search import apart, warpgroups
 
 # Functions of the driver that fakecuda does not have are looked for when they are called: never.
 sys.setdlopenflags(os.RTLD_LAZY)
@@ -49,13 +51,18 @@ Array = npt.NDArray[Any]
 class EmuBuilder:
     """Images for fakecuda: shared objects made by the emulator's compiler."""
 
-    def __init__(self) -> None:
-        self._compiler = emu_compile.find("", CACHE)
+    def __init__(self, line: str = "") -> None:
+        """`line` is the first of kernels by what only Hopper has."""
+        self._compiler, self._line = emu_compile.find("", CACHE), line
         self.command = "emulator"
         self.fingerprint = key("fakecuda", self._compiler.fingerprint)
 
     def render(self, programs: tuple[Program, ...]) -> str:
-        return emu_compile.render(programs)
+        def altered(p: Program) -> Program:
+            line = self._line if HOPPER in p.prelude else ""
+            return replace(p, source=p.source.replace("{", "{\n" + line, 1))
+
+        return emu_compile.render(tuple(map(altered, programs)))
 
     def build(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
         made = build(self._compiler, CACHE, self.render(programs))
@@ -552,6 +559,49 @@ def _streams_of_others(m: CudaMachine, held: Buffer) -> None:
     raised(DTypeError, lambda: Tensor.from_dlpack(OfOthers(held, (4,), typestr="<c8")), "<c8")
 
 
+# ---------------------------------------------------------------- trials
+
+
+def trial() -> None:
+    """A product of halves, twice; says what a trial that it led to found, if there was one."""
+    line, seconds = os.environ["TRIAL_LINE"], float(os.environ["TRIAL_SECONDS"])
+    CudaMachine._default_builder = lambda self: EmuBuilder()
+    warpgroups._HALVES = (((128, 256, 128), dtype.bfloat16, (True, False)),)
+    command = f"import sys; sys.argv[2] = {sys.argv[2]!r}; import scenarios"
+    apart._START = (
+        f"import sys; number = int(sys.argv[2]); sys.path[:0] = [{str(Path(__file__).parent)!r}, "
+        f"sys.argv[1]]; {command}; scenarios.in_trial(number, {line!r}, {seconds})"
+    )
+    started: list[object] = []
+    start = apart.Apart._start
+    apart.Apart._start = lambda self: (started.append(self), start(self))[-1]
+    apart.Apart.__init__.__defaults__ = (2.0,)  # seconds of patience
+    if "TRIAL_PYTHON" in os.environ:
+        sys.executable = os.environ["TRIAL_PYTHON"]
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-8, 9, (256, 256)).astype(np.float16) for _ in range(2))
+    with trace.listen(trace.Decided) as decided:
+        a, b = (Tensor(each, device="CUDA") for each in (x, w))
+        same((a @ b).numpy(), x @ w)
+        same((a.T @ b).numpy(), x.T @ w)
+    target = device.open_device("CUDA").target
+    assert target is not None
+    why = "".join(event.why for event in decided)
+    new = "tinyml.prepare" in sys.modules
+    sys.stdout.write(f"{target.warpgroups}, {len(started)} tried, plan made: {new}, since: {why}\n")
+
+
+def in_trial(number: int, line: str, seconds: float) -> None:
+    """The process that tries: kernels for Hopper have a first line, and take so long."""
+
+    def timed(self: cuda.CudaExecutable, memories: Any) -> float:
+        return seconds if HOPPER in self.program.prelude else 1e-3
+
+    CudaMachine._default_builder = lambda self: EmuBuilder(line)
+    cuda.CudaExecutable.launch_timed = timed
+    apart.serve(number)
+
+
 # ---------------------------------------------------------------- benchmarks
 
 
@@ -570,6 +620,11 @@ def benchmarks() -> None:
     assert len(answer["kernels"]) > 1
     assert 0 < answer["least"] <= answer["seconds"]
     raised(NotImplementedError, lambda: bench.measure("torch", item), "no card")
+    device.retarget("CUDA", Target(Language.CUDA, capability=90, warpgroups=None))
+    card.decide = lambda name: Verdict(True, f"tried on {name}")
+    assert bench.facts()["warpgroups"] == "used: tried on CUDA"
+    with config.override(warpgroups=False):
+        assert bench.facts()["warpgroups"] == "not used: as was set"
 
 
 # ---------------------------------------------------------------- the process

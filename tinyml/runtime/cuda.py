@@ -216,8 +216,9 @@ class CudaMachine(Addressed):
 
     @property
     def identity(self) -> str:
-        """The card, and the compiler for it."""
-        return f"{self.properties.name} {self._images.builder.fingerprint}"
+        """The card, its driver, and the compiler for it."""
+        driver = f"CUDA {self.driver.get_driver_version()}"
+        return f"{self.properties.name} {driver} {self._images.builder.fingerprint}"
 
     def ceilings(self) -> Ceilings | None:
         """What the driver says that this card can do at best."""

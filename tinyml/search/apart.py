@@ -74,6 +74,8 @@ class Apart:
         return self._said(limit, words)
 
     def _start(self) -> None:
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise DeviceError("this program has no Python that could run in another process")
         self._pipe, its = Pipe()
         self._loaded = {self._given.default}
         with its:

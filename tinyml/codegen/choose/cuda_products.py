@@ -31,7 +31,7 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.pieces import copied
 from tinyml.codegen.optimize.tiles import ways
-from tinyml.codegen.target import THREAD, WORKING
+from tinyml.codegen.target import THREAD, WORKING, UndecidedError
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, linear
 
@@ -156,9 +156,11 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
 
     If factors can be put into panels; copied in boxes, if they can be. Floats have to be: where
     they do not lie along the fold all threads would turn them, which products of warps do not ask.
+    UndecidedError if the target leaves open whether they are to.
     """
     known = sides.depth == EDGE or chooser.target.tf32
-    if not (chooser.target.warpgroups and known and len(chooser.nest.nests) == 1):
+    wanted = chooser.target.warpgroups is not False
+    if not (wanted and known and len(chooser.nest.nests) == 1):
         return False
     before = chooser.nest, [*chooser.opts]
     rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
@@ -173,6 +175,8 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
         _stage(chooser, number, sides, name, steps, written_out=True)
         by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
         if all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE):
+            if chooser.target.warpgroups is None:
+                raise UndecidedError(axis.name)
             return True
     chooser.nest, chooser.opts[:] = before
     return False
