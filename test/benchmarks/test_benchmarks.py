@@ -23,6 +23,7 @@ from benchmarks import (
     ceilings,
     compilers,
     cuda,
+    generation,
     machine,
     report,
     resources,
@@ -300,6 +301,19 @@ def test_compilers_run_the_same_launches() -> None:
 
 def asked(out: Path, *words: str, device: str = "CPU") -> argparse.Namespace:
     return cuda.arguments(["--small", "--device", device, "--out", str(out), "--peers", "", *words])
+
+
+@pytest.mark.skipif(not Device.available("CPU"), reason="needs a C compiler")
+def test_generation_is_timed_kernel_by_kernel() -> None:
+    one = generation.made("matmul 64x16384x64")
+    assert [name.rpartition("_")[0] for name, _ in one.generated] == [
+        *("sum_mul_64x64x16_r1024", "sum_64x64_r16")
+    ]
+    quick = generation.Made(0.5, [(name, 1.0) for name, _ in one.generated])
+    best = generation.least([one, quick])
+    assert best == quick
+    assert "| 2 | 1.2 | 1.0 | 1.0 |" in generation.line("matmul", best)
+    assert "2 were generated in 5 ms or less" in generation.summary([best])
 
 
 def test_every_item_for_a_card_has_a_name_of_its_own() -> None:
