@@ -116,6 +116,7 @@ class Worker:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.child, self.settings = args, None, tuple[str, ...]()
+        self.said: Record = {}
         self.context = multiprocessing.get_context("spawn")  # a context of CUDA's does not fork
 
     def facts(self) -> Record:
@@ -141,12 +142,17 @@ class Worker:
         """The first call of a process whose caches are empty, and of another after it."""
         with tempfile.TemporaryDirectory() as folder:
             caches = tuple(f"{name}={folder}" for name in CACHES)
-            at_first = replace(item, settings=item.settings + caches)
+            at_first = replace(item, settings=item.settings + caches + self.tried())
             cold = self._ask(who, at_first, item.name)
             self.close()
             warm = self._ask(who, at_first, item.name)
             self.close()
         return cold | ({"warm seconds": warm["seconds"]} if "seconds" in warm else warm)
+
+    def tried(self) -> tuple[str, ...]:
+        """The setting that spares another trial of warpgroups, if there was one."""
+        verdict = self.said.get("warpgroups", "")
+        return (f"WARPGROUPS={int(verdict.startswith('used'))}",) if verdict else ()
 
     def _ask(self, who: str, item: Item, name: str) -> Record:
         if item.settings != self.settings:

@@ -325,6 +325,14 @@ def test_every_item_for_a_card_has_a_name_of_its_own() -> None:
     assert kinds == {(), ("TF32=1",), *forced, *(("TF32=1", *by) for by in forced)}
 
 
+def test_a_first_call_is_spared_what_a_trial_said(tmp_path: Path) -> None:
+    worker = cuda.Worker(asked(tmp_path / "made.json"))
+    assert worker.tried() == ()
+    for verdict, setting in (("used: faster", 1), ("not used: slower", 0)):
+        worker.said = {"warpgroups": verdict}
+        assert worker.tried() == (f"WARPGROUPS={setting}",)
+
+
 def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:
     """Each answer is in the file at once; what is there is not asked for again."""
     args = asked(tmp_path / "made.json", "rmsnorm 8192x1024")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -207,6 +208,22 @@ def test_a_candidate_that_hangs_or_dies_does_so_in_a_process_of_its_own(cpu):
         trial.runner.patience = 1e9
         assert trial.time_default() > 0  # another process goes on
         trial.close()
+
+
+def test_a_process_that_cannot_be_ended_is_left_alone(cpu, monkeypatch):
+    trial = trial_of(ADD, cpu, runner=Apart)
+    child = trial.runner._child
+
+    def held(timeout=None):
+        assert timeout is not None
+        raise subprocess.TimeoutExpired("held by a driver", timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(child, "wait", held)
+        trial.close()
+    assert child.wait() < 0
+    assert trial.time_default() > 0  # another process goes on
+    trial.close()
 
 
 def test_what_codegen_cannot_say_is_never_tried(cpu):

@@ -6,6 +6,7 @@ ends. So the process is replaced after whatever did not run to its end; the sear
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from dataclasses import asdict
@@ -54,7 +55,8 @@ class Apart:
         if self._child is not None:
             self._pipe.close()
             self._child.kill()
-            self._child.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it for long
+                self._child.wait(_PATIENCE)
             self._child = None
 
     def _run(self, method: str, program: Program, *arguments: float) -> Any:
