@@ -19,7 +19,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_70c087c2(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
+extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_acc21cea(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 576);
@@ -34,10 +34,16 @@ extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_70c087c
     float acc1 = 0.0f;
     #pragma unroll 1
     for (int r0_i = 0; r0_i < 2; ++r0_i) {
-      const float v2 = ty <= 143 ? slot2[ty / 9 % 16 * 72 + r0_s * 18 + r0_i * 9 + ty / 3 % 3 * 3 + ty % 3] : 0;
-      if (ty <= 143) tile1[ty / 9 % 16 * 9 + ty / 3 % 3 * 3 + ty % 3] = v2;
-      const float v3 = (ty / 48 % 3 + i2 >= 1 && ty / 48 % 3 + i2 <= 16) && (ty / 16 % 3 + ty % 16 >= 1 && ty / 16 % 3 + ty % 16 <= 16) && ty <= 143 ? slot1[i0 * 2048 + r0_s * 512 + r0_i * 256 + ty / 48 % 3 * 16 + i2 * 16 + ty / 16 % 3 + ty % 16 - 17] : 0;
-      if (ty <= 143) tile0[ty / 48 % 3 * 60 + ty / 16 % 3 * 20 + ty % 16] = v3;
+      const int n2 = ty / 3 % 3;
+      const int n3 = ty % 3;
+      const int n4 = ty / 9 % 16 * 72 + r0_s * 18 + r0_i * 9 + n2 * 3 + n3;
+      const float v5 = ty <= 143 ? slot2[n4] : 0;
+      if (ty <= 143) tile1[ty / 9 % 16 * 9 + ty / 3 % 3 * 3 + ty % 3] = v5;
+      const int n6 = ty / 48 % 3;
+      const int n7 = ty / 16 % 3;
+      const int n8 = i0 * 2048 + r0_s * 512 + r0_i * 256 + i2 * 16 + n6 * 16 + ty % 16 + n7;
+      const float v9 = (unsigned)(i2 + n6 - 1) <= 15 & (unsigned)(ty % 16 + n7 - 1) <= 15 & ty <= 143 ? slot1[n8 - 17] : 0;
+      if (ty <= 143) tile0[ty / 48 % 3 * 60 + ty / 16 % 3 * 20 + ty % 16] = v9;
       __syncthreads();
       for (int r1 = 0; r1 < 3; ++r1) {
         for (int r2 = 0; r2 < 3; ++r2) {

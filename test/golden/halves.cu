@@ -134,7 +134,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_ba447d10(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_1afdceea(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);
@@ -148,42 +148,48 @@ extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_
   pack<float, 8> acc0 = {};
   pack<float, 8> acc1 = {};
   for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
-    tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
+    const int n2 = c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8;
+    tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + n2, i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
   }
-  tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8));
+  const int n3 = i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8;
+  tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + n3);
   tinyml_cp_async_commit();
   for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
-    tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 2296), slot2 + (c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 3072), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
+    const int n4 = c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8;
+    tinyml_cp_async16_or_zero(tile1 + (c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 2296), slot2 + (n4 + 3072), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
   }
-  tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 1272), slot1 + (i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8 + 32));
+  const int n5 = i0 * 4096 + ty / 4 * 128 + ty / 2 % 2 * 16 + ty % 2 * 8;
+  tinyml_cp_async16(tile0 + (ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8 + 1272), slot1 + (n5 + 32));
   tinyml_cp_async_commit();
   #pragma unroll 1
   for (int r0 = 0; r0 < 4; ++r0) {
     tinyml_cp_async_wait<1>();
     __syncthreads();
     for (int c_tile1 = 0; c_tile1 < 2; ++c_tile1) {
-      if (r0 <= 1) tinyml_cp_async16_or_zero(tile1 + ((r0 + 2) % 3 * 2296 + c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (r0 * 3072 + c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 6144), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
+      const int n6 = r0 * 3072 + c_tile1 * 1536 + ty / 8 * 96 + i1 * 64 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8;
+      if (r0 <= 1) tinyml_cp_async16_or_zero(tile1 + ((r0 + 2) % 3 * 2296 + c_tile1 * 1152 + ty / 8 * 72 + ty / 4 % 2 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8), slot2 + (n6 + 6144), i1 * 8 + ty / 4 % 2 * 4 + ty / 2 % 2 * 2 + ty % 2 <= 11);
     }
-    if (r0 <= 1) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 1272 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (i0 * 4096 + ty / 4 * 128 + r0 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8 + 64));
+    const int n7 = i0 * 4096 + ty / 4 * 128 + r0 * 32 + ty / 2 % 2 * 16 + ty % 2 * 8;
+    if (r0 <= 1) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 1272 + ty / 4 * 40 + ty / 2 % 2 * 16 + ty % 2 * 8), slot1 + (n7 + 64));
     tinyml_cp_async_commit();
     for (int r0s = 0; r0s < 2; ++r0s) {
-      const fragment v2 = load_fragment<false>(tile0 + (r0 % 3 * 1272 + i0t * 640 + i0q / 2 % 2 * 320 + i0q % 2 * 160 + i1q * 40 + r0s * 16 + i0q / 4 * 8));
-      const fragment v3 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + i0q / 2 % 2 * 576 + i0q % 2 * 288 + i1q * 72 + i1t * 32 + i0q / 4 * 8));
-      add_product_bfloat16(acc0, v2, v3);
-      const fragment v4 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + i0q / 2 % 2 * 576 + i0q % 2 * 288 + i1q * 72 + i1t * 32 + i0q / 4 * 8 + 16));
-      add_product_bfloat16(acc1, v2, v4);
+      const fragment v8 = load_fragment<false>(tile0 + (r0 % 3 * 1272 + i0t * 640 + i0q / 2 % 2 * 320 + i0q % 2 * 160 + i1q * 40 + r0s * 16 + i0q / 4 * 8));
+      const fragment v9 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + i0q / 2 % 2 * 576 + i0q % 2 * 288 + i1q * 72 + i1t * 32 + i0q / 4 * 8));
+      add_product_bfloat16(acc0, v8, v9);
+      const fragment v10 = load_fragment<true>(tile1 + (r0 % 3 * 2296 + r0s * 1152 + i0q / 2 % 2 * 576 + i0q % 2 * 288 + i1q * 72 + i1t * 32 + i0q / 4 * 8 + 16));
+      add_product_bfloat16(acc1, v8, v10);
     }
   }
-  const pack<__nv_bfloat16, 2> v5 = i1 * 32 + i1t * 16 + i1q <= 47 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2)) : pack<__nv_bfloat16, 2>{};
-  const pack<__nv_bfloat16, 2> v6 = i1 * 32 + i1t * 16 + i1q <= 43 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)) : pack<__nv_bfloat16, 2>{};
-  const pack<__nv_bfloat16, 2> v7 = i1 * 32 + i1t * 16 + i1q <= 39 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)) : pack<__nv_bfloat16, 2>{};
-  const pack<__nv_bfloat16, 2> v8 = i1 * 32 + i1t * 16 + i1q <= 35 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)) : pack<__nv_bfloat16, 2>{};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[0])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[1])) + __bfloat162float(v5.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[4])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[5])) + __bfloat162float(v6.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[2])) + __bfloat162float(v5.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[3])) + __bfloat162float(v5.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[6])) + __bfloat162float(v6.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[7])) + __bfloat162float(v6.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[0])) + __bfloat162float(v7.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[1])) + __bfloat162float(v7.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[4])) + __bfloat162float(v8.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[5])) + __bfloat162float(v8.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[2])) + __bfloat162float(v7.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[3])) + __bfloat162float(v7.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[6])) + __bfloat162float(v8.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[7])) + __bfloat162float(v8.at[1]))), 0.0f))};
+  const pack<__nv_bfloat16, 2> v11 = i1 * 32 + i1t * 16 + i1q <= 47 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2)) : pack<__nv_bfloat16, 2>{};
+  const pack<__nv_bfloat16, 2> v12 = i1 * 32 + i1t * 16 + i1q <= 43 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)) : pack<__nv_bfloat16, 2>{};
+  const pack<__nv_bfloat16, 2> v13 = i1 * 32 + i1t * 16 + i1q <= 39 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)) : pack<__nv_bfloat16, 2>{};
+  const pack<__nv_bfloat16, 2> v14 = i1 * 32 + i1t * 16 + i1q <= 35 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)) : pack<__nv_bfloat16, 2>{};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[0])) + __bfloat162float(v11.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[1])) + __bfloat162float(v11.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[4])) + __bfloat162float(v12.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[5])) + __bfloat162float(v12.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[2])) + __bfloat162float(v11.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[3])) + __bfloat162float(v11.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[6])) + __bfloat162float(v12.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[7])) + __bfloat162float(v12.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[0])) + __bfloat162float(v13.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[1])) + __bfloat162float(v13.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[4])) + __bfloat162float(v14.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[5])) + __bfloat162float(v14.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[2])) + __bfloat162float(v13.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[3])) + __bfloat162float(v13.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[6])) + __bfloat162float(v14.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[7])) + __bfloat162float(v14.at[1]))), 0.0f))};
 }

@@ -117,7 +117,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_b0076b63(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_8fab516c(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 13008);
@@ -134,18 +134,24 @@ extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_
   float acc5 = 0.0f;
   float acc6 = 0.0f;
   float acc7 = 0.0f;
-  tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4), slot2 + (ty / 16 * 96 + i1 * 64 + ty % 16 * 4), i1 * 16 + ty % 16 <= 23);
-  if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4));
+  const int n8 = ty / 16 * 96 + i1 * 64 + ty % 16 * 4;
+  tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4), slot2 + n8, i1 * 16 + ty % 16 <= 23);
+  const int n9 = i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4;
+  if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4), slot1 + n9);
   tinyml_cp_async_commit();
-  tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4 + 1084), slot2 + (ty / 16 * 96 + i1 * 64 + ty % 16 * 4 + 1536), i1 * 16 + ty % 16 <= 23);
-  if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4 + 636), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4 + 16));
+  const int n10 = ty / 16 * 96 + i1 * 64 + ty % 16 * 4;
+  tinyml_cp_async16_or_zero(tile1 + (ty / 16 * 68 + ty % 16 * 4 + 1084), slot2 + (n10 + 1536), i1 * 16 + ty % 16 <= 23);
+  const int n11 = i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + ty % 4 * 4;
+  if (ty <= 127) tinyml_cp_async16(tile0 + (ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4 + 636), slot1 + (n11 + 16));
   tinyml_cp_async_commit();
   #pragma unroll 1
   for (int r0 = 0; r0 < 8; ++r0) {
     tinyml_cp_async_wait<1>();
     __syncthreads();
-    if (r0 <= 5) tinyml_cp_async16_or_zero(tile1 + ((r0 + 2) % 3 * 1084 + ty / 16 * 68 + ty % 16 * 4), slot2 + (r0 * 1536 + ty / 16 * 96 + i1 * 64 + ty % 16 * 4 + 3072), i1 * 16 + ty % 16 <= 23);
-    if (ty <= 127 && r0 <= 5) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 636 + ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4), slot1 + (i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + r0 * 16 + ty % 4 * 4 + 32));
+    const int n12 = r0 * 1536 + ty / 16 * 96 + i1 * 64 + ty % 16 * 4;
+    if (r0 <= 5) tinyml_cp_async16_or_zero(tile1 + ((r0 + 2) % 3 * 1084 + ty / 16 * 68 + ty % 16 * 4), slot2 + (n12 + 3072), i1 * 16 + ty % 16 <= 23);
+    const int n13 = i0 * 4096 + ty / 8 % 16 * 256 + ty / 4 % 2 * 128 + r0 * 16 + ty % 4 * 4;
+    if (ty <= 127 & r0 <= 5) tinyml_cp_async16(tile0 + ((r0 + 2) % 3 * 636 + ty / 8 % 16 * 40 + ty / 4 % 2 * 20 + ty % 4 * 4), slot1 + (n13 + 32));
     tinyml_cp_async_commit();
     for (int r0s = 0; r0s < 4; ++r0s) {
       acc0 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4];
@@ -182,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_
       acc7 += tile0[r0 % 3 * 636 + i0t * 40 + r0s * 4 + 23] * tile1[r0 % 3 * 1084 + r0s * 272 + i1t * 4 + 207];
     }
   }
-  const pack<float, 4> v8 = i1 * 16 + i1t <= 23 ? *(const pack<float, 4> *)(slot3 + (i1 * 64 + i1t * 4)) : pack<float, 4>{};
-  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4)) = pack<float, 4>{max_float32(acc0 + v8.at[0], 0.0f), max_float32(acc1 + v8.at[1], 0.0f), max_float32(acc2 + v8.at[2], 0.0f), max_float32(acc3 + v8.at[3], 0.0f)};
-  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4 + 96)) = pack<float, 4>{max_float32(acc4 + v8.at[0], 0.0f), max_float32(acc5 + v8.at[1], 0.0f), max_float32(acc6 + v8.at[2], 0.0f), max_float32(acc7 + v8.at[3], 0.0f)};
+  const pack<float, 4> v14 = i1 * 16 + i1t <= 23 ? *(const pack<float, 4> *)(slot3 + (i1 * 64 + i1t * 4)) : pack<float, 4>{};
+  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4)) = pack<float, 4>{max_float32(acc0 + v14.at[0], 0.0f), max_float32(acc1 + v14.at[1], 0.0f), max_float32(acc2 + v14.at[2], 0.0f), max_float32(acc3 + v14.at[3], 0.0f)};
+  if (i1 * 16 + i1t <= 23) *(pack<float, 4> *)(slot0 + (i0 * 3072 + i0t * 192 + i1 * 64 + i1t * 4 + 96)) = pack<float, 4>{max_float32(acc4 + v14.at[0], 0.0f), max_float32(acc5 + v14.at[1], 0.0f), max_float32(acc6 + v14.at[2], 0.0f), max_float32(acc7 + v14.at[3], 0.0f)};
 }

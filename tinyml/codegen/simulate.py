@@ -248,9 +248,9 @@ class _Threads:
                 return interpret.rounded(self.index(index), e.dtype)
             case Load(slot=slot, position=position, valid=valid):
                 at, held = self.index(position), self.condition(valid)
-                low = self._load(slot, at, held)
-                if e.dtype is self.k.slots[slot][1]:
-                    return low
+                low, dtype = self._load(slot, at, held), self.k.slots[slot][1]
+                if e.dtype.itemsize == dtype.itemsize:
+                    return low if e.dtype is dtype else interpret.bitcast(low, dtype, e.dtype)
                 return pair_of(low, self._load(slot, at + 1, held))
             case Wide(slot=slot, position=position, valid=valid, lanes=lanes):
                 start = self.index(position)

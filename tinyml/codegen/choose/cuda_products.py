@@ -23,6 +23,7 @@ from tinyml.codegen.optimize.fragments import (
     WARPS,
     Sides,
     all_in_panels,
+    overlap,
     products_of,
     sides_of,
     sides_within,
@@ -67,8 +68,10 @@ def _multiplied(chooser: Chooser, number: int) -> bool:
     inner = sides_within(chooser.one(number), sides)
     if inner is None or (inner and len(chooser.nest.nests) > 1):
         return False
-    for last in () if inner else (sides.columns, sides.fold.axes[-1]):
-        sides = _joined(chooser, number, sides, last)
+    if not inner:
+        windows = [a for a in sides.fold.axes if _is_window(chooser.one(number), a)]
+        sides = _joined(chooser, number, sides, sides.columns)
+        sides = _one_fold(chooser, number, sides, windows)
     axis = sides.longest
     least = min(sides.rows.size, sides.columns.size, axis.size)
     small = least < EDGE // 2 and not inner
@@ -94,12 +97,12 @@ def of_groups(chooser: Chooser, number: int) -> Sides | None:
     return sides_of(chooser.one(number))
 
 
-def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis) -> Sides:
+def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis, most: int = 4 * EDGE) -> Sides:
     """A short axis made one with those before it, as long as that leaves a product of matrices.
 
     Images and windows have several short ones. Whoever puts elements into tiles divides again.
     """
-    while last.size <= 4 * EDGE:
+    while last.size <= most:
         group = next(g for g in chooser.one(number).groups if last in g)
         before = chooser.nest, [*chooser.opts]
         outer = group[group.index(last) - 1]
@@ -111,6 +114,35 @@ def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis) -> Sides:
             break
         sides, last = again, joined
     return sides
+
+
+def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axis]) -> Sides:
+    """The axes of a fold made one: places of windows before a step of the others, if it is whole.
+
+    So places are the same for all of a step, and the next steps read the same elements, but for
+    their edges. Where blocks share the fold, they have axes of their own.
+    """
+    rest = [a for a in sides.fold.axes if a not in windows]
+    if not (windows and rest) or rest[-1].size % EDGE:
+        return _joined(chooser, number, sides, sides.fold.axes[-1])
+    *_, parts = _tile(chooser, number, sides)
+    last, step = rest[-1].name, BYTES // sides.a.dtype.itemsize
+    outer = [a.name for a in (*rest[:-1], *windows)]
+    if rest[-1].size % step == 0 and chooser.apply(OptKind.SPLIT, last, step):
+        outer.insert(len(rest) - 1, last)
+        last += "s"
+    for name in reversed(outer):
+        chooser.apply(OptKind.ORDER, name)
+    most = 4 * EDGE if parts > 1 else prod(a.size for a in sides.fold.axes)
+    ordered = sides_of(chooser.one(number))
+    assert ordered is not None
+    return _joined(chooser, number, ordered, ordered.fold.axes[-1], most)
+
+
+def _is_window(one: Nest, axis: Axis) -> bool:
+    """Whether a fold's axis walks windows, whose places are steps of a longer row axis."""
+    longer = [a for a in one.rows if a.size > axis.size]
+    return any(overlap(load, axis, a) for load in one.loads for a in longer)
 
 
 def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:

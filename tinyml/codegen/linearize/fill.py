@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Load, Part, Stored, rewrite, substitute
+from tinyml.codegen.expr import (
+    Const,
+    Expr,
+    Load,
+    Part,
+    Stored,
+    alu,
+    rewrite,
+    substitute,
+    zero,
+)
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.matrices import Piece
 from tinyml.codegen.nest import Tile
@@ -18,12 +28,15 @@ from tinyml.codegen.optimize.tiles import by_stride
 from tinyml.codegen.optimize.turns import counted
 from tinyml.codegen.scope import Known, Scope
 from tinyml.codegen.wide_stores import wide_loads
-from tinyml.dtype import uint64
+from tinyml.dtype import DType, uint16, uint64
 from tinyml.graph import toposort
 from tinyml.index import (
     ZERO,
     Axis,
     Linear,
+    Quotient,
+    Range,
+    Remainder,
     Valid,
     both,
     inside,
@@ -32,6 +45,7 @@ from tinyml.index import (
     substitute_valid,
     unravel,
 )
+from tinyml.ops import Op
 
 WAITING = 32  # values of a thread, at most, that wait in registers while a step is computed
 
@@ -43,9 +57,11 @@ class Filler:
         self,
         block: tuple[int, int],
         emit: Callable[[Scope, Expr], Expr],
+        numbered: Callable[[Scope, Linear], Linear],
         turn: Axis | None = None,
     ) -> None:
-        self.emit, self.threads, self.begun = emit, prod(block), set[Axis]()
+        self.emit, self.numbered = emit, numbered
+        self.threads, self.begun = prod(block), set[Axis]()
         self.turn = turn  # what counts the tiles of a block
         self.number = linear(Axis("ty", block[1])) * block[0] + linear(Axis(ir.TX, block[0]))
 
@@ -65,7 +81,7 @@ class Filler:
         to wait in registers.
         """
         for tile in tiles:
-            index, order = tile.index.substitute(known), by_stride(tile)
+            index, order = tile.index.substitute(known), by_stride(tile, together=True)
             source = self._copied(tile)
             if source is not None:
                 self._by_piece(scope, tile, substitute(source, known), index, order, when)
@@ -146,7 +162,7 @@ class Filler:
         outer = Scope(scope.bound | self.number.free, scope)
         inner = Scope(outer.bound | {come}, outer)
         for tile in tiles:
-            source, order = self._copied(tile), by_stride(tile)
+            source, order = self._copied(tile), by_stride(tile, together=True)
             if source is None or source is tile.value:
                 continue
             index = tile.index.substitute(known)
@@ -180,7 +196,7 @@ class Filler:
         where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
         wide = wide_loads(guarded(substitute(value, where), guard, alone=True), lane)
         wide = _in_one(wide, lane) if size else wide
-        place = index.substitute(where)
+        wide, place = _bits(wide), index.substitute(where)
 
         def write(inner: Scope, puts: list[Instr], known: Known) -> None:
             valid = substitute_valid(guard, known)
@@ -188,8 +204,8 @@ class Filler:
                 return
             for n in range(lane.size):
                 one = {**known, lane: linear(n)}
-                stored = self.emit(inner, substitute(wide, one))
-                spot = place.substitute(one)
+                stored = self.emit(inner, self._placed(inner, substitute(wide, one)))
+                spot, stored = place.substitute(one), _of_bits(stored, value.dtype)
                 puts.append(ir.PutTile(tile.name, value.dtype, spot, stored, valid))
 
         if later is not None and step.size * lane.size <= WAITING:
@@ -199,6 +215,37 @@ class Filler:
         inner = Scope(scope.bound | {step} | at.free, scope)
         write(inner, inner.instrs, {})
         _add(scope, step, inner)
+
+    def _placed(self, scope: Scope, value: Expr) -> Expr:
+        """A value whose loads have places with names, so that many elements share them."""
+
+        def named(e: Expr) -> Expr | None:
+            if not isinstance(e, Load) or e.sources:
+                return None
+            valid = self._conditions(scope, e.valid)
+            return Load(e.slot, e.dtype, self._place(scope, e.position), valid)
+
+        return rewrite(value, named)
+
+    def _place(self, scope: Scope, index: Linear) -> Linear:
+        """A place as one that neighbours begin at, which has a name, and how far it is from that.
+
+        Else a compiler would work it out behind the conditions of each load, by branches.
+        """
+        begin = self._undivided(scope, index - index.constant)
+        return self.numbered(scope, begin) + index.constant if begin.terms else index
+
+    def _conditions(self, scope: Scope, valid: Valid) -> Valid:
+        return tuple(Range(self._undivided(scope, v.index), v.low, v.high) for v in valid)
+
+    def _undivided(self, scope: Scope, index: Linear) -> Linear:
+        """An index with names for what is divided, by other numbers than powers of two."""
+        made = linear(index.constant)
+        for atom, factor in index.terms:
+            divided = isinstance(atom, (Quotient, Remainder)) and atom.by & atom.by - 1
+            part = self.numbered(scope, linear(atom)) if divided else linear(atom)
+            made += part * factor
+        return made
 
     def _neighbours(self, value: Expr, order: list[Axis]) -> int:
         """How many elements a thread loads at once: 16 bytes, if that leaves work for all."""
@@ -219,7 +266,8 @@ class Filler:
         inner = Scope(scope.bound | {step} | at.free, scope)
         place = index.substitute(where)
         if isinstance(source, Load):
-            at, valid = source.position, source.valid
+            at = self._place(inner, source.position)
+            valid = self._conditions(inner, source.valid)
             copy = ir.Copy(tile.name, value.dtype, place, source.slot, at, valid, guard)
             inner.instrs.append(copy)
             _add(scope, step, inner)
@@ -251,6 +299,19 @@ def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:
 
 def _instead(value: Expr, old: Expr, new: Expr) -> Expr:
     return rewrite(value, lambda e: new if e is old else None)
+
+
+def _bits(value: Expr) -> Expr:
+    """A half that is only copied as its bits: nothing is converted."""
+    if isinstance(value, Load) and value.dtype.is_half:
+        return Load(value.slot, uint16, value.position, value.valid)
+    return value
+
+
+def _of_bits(value: Expr, dtype: DType) -> Expr:
+    if not (dtype.is_half and value.dtype is uint16):
+        return value
+    return zero(dtype) if isinstance(value, Const) else alu(Op.BITCAST, dtype, value)
 
 
 def _in_one(value: Expr, lane: Axis) -> Expr:

@@ -9,8 +9,9 @@ from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, lanes_of, with_sources
 from tinyml.codegen.matrices import Matrix
 from tinyml.codegen.scope import Scope, worth_naming
+from tinyml.dtype import int64
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, map_looked
+from tinyml.index import Axis, Linear, linear, map_looked
 
 DEEPEST = 8  # ops written into one another before a value gets a name
 
@@ -79,6 +80,17 @@ class Namer:
         scope.instrs.append(ir.Let(name, made))
         scope.name(value, name)
         return name
+
+    def numbered(self, scope: Scope, index: Linear) -> Linear:
+        """An index by a name of its own: an axis that is nowhere walked."""
+        value = Place(index, int64)
+        if value not in scope.known:
+            made = self._name("n", value, 1)
+            scope.instrs.append(ir.Number((Axis(made.name, index.high + 1),), index))
+            scope.name(value, made)
+        name, _ = scope.known[value]
+        assert isinstance(name, Name)
+        return linear(Axis(name.name, index.high + 1))
 
     def _name(self, kind: str, value: Expr, lanes: int) -> Name:
         """A new name for a value; at each step of what is copied it is another one."""

@@ -32,7 +32,7 @@ class TileWriter(Namer):
         ahead = Ahead(nest.ahead, filled, {*lanes})
         super().__init__(f"_{number}" if number else "", lanes, ahead)
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
-        self.filler = Filler(block, self.emit, nest.turn(nest.nests[number]))
+        self.filler = Filler(block, self.emit, self.numbered, nest.turn(nest.nests[number]))
         self.tiles: tuple[Tile, ...] = ()
         self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
 

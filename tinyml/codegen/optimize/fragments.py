@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Fold, Part, Stored, substitute
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Part, Stored, substitute
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import Bundle, Fragment, Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk, rewritten
@@ -101,10 +101,19 @@ def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
     position = stores[0].position
 
     def own(factor: Expr, other: Expr) -> Axis | None:
-        """The row axis that one factor alone walks, with the smallest stride."""
+        """The row axis that one factor alone walks, with the smallest stride.
+
+        Or the longest one, where that walks windows over what a longer axis of the fold walks.
+        """
         axes = [a for a in (*one.rows, *walked) if a in factor.free and a not in other.free]
         found = [(_step(position, a), a.name, a) for a in axes]
-        return min(found)[2] if found else None
+        if not found:
+            return None
+        first, longest = min(found)[2], max(axes, key=lambda a: (a.size, a.name))
+        loads = [e for e in toposort([factor]) if isinstance(e, Load)]
+        longer = [a for a in fold.axes if a.size > first.size]
+        windows = any(overlap(load, first, a) for load in loads for a in longer)
+        return longest if windows and longest.size % EDGE == 0 else first
 
     columns, rows = own(right, left), own(left, right)
     if columns is None or rows is None:
@@ -115,8 +124,14 @@ def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
     return Sides(fold, rows, columns, _exactly(left), _exactly(right))
 
 
+def overlap(load: Load, a: Axis, b: Axis) -> bool:
+    """Whether elements along one axis lie among those along another, as places of windows do."""
+    first, second = (abs(_step(load.position, axis)) for axis in (a, b))
+    return first <= second * (b.size - 1) and second <= first * (a.size - 1)
+
+
 def _step(position: Linear, axis: Axis) -> int:
-    """How far apart the first two steps of an axis are stored, which may be divided later on."""
+    """How far apart the first two steps of an axis lie, which may be divided later on."""
     first, second = (position.substitute({axis: linear(n)}) for n in range(2))
     apart = second + first * -1
     return apart.constant if apart.constant and not apart.terms else 1 << 60

@@ -16,7 +16,7 @@ def copied(tile: Tile) -> Load | None:
 
     What it is made of besides is small: statistics of rows, say.
     """
-    value, order = tile.value, by_stride(tile)
+    value, order = tile.value, by_stride(tile, together=True)
     found = [e for e in toposort([value]) if isinstance(e, Load) and e.free >= {*tile.axes}]
     if tile.stages == 1 or len(found) != 1 or found[0].dtype is not value.dtype:
         return None

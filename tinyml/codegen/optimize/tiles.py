@@ -428,12 +428,18 @@ def _in_lines(order: list[Axis], lanes: set[Axis], position: Linear, itemsize: i
     return row_major([linear(first), numbered(along)], [first.size, length])
 
 
-def by_stride(tile: Tile) -> list[Axis]:
-    """The axes of a tile, the one along which its source lies side by side last."""
+def by_stride(tile: Tile, together: bool = False) -> list[Axis]:
+    """The axes of a tile, the one along which its source lies side by side last.
+
+    Those that are divided come last, as vectors go along them, if it is not filled `together` by
+    threads, which go along what lies side by side.
+    """
     found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
     if not (tile.copies and found):
         return list(tile.axes)
     position = max(found, key=lambda e: len(e.free)).position
+    if together:
+        return sorted(tile.axes, key=lambda a: -_apart(position, a))
     return sorted(tile.axes, key=lambda a: -abs(position.stride(a) or 0))
 
 
@@ -446,18 +452,25 @@ def _as_in_memory(
 ) -> tuple[list[Axis], list[Axis]]:
     """The axes of a tile that lies as its source does: lines, and what rows are, folded or not."""
 
-    def stride(axis: Axis) -> int:
-        found = position.stride(axis)
-        return 1 << 60 if found is None else abs(found)
-
-    order = sorted(inner, key=lambda a: (-stride(a), a.name))
+    stride = {a: _apart(position, a) for a in inner}
+    order = sorted(stride, key=lambda a: (-stride[a], a.name))
     last = [a for a in order if a not in folded]
-    if not last or min(map(stride, order)) < min(map(stride, last)):
+    if not last or min(stride.values()) < min(stride[a] for a in last):
         last = [a for a in order if a in folded]
     lines = [a for a in order if a not in last]
-    apart = min(map(stride, lines), default=1 << 60)  # what goes on beyond a line is lines, too
-    last = [a for a in last if not apart < stride(a) < 1 << 60]
+    apart = min((stride[a] for a in lines), default=1 << 60)
+    last = [a for a in last if stride[a] <= apart]  # what goes on beyond a line is lines, too
     return [a for a in order if a not in last], last
+
+
+def _apart(position: Linear, axis: Axis) -> int:
+    """How far neighbours along an axis lie apart: on average, where they divide it."""
+    stride = position.stride(axis)
+    if stride is None:
+        others = dict.fromkeys(position.free, ZERO)
+        first, last = (position.substitute({**others, axis: linear(n)}) for n in (0, axis.size - 1))
+        stride = (last.constant - first.constant) // (axis.size - 1)
+    return abs(stride)
 
 
 def _in_rows(lines: list[Axis], along: list[Axis], itemsize: int) -> Linear:

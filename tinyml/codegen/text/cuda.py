@@ -36,11 +36,13 @@ from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bool_, float32
 from tinyml.faults import Fault
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, linear
+from tinyml.index import Axis, Linear, Range, Valid, linear
 from tinyml.ops import Op
 from tinyml.program import REGISTERS, Language, launch_bounds
 
 TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+WIDENED = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
+NARROWED = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
 LARGE = 2**31 - 1
 SUMS = 64  # registers of a thread: few
 
@@ -201,9 +203,10 @@ class CudaRenderer(WarpgroupRenderer):
     # ---- memory ----
 
     def load(self, e: Load, lanes: int) -> Text:
-        return self.guarded_load(
-            e.valid, self._value_of(self._element(e.slot, e.position), e.dtype)
-        )
+        element = self._element(e.slot, e.position)
+        if e.dtype is not self.k.slots[e.slot][1]:  # its bits
+            return self.guarded_load(e.valid, (f"bits_as<{TYPES[e.dtype.name]}>({element})", ATOM))
+        return self.guarded_load(e.valid, self._value_of(element, e.dtype))
 
     def _element(self, slot: int, position: Linear) -> str:
         return f"slot{slot}[{self._position(position)}]"
@@ -212,12 +215,13 @@ class CudaRenderer(WarpgroupRenderer):
         return self.index(position)[0]
 
     def _value_of(self, text: str, dtype: DType) -> Text:
-        convert = {"float16": "__half2float", "bfloat16": "__bfloat162float"}.get(dtype.name)
+        convert = WIDENED.get(dtype.name)
         return (f"{convert}({text})", ATOM) if convert else (text, ATOM)
 
     def _bits_of(self, text: Text, dtype: DType) -> Text:
-        convert = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
-        name = convert.get(dtype.name)
+        name, widened = NARROWED.get(dtype.name), f"{WIDENED.get(dtype.name)}("
+        if name and text[1] == ATOM and text[0].startswith(widened):  # as it was
+            return text[0][len(widened) : -1], ATOM
         return (f"{name}({text[0]})", ATOM) if name else text
 
     def type_of(self, name: Name) -> str:
@@ -356,6 +360,20 @@ class CudaRenderer(WarpgroupRenderer):
     def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
         self.reach = max(self.reach, _reach(i) + abs(more))
         return super().index(i, but, more)
+
+    def condition(self, valid: Valid) -> Text:
+        """Without branches: most conditions of a load are those of another one, too."""
+        texts = [self.within(v) for v in valid]
+        if len(texts) == 1:
+            return texts[0]
+        return " & ".join(wrap(t, 8) for t in texts), 7
+
+    def within(self, v: Range) -> Text:
+        """low <= index <= high in one comparison: what is too low is very large without a sign."""
+        if v.low <= v.index.low or v.high >= v.index.high:
+            return super().within(v)
+        unsigned = "unsigned long long" if self.index_type == "long long" else "unsigned"
+        return f"({unsigned})({self.index(v.index - v.low)[0]}) <= {v.high - v.low}", 9
 
     # ---- values ----
 

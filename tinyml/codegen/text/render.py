@@ -184,7 +184,8 @@ class Renderer(Indices):
             case ir.Begin(axis, starts, stops):
                 return self.begin(axis, starts, stops)
             case ir.Number(axes, at):
-                return self.numbered(axes, wrap(self.index(at), UNARY))
+                text = self.index(at)
+                return self.numbered(axes, wrap(text, UNARY) if len(axes) > 1 else text[0])
             case ir.AcrossLanes(name, op, source):
                 return (f"{self.type_of(name)} {name.name} = {self.across_lanes(op, source)};",)
             case ir.AcrossThreads(name, op, threads):
