@@ -2,9 +2,11 @@
 
 import pytest
 
+from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.expr import Expr, Fold, Load, Name, alu, const, select, substitute
-from tinyml.codegen.linear import Fetch, Let
-from tinyml.codegen.scope import at_each, every_step, in_turn
+from tinyml.codegen.linear import Fetch, Let, Number
+from tinyml.codegen.linearize.namer import Namer
+from tinyml.codegen.scope import Scope, at_each, every_step, in_turn
 from tinyml.dtype import float32
 from tinyml.index import Axis, Linear, inside, linear
 from tinyml.ops import Op
@@ -69,3 +71,12 @@ def test_no_turn_comes_before_what_it_reads() -> None:
 def test_what_is_asked_for_ahead_stays_where_it_was() -> None:
     fetch = Fetch(1, linear(ROW))
     assert in_turn([[let("a"), fetch], [let("b")]]) == [let("a"), let("b"), fetch]
+
+
+def test_an_index_with_a_name_may_be_below_zero() -> None:
+    walked = Axis("i", 4)
+    scope = Scope(frozenset((walked,)), None)
+    named = Namer("", (), Ahead((), set(), set())).numbered(scope, linear(walked) * 2 - 3)
+    assert (named.low, named.high) == (-3, 3)
+    (number,) = (i for i in scope.instrs if isinstance(i, Number))
+    assert (number.at.low, number.axes[0].high) == (0, 6)

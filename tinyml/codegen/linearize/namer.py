@@ -82,15 +82,16 @@ class Namer:
         return name
 
     def numbered(self, scope: Scope, index: Linear) -> Linear:
-        """An index by a name of its own: an axis that is nowhere walked."""
-        value = Place(index, int64)
+        """An index by a name of its own: an axis that is nowhere walked, as many steps from 0."""
+        low, value = min(index.low, 0), Place(index, int64)
+        size = index.high - low + 1
         if value not in scope.known:
             made = self._name("n", value, 1)
-            scope.instrs.append(ir.Number((Axis(made.name, index.high + 1),), index))
+            scope.instrs.append(ir.Number((Axis(made.name, size),), index - low))
             scope.name(value, made)
         name, _ = scope.known[value]
         assert isinstance(name, Name)
-        return linear(Axis(name.name, index.high + 1))
+        return linear(Axis(name.name, size)) + low
 
     def _name(self, kind: str, value: Expr, lanes: int) -> Name:
         """A new name for a value; at each step of what is copied it is another one."""
