@@ -23,7 +23,7 @@ FLOORS: list[set[str]] = [
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},
     {"plan", "search"},
-    {"launch", "prepare", "recall"},
+    {"launch", "prepare", "recall", "varying"},
     {"realize"},
     {
         "mlops",

@@ -18,11 +18,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from tinyml import config, interpret, lazy, trace
 from tinyml.device import open_device
-from tinyml.dtype import DType, to_compute
+from tinyml.dtype import DType, to_compute, to_storage
 from tinyml.faults import Fault, fault_of
 from tinyml.graph import numbered, toposort
 from tinyml.launch import Routine, execute
@@ -32,6 +33,8 @@ from tinyml.plan import Plan, ReferenceCall, last_versions
 from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
 from tinyml.turn import turn
+from tinyml.varying import Number, besides, varying, with_data
+from tinyml.varying import numbers as numbers_of
 
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
 _routines: dict[tuple[Any, ...], Routine] = {}
@@ -266,10 +269,16 @@ def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Da
     if devices == {"NUMPY"}:
         return _run_reference(unreal, leaves)
     buffers = buffers_of(leaves)
-    key = _structure(unreal, order, buffers)
+    key = _structure(unreal, order, buffers, map(_said, order))
     routine = _routines.get(key)
+    numbers: dict[Number, Data] = {}
+    if routine is None and not trace.wanted(trace.Launched):  # a capture's numbers stay
+        key, numbers = _varying(key, unreal, order, buffers)
+        routine = _routines.get(key)
+        buffers += buffers_of(numbers.values())
     if routine is None:
-        routine = Routine(_planned(key, devices, unreal, leaves))
+        roots = with_data(unreal, numbers) if numbers else unreal
+        routine = Routine(_planned(key, devices, roots, [*leaves, *numbers.values()]))
         if len(_routines) >= _MOST_ROUTINES:
             del _routines[next(iter(_routines))]
         _routines[key] = routine
@@ -282,6 +291,25 @@ def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Da
             memory[known[said]] = buffer
         results.append(known[said])
     return results
+
+
+def _varying(
+    key: tuple[Any, ...], unreal: list[LazyBuffer], order: _Order, buffers: Sequence[Buffer]
+) -> tuple[tuple[Any, ...], dict[Number, Data]]:
+    """The numbers of a graph that are to be data, in memory, and the key of all such graphs."""
+    family = _structure(unreal, order, buffers, map(besides, order))
+    found = numbers_of(order)
+    which = varying(family, found)
+    if not which:
+        return key, {}
+    fixed = [None if i in which else number.text for i, number in enumerate(found)]
+    leaves: dict[Number, Data] = {}
+    for number in map(found.__getitem__, which):
+        dtype, device = number.dtype, number.node.device
+        leaf = leaves[number] = lazy.data((), dtype, device)
+        value = to_storage(np.array([number.value], dtype.compute), dtype)
+        memory[leaf] = Buffer(open_device(device).machine, 1, dtype).write(value)
+    return ("varying", *fixed, *family), leaves
 
 
 def _planned(
@@ -321,12 +349,12 @@ def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:
 
 
 def _structure(
-    unreal: list[LazyBuffer], order: _Order, buffers: Sequence[Buffer]
+    unreal: list[LazyBuffer], order: _Order, buffers: Sequence[Buffer], args: Iterable[Any]
 ) -> tuple[Any, ...]:
     """What two graphs that run by the same plan have in common.
 
     It is made and compared whenever a graph is realized, so by nothing that takes a step of Python
-    for each node. What a node says tells how many of the sources' numbers are its own.
+    for each node. What a node says (`args`) tells how many of the sources' numbers are its own.
     """
     number = order.__getitem__
     sources = map(number, chain.from_iterable(map(_sources, order)))
@@ -336,12 +364,14 @@ def _structure(
         config.current.beam,
         *map(number, unreal),
         *chain.from_iterable(map(said, order) for said in _SAID),
+        *args,
         *sources,
         *[shared[id(b)] for b in buffers],
     )
 
 
-_SAID = tuple(map(attrgetter, ("__class__", "device", "shape", "dtype", "arg")))
+_SAID = tuple(map(attrgetter, ("__class__", "device", "shape", "dtype")))
+_said: Callable[[LazyBuffer], Any] = attrgetter("arg")
 _device: Callable[[LazyBuffer], str] = attrgetter("device")
 _sources: Callable[[LazyBuffer], tuple[LazyBuffer, ...]] = attrgetter("sources")
 

@@ -1,0 +1,182 @@
+"""Varying: numbers that are others each time become data, so that one plan serves all of them.
+
+A learning rate that is computed anew, the place of a batch in its data set and of a row that is
+written are parts of what nodes say, and so of a kernel. A loop over them would compile in every
+turn. Graphs that differ in such numbers only are a family: its first two are compiled as they are,
+with numbers that the compiler knows; from then on each number that was not always the same is read
+from memory.
+
+    x * 0.25             x * c                                 c: a leaf of shape ()
+    x[3:5]               gather(x, [0, 1] + start)             start: a leaf
+    pad(x, 3, 5)         start <= [0 ... n] < start + size ? gather(x, [0 ... n] - start) : value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tinyml import lazy
+from tinyml.dtype import DType, from_text, int32
+from tinyml.graph import toposort
+from tinyml.lazy import Const, Data, LazyBuffer, Move
+from tinyml.ops import Movement, Op
+
+_MOST_FAMILIES = 1024
+_PLAIN = 2  # members of a family that are compiled as they are
+
+
+class Number(NamedTuple):
+    """A number of a graph that may be another in the next one."""
+
+    node: LazyBuffer
+    axis: int  # whose start it is; -1: the number that a Const is
+    text: str
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.dtype if self.axis < 0 else int32
+
+    @property
+    def value(self) -> float | int | bool:
+        return from_text(self.text, self.dtype)
+
+
+class _Family:
+    """Graphs that differ in numbers only."""
+
+    __slots__ = ("first", "members", "varying")
+
+    def __init__(self, first: Sequence[str]) -> None:
+        self.first, self.members = first, 0
+        self.varying: set[int] = set()
+
+
+_families: dict[int, _Family] = {}  # by a hash: what says all of a graph is long
+
+
+def numbers(order: Iterable[LazyBuffer]) -> list[Number]:
+    """The numbers of a graph, in the order of its nodes."""
+    found: list[Number] = []
+    for node in order:
+        if type(node) is Const:
+            found.append(Number(node, -1, node.arg))
+        elif type(node) is Move and node.arg[0] in _STARTS:
+            starts = _starts(node)
+            found += [Number(node, axis, str(starts[axis])) for axis in _changed(node)]
+    return found
+
+
+def besides(node: LazyBuffer) -> Any:
+    """What a node says besides its numbers (and besides its shape)."""
+    if type(node) is Const:
+        return None
+    if type(node) is Move and node.arg[0] in _STARTS:
+        movement, said = node.arg
+        return (movement, said[1]) if movement is Movement.PAD else (movement,)
+    return node.arg
+
+
+def varying(family: Hashable, found: Sequence[Number]) -> list[int]:
+    """Which of a graph's numbers are to be data; `family` is all else that the graph says."""
+    texts = [number.text for number in found]
+    known = _families.get(hash(family))
+    if known is None or len(known.first) != len(texts):
+        if len(_families) >= _MOST_FAMILIES:
+            del _families[next(iter(_families))]
+        known = _families[hash(family)] = _Family(texts)
+    known.members += 1
+    known.varying.update(i for i, text in enumerate(texts) if text != known.first[i])
+    return sorted(known.varying) if known.members > _PLAIN else []
+
+
+def with_data(roots: Sequence[LazyBuffer], leaves: Mapping[Number, Data]) -> list[LazyBuffer]:
+    """The same graphs, in which these numbers are read from leaves."""
+    of: dict[LazyBuffer, dict[int, Data]] = {}
+    for number, leaf in leaves.items():
+        of.setdefault(number.node, {})[number.axis] = leaf
+    made: dict[LazyBuffer, LazyBuffer] = {}
+    for node in toposort(roots):
+        again = node.made_of(made)
+        made[node] = _read(again, of[node]) if node in of else again
+    return [_stored(made[root]) for root in roots]
+
+
+def _stored(node: LazyBuffer) -> LazyBuffer:
+    """In memory of its own, also if that is one number in a leaf."""
+    if not isinstance(node, Data):
+        return node
+    return lazy.node(lazy.Contiguous, node.shape, node.dtype, node.device, (node,))
+
+
+def _read(node: LazyBuffer, leaves: Mapping[int, Data]) -> LazyBuffer:
+    """A node some of whose numbers are in leaves."""
+    if type(node) is Const:
+        return leaves[-1]
+    (x,) = node.sources
+    movement, said = node.arg
+    for axis, start in leaves.items():
+        size, is_pad = node.shape[axis], movement is Movement.PAD
+        counted = lazy.broadcast(lazy.iota(size, int32, node.device), (size,))
+        first = lazy.broadcast(start, (size,))
+        if is_pad:
+            place = lazy.map_(Op.ADD, counted, lazy.map_(Op.NEG, first))
+            x = _padded(x, axis, place, said[1])
+        else:
+            x = lazy.gather(x, _along(lazy.map_(Op.ADD, counted, first), x, axis), axis)
+    spans = said[0] if movement is Movement.PAD else said
+    rest = tuple(
+        ((0, 0) if movement is Movement.PAD else (0, x.shape[axis])) if axis in leaves else span
+        for axis, span in enumerate(spans)
+    )
+    if movement is Movement.PAD:
+        return lazy.pad(x, rest, from_text(said[1], x.dtype))
+    return lazy.shrink(x, rest)
+
+
+def _padded(x: LazyBuffer, axis: int, place: LazyBuffer, value: str) -> LazyBuffer:
+    """x along an axis, at `place` of it; `value` where that is outside."""
+    size = x.shape[axis]
+
+    def const(number: Any, dtype: DType = int32) -> LazyBuffer:
+        return lazy.const(number, dtype, x.device)
+
+    inside = lazy.map_(
+        Op.AND,
+        lazy.map_(Op.LESS_EQUAL, const(0), place),
+        lazy.map_(Op.LESS, place, const(size)),
+    )
+    nearest = lazy.map_(Op.MAX, lazy.map_(Op.MIN, place, const(size - 1)), const(0))
+    found = lazy.gather(x, _along(nearest, x, axis), axis)
+    return lazy.map_(
+        Op.WHERE, _along(inside, x, axis), found, const(from_text(value, x.dtype), x.dtype)
+    )
+
+
+def _along(line: LazyBuffer, x: LazyBuffer, axis: int) -> LazyBuffer:
+    """`line`, of shape (n,), along an axis of x and repeated along all others."""
+    n = line.shape[0]
+    ones = tuple(n if i == axis else 1 for i in range(len(x.shape)))
+    to = tuple(n if i == axis else size for i, size in enumerate(x.shape))
+    return lazy.expand(lazy.reshape(line, ones), to)
+
+
+_STARTS = frozenset({Movement.SHRINK, Movement.PAD})
+
+
+def _starts(node: LazyBuffer) -> list[int]:
+    """Where each axis starts: in what is shrunk, or in the result."""
+    movement, said = node.arg
+    return [first for first, _ in (said[0] if movement is Movement.PAD else said)]
+
+
+def _changed(node: LazyBuffer) -> list[int]:
+    """The axes that are made shorter or longer."""
+    before, after = node.sources[0].shape, node.shape
+    return [
+        axis
+        for axis in range(len(after))
+        if before[axis] != after[axis]
+        and max(before[axis], after[axis]) <= int32.max
+        and min(before[axis], after[axis]) > 0
+    ]
