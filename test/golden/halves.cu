@@ -84,6 +84,25 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
+// 4 or 8 bytes, through the L1 cache; zeros where not `valid`.
+template <int bytes>
+__device__ __forceinline__ void tinyml_cp_async_few(void *shared, const void *global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "n"(bytes)
+               : "memory");
+}
+
+template <int bytes>
+__device__ __forceinline__ void tinyml_cp_async_few_or_zero(void *shared, const void *global,
+                                                            bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "n"(bytes),
+                 "r"(valid ? bytes : 0)
+               : "memory");
+}
+
 // Ends a group of copies; wait<N> returns when at most N groups of this thread are under way.
 __device__ __forceinline__ void tinyml_cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -134,7 +153,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_1afdceea(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_507f8b21(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);

@@ -83,6 +83,25 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
+// 4 or 8 bytes, through the L1 cache; zeros where not `valid`.
+template <int bytes>
+__device__ __forceinline__ void tinyml_cp_async_few(void *shared, const void *global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "n"(bytes)
+               : "memory");
+}
+
+template <int bytes>
+__device__ __forceinline__ void tinyml_cp_async_few_or_zero(void *shared, const void *global,
+                                                            bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "n"(bytes),
+                 "r"(valid ? bytes : 0)
+               : "memory");
+}
+
 // Ends a group of copies; wait<N> returns when at most N groups of this thread are under way.
 __device__ __forceinline__ void tinyml_cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -117,7 +136,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_8fab516c(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_68380407(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 13008);

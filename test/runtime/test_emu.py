@@ -367,6 +367,24 @@ def test_tf32_fragments(forward):
     assert np.abs(result - a @ b).max() > 1e-6  # it has fewer bits than float32
 
 
+FEW = """__shared__ __align__(16) float tile[96];
+int t = threadIdx.x;
+tinyml_cp_async_few<4>(&tile[t], a + t);
+tinyml_cp_async_few<8>(&tile[32 + 2 * t % 32], a + 32 + 2 * t % 32);
+tinyml_cp_async_few_or_zero<4>(&tile[64 + t], a + 64 + t, t % 3 > 0);
+tinyml_cp_async_commit();
+tinyml_cp_async_wait<0>();
+__syncthreads();
+for (int i = t; i < 96; i += 32) out[i] = tile[i];"""
+
+
+def test_a_few_bytes_are_copied_ahead(forward):
+    p = program("few", "float* out, const float* a", FEW, prelude=(FRAGMENTS,))
+    a = floats(96)
+    wanted = np.where((np.arange(96) >= 64) & (np.arange(96) % 32 % 3 == 0), 0, a)
+    np.testing.assert_array_equal(launched(forward, p, np.empty(96, np.float32), a), wanted)
+
+
 PIPELINE = """__shared__ __align__(16) float tile[2][128];
 int t = threadIdx.x;
 tinyml_cp_async16(&tile[0][4 * t], a + 4 * t);
@@ -476,6 +494,10 @@ MISTAKES = {
         ["integer division by zero", "thread (3,0,0)"],
     ),
     "trap": ("if (threadIdx.x == 9) __trap();", ["__trap() at line 3", "thread (9,0,0)"]),
+    "misaligned_few": (
+        "__shared__ __align__(16) float row[64];\ntinyml_cp_async_few<8>(&row[1], out);",
+        ["misaligned cp.async", "multiples of 8"],
+    ),
     "misaligned_copy": (
         "__shared__ __align__(16) float row[64];\ntinyml_cp_async16(&row[1], out);",
         ["misaligned cp.async"],

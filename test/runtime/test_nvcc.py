@@ -79,6 +79,8 @@ ALL_HELPERS = """__shared__ __align__(16) unsigned short tile[16][16];
 unsigned a[4], b[4];
 tinyml_cp_async16(&tile[0][0], in);
 tinyml_cp_async16_or_zero(&tile[1][0], in + 4, threadIdx.x < 5);
+tinyml_cp_async_few<4>(&tile[2][0], in);
+tinyml_cp_async_few_or_zero<8>(&tile[3][0], in + 4, threadIdx.x < 5);
 tinyml_cp_async_commit();
 tinyml_cp_async_wait<1>();
 tinyml_named_barrier(1, 128);

@@ -16,8 +16,8 @@
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
              | Fetch(slot, position)              from memory to a cache, for later
-             | Copy(tile, index, slot, position, valid, when)
-                                                  16 bytes to a tile, under way until waited for
+             | Copy(tile, index, slot, position, valid, when, lanes)
+                                                  elements to a tile, under way until waited for
              | Commit() | Await(groups)           ends a group of copies; waits for all but so many
              | Produce(around*, begin, step, stages, copy*)
                                                   a warp has boxes copied to tiles, for all steps
@@ -193,10 +193,7 @@ class Copy(Instr):
     position: Linear
     valid: Valid
     when: Valid
-
-    @property
-    def lanes(self) -> int:
-        return 16 // self.dtype.itemsize
+    lanes: int  # that are 4, 8 or 16 bytes
 
 
 @dataclass(frozen=True)

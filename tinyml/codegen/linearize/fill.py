@@ -75,16 +75,17 @@ class Filler:
     ) -> None:
         """What the tiles hold at the step of `known`, if `when`; a barrier is still to come.
 
-        Tiles that are filled ahead are copied 16 bytes at a time, if they lie so: then somebody
-        has to wait for the copies, too, and to make of them what the tile holds. Else values are
-        loaded here and put into tiles `later`, if there is such a place, and if they are few enough
-        to wait in registers.
+        Tiles that are filled ahead are copied in pieces, if they lie so: then somebody has to wait
+        for the copies, too, and to make of them what the tile holds. Else values are loaded here
+        and put into tiles `later`, if there is such a place, and if they are few enough to wait in
+        registers.
         """
         for tile in tiles:
             index, order = tile.index.substitute(known), by_stride(tile, together=True)
-            source = self._copied(tile)
-            if source is not None:
-                self._by_piece(scope, tile, substitute(source, known), index, order, when)
+            found = self._copied(tile)
+            if found is not None:
+                source, size = found
+                self._by_piece(scope, tile, substitute(source, known), index, order, when, size)
             else:
                 value = substitute(tile.value, known)
                 self._by_value(scope, tile, value, index, order, when, later)
@@ -162,9 +163,10 @@ class Filler:
         outer = Scope(scope.bound | self.number.free, scope)
         inner = Scope(outer.bound | {come}, outer)
         for tile in tiles:
-            source, order = self._copied(tile), by_stride(tile, together=True)
-            if source is None or source is tile.value:
+            found, order = self._copied(tile), by_stride(tile, together=True)
+            if found is None or found[0] is tile.value:
                 continue
+            source, _ = found
             index = tile.index.substitute(known)
             stage = Axis(f"{tile.name}stage", tile.stages)  # one that there is, after the last step
             place = tile.index.substitute({tile.after: linear(stage)})
@@ -257,9 +259,16 @@ class Filler:
         return size if even and enough and wide else 1
 
     def _by_piece(
-        self, scope: Scope, tile: Tile, value: Expr, index: Linear, order: list[Axis], when: Valid
+        self,
+        scope: Scope,
+        tile: Tile,
+        value: Expr,
+        index: Linear,
+        order: list[Axis],
+        when: Valid,
+        size: int,
     ) -> None:
-        size, sizes = 16 // value.dtype.itemsize, tuple(a.size for a in order)
+        sizes = tuple(a.size for a in order)
         step, at, guard = self._share(tile, prod(sizes) // size, when)
         where = dict(zip(order, unravel(at * size, sizes), strict=True))
         source = substitute(value, where)
@@ -268,18 +277,21 @@ class Filler:
         if isinstance(source, Load):
             at = self._place(inner, source.position)
             valid = self._conditions(inner, source.valid)
-            copy = ir.Copy(tile.name, value.dtype, place, source.slot, at, valid, guard)
+            copy = ir.Copy(tile.name, value.dtype, place, source.slot, at, valid, guard, size)
             inner.instrs.append(copy)
             _add(scope, step, inner)
         else:  # zeros
-            made = self._copied(tile) is not tile.value  # by the thread that has copied it
+            found = self._copied(tile)
+            made = found is not None and found[0] is not tile.value  # by who has copied it
             self._by_value(scope, tile, value, index, order, when, None, size if made else 0)
 
-    def _copied(self, tile: Tile) -> Load | None:
+    def _copied(self, tile: Tile) -> tuple[Load, int] | None:
         """What is copied to a tile; where it is made of that, each thread has as much to do."""
-        source, size = copied(tile), 16 // tile.value.dtype.itemsize
-        even = prod(a.size for a in tile.axes) % (size * self.threads) == 0
-        return source if source is tile.value or even else None
+        found = copied(tile)
+        if found is None or found[0] is tile.value:
+            return found
+        even = prod(a.size for a in tile.axes) % (found[1] * self.threads) == 0
+        return found if even else None
 
     def _share(self, tile: Tile, count: int, when: Valid) -> tuple[Axis, Linear, Valid]:
         """A loop, the number of what each thread copies at a step of it, and whether it does."""

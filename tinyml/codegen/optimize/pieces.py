@@ -1,4 +1,4 @@
-"""Pieces: 16 bytes of memory that a card copies to a tile past the registers, if they lie so."""
+"""Pieces: 16, 8 or 4 bytes that a card copies to a tile past the registers, if they lie so."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from tinyml.codegen.optimize.tiles import by_stride
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, steps_by, uniform
 
+SIZES = 16, 8, 4  # bytes
 
-def copied(tile: Tile) -> Load | None:
-    """What is copied to a tile 16 bytes at a time, ahead: all that it holds, or is made of there.
 
-    What it is made of besides is small: statistics of rows, say.
+def copied(tile: Tile) -> tuple[Load, int] | None:
+    """What is copied to a tile ahead, all that it holds or is made of there, and in what pieces.
+
+    What it is made of besides is small: statistics of rows, say. Such pieces have 16 bytes, so
+    that they are made of registers that were read at once.
     """
     value, order = tile.value, by_stride(tile, together=True)
     found = [e for e in toposort([value]) if isinstance(e, Load) and e.free >= {*tile.axes}]
@@ -23,13 +26,17 @@ def copied(tile: Tile) -> Load | None:
     (source,) = found
     whole = source is value or order[-1].size * value.dtype.itemsize % 16 == 0
     plain = value.dtype.is_half if source is value else False  # panels are made of halves
-    fits = whole and (plain or not tile.panels)
-    return source if fits and in_pieces(source, tile.index, order) else None
+    if not (whole and (plain or not tile.panels)):
+        return None
+    sizes = [n // value.dtype.itemsize for n in (SIZES if source is value else SIZES[:1])]
+    fitting = (n for n in sizes if n and in_pieces(source, tile.index, order, n))
+    size = next(fitting, 0)
+    return (source, size) if size else None
 
 
-def in_pieces(source: Load, index: Linear, order: Sequence[Axis]) -> bool:
-    """Whether source and tile lie in the same pieces of 16 bytes, each valid or not as a whole."""
-    size, along, length = 16 // source.dtype.itemsize, list[Axis](), 1
+def in_pieces(source: Load, index: Linear, order: Sequence[Axis], size: int) -> bool:
+    """Whether source and tile lie in pieces of `size` elements, each valid or not as a whole."""
+    along, length = list[Axis](), 1
     for axis in reversed(order):
         if length % size:
             along.append(axis)

@@ -285,11 +285,13 @@ class CudaRenderer(WarpgroupRenderer):
         return f"{tile}[{self._place_in(tile, index)[0]}]"
 
     def _place_in(self, tile: str, index: Linear) -> Text:
-        place = self.index(index)
         if tile not in self.panels:
-            return place
+            return self.index(index)
         self.prelude[SWIZZLED] = None
-        return f"swizzled<{ROW // self.panels[tile].itemsize}>({place[0]})", ATOM
+        row = ROW // self.panels[tile].itemsize
+        whole = index.constant - index.constant % (ROWS * row)  # pieces, which stay as they are
+        place = f"swizzled<{row}>({self.index(index - whole)[0]})", ATOM
+        return (f"{place[0]} + {whole}", 11) if whole else place
 
     def held_by_lanes(self, e: Held, lanes: int) -> Text:
         if isinstance(e, Aside):
@@ -321,11 +323,15 @@ class CudaRenderer(WarpgroupRenderer):
                     yield f"{name.name}.at[{n}] *= {self.value(value)};"
             case ir.Copy(tile=tile, slot=slot, valid=valid, when=when):
                 self.prelude[FRAGMENTS] = None
+                nbytes = instr.lanes * instr.dtype.itemsize
+                kind, few = ("16", "") if nbytes == 16 else ("_few", f"<{nbytes}>")
                 places = f"{tile} + {wrap(self._place_in(tile, instr.index), 12)}"
                 places += f", slot{slot} + {wrap(self.index(instr.position), 12)}"
                 condition = f", {self.condition(valid)[0]}" if valid else ""
                 ending = "_or_zero" if valid else ""
-                yield self.guarded(when, f"tinyml_cp_async16{ending}({places}{condition});")
+                yield self.guarded(
+                    when, f"tinyml_cp_async{kind}{ending}{few}({places}{condition});"
+                )
             case ir.Commit():
                 self.prelude[FRAGMENTS] = None
                 yield "tinyml_cp_async_commit();"

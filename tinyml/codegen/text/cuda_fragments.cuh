@@ -76,6 +76,25 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
+// 4 or 8 bytes, through the L1 cache; zeros where not `valid`.
+template <int bytes>
+__device__ __forceinline__ void tinyml_cp_async_few(void *shared, const void *global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "n"(bytes)
+               : "memory");
+}
+
+template <int bytes>
+__device__ __forceinline__ void tinyml_cp_async_few_or_zero(void *shared, const void *global,
+                                                            bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global), "n"(bytes),
+                 "r"(valid ? bytes : 0)
+               : "memory");
+}
+
 // Ends a group of copies; wait<N> returns when at most N groups of this thread are under way.
 __device__ __forceinline__ void tinyml_cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -123,11 +123,23 @@ inline void tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared,
 // Nothing arrives before it is waited for, so that a missing wait shows as poison.
 
 inline void tinyml_cp_async16(void *shared, const void *global) {
-  emu::copy_later(shared, global, true);
+  emu::copy_later(shared, global, 16, true);
 }
 
 inline void tinyml_cp_async16_or_zero(void *shared, const void *global, bool valid) {
-  emu::copy_later(shared, global, valid);
+  emu::copy_later(shared, global, 16, valid);
+}
+
+template <int bytes>
+inline void tinyml_cp_async_few(void *shared, const void *global) {
+  static_assert(bytes == 4 || bytes == 8, "16 bytes go past the L1 cache");
+  emu::copy_later(shared, global, bytes, true);
+}
+
+template <int bytes>
+inline void tinyml_cp_async_few_or_zero(void *shared, const void *global, bool valid) {
+  static_assert(bytes == 4 || bytes == 8, "16 bytes go past the L1 cache");
+  emu::copy_later(shared, global, bytes, valid);
 }
 
 inline void tinyml_cp_async_commit() { emu::close_copy_group(); }

@@ -46,6 +46,7 @@ struct Barrier {
 struct Copy {
   void *shared;
   const void *global;
+  int bytes;
   bool valid;
   int group;
 };
@@ -475,15 +476,15 @@ const Contributions &exchange(unsigned mask, const void *bytes, size_t nbytes, S
   return slot.rows;
 }
 
-void copy_later(void *shared, const void *global, bool valid) {
-  bool aligned = reinterpret_cast<uintptr_t>(shared) % 16 == 0 &&
-                 (!valid || reinterpret_cast<uintptr_t>(global) % 16 == 0);
+void copy_later(void *shared, const void *global, int bytes, bool valid) {
+  bool aligned = reinterpret_cast<uintptr_t>(shared) % bytes == 0 &&
+                 (!valid || reinterpret_cast<uintptr_t>(global) % bytes == 0);
   if (!aligned) {
     fail("misaligned cp.async by block (%u,%u,%u) thread %s: both addresses must be multiples"
-         " of 16", block_index.x, block_index.y, block_index.z, shown(*current));
+         " of %d", block_index.x, block_index.y, block_index.z, shown(*current), bytes);
   }
   CopyQueue &queue = copies[current->number];
-  queue.pending.push_back({shared, global, valid, queue.open_group});
+  queue.pending.push_back({shared, global, bytes, valid, queue.open_group});
 }
 
 void close_copy_group() {
@@ -496,9 +497,9 @@ void finish_copies(int groups_left) {
   for (const Copy &copy : queue.pending) {
     if (copy.group >= queue.open_group - groups_left) break;
     if (copy.valid) {
-      memcpy(copy.shared, copy.global, 16);
+      memcpy(copy.shared, copy.global, copy.bytes);
     } else {
-      memset(copy.shared, 0, 16);
+      memset(copy.shared, 0, copy.bytes);
     }
     done++;
   }
