@@ -250,13 +250,19 @@ class Filler:
         return made
 
     def _neighbours(self, value: Expr, order: list[Axis]) -> int:
-        """How many elements a thread loads at once: 16 bytes, if that leaves work for all."""
+        """How many neighbours a thread loads: 16 bytes, if that leaves work for all.
+
+        Else two halves, so that they are put into a tile at once.
+        """
         loads = [e for e in toposort([value]) if isinstance(e, Load) and order[-1] in e.free]
         size = 16 // max((e.dtype.itemsize for e in loads), default=16)
-        even = order[-1].size % size == 0
-        enough = prod(a.size for a in order) >= size * self.threads
+        even, count = order[-1].size % size == 0, prod(a.size for a in order)
+        enough = count >= size * self.threads
         wide = any(steps_by(e.position, order[-1:], size) for e in loads)
-        return size if even and enough and wide else 1
+        if even and enough and wide:
+            return size
+        halves = isinstance(value, Load) and value.dtype.is_half and order[-1].size % 2 == 0
+        return 2 if halves and count % (2 * self.threads) == 0 else 1
 
     def _by_piece(
         self,
