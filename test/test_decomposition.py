@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from against_torch import Case, disagreements, draw, pair, torch
 
-from tinyml import Device, Tensor
+from tinyml import Device, Tensor, trace
 from tinyml.errors import ShapeError
 
 SQUARE = draw("square", (2, 3, 3)) + 2 * np.eye(3, dtype=np.float32)
@@ -138,3 +138,20 @@ def test_what_is_no_matrix_is_refused() -> None:
         Tensor.eye(3).solve(Tensor.zeros(2, 2))
     with pytest.raises(ShapeError, match="expected a matrix"):
         Tensor.zeros(3).svd()
+
+
+@pytest.mark.parametrize("op", ["cholesky", "solve", "qr", "det"])
+def test_larger_matrices_take_no_more_kernels(op: str) -> None:
+    """With gradients: each column's step is the same kernels."""
+
+    def lowered(n: int) -> int:
+        x = Tensor(np.eye(n, dtype=np.float32) + 0.1, device="CPU", requires_grad=True)
+        y = x.solve(x[0]) if op == "solve" else getattr(x, op)()
+        y = y[0] if op == "qr" else y
+        (y * y).sum().backward()
+        with trace.listen(trace.KernelLowered) as kernels:
+            assert x.grad is not None
+            x.grad.realize()
+        return len(kernels)
+
+    assert lowered(12) <= lowered(6) + 3

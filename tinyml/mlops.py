@@ -412,6 +412,15 @@ class Contiguous(Function):
         return (grad,)
 
 
+class Step(Contiguous):
+    """As Contiguous, and so is its gradient: of steps that are alike so are those of backward."""
+
+    __slots__ = ()
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return (grad.contiguous(),)
+
+
 class Clone(Contiguous):
     __slots__ = ()
 

@@ -11,6 +11,7 @@ from tinyml.errors import LinAlgError, ShapeError
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.bounded import required
 from tinyml.functional.composed import in_float32
+from tinyml.mlops import Step
 from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
@@ -29,20 +30,26 @@ def qr(x: Tensor) -> tuple[Tensor, Tensor]:
     """(Q, R) with x = Q @ R: Q orthogonal (.., m, m), R upper triangular (.., m, n)."""
     m, n = matrix_of(x, "qr")
     units = x._eye_like(m)._broadcast_to((*x.shape[:-2], m, m))
-    whole, _ = triangular(x.cat(units, dim=-1), min(m - 1, n))
-    return whole[..., n:].transpose(-2, -1), whole[..., :n].triu()
+    rows, turned, _ = triangular(x, units, min(m - 1, n))
+    return turned.transpose(-2, -1), _moved(rows).triu()
 
 
-def triangular(x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """x, its first columns made 0 below the diagonal; and the determinant of what did that.
+def triangular(x: Tensor, b: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """x, its first columns made 0 below the diagonal, each row begun at the diagonal (`_moved`);
+    b, to which the same was done; and the determinant of what did that.
 
     A reflection for each column (Golub and Van Loan, Matrix computations, 5.2): stable for any
     matrix. Signs are LAPACK's, which leaves a column alone that is 0 below the diagonal already;
     here it is reflected and turned back, because the gradient needs the reflection.
+
+    What is done with, the first row, goes behind all others, and what is left of x moves to where
+    x was: so each step is the same kernels, and with `Step` each of the gradient's.
     """
     sign = x._full(x.shape[:-2], 1, x.dtype)
-    for i in range(steps):
-        column = x[..., i:, i : i + 1]
+    (m, n), steps = x.shape[-2:], max(steps, 0)
+    rows, done = x._full(x.shape, 0, x.dtype), b._full(b.shape, 0, b.dtype)
+    for _ in range(steps):
+        column = x[..., :1]
         largest = column.detach().abs().max(-2, keepdim=True)
         column = column / (largest == 0).where(1, largest)  # so that no square under- or overflows
         length = (column * column).sum(-2, keepdim=True).sqrt()
@@ -51,13 +58,26 @@ def triangular(x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         scale = head + side * length
         w = head.ones_like().cat(rest / (scale == 0).where(1, scale), dim=-2)
         tau = (length == 0).where(0, side * scale / (length == 0).where(1, length))
-        lower = x[..., i:, :]
-        lower = lower - (w * tau) @ (w.transpose(-2, -1) @ lower)
         back = (rest.detach().abs().sum(-2, keepdim=True) == 0) & (length != 0)
         turned = back.where(-1.0, 1.0)
-        x = x[..., :i, :].cat(lower[..., :1, :] * turned, lower[..., 1:, :], dim=-2).contiguous()
+        x, b = (t - (w * tau) @ (w.transpose(-2, -1) @ t) for t in (x, b))
+        rows = rows[..., 1:, :].cat(x[..., :1, :] * turned, dim=-2)._apply(Step())
+        done = done[..., 1:, :].cat(b[..., :1, :] * turned, dim=-2)._apply(Step())
+        x, b = (
+            x[..., 1:, 1:].pad((0, 1, 0, 1))._apply(Step()),
+            b[..., 1:, :].pad((0, 0, 0, 1))._apply(Step()),
+        )
         sign = sign * -turned[..., 0, 0]
-    return x, sign
+    rest_of_x = x[..., : m - steps, : n - steps].pad((0, steps))
+    rows = rows[..., m - steps :, :].cat(rest_of_x, dim=-2)
+    return rows, done[..., m - steps :, :].cat(b[..., : m - steps, :], dim=-2), sign
+
+
+def _moved(rows: Tensor) -> Tensor:
+    """Row i moved to the right by i."""
+    m, n = rows.shape[-2:]
+    line = rows.pad((0, m + 1)).flatten(-2)[..., : m * (m + n)]
+    return line.unflatten(-1, (m, m + n))[..., :n]
 
 
 @in_float32
@@ -134,15 +154,15 @@ def cholesky(x: Tensor) -> Tensor:
     """
     n, _ = matrix_of(x, "cholesky", square=True)
     rest = (x + x.transpose(-2, -1)) * 0.5
-    columns = []
-    for i in range(n):
+    done = x._full(x.shape, 0, x.dtype)
+    for _ in range(n):  # each step is the same kernels: see `triangular`
         pivot = rest[..., :1, :1]
         pivot = required(pivot, pivot > 0, LinAlgError, "cholesky: not positive definite")
         column = rest[..., :, :1] / pivot.sqrt()
-        columns.append(column.pad((0, 0, i, 0)))
-        column = column[..., 1:, :]
-        rest = (rest[..., 1:, 1:] - column * column.transpose(-2, -1)).contiguous()
-    return columns[0].cat(*columns[1:], dim=-1) if columns else x
+        row = column.transpose(-2, -1)
+        done = done[..., 1:, :].cat(row, dim=-2)._apply(Step())
+        rest = (rest - column * row)[..., 1:, 1:].pad((0, 1, 0, 1))._apply(Step())
+    return _moved(done).transpose(-2, -1) if n else x
 
 
 @in_float32
@@ -161,15 +181,16 @@ def solve(x: Tensor, b: Tensor) -> Tensor:
         raise ShapeError(f"solve: {x.shape} needs {n} rows on the right, got {b.shape}")
     batch = broadcast_shape("solve", x.shape[:-2], b.shape[:-2])
     x, b = x._broadcast_to((*batch, n, n)), b._broadcast_to((*batch, *b.shape[-2:]))
-    whole, _ = triangular(x.cat(b, dim=-1), n - 1)
-    rows = whole[..., :0, n:]
-    for i in reversed(range(n)):
-        known = whole[..., i : i + 1, i + 1 : n] @ rows
-        pivot = whole[..., i : i + 1, i : i + 1]
+    right, b, _ = triangular(x, b, n - 1)
+    y = b._full(b.shape, 0, dtype)
+    for _ in range(n):  # from the last row on, which comes first then, as in `triangular`
+        pivot = right[..., -1:, :1]
         pivot = required(pivot, pivot != 0, LinAlgError, "solve: the matrix is singular")
-        row = (whole[..., i : i + 1, n:] - known) / pivot
-        rows = row.cat(rows, dim=-2).contiguous()
-    return rows.squeeze(-1) if vector else rows
+        row = (b[..., -1:, :] - right[..., -1:, 1:] @ y[..., :-1, :]) / pivot
+        y = row.cat(y[..., :-1, :], dim=-2)._apply(Step())
+        right = right[..., :-1, :].pad((0, 0, 1, 0))._apply(Step())
+        b = b[..., :-1, :].pad((0, 0, 1, 0))._apply(Step())
+    return y.squeeze(-1) if vector else y
 
 
 def inverse(x: Tensor) -> Tensor:
@@ -185,8 +206,8 @@ def inverse(x: Tensor) -> Tensor:
 def det(x: Tensor) -> Tensor:
     """The determinant, by making x triangular."""
     n, _ = matrix_of(x, "det", square=True)
-    right, sign = triangular(x, n - 1)
-    return (right * x._eye_like(n)).sum(-1).prod(-1) * sign
+    rows, _, sign = triangular(x, x[..., :0], n - 1)
+    return rows[..., :1].sum(-1).prod(-1) * sign
 
 
 def newton_schulz(
