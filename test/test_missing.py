@@ -11,7 +11,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
-from tinyml.functional.missing import INSTEAD, OF_NN
+from tinyml.functional.missing import INSTEAD, OF_NN, OF_PACKAGE
 
 KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
 X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
@@ -85,6 +85,10 @@ def test_functions_of_the_package_are_those_of_tensor() -> None:
     assert said(tinyml, "int8").endswith("write dtypes.int8")
     assert said(dtypes, "float23").endswith("float64; did you mean 'float32'?")
     assert said(tinyml, "__file").endswith("'__file'")
+    for name, told in OF_PACKAGE.items():
+        assert said(tinyml, name).endswith(told)
+        for method in re.findall(r"\bx\.(\w+)\(", told):
+            assert hasattr(Tensor, method)
 
 
 def test_layers_without_weights_are_methods() -> None:

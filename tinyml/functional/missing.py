@@ -119,7 +119,34 @@ OF_NN = {
     "NLLLoss": "write x.nll_loss(y)",
     "BCELoss": "write x.binary_crossentropy(y)",
     "BCEWithLogitsLoss": "write x.binary_crossentropy_logits(y)",
+    "HuberLoss": "write e = (x - y).abs(); (e < 1).where(0.5 * e * e, e - 0.5).mean()",
+    "SmoothL1Loss": "write e = (x - y).abs(); (e < 1).where(0.5 * e * e, e - 0.5).mean()",
+    "KLDivLoss": "write (y.exp() * (y - x)).sum() of logarithms",
+    "MultiheadAttention": "write q.scaled_dot_product_attention(k, v) between two nn.Linear",
+    "ModuleList": "a list of layers will do",
+    "ModuleDict": "a dict of layers will do",
+    "ParameterList": "a list of tensors will do",
+    "Identity": "write lambda x: x",
+    "AdaptiveAvgPool2d": "write x.mean((-2, -1), keepdim=True) for one of size 1",
+    "PReLU": "write (x > 0).where(x, weight * x)",
+    "init": "write layer.weight.assign(Tensor.kaiming_normal(3, 4)) under no_grad()",
+    "utils": "to clip: n = Tensor.stack(*[p.grad.square().sum() for p in ps]).sum().sqrt(), and "
+    "for each p.grad = p.grad * (1 / n).clip(max_=1)",
     **dict.fromkeys(("RNN", "GRU", "LSTM", "GRUCell", "RNNCell"), "nn.LSTMCell is a step of one"),
+}
+
+OF_PACKAGE = {
+    "grad": "write loss.gradient(x, y), or loss.backward() and x.grad",
+    "save": "write nn.state.safe_save(nn.state.get_state_dict(model), file)",
+    "load": "write nn.state.load_state_dict(model, nn.state.safe_load(file))",
+    "compile": "TinyJit(step) captures a step and replays it",
+    "jit": "TinyJit(step) captures a step and replays it",
+    "optim": "write nn.optim",
+    "linalg": "write x.cholesky(), x.solve(y), x.inverse(), x.det(), x.qr(), x.svd(), x.norm()",
+    "inference_mode": "write no_grad()",
+    "autocast": 'write x.half() or x.cast("bfloat16") where it is wanted',
+    "DataLoader": "write x[order[i : i + 32]], or Tensor(array) of a batch",
+    "utils": "there is no DataLoader: write x[order[i : i + 32]], or Tensor(array) of a batch",
 }
 
 
@@ -139,6 +166,8 @@ def no_function(
     tensor: type[Any], dtypes: Iterable[str], names: Iterable[str], name: str
 ) -> AttributeError:
     """The error for what the package has not, but its class Tensor perhaps has, or `dtypes`."""
+    if name in OF_PACKAGE:
+        return no_name("module 'tinyml'", name, OF_PACKAGE[name])
     known = not name.startswith("_") and callable(getattr(tensor, name, None))
     advice = f"write Tensor.{name}(...)" if known else _advice(tensor, name) or _near(name, names)
     return no_name("module 'tinyml'", name, f"write dtypes.{name}" if name in dtypes else advice)
@@ -146,7 +175,7 @@ def no_function(
 
 def no_layer(tensor: type[Any], layers: Iterable[str], name: str) -> AttributeError:
     """The error for what `nn` has not: it may be a method of Tensor, as are all without weights."""
-    methods = {n.replace("_", ""): n for n in dir(tensor)}
+    methods = {n.replace("_", ""): n for n in dir(tensor) if n[0] != "_"}
     method = methods.get(re.sub("[13]d$", "2d", name.lower()))
     advice = f"write x.{method}(...)" if method else _near(name, layers)
     return no_name("module 'tinyml.nn'", name, OF_NN.get(name) or advice)
