@@ -120,3 +120,14 @@ def test_arguments_of_a_captured_step_may_be_slices_and_numbers(device: str) -> 
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
     assert not any(plans(turn, range(9))[5:])
+
+
+def test_the_few_of_a_family_that_come_often_are_compiled_as_they_are(device: str) -> None:
+    rows = Tensor(ROWS).realize()
+
+    def turn(i: int) -> None:
+        np.testing.assert_array_equal((rows[:, i : i + 3] * 2).numpy(), 2 * ROWS[:, i : i + 3])
+
+    made = plans(turn, [*range(5)] * 40)
+    late = 0 if device == "NUMPY" else 3
+    assert [sum(made[:15]), sum(made[15:])] == [late, late]

@@ -24,6 +24,7 @@ from tinyml.ops import Movement, Op
 
 _MOST_FAMILIES = 1024
 _PLAIN = 2  # members of a family that are compiled as they are
+_FEW, _OFTEN = 8, 32  # and of so few each that has come so often
 
 
 class Number(NamedTuple):
@@ -45,11 +46,21 @@ class Number(NamedTuple):
 class _Family:
     """Graphs that differ in numbers only."""
 
-    __slots__ = ("first", "members", "varying")
+    __slots__ = ("first", "members", "met", "varying")
 
     def __init__(self, first: Sequence[str]) -> None:
         self.first, self.members = first, 0
         self.varying: set[int] = set()
+        self.met: dict[int, int] = {}  # how often the first few of them came, by a hash
+
+    def known_well(self, texts: Sequence[str]) -> bool:
+        """Whether it is worth a compilation to know this member's numbers; it came once more."""
+        self.members += 1
+        which = hash(tuple(texts))
+        if len(self.met) <= _FEW:
+            self.met[which] = self.met.get(which, 0) + 1
+        often = len(self.met) <= _FEW and self.met[which] > _OFTEN
+        return often or self.members <= _PLAIN
 
 
 _families: dict[int, _Family] = {}  # by a hash: what says all of a graph is long
@@ -85,9 +96,8 @@ def varying(family: Hashable, found: Sequence[Number]) -> list[int]:
         if len(_families) >= _MOST_FAMILIES:
             del _families[next(iter(_families))]
         known = _families[hash(family)] = _Family(texts)
-    known.members += 1
     known.varying.update(i for i, text in enumerate(texts) if text != known.first[i])
-    return sorted(known.varying) if known.members > _PLAIN else []
+    return [] if known.known_well(texts) else sorted(known.varying)
 
 
 def with_data(roots: Sequence[LazyBuffer], leaves: Mapping[Number, Data]) -> list[LazyBuffer]:

@@ -140,7 +140,6 @@ OF_PACKAGE = {
     "save": "write nn.state.safe_save(nn.state.get_state_dict(model), file)",
     "load": "write nn.state.load_state_dict(model, nn.state.safe_load(file))",
     "compile": "TinyJit(step) captures a step and replays it",
-    "jit": "TinyJit(step) captures a step and replays it",
     "optim": "write nn.optim",
     "linalg": "write x.cholesky(), x.solve(y), x.inverse(), x.det(), x.qr(), x.svd(), x.norm()",
     "inference_mode": "write no_grad()",
