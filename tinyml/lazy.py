@@ -62,8 +62,8 @@ class LazyBuffer:
         return node(type(self), self.shape, self.dtype, self.device, sources, self.arg)
 
     def made_of(self, changed: Mapping[LazyBuffer, LazyBuffer]) -> LazyBuffer:
-        """The same node on what its sources became."""
-        return self.with_sources(tuple([changed[source] for source in self.sources]))
+        """The same node on what its sources became, where they became others."""
+        return self.with_sources(tuple(map(changed.get, self.sources, self.sources)))
 
     def __repr__(self) -> str:
         arg = "" if self.arg is None else f" {self.arg}"

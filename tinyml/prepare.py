@@ -75,9 +75,8 @@ def _store(late: Sequence[LazyBuffer], numbers: dict[LazyBuffer, int]) -> list[C
         roots = [root for root in late if root.device == device and root.size]
         for first in range(0, len(roots), _MOST_STORED):
             some = roots[first : first + _MOST_STORED]
-            item = KernelItem(
-                _copies(some), device, (), (), ("the old values were read until now",)
-            )
+            units = tuple((root, "the old values were read until now") for root in some)
+            item = KernelItem(_copies(some), device, (), (), units)
             _compile([item])
             targets = [numbers[lazy.assigned(root)] for root in some]
             buffers = (*targets, *(numbers[root] for root in some))

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import prod
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
-from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import FIXED, MIXED, Labels, through
+from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import contracts
 
 SHORTER = 2  # times that the new sum is shorter
@@ -39,25 +40,26 @@ class _Sum:
     powers: Mapping[Factor, int]
     folded: frozenset[int]
 
-    def along(self, axes: frozenset[int]) -> dict[Factor, int]:
-        """The factors that are not the same all along some axes."""
-        return {f: n for f, n in self.powers.items() if n and axes.intersection(f[1])}
+    @cached_property
+    def inside(self) -> dict[Factor, int]:
+        """The factors that are not the same all along what is folded."""
+        folded = self.folded.isdisjoint
+        return {f: n for f, n in self.powers.items() if n and not folded(f[1])}
 
 
-def associated(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def associate(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
     """The same values, with sums of products of products made of products that are there."""
-    changed: dict[LazyBuffer, LazyBuffer] = {}
+    changed: Changed = {}
     products: dict[LazyBuffer, _Sum] = {}  # as far as their factors are known
-    for node in toposort(roots):
-        changed[node] = node.made_of(changed)
+    for node, _again in renewed(order, changed):
         if not _adds_up(node):
             continue
         if contracts(node):
             made = _factors(node, range(len(node.sources[0].shape)))
             products |= {node: made} if made is not None else {}
-        elif len(products) > 1:
-            changed[node] = _other_order(node, products, changed) or changed[node]
-    return [changed[root] for root in roots]
+        elif len(products) > 1 and (other := _other_order(node, products, changed)) is not None:
+            changed[node] = other
+    return changed
 
 
 def _adds_up(node: LazyBuffer) -> bool:
@@ -86,7 +88,7 @@ def _factors(node: LazyBuffer, walked: Sequence[int]) -> _Sum | None:
             powered = (power, -power if each.op is Op.DIV else power)
             stack += [(s, labels, n) for s, n in zip(each.sources, powered, strict=False)]
             continue
-        labels = tuple(FIXED if n == 1 else x for x, n in zip(labels, each.shape, strict=True))
+        labels = tuple([FIXED if n == 1 else x for x, n in zip(labels, each.shape, strict=True)])
         if MIXED in labels:
             return None
         powers[each, labels] += power
@@ -99,7 +101,7 @@ def _other_order(
     """A sum of products of products, made of one of the `products` that has the sum inside."""
     shape = node.sources[0].shape
     outer = _factors(node, range(len(shape)))
-    within = [f for f in outer.along(outer.folded) if f[0] in products] if outer else []
+    within = [f for f in outer.inside if f[0] in products] if outer else []
     if outer is None or len(within) != 1 or outer.powers[within[0]] != 1:
         return None
     fold, labels = within[0]
@@ -129,7 +131,7 @@ def _length(made: _Sum, sizes: Sequence[int]) -> int:
 
 def _names(product: _Sum, wanted: _Sum) -> dict[int, int] | None:
     """The axes of a product by their numbers in a sum, of which it folds all that is folded."""
-    mine, its = wanted.along(wanted.folded), product.along(product.folded)
+    mine, its = wanted.inside, product.inside
     if sorted(mine.values()) != sorted(its.values()):
         return None
     names = {FIXED: FIXED}
@@ -180,7 +182,7 @@ def _times(
 ) -> LazyBuffer:
     """`made`, or the first factor, times all others; quotients come last."""
     for node, labels in sorted(powers, key=lambda f: powers[f] < 0):
-        placed, power = _placed(changed[node], labels, rank), powers[node, labels]
+        placed, power = _placed(changed.get(node, node), labels, rank), powers[node, labels]
         for _ in range(abs(power)):
             op = Op.DIV if power < 0 else Op.MUL
             made = placed if made is None else lazy.map_(op, made, placed)

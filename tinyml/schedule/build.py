@@ -113,15 +113,16 @@ class _Builder:
         """`root` as an expression over slots."""
         for node in toposort([root], self.done, self._inside):
             if node not in self.done:
-                self.done[node] = self._slot(node) if self._stops(node) else self._rewritten(node)
+                self.done[node] = self._rewritten(node)
         return self.done[root]
 
-    def _stops(self, node: LazyBuffer) -> bool:
-        """Whether a node is a leaf, or a unit of another group."""
-        return type(node) is lazy.Data or (node in self.units and node not in self.members)
-
     def _inside(self, node: LazyBuffer) -> tuple[LazyBuffer, ...]:
-        return () if self._stops(node) else lazy.read_sources(node)
+        """What a node is made of here. Leaves, and units of other groups, become slots."""
+        if type(node) is lazy.Data or (node in self.units and node not in self.members):
+            if node not in self.done:
+                self.done[node] = self._slot(node)
+            return ()
+        return lazy.read_sources(node)
 
     def _rewritten(self, node: LazyBuffer) -> LazyBuffer:
         if isinstance(node, lazy.Contiguous):

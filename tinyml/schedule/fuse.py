@@ -107,9 +107,10 @@ class Fusion:
         traced = {u: uses_of(u, units) for u in order if u in units}
         self.uses = {u: uses for u, (uses, _) in traced.items()}
         self.position = {unit: n for n, unit in enumerate(self.uses)}
+        self.tried: dict[tuple[Group, Group], dict[LazyBuffer, Place] | None] = {}
         self.group_of: dict[LazyBuffer, Group] = {}
         for position, unit in enumerate(self.uses):
-            self.group_of[unit] = alone(unit, units[unit], position, traced[unit][1])
+            self.group_of[unit] = alone(unit, position, traced[unit][1])
         self.readers: dict[LazyBuffer, list[LazyBuffer]] = {}
         for unit in self.uses:
             for use in self.uses[unit]:
@@ -156,12 +157,14 @@ class Fusion:
         return (True, 0) if group is None else (not group.contracts, -group.last)
 
     def _try(self, above: Group, below: Group) -> None:
-        places = None
-        if self._may_join(above, below):
-            places = joined_places(above, below, self._uses_between(above, below))
-        if places is None or self._connected_around(above, below):
-            return
-        self._join(above, below, places)
+        pair = above, below
+        if pair not in self.tried:
+            may = self._may_join(above, below)
+            uses = self._uses_between(above, below) if may else []
+            self.tried[pair] = joined_places(above, below, uses) if may else None
+        places = self.tried[pair]
+        if places is not None and not self._connected_around(above, below):
+            self._join(above, below, places)
 
     def _uses_between(self, above: Group, below: Group) -> list[tuple[LazyBuffer, Use]]:
         return [
@@ -376,8 +379,8 @@ class Fusion:
 
     @staticmethod
     def _small(*groups: Group) -> bool:
-        members = sum(len(g.members) for g in groups)
-        return members <= MOST_MEMBERS and sum(g.nodes for g in groups) <= MOST_NODES
+        members = sum([len(g.members) for g in groups])
+        return members <= MOST_MEMBERS and sum([g.nodes for g in groups]) <= MOST_NODES
 
     def _only_read_by(self, above: Group, below: Group) -> bool:
         asked = any(self.units[m] == ASKED for m in above.members)
@@ -431,7 +434,6 @@ class Fusion:
             first=min(above.first, below.first),
             last=max(above.last, below.last),
             nodes=above.nodes + below.nodes,
-            reasons=above.reasons + below.reasons,
             before=(above.before | below.before) - {above, below},
             after=(above.after | below.after) - {above, below},
         )

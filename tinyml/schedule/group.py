@@ -34,13 +34,11 @@ class Group:
     last: int
     nodes: int  # how much there is to evaluate
     cut: tuple[int, int] | None = None  # a row, and its pieces: the rest is walked in order
-    reasons: list[str] = field(default_factory=list)
     before: set[Group] = field(default_factory=set)  # groups whose values this one reads
     after: set[Group] = field(default_factory=set)
 
-    @property
-    def members(self) -> list[LazyBuffer]:
-        return [member for part in self.parts for member in part]
+    def __post_init__(self) -> None:
+        self.members = [member for part in self.parts for member in part]
 
 
 def domain(unit: LazyBuffer) -> Shape:
@@ -88,10 +86,10 @@ def unshaped(unit: LazyBuffer) -> LazyBuffer:
     return unit
 
 
-def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
+def alone(unit: LazyBuffer, position: int, nodes: int) -> Group:
     """The group of one unit: its rows are the axes it keeps."""
-    shape = domain(unit)
-    kept = [a for a in walked(shape) if a not in folded(unit)]
+    shape, within = domain(unit), folded(unit)
+    kept = [a for a in walked(shape) if a not in within]
     return Group(
         parts=[[unit]],
         rows=tuple(shape[a] for a in kept),
@@ -103,7 +101,6 @@ def alone(unit: LazyBuffer, reason: str, position: int, nodes: int) -> Group:
         first=position,
         last=position,
         nodes=nodes,
-        reasons=[f"{unit!r}: {reason}"],
     )
 
 
@@ -217,8 +214,8 @@ def _check_rows(
         return _rows_of_map(above, below, {r: a for a, r in row_of.items() if r is not None})
     places = dict(below.places)
     for unit, place in above.places.items():
-        moved = {axis: row_of[row] for axis, row in place.items()}
-        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
+        moved = ((axis, row_of[row]) for axis, row in place.items())
+        places[unit] = {axis: row for axis, row in moved if row is not None}
     if above.reduces and not below.reduces:  # the joined group keeps above's numbering
         back = {r: a for a, r in row_of.items() if r is not None}
         return {u: {axis: back[row] for axis, row in place.items()} for u, place in places.items()}

@@ -32,7 +32,7 @@ def trace(
     starts: Iterable[tuple[LazyBuffer, Labels]], stop: Container[LazyBuffer]
 ) -> tuple[list[Use], int]:
     """Every leaf or node in `stop` that the starts read, labelled; and the number of nodes."""
-    uses: dict[tuple[LazyBuffer, Labels], Use] = {}
+    uses: list[Use] = []
     stack = list(starts)
     seen: set[tuple[LazyBuffer, Labels]] = set()
     while stack:
@@ -41,14 +41,16 @@ def trace(
             continue
         seen.add(each)
         if node in stop or isinstance(node, lazy.Data):
-            uses[each] = Use(node, labels)
+            uses.append(Use(node, labels))
         else:
             stack += step(node, labels)
-    return list(uses.values()), len(seen)
+    return uses, len(seen)
 
 
 def step(node: LazyBuffer, labels: Labels) -> list[tuple[LazyBuffer, Labels]]:
     """The sources of a node, labelled as the node is; what a reduction folds is MIXED."""
+    if type(node) is lazy.Map:
+        return [(source, labels) for source in node.sources]
     if isinstance(node, lazy.Move):
         return [(node.sources[0], through(node, labels))]
     if isinstance(node, lazy.Reduce):
@@ -72,10 +74,8 @@ def through(node: lazy.Move, labels: Labels) -> Labels:
                 below[axis] = labels[out]
             return tuple(below)
         case Movement.EXPAND:
-            return tuple(
-                x if n == m else FIXED
-                for x, n, m in zip(labels, source.shape, node.shape, strict=True)
-            )
+            sizes = zip(labels, source.shape, node.shape, strict=True)
+            return tuple([x if n == m else FIXED for x, n, m in sizes])
         case Movement.RESHAPE:
             return _reshaped(labels, node.shape, source.shape)
         case Movement.SHRINK | Movement.PAD | Movement.SKEW | Movement.FLIP:

@@ -7,17 +7,19 @@ that nobody needs without a mask is masked itself, as the gradient of the weight
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from tinyml import lazy
 from tinyml.graph import toposort
 from tinyml.interpret import Number, known_result
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.rewrite import Changed, renewed
 
 Known = dict[LazyBuffer, Number]  # the number that a value is wherever a mask does not hold
 POSITIONS = (lazy.Iota, lazy.Const, lazy.Move, lazy.Map)
 MOST = 64  # nodes that a mask is made of
+_NOTHING: Known = {}
 
 
 class Masks:
@@ -34,16 +36,22 @@ class Masks:
     def of(self, node: LazyBuffer) -> Known:
         """What `node` is where each mask does not hold."""
         if node not in self.known:
-            for each in toposort([node], self.known, _operands):
-                self.known[each] = self._without_masks(each)
+            self.learn(toposort([node], self.known, _operands))
         return self.known[node]
 
+    def learn(self, order: Iterable[LazyBuffer]) -> None:
+        """Find the masks of nodes, sources first."""
+        for node in order:
+            if node not in self.known:
+                self.known[node] = self._without_masks(node)
+
     def _without_masks(self, node: LazyBuffer) -> Known:
-        if not isinstance(node, lazy.Map):
-            return {}
+        below = [self.known[s] for s in node.sources] if isinstance(node, lazy.Map) else []
+        if not (any(below) or node.arg is Op.WHERE):
+            return _NOTHING
+        assert isinstance(node, lazy.Map)
         found: Known = {}
-        below = [self.known.get(s, {}) for s in node.sources]
-        for mask in {m: None for known in below for m in known} if any(below) else ():
+        for mask in {m: None for known in below for m in known}:
             operands = zip(node.sources, below, strict=True)
             number = self._result(node, [_at(s, known, mask) for s, known in operands])
             if number is not None:
@@ -69,23 +77,23 @@ class Masks:
         return True
 
 
-def narrowed(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def narrow(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with 0 for elements of folds that nobody needs."""
-    order = toposort(roots)
     masks = Masks(())
-    masked = [n for n in order if isinstance(n, lazy.Map) and n.op is Op.WHERE and masks.of(n)]
-    if not masked:
-        return list(roots)
+    if not any(n.arg is Op.WHERE for n in order):
+        return {}
+    masks.learn(order)
+    if not any(masks.of(n) for n in order if n.arg is Op.WHERE):
+        return {}
     needs = _needs(order, roots, masks)
-    changed: dict[LazyBuffer, LazyBuffer] = {}
-    for node in order:
-        again = changed[node] = node.made_of(changed)
+    changed: Changed = {}
+    for node, again in renewed(order, changed):
         asked = isinstance(node, lazy.Map) and node.dtype.is_float and needs[node]
         if asked and any(map(_is_fold, node.sources)) and not masks.of(node):
             mask = next(each for each in order if each in needs[node])
             zero = lazy.const(0, node.dtype, node.device, node.shape)
             changed[node] = lazy.map_(Op.WHERE, mask, again, zero)
-    return [changed[root] for root in roots]
+    return changed
 
 
 def _needs(
@@ -95,13 +103,12 @@ def _needs(
     nothing: frozenset[LazyBuffer] = frozenset()
     needs = dict.fromkeys(roots, nothing)
     for node in reversed(order):
-        asks = type(node) is lazy.Map
-        for n, source in enumerate(node.sources):
-            via = needs[node] if asks else nothing
-            if asks and node.arg is Op.WHERE and n == 1:
-                via |= {node.sources[0]} & masks.of(node).keys()
-            if asks and node.arg is Op.MUL:
-                other = masks.of(node.sources[1 - n])
+        own, sources = needs[node] if type(node) is lazy.Map else nothing, node.sources
+        for n, source in enumerate(sources):
+            via = own
+            if n == 1 and node.arg is Op.WHERE:
+                via |= {sources[0]} & masks.of(node).keys()
+            elif node.arg is Op.MUL and (other := masks.of(sources[1 - n])):
                 via |= {mask for mask, number in other.items() if number == 0}
             needs[source] = needs[source] & via if source in needs else via
     return needs

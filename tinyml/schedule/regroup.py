@@ -10,34 +10,32 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tinyml import lazy
-from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement
+from tinyml.schedule.rewrite import Changed, renewed
 
 
-def regrouped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values; what joins axes of a sum comes behind all that it alone is made into."""
-    order = toposort(roots)
     readers = Counter(roots)
     readers.update(source for node in order for source in node.sources)
     assigned = {node.sources[1] for node in order if isinstance(node, lazy.Assign)}
-    changed: dict[LazyBuffer, LazyBuffer] = {}
+    changed: Changed = {}
     sums = set[LazyBuffer]()
-    for node in order:
-        again = changed[node] = node.made_of(changed)
+    for node, again in renewed(order, changed):
         if isinstance(again, lazy.Reduce) or (_permutes(again) and again.sources[0] in sums):
             sums.add(again)
         if type(node) is not lazy.Map or node in assigned:
             continue
         alone = (s for s in node.sources if readers[s] == 1 and readers[_made(s)] == 1)
-        found = (s.sources[0] for s in map(changed.__getitem__, alone) if joins(s))
+        found = (s.sources[0] for s in (changed.get(s, s) for s in alone) if joins(s))
         below = next((s for s in found if s in sums), None)
         if below is not None:
             same = tuple([lazy.reshape(source, below.shape) for source in again.sources])
             made = lazy.node(lazy.Map, below.shape, node.dtype, node.device, same, node.arg)
             sums.add(made)
             changed[node] = lazy.reshape(made, node.shape)
-    return [changed[root] for root in roots]
+    return changed
 
 
 def _made(node: LazyBuffer) -> LazyBuffer:

@@ -11,32 +11,40 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.merge import merged
 from tinyml.ops import Movement
-from tinyml.schedule.associate import associated
+from tinyml.schedule.associate import associate
 from tinyml.schedule.build import build
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
-from tinyml.schedule.masks import narrowed
-from tinyml.schedule.regroup import joins, regrouped
+from tinyml.schedule.masks import narrow
+from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.remake import remade
+from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
-from tinyml.schedule.transpose import transposed
+from tinyml.schedule.transpose import transpose
 from tinyml.schedule.units import find_units
 
 
 @dataclass(frozen=True)
 class KernelItem:
-    """Run a kernel. `outputs` and `inputs` say which node each slot is, outputs first."""
+    """Run a kernel. `outputs` and `inputs` say which node each slot is, outputs first.
+
+    `units` are what it computes, each with the reason why that is a unit.
+    """
 
     kernel: Kernel
     device: str
     outputs: tuple[LazyBuffer, ...]
     inputs: tuple[LazyBuffer, ...]
-    reasons: tuple[str, ...]
+    units: tuple[tuple[LazyBuffer, str], ...]
 
     @property
     def nodes(self) -> tuple[LazyBuffer, ...]:
         return self.outputs + self.inputs
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(f"{unit!r}: {reason}" for unit, reason in self.units)
 
 
 @dataclass(frozen=True)
@@ -75,9 +83,11 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
         return _scheduled(merged(wanted, simpler))
 
 
+_PASSES = join_sums, associate, split_reductions, share_assigned, narrow, transpose, regroup
+
+
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
-    summed = split_reductions(associated(join_sums(wanted)))
-    roots = _unshaped(regrouped(transposed(narrowed(share_assigned(summed)))))
+    roots = _unshaped(rewritten(wanted, *_PASSES))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots, remade(order, {*roots}))
     try:
@@ -117,8 +127,9 @@ def _items(group: Group, fusion: Fusion, stored: set[LazyBuffer]) -> list[Item]:
     first = group.members[0]
     if isinstance(first, lazy.Copy):
         return [CopyItem(first, first.sources[0])]
+    units = tuple([(member, fusion.units[member]) for member in group.members])
     return [
-        KernelItem(kernel, first.device, written, read, tuple(group.reasons))
+        KernelItem(kernel, first.device, written, read, units)
         for kernel, written, read in build(group, stored, fusion)
     ]
 

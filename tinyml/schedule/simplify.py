@@ -7,6 +7,8 @@ it lets what reads them see a factor, a mask or a value in memory that lies behi
 
 from __future__ import annotations
 
+from functools import cache
+
 from tinyml import lazy
 from tinyml.dtype import DType, to_text
 from tinyml.graph import toposort
@@ -36,10 +38,15 @@ def simpler(node: LazyBuffer) -> LazyBuffer | None:
         return first.sources[0] if back else None
     if op not in NEUTRAL:
         return None
-    nothing = to_text(NEUTRAL[op], node.dtype)
+    nothing = _neutral(op, node.dtype)
     if _number(node.sources[1]) == nothing:
         return first
     return node.sources[1] if op in COMMUTING and _number(first) == nothing else None
+
+
+@cache
+def _neutral(op: Op, dtype: DType) -> str:
+    return to_text(NEUTRAL[op], dtype)
 
 
 def _undone(op: Op, node: LazyBuffer, first: LazyBuffer) -> bool:

@@ -8,7 +8,9 @@ threads: a program gives the same bits wherever it runs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from itertools import chain
 from math import prod
 
 from tinyml import lazy
@@ -18,6 +20,7 @@ from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.powers import exact
+from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
@@ -31,27 +34,22 @@ PIECE = 1024  # elements that one piece of other folds has, about
 EXTREMES = frozenset({Op.MAX, Op.MIN})
 
 
-def join_sums(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def join_sums(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with a sum that only another sum reads, through moves, made part of it.
 
     So the gradient of a convolution is one contraction, and not windows that are added up later.
     And a fold of which only a part is read, as below a gradient's padding, folds only that part.
     """
-    order = toposort(roots)
-    readers = dict.fromkeys(order, 0)
-    for node in order:
-        for source in node.sources:
-            readers[source] += 1
+    readers = Counter(chain.from_iterable([node.sources for node in order]))
     shared = {node for node, count in readers.items() if count > 1}.union(roots)
-    changed: dict[LazyBuffer, LazyBuffer] = {}
-    for node in order:
-        again = changed[node] = node.made_of(changed)
+    changed: Changed = {}
+    for node, again in renewed(order, changed):
         if isinstance(node, lazy.Reduce) and node.op is Op.ADD:
             if _moved_sum(node.sources[0], shared, _ONE_TO_ONE) is not None:
                 changed[node] = _joined(again)
         elif _is_part(node, shared):
             changed[node] = _cropped(again)
-    return [changed[root] for root in roots]
+    return changed
 
 
 _ONE_TO_ONE = frozenset(Movement) - {Movement.EXPAND}
@@ -144,16 +142,15 @@ def _with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuf
     raise TypeError(f"{move!r} repeats elements")
 
 
-def split_reductions(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def split_reductions(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with large reductions done in two steps."""
-    changed: dict[LazyBuffer, LazyBuffer] = {}
-    order = toposort(roots)
+    changed: Changed = {}
     whole = _cascades(order, {*roots})
-    for node in order:
-        again = changed[node] = node.made_of(changed)
-        if isinstance(again, lazy.Reduce) and node not in whole:
-            changed[node] = _split(again)
-    return [changed[root] for root in roots]
+    for node, again in renewed(order, changed):
+        split = _split(again) if isinstance(again, lazy.Reduce) and node not in whole else again
+        if split is not again:
+            changed[node] = split
+    return changed
 
 
 def _cascades(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> set[LazyBuffer]:
@@ -180,31 +177,29 @@ def _folded(node: lazy.Reduce) -> int:
     return prod(node.sources[0].shape[a] for a in node.axes)
 
 
-def share_assigned(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def share_assigned(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
     """The same values, with what is assigned read from its new place.
 
     Whoever reads the value of an assignment then reads the assignment itself, so that a kernel
     makes both at once and need not keep the old values for it.
     """
-    order = toposort(roots)
     places: dict[LazyBuffer, LazyBuffer] = {}
     for node in order:
         if isinstance(node, lazy.Assign):
             target, value = node.sources
             if isinstance(target, lazy.Data) and isinstance(value, lazy.Map):
                 places.setdefault(value, node)
-    changed: dict[LazyBuffer, LazyBuffer] = {}
-    plain: dict[LazyBuffer, LazyBuffer] = {}  # what is asked for by itself has its own memory
-    for node in order:
-        if isinstance(node, lazy.Assign) and places.get(node.sources[1]) is node:
-            continue  # made where its value was
-        plain[node] = changed[node] = node.made_of(changed)
-        assign = places.get(node)
-        if assign is not None:
+    made = {*places.values()}  # each where its value is
+    changed: Changed = {}
+    plain: Changed = {}  # what is asked for by itself has its own memory
+    for node, again in renewed([node for node in order if node not in made], changed):
+        if again is not node:
+            plain[node] = again
+        if (assign := places.get(node)) is not None:
             changed[node] = plain[assign] = changed[assign] = assign.with_sources(
-                (assign.sources[0], plain[node])
+                (assign.sources[0], again)
             )
-    return [plain[root] for root in roots]
+    return plain
 
 
 def _is_product(node: lazy.Reduce) -> bool:

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from tinyml import lazy
-from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
+from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import contracts, readers_of
 
 Axes = tuple[int, ...]  # those of a product that have several steps, in the order of a permutation
 Placed = dict[LazyBuffer, tuple[LazyBuffer, Axes]]  # the product that it is, permuted so
 
 
-def transposed(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
+def transpose(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values; products that are permuted in one way are made of permuted factors."""
-    order = toposort(roots)
     placed: Placed = {}
     for node in order:
         if contracts(node):
@@ -31,18 +30,17 @@ def transposed(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
             placed |= {node: (below[0], moved)} if moved is not None else {}
     stored = _orders(order, {*roots}, placed)
     if not stored:
-        return list(roots)
-    changed: dict[LazyBuffer, LazyBuffer] = {}
+        return {}
+    changed: Changed = {}
     made: dict[LazyBuffer, LazyBuffer] = {}  # a product without axes of one step, as it is stored
-    for node in order:
-        again = changed[node] = node.made_of(changed)
+    for node, again in renewed(order, changed):
         product, axes = placed.get(node, (node, ()))
         if product in stored:
             if node is product:
                 made[node] = _product(again, stored[node])
             permuted = lazy.permute(made[product], [stored[product].index(a) for a in axes])
             changed[node] = lazy.reshape(permuted, node.shape)
-    return [changed[root] for root in roots]
+    return changed
 
 
 def _orders(

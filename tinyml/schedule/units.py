@@ -43,9 +43,10 @@ def find_units(
         reason = _REASONS.get(type(node))
         if reason is not None and node not in remade:
             units.setdefault(node, reason)
-    _add_shared(order, units, remade)
-    _leave_alone(order, units)
-    _add_large(order, units)
+    read = {node: lazy.read_sources(node) for node in order}
+    _add_shared(read, units, remade)
+    _leave_alone(read, units)
+    _add_large(read, units)
     return units
 
 
@@ -58,36 +59,38 @@ _REASONS: dict[type[LazyBuffer], str] = {
 }
 
 
-def _add_shared(
-    order: Sequence[LazyBuffer], units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
-) -> None:
+_Read = dict[LazyBuffer, tuple[LazyBuffer, ...]]  # nodes, sources first, and what each reads
+
+
+def _add_shared(read: _Read, units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]) -> None:
     """Values that cost much and are read more than once."""
-    sinks = dict(_with_sinks(order, units))
+    sinks = dict(_with_sinks(read, units))
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or 0
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
-    free, terms = _free(order), _terms(remade)
-    readers = readers_of(order)
-    for node in order:
-        sources = lazy.read_sources(node)
+    free, terms = _free(read), _terms(remade)
+    readers = readers_of(read)
+    for node, sources in read.items():
         own = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
-        work[node] = min(1 << 20, own + sum(work[s] for s in paid if s not in units))
+        work[node] = min(1 << 20, own + sum([work[s] for s in paid]))
         reduced[node] = _united([reduced[s] for s in sources])
         fewest[node] = min([n for s in sources if (n := fewest[s])], default=0)
         arrays[node] = _united([arrays[s] for s in sources])
-        base = narrowest(node.sources[0]) if node.sources else node
-        own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
-        if own and not reduced[base] & remade and not _made_in_tiles(node, base, units, readers):
-            costs = SHARED if base in units else work[base]
-            rows = 0 < fewest[base] < base.size
-            if reason := _worth_storing(node, base, costs, reduced[base], rows):
-                units[base] = reason
-        own_memory = len(sinks[node]) > 1 and not reduced[node] & remade and node not in terms
-        if isinstance(node, lazy.Map) and node not in units and own_memory and not _widens(node):
+        if isinstance(node, lazy.Reduce) or _is_repeated(node):
+            base = narrowest(sources[0])
+            own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
+            if own and reduced[base].isdisjoint(remade):
+                costs = SHARED if base in units else work[base]
+                rows = 0 < fewest[base] < base.size
+                reason = _worth_storing(node, base, costs, reduced[base], rows)
+                if reason and not _made_in_tiles(node, base, units, readers):
+                    units[base], work[base] = reason, 0
+        elif isinstance(node, lazy.Map) and len(sinks[node]) > 1 and node not in units:
+            own = reduced[node].isdisjoint(remade) and node not in terms and not _widens(node)
             reason = _worth_sharing(node, work[node], reduced[node], arrays[node])
-            if reason and not _goes_on(node, readers[node], (free, units)):
+            if own and reason and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
@@ -102,32 +105,36 @@ _NONE: _Nodes = frozenset()
 
 
 def _united(sets: Sequence[_Nodes]) -> _Nodes:
-    return sets[0].union(*sets[1:]) if sets else _NONE
+    united = _NONE
+    for each in sets:  # most are empty, or one and the same
+        if each is not united and each:
+            united = united | each if united else each
+    return united
 
 
-def _leave_alone(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
+def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
     """Costly values that, now that their readers are units, one of these alone evaluates.
 
     It does so itself, if that reads no more than the value is: what a backward pass alone wants is
     not stored in the forward pass, but made of what is stored there anyway.
     """
-    read: dict[LazyBuffer, _Nodes] = {}  # units, not counting costly ones
-    for node in order:
+    if COSTLY not in units.values():
+        return
+    stored: dict[LazyBuffer, _Nodes] = {}  # units that are read, not counting costly ones
+    for node, sources in read.items():
         own = units.get(node, COSTLY) != COSTLY
-        below = lazy.read_sources(node)
-        read[node] = frozenset((node,)) if own else _united([read[s] for s in below])
-    for node, sinks in _with_sinks(order, units):
-        alone = units.get(node) == COSTLY and len(sinks) == 1 and len(read[node]) < 2
-        if alone and all(s.size <= node.size for s in read[node]):
+        stored[node] = frozenset((node,)) if own else _united([stored[s] for s in sources])
+    for node, sinks in _with_sinks(read, units):
+        alone = units.get(node) == COSTLY and len(sinks) == 1 and len(stored[node]) < 2
+        if alone and all(s.size <= node.size for s in stored[node]):
             del units[node]
 
 
-def _free(order: Sequence[LazyBuffer]) -> set[LazyBuffer]:
+def _free(read: _Read) -> set[LazyBuffer]:
     """What costs nothing for an element: made of constants alone, or asked of positions."""
     fixed: set[LazyBuffer] = set()
     placed: set[LazyBuffer] = set()
-    for node in order:
-        sources = lazy.read_sources(node)
+    for node, sources in read.items():
         if isinstance(node, lazy.Const) or (sources and fixed.issuperset(sources)):
             fixed.add(node)
         if _is_position(node) and all(s in placed or s in fixed for s in sources):
@@ -141,14 +148,13 @@ def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
     stack = [node.sources[0] for node in remade]
     while stack:
         node = stack.pop()
-        repeats = isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
-        if node not in found and not repeats:
+        if node not in found and not _is_repeated(node):
             found.add(node)
             stack.extend(lazy.read_sources(node))
     return found
 
 
-def readers_of(order: Sequence[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
+def readers_of(order: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
     """By node, who reads its values."""
     readers: dict[LazyBuffer, list[LazyBuffer]] = {node: [] for node in order}
     for node in order:
@@ -200,21 +206,20 @@ def _is_position(node: LazyBuffer) -> bool:
 
 
 def _with_sinks(
-    order: Sequence[LazyBuffer], units: Container[LazyBuffer]
+    read: _Read, units: Container[LazyBuffer]
 ) -> Iterator[tuple[LazyBuffer, frozenset[LazyBuffer]]]:
     """Readers first, each node with two at most of the units that would evaluate it themselves.
 
     A look-up does not count: it evaluates the few elements that it picks. Whoever is told may
     change whether the node is a unit.
     """
-    sinks: dict[LazyBuffer, frozenset[LazyBuffer]] = dict.fromkeys(order, frozenset())
-    for node in reversed(order):
+    sinks: dict[LazyBuffer, _Nodes] = dict.fromkeys(read, _NONE)
+    for node, sources in reversed(read.items()):
         yield node, sinks[node]
         below = frozenset((node,)) if node in units else sinks[node]
-        sources = lazy.read_sources(node)
         for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
             if len(sinks[source]) < 2:
-                sinks[source] = frozenset([*sinks[source], *below][:3])
+                sinks[source] = below if len(below) > 1 else _united((sinks[source], below))
 
 
 def _worth_storing(
@@ -224,10 +229,9 @@ def _worth_storing(
 
     What is made of rows and of statistics of them (`of_rows`) is stored by whoever makes these.
     """
-    repeats = isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
     times = node.size // max(1, base.size)
     rounded = base.dtype.is_half and base.device in CARDS and times >= OFTEN
-    if repeats and (reduced or of_rows or rounded or work >= CHEAP):
+    if _is_repeated(node) and (reduced or of_rows or rounded or work >= CHEAP):
         return f"read {max(1, times)} times over"
     smaller = len(reduced) > 1 and base.size <= sum(r.size for r in reduced)
     if isinstance(node, lazy.Reduce) and smaller:
@@ -316,10 +320,14 @@ def _repeats(node: LazyBuffer) -> bool:
     while isinstance(node, (lazy.Move, lazy.Map)):
         if isinstance(node, lazy.Map) and node.op is not Op.CAST:
             return False
-        if isinstance(node, lazy.Move) and node.movement is Movement.EXPAND:
+        if _is_repeated(node):
             return True
         node = node.sources[0]
     return False
+
+
+def _is_repeated(node: LazyBuffer) -> bool:
+    return isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
 
 
 def narrowest(node: LazyBuffer) -> LazyBuffer:
@@ -334,12 +342,11 @@ def _widens(node: LazyBuffer) -> bool:
     return cast and node.sources[0].dtype.is_half
 
 
-def _add_large(order: Sequence[LazyBuffer], units: dict[LazyBuffer, str]) -> None:
+def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:
     """Cuts through expressions that would read too much or nest too deep for one kernel."""
     loads: dict[LazyBuffer, _Nodes] = {}
     depth: dict[LazyBuffer, int] = {}
-    for node in order:
-        sources = lazy.read_sources(node)
+    for node, sources in read.items():
         loads[node] = _united([loads[s] for s in sources])
         depth[node] = 1 + max([depth[s] for s in sources], default=0)
         large = len(loads[node]) > MOST_LOADS or depth[node] > MOST_DEPTH
