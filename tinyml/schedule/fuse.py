@@ -36,6 +36,7 @@ from tinyml.schedule.group import (
     alone,
     domain,
     folded,
+    idles,
     joined_places,
     levels,
     nested_places,
@@ -183,6 +184,8 @@ class Fusion:
             return False
         rows = prod(above.rows) if above.reduces and not below.reduces else FEW_ROWS
         if rows < FEW_ROWS and prod(below.rows) > LONG_ROW * rows:
+            return False
+        if above.device in CARDS and idles(above, below, self._uses_between(above, below)):
             return False
         if above.cut and below.cut and above.cut != below.cut:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 
 from tinyml import lazy
 from tinyml.errors import TinymlError
@@ -15,6 +16,8 @@ from tinyml.schedule.units import contracts
 
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384
+LONG_WALK = 1024  # elements of a row that a warp of a card walks
+WARPS, COLUMNS = 2048, 1 << 15  # rows that keep a card busy: a warp has each, or a thread
 
 Place = dict[int, int]  # axis of a unit's domain -> row
 
@@ -152,6 +155,20 @@ def _ways_to_results(groups: Sequence[Group]) -> dict[Group, int]:
     if len(last) < len(groups):
         raise CircleError(f"{len(groups) - len(last)} groups depend on each other in a circle")
     return way
+
+
+def idles(above: Group, below: Group, uses: Sequence[tuple[LazyBuffer, Use]]) -> bool:
+    """Whether too few rows of a card's fold would take the long walks of what is made of it.
+
+    As statistics of channels are; or rows lie side by side, and walks are across them. Rows that
+    are read to be folded stay with the walks, which then read them out of a cache.
+    """
+    rows, walks = prod(above.rows), prod(below.rows)
+    if below.reduces or not above.reduces or walks <= LONG_WALK * rows:
+        return False
+    if rows < WARPS and sum(prod(domain(u)) for u in above.members) < walks:
+        return True
+    return rows < COLUMNS and any(walked(domain(u))[-1] in use.labels for u, use in uses)
 
 
 def joined_places(

@@ -13,6 +13,7 @@ from tinyml.merge import merged
 from tinyml.ops import Movement
 from tinyml.schedule.associate import associate
 from tinyml.schedule.build import build
+from tinyml.schedule.channels import channels_last
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrow
@@ -83,7 +84,10 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
         return _scheduled(merged(wanted, simpler))
 
 
-_PASSES = join_sums, associate, split_reductions, share_assigned, narrow, transpose, regroup
+_PASSES = (
+    *(join_sums, channels_last, associate, split_reductions),
+    *(share_assigned, narrow, transpose, regroup),
+)
 
 
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:

@@ -30,6 +30,7 @@ IMAGES = 8192  # likewise, along several axes
 COLUMNS = 2048  # sums down up to so many columns are done in pieces, so that whole rows are read
 TALL = 2048  # if the columns have so many elements
 PIECES = 64  # of them
+MOST_PIECES = 512
 PIECE = 1024  # elements that one piece of other folds has, about
 EXTREMES = frozenset({Op.MAX, Op.MIN})
 
@@ -220,10 +221,14 @@ def _sums_columns(node: lazy.Reduce) -> bool:
         return False
     if len(node.axes) > 1 and node.device in CARDS:  # blocks share such a fold
         return False
-    shape, last = node.sources[0].shape, max(node.axes)
-    if prod(shape[last + 1 :]) != node.size or prod(shape[: last + 1]) < TALL:
+    if not _are_columns(node) or _folded(node) < TALL:
         return False
     return all({*node.axes}.isdisjoint(fold.axes) for fold in _folds_read(node))
+
+
+def _are_columns(node: lazy.Reduce) -> bool:
+    """Whether results lie side by side, and so do the elements that are folded into them."""
+    return prod(node.sources[0].shape[max(node.axes) + 1 :]) == node.size
 
 
 def _folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
@@ -238,7 +243,7 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
     if source.size == 0:
         return node
     if _sums_columns(node):
-        return _columns_in_pieces(node)
+        return _columns_in_pieces(node, PIECES)
     if node.size > FEW_PRODUCTS or folded < (LARGE if len(node.axes) == 1 else IMAGES):
         return node
     axis = max(node.axes, key=lambda a: source.shape[a])
@@ -246,12 +251,14 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
         axis = node.axes[0]  # of a convolution that of images, whose windows do not overlap
         if source.shape[axis] == 1 or not _is_product(node):
             return node
+    elif node.device in CARDS and len(node.axes) > 1 < node.size and _are_columns(node):
+        return _columns_in_pieces(node, MOST_PIECES)
     return _in_pieces(node, axis, max(2, folded // PIECE))
 
 
-def _columns_in_pieces(node: lazy.Reduce) -> LazyBuffer:
+def _columns_in_pieces(node: lazy.Reduce, pieces: int) -> LazyBuffer:
     """The first axes number pieces, as far as these are not too many, and so do parts of a next."""
-    shape, pieces = node.sources[0].shape, PIECES
+    shape = node.sources[0].shape
     for axis in node.axes:
         if shape[axis] > pieces:
             break
@@ -269,7 +276,7 @@ def _in_pieces(
         return lazy.cast(_in_pieces(wide, axis, pieces, outer), node.dtype)
     source = node.sources[0]
     size = source.shape[axis]
-    pieces = min(512, pieces, size)
+    pieces = min(MOST_PIECES, pieces, size)
     pieces = next((p for p in range(pieces, pieces // 2, -1) if size % p == 0), pieces)
     length = -(-size // pieces)
     more = pieces * length - size

@@ -88,7 +88,7 @@ def _add_shared(read: _Read, units: dict[LazyBuffer, str], remade: frozenset[Laz
                 if reason and not _made_in_tiles(node, base, units, readers):
                     units[base], work[base] = reason, 0
         elif isinstance(node, lazy.Map) and len(sinks[node]) > 1 and node not in units:
-            own = reduced[node].isdisjoint(remade) and node not in terms and not _widens(node)
+            own = reduced[node].isdisjoint(remade) and node not in terms and not widens(node)
             reason = _worth_sharing(node, work[node], reduced[node], arrays[node])
             if own and reason and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
@@ -194,7 +194,7 @@ def _goes_on(
     return (
         len(readers) == 1
         and isinstance(readers[0], lazy.Map)
-        and not _widens(readers[0])
+        and not widens(readers[0])
         and all(s is node or any(s in those for those in known) for s in readers[0].sources)
     )
 
@@ -332,12 +332,12 @@ def _is_repeated(node: LazyBuffer) -> bool:
 
 def narrowest(node: LazyBuffer) -> LazyBuffer:
     """What a node is without its moves, and without casts that make halves wider."""
-    while isinstance(node, lazy.Move) or _widens(node):
+    while isinstance(node, lazy.Move) or widens(node):
         node = node.sources[0]
     return node
 
 
-def _widens(node: LazyBuffer) -> bool:
+def widens(node: LazyBuffer) -> bool:
     cast = type(node) is lazy.Map and node.op is Op.CAST
     return cast and node.sources[0].dtype.is_half
 

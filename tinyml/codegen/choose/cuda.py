@@ -9,6 +9,7 @@ from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.choose.cuda_few import by_warps
 from tinyml.codegen.choose.cuda_online import run_along
 from tinyml.codegen.choose.cuda_products import multiply, shared
+from tinyml.codegen.choose.cuda_transposed import transposed
 from tinyml.codegen.expr import Require
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
@@ -16,6 +17,7 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
+WARP = 32
 THREADS = 2048  # that a multiprocessor runs at once
 ACCESSES = 8  # that a thread has under way
 SHARED = 64  # steps of a fold at least, of which a block has a part
@@ -27,24 +29,40 @@ class CudaChooser(Chooser):
 
     def map(self, number: int) -> None:
         one = self.one(number)
-        if not one.rows:
+        if not one.rows or transposed(self, number):
             return
         last = one.rows[-1]
-        self._wide(number, last)
-        size = self._left(number, last)
-        most = 128 if any(one.folds for one in self.nest.nests) else 256  # products of four warps
+        alone = not (one.adds or any(one.folds for one in self.nest.nests))  # no products of warps
+        self._wide(number, last, self._least(number) if alone else WARP)
+        size, most = self._left(number, last), 256 if alone or one.adds else 128
         threads = next(t for t in (256, 128, 64, 32) if t <= min(size, most) or t == 32)
-        self.apply(OptKind.THREAD, last.name, threads)
+        if alone and len(one.rows) > 1 and threads < most:  # the rest of a block has rows before
+            threads = threads if size >= WARP else 1 << (size - 1).bit_length()
+            before = one.rows[-2]
+            others = min(most // threads, before.size)
+            self._to_threads(last, threads)
+            self._to_threads(before, others)
+            threads *= others
+        else:
+            self.apply(OptKind.THREAD, last.name, threads)
         if not one.adds:
             self._in_flight(number, threads)
         self.bind_grid(number)
+
+    def _to_threads(self, axis: Axis, threads: int) -> None:
+        if threads > 1:
+            self.apply(OptKind.THREAD, axis.name, threads)
+
+    def _least(self, number: int) -> int:
+        """Threads that a row's last axis is to leave for a warp, which others fill."""
+        return max(1, WARP // prod(a.size for a in self.one(number).rows[:-1]))
 
     def _left(self, number: int, axis: Axis) -> int:
         """Steps of a row axis that are still a loop's."""
         found = self.row(number, axis.name)
         return found.size if found is not None else 1
 
-    def _wide(self, number: int, axis: Axis, threads: int = 32) -> int:
+    def _wide(self, number: int, axis: Axis, threads: int = WARP) -> int:
         """Accesses of up to 16 bytes, where the axis divides evenly and is enough for threads."""
         one = self.one(number)
         stored = [s.dtype.itemsize for walk in one.walks for s in walk.stores]
@@ -104,7 +122,7 @@ class CudaChooser(Chooser):
         one = self.one(number)
         together = one.alike and not any(walk.axes for walk in one.walks)
         if last is not None and together:
-            self._wide(number, last)
+            self._wide(number, last, self._least(number))
         self._thread_per_row(number)
         parts = 4 * self.target.cores // prod(a.size for a in self.nest.grid(self.one(number)))
         if together and parts > 1:

@@ -71,6 +71,7 @@ def _multiplied(chooser: Chooser, number: int) -> bool:
     if not inner:
         windows = [a for a in sides.fold.axes if _is_window(chooser.one(number), a)]
         sides = _joined(chooser, number, sides, sides.columns)
+        sides = _joined_rows(chooser, number, sides)
         sides = _one_fold(chooser, number, sides, windows)
     axis = sides.longest
     least = min(sides.rows.size, sides.columns.size, axis.size)
@@ -109,11 +110,28 @@ def _joined(chooser: Chooser, number: int, sides: Sides, last: Axis, most: int =
         joined = Axis(outer.name, outer.size * last.size)
         done = outer is not group[-1] and chooser.apply(OptKind.COLLAPSE, outer, LOADS)
         again = sides_of(chooser.one(number)) if done else None
-        if again is None or joined not in (again.columns, *again.fold.axes):
+        if again is None or joined not in (again.rows, again.columns, *again.fold.axes):
             chooser.nest, chooser.opts[:] = before
             break
         sides, last = again, joined
     return sides
+
+
+def _joined_rows(chooser: Chooser, number: int, sides: Sides) -> Sides:
+    """Rows made one axis with those before them, further if tiles of them would be far from full.
+
+    Columns that come between are walked before.
+    """
+    sides = _joined(chooser, number, sides, sides.rows)
+    size, edge = sides.rows.size, 4 * EDGE
+    if (-(-size // edge) * edge - size) * 8 <= size:
+        return sides
+    before = chooser.nest, [*chooser.opts]
+    chooser.apply(OptKind.ORDER, sides.columns.name)
+    joined = _joined(chooser, number, sides, sides.rows, size)
+    if joined is sides:
+        chooser.nest, chooser.opts[:] = before
+    return joined
 
 
 def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axis]) -> Sides:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -454,13 +454,24 @@ def _as_in_memory(
 
     stride = {a: _apart(position, a) for a in inner}
     order = sorted(stride, key=lambda a: (-stride[a], a.name))
-    last = [a for a in order if a not in folded]
+    last = [a for a in order if a not in folded] if folded else _side_by_side(order, stride)
     if not last or min(stride.values()) < min(stride[a] for a in last):
         last = [a for a in order if a in folded]
     lines = [a for a in order if a not in last]
     apart = min((stride[a] for a in lines), default=1 << 60)
     last = [a for a in last if stride[a] <= apart]  # what goes on beyond a line is lines, too
     return [a for a in order if a not in last], last
+
+
+def _side_by_side(order: Sequence[Axis], stride: Mapping[Axis, int]) -> list[Axis]:
+    """The last axes, as far as they lie in memory without gaps."""
+    length, found = 1, list[Axis]()
+    for axis in reversed(order):
+        if stride[axis] != length:
+            break
+        length *= axis.size
+        found.insert(0, axis)
+    return found
 
 
 def _apart(position: Linear, axis: Axis) -> int:
