@@ -30,10 +30,11 @@ from tinyml.runtime.units import Unit, Units
 # Values stay those of IEEE arithmetic, up to a*b+c in one rounding: no -ffast-math. What is given
 # up is what no kernel looks at: errno after a math function, and the floating-point exceptions.
 # Integers wrap around. Tuned for AMD's processors, gcc reads a vector that takes part in up to five
-# products from memory for each of them.
+# products from memory for each of them. Before gcc 12, -O2 leaves loops over a vector's lanes, as
+# of square roots and of products that are rounded once, as they are.
 FLAGS: tuple[str, ...] = (
     *("-std=gnu11", "-O2", "-march=native", "-mtune=generic", "-ffp-contract=fast", "-fwrapv"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-w"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ftree-vectorize", "-fPIC", "-shared", "-w"),
 )
 _NAMES = ("cc", "gcc", "clang")
 # clang loads a vector that waits in a function's memory across two lines of a cache, else: cross-
@@ -186,7 +187,7 @@ def _known(command: tuple[str, ...], cache: DiskCache) -> Compiler:
         raise FileNotFoundError("not found on PATH")
     processor, file = _processor(), os.stat(found)
     of = (os.path.realpath(found), str(file.st_size), str(file.st_mtime_ns))
-    entry = key("compiler", _VERSION, *FLAGS, *command, *of, processor)
+    entry = key("compiler", _VERSION, *FLAGS, *CLANG, *command, *of, processor)
     kept = cache.get(entry, ".compiler") if processor else None
     if kept is not None:
         answered: Compiler = pickle.loads(kept)  # as much to be trusted as the machine code beside

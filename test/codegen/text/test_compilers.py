@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 
 import graphs
@@ -17,15 +20,16 @@ from tinyml.device import Device
 from tinyml.dtype import ALL, DType, float32, float64
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel
-from tinyml.program import Language
+from tinyml.program import Language, translation_unit
 from tinyml.runtime import cpu
+from tinyml.runtime.compiler import FLAGS
 from tinyml.runtime.cpu import CpuMachine
 from tinyml.schedule import schedule
 
 Compiled = Callable[[Sequence[Kernel]], stages.Runner]
 
 # all other tests use gcc and the widest vectors there are; these are 64, 32 and 16 bytes
-WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx")
+WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc-11")
 
 
 @pytest.fixture(params=WAYS)
@@ -78,3 +82,23 @@ def test_products_and_windows(compiled: Compiled) -> None:
     run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
     for roots in made:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("command", ["gcc", "gcc-11", "clang"])
+def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None:
+    if not shutil.which(command) or platform.machine() != "x86_64":
+        pytest.skip(f"no {command}, or not x86")
+    haswell = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
+    table = graphs.op_table(float32, (4096,))
+    for op in ("SQRT", "TRUNC", "FMA", "NDTR"):
+        (k,) = stages.kernels_of(schedule([table[op]]))
+        text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
+        done = subprocess.run(
+            [command, *haswell, "-S", "-x", "c", "-", "-o", "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.search(r"\tv[a-z0-9]+ps\t", done.stdout), op
+        assert not re.search(r"\t(v[a-z0-9]+ss|call)\t(?!.*rip)", done.stdout), op
