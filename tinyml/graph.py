@@ -36,7 +36,7 @@ class Known:
 
     def __init__(self) -> None:
         self.nodes: dict[Hashable, ref[Any]] = {}
-        self.room = 256
+        self.room = 4096
         self.listeners: list[Callable[[Any], None]] = []  # are told of each new node
 
     def __enter__(self) -> None:
@@ -65,7 +65,7 @@ class Known:
     def sweep(self) -> None:
         """Drop the dead. (Of equal nodes that two threads make at once both may live on.)"""
         alive = {key: node for key, node in self.nodes.copy().items() if node() is not None}
-        self.nodes, self.room = alive, 2 * len(alive) + 256
+        self.nodes, self.room = alive, 2 * len(alive) + 4096
 
 
 _nodes: dict[Hashable, ref[Any]] = {}  # those of classes that are Interned

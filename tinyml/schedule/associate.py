@@ -52,7 +52,7 @@ def associate(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
     changed: Changed = {}
     products: dict[LazyBuffer, _Sum] = {}  # as far as their factors are known
     for node, _again in renewed(order, changed):
-        if not _adds_up(node):
+        if not (isinstance(node, lazy.Reduce) and _adds_up(node)):
             continue
         if contracts(node):
             made = _factors(node, range(len(node.sources[0].shape)))
@@ -62,15 +62,14 @@ def associate(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
     return changed
 
 
-def _adds_up(node: LazyBuffer) -> bool:
+def _adds_up(node: lazy.Reduce) -> bool:
     """Whether it is a sum in full precision: halves are rounded where the program says."""
-    plain = isinstance(node, lazy.Reduce) and node.op is Op.ADD and node.size > 0
+    plain = node.op is Op.ADD and node.size > 0
     return plain and node.dtype.is_float and not node.dtype.is_half
 
 
-def _factors(node: LazyBuffer, walked: Sequence[int]) -> _Sum | None:
+def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
     """What a sum adds up, if its axes are walked so; None if axes of a factor are merged."""
-    assert isinstance(node, lazy.Reduce)
     folded = frozenset(walked[a] for a in node.axes if node.sources[0].shape[a] > 1)
     powers = Counter[Factor]()
     negative = False
@@ -96,7 +95,7 @@ def _factors(node: LazyBuffer, walked: Sequence[int]) -> _Sum | None:
 
 
 def _other_order(
-    node: LazyBuffer, products: Mapping[LazyBuffer, _Sum], changed: Mapping[LazyBuffer, LazyBuffer]
+    node: lazy.Reduce, products: Mapping[LazyBuffer, _Sum], changed: Mapping[LazyBuffer, LazyBuffer]
 ) -> LazyBuffer | None:
     """A sum of products of products, made of one of the `products` that has the sum inside."""
     shape = node.sources[0].shape

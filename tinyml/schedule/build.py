@@ -26,17 +26,17 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
     """
     first = group.members[0]
     if isinstance(first, lazy.Scatter):
-        return _scatter(first, fusion.units)
+        return _scatter(first, fusion)
     parts = [[m for m in part if m in stored] for part in group.parts]
     parts = [sorted(part, key=fusion.position.__getitem__) for part in parts]
     nodes = tuple(node for part in parts for node in part)
-    builder = _Builder(nodes, group.members, fusion.units, fusion.masks if group.reduces else None)
+    builder = _Builder(nodes, group.members, fusion, fusion.masks if group.reduces else None)
     built = [
         tuple(_output(group, node, part, nodes.index(node), builder) for node in part)
         for part in parts
     ]
     sums = tuple(nodes[o.slot] for part in built for o in part if o.across)
-    return [*([_zeros(sums, fusion.units)] if sums else []), builder.finish(built)]
+    return [*([_zeros(sums, fusion)] if sums else []), builder.finish(built)]
 
 
 def _output(
@@ -65,11 +65,11 @@ def _in_pieces(output: Output, place: Place, cut: tuple[int, int]) -> Output:
     return replace(output, value=value, rows=moved(output.rows), across=moved(output.across))
 
 
-def _zeros(nodes: tuple[LazyBuffer, ...], units: Container[LazyBuffer]) -> Built:
+def _zeros(nodes: tuple[LazyBuffer, ...], fusion: Fusion) -> Built:
     """What adds up in memory begins with."""
     nothing = [lazy.const(0, node.dtype, "", node.shape) for node in nodes]
     parts = [(Output(n, v.shape, v, walked(v.shape)),) for n, v in enumerate(nothing)]
-    return _Builder(nodes, nodes, units).finish(parts)
+    return _Builder(nodes, nodes, fusion).finish(parts)
 
 
 def rows(group: Group, node: LazyBuffer, part: Sequence[LazyBuffer]) -> tuple[int, ...]:
@@ -79,11 +79,11 @@ def rows(group: Group, node: LazyBuffer, part: Sequence[LazyBuffer]) -> tuple[in
     return tuple(sorted((a for a in place if place[a] in shared), key=place.__getitem__))
 
 
-def _scatter(node: lazy.Scatter, units: Container[LazyBuffer]) -> list[Built]:
+def _scatter(node: lazy.Scatter, fusion: Fusion) -> list[Built]:
     base, index, source = node.sources
-    filling = _Builder((node,), (node,), units)
+    filling = _Builder((node,), (node,), fusion)
     fill = Output(0, node.shape, filling.inline(base), walked(node.shape))
-    adding = _Builder((node,), (node,), units)
+    adding = _Builder((node,), (node,), fusion)
     value, at = adding.inline(source), adding.inline(index)
     add = Output(0, node.shape, value, walked(index.shape), at, node.axis, node.op)
     return [filling.finish([(fill,)]), adding.finish([(add,)])]
@@ -96,11 +96,12 @@ class _Builder:
         self,
         outputs: tuple[LazyBuffer, ...],
         members: Sequence[LazyBuffer],
-        units: Container[LazyBuffer],
+        fusion: Fusion,
         masks: Masks | None = None,
     ) -> None:
         self.masks = masks
-        self.outputs, self.members, self.units = outputs, set(members), units
+        self.outputs, self.members, self.units = outputs, set(members), fusion.units
+        self.fixed = fusion.fixed
         self.inputs: list[LazyBuffer] = []
         self.done: dict[LazyBuffer, LazyBuffer] = {}
 
@@ -118,6 +119,9 @@ class _Builder:
 
     def _inside(self, node: LazyBuffer) -> tuple[LazyBuffer, ...]:
         """What a node is made of here. Leaves, and units of other groups, become slots."""
+        if node in self.fixed:
+            self.done[node] = self.fixed[node]
+            return ()
         if type(node) is lazy.Data or (node in self.units and node not in self.members):
             if node not in self.done:
                 self.done[node] = self._slot(node)
@@ -130,7 +134,10 @@ class _Builder:
         if isinstance(node, lazy.Assign):
             return self.done[node.sources[1]]
         sources = tuple([self.done[s] for s in node.sources])
-        return lazy.node(type(node), node.shape, node.dtype, "", sources, node.arg)
+        made = lazy.node(type(node), node.shape, node.dtype, "", sources, node.arg)
+        if all(map(self.fixed.__contains__, node.sources)):
+            self.fixed[node] = made
+        return made
 
     def _slot(self, node: LazyBuffer) -> LazyBuffer:
         number = len(self.outputs) + len(self.inputs)

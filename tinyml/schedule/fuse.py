@@ -32,7 +32,7 @@ from tinyml.schedule.group import (
     FEW_ROWS,
     LONG_ROW,
     Group,
-    Place,
+    Places,
     alone,
     domain,
     folded,
@@ -99,6 +99,8 @@ class Fusion:
     ) -> None:
         self.units, self.careful = units, careful
         self.masks = Masks(units)
+        self.masks.learn(order)
+        self.fixed: dict[LazyBuffer, LazyBuffer] = {}  # what reads no memory, as in all kernels
         self.remade = [n for n in order if isinstance(n, lazy.Reduce) and n not in units]
         self.remakes: set[LazyBuffer] = set()  # what is made of them, but not through a unit
         for node in order if self.remade else ():
@@ -108,7 +110,7 @@ class Fusion:
         traced = {u: uses_of(u, units) for u in order if u in units}
         self.uses = {u: uses for u, (uses, _) in traced.items()}
         self.position = {unit: n for n, unit in enumerate(self.uses)}
-        self.tried: dict[tuple[Group, Group], dict[LazyBuffer, Place] | None] = {}
+        self.tried: dict[tuple[Group, Group], Places | None] = {}
         self.group_of: dict[LazyBuffer, Group] = {}
         for position, unit in enumerate(self.uses):
             self.group_of[unit] = alone(unit, position, traced[unit][1])
@@ -305,7 +307,7 @@ class Fusion:
             groups = self.group_of[other], self.group_of[lead]
             if groups[0] is groups[1] or self._depend(*groups) or not self._small(*groups):
                 continue
-            places: dict[LazyBuffer, Place] = {}
+            places: Places = {}
             for group, first in zip(groups, (other, lead), strict=True):
                 row_of = self._rows_along(node, first) or {}
                 new = {row: key.index(a) for row, a in row_of.items()}
@@ -421,9 +423,7 @@ class Fusion:
                 stack.extend(group.after)
         return False
 
-    def _join(
-        self, above: Group, below: Group, places: dict[LazyBuffer, Place], apart: bool = False
-    ) -> None:
+    def _join(self, above: Group, below: Group, places: Places, apart: bool = False) -> None:
         rows = below.rows if below.reduces or not above.reduces else above.rows
         joined = Group(
             parts=above.parts + below.parts if apart else [above.members + below.members],

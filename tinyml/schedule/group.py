@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -20,6 +20,7 @@ LONG_WALK = 1024  # elements of a row that a warp of a card walks
 WARPS, COLUMNS = 2048, 1 << 15  # rows that keep a card busy: a warp has each, or a thread
 
 Place = dict[int, int]  # axis of a unit's domain -> row
+Places = dict[LazyBuffer, Place]
 
 
 @dataclass(eq=False)
@@ -28,7 +29,7 @@ class Group:
 
     parts: list[list[LazyBuffer]]  # members that share rows; parts are independent
     rows: tuple[int, ...]  # the size of each row axis
-    places: dict[LazyBuffer, Place]
+    places: Places
     device: str
     apart: bool  # never joined: it copies, adds up by index, or has no elements
     reduces: bool
@@ -172,37 +173,38 @@ def idles(above: Group, below: Group, uses: Sequence[tuple[LazyBuffer, Use]]) ->
 
 
 def joined_places(
-    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
-) -> dict[LazyBuffer, Place] | None:
+    above: Group, below: Group, uses: Iterable[tuple[LazyBuffer, Use]]
+) -> Places | None:
     """Where the members' axes lie among the joined group's rows; None if rows do not match."""
     row_of: dict[int, int | None] = {}  # row of above -> row of below; None: walked inside
     for reader, use in uses:
         walks = walked(use.node.shape)
         labels = [use.labels[a] for a in walks]
-        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
-            return None  # not one to one
-        whole = len(labels) == len(walked(domain(reader)))
+        if not _one_to_one(labels):
+            return None
+        rows, below_rows = above.places[use.node], below.places[reader]
         for axis, label in zip(walks, labels, strict=True):
-            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
+            row, below_row = rows.get(axis), below_rows.get(label)
             if row is None:
                 if below.reduces and below_row is not None:
                     return None
             elif row_of.setdefault(row, below_row) != below_row:
                 return None
-        if not above.reduces and not whole and (None in row_of.values() or not below.reduces):
+        whole = above.reduces or len(labels) == len(walked(domain(reader)))
+        if not whole and (None in row_of.values() or not below.reduces):
             return None
     return _check_rows(above, below, row_of)
 
 
 def nested_places(
-    above: Group, below: Group, uses: list[tuple[LazyBuffer, Use]]
-) -> dict[LazyBuffer, Place] | None:
+    above: Group, below: Group, uses: Iterable[tuple[LazyBuffer, Use]]
+) -> Places | None:
     """Where above's axes lie among below's rows, of which it may have more or fewer."""
     row_of: dict[int, int | None] = {}
     for reader, use in uses:
         walks = walked(use.node.shape)
         labels = [use.labels[a] for a in walks]
-        if any(x < 0 for x in labels) or len(set(labels)) < len(labels):
+        if not _one_to_one(labels):
             return None
         for axis, label in zip(walks, labels, strict=True):
             row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
@@ -210,42 +212,32 @@ def nested_places(
                 return None
             if row is not None and row_of.setdefault(row, below_row) != below_row:
                 return None
-    places = dict(below.places)
-    for unit, place in above.places.items():
-        moved = {axis: row_of.get(row) for axis, row in place.items()}
-        places[unit] = {axis: row for axis, row in moved.items() if row is not None}
-    return places
+    return {**below.places, **_moved(above.places, row_of)}
 
 
-def _check_rows(
-    above: Group, below: Group, row_of: dict[int, int | None]
-) -> dict[LazyBuffer, Place] | None:
-    found = [r for r in row_of.values() if r is not None]
-    if len(row_of) != len(above.rows) or len(set(found)) != len(found):
-        return None
-    if above.reduces and len(found) != len(above.rows):
-        return None
-    if (below.reduces or not above.reduces) and len(found) != len(below.rows):
-        return None
-    if above.reduces and not below.reduces and len(found) < len(below.rows):
-        return _rows_of_map(above, below, {r: a for a, r in row_of.items() if r is not None})
-    places = dict(below.places)
-    for unit, place in above.places.items():
-        moved = ((axis, row_of[row]) for axis, row in place.items())
-        places[unit] = {axis: row for axis, row in moved if row is not None}
-    if above.reduces and not below.reduces:  # the joined group keeps above's numbering
-        back = {r: a for a, r in row_of.items() if r is not None}
-        return {u: {axis: back[row] for axis, row in place.items()} for u, place in places.items()}
-    return places
+def _one_to_one(labels: list[int]) -> bool:
+    return not labels or (min(labels) >= 0 and len({*labels}) == len(labels))
 
 
-def _rows_of_map(
-    above: Group, below: Group, back: dict[int, int]
-) -> dict[LazyBuffer, Place] | None:
-    """A map reads a reduction: the reduction's rows become its rows, the rest is inside."""
-    if above.contracts:
+def _check_rows(above: Group, below: Group, row_of: Mapping[int, int | None]) -> Places | None:
+    kept = [row for row in row_of.values() if row is not None]
+    if len(row_of) != len(above.rows) or len({*kept}) < len(kept):
         return None
-    places = dict(above.places)
-    for unit, place in below.places.items():
-        places[unit] = {axis: back[row] for axis, row in place.items() if row in back}
-    return places
+    if above.reduces and len(kept) < len(above.rows):
+        return None
+    if below.reduces or not above.reduces:
+        whole = len(kept) == len(below.rows)
+        return {**below.places, **_moved(above.places, row_of)} if whole else None
+    if above.contracts and len(kept) < len(below.rows):
+        return None
+    # a map reads a reduction: the reduction's rows become its rows, the rest is inside
+    back = {to: row for row, to in row_of.items() if to is not None}
+    return {**above.places, **_moved(below.places, back)}
+
+
+def _moved(places: Places, row_of: Mapping[int, int | None]) -> Places:
+    """Places among other rows; what is none of these is walked inside."""
+    return {
+        unit: {axis: to for axis, row in place.items() if (to := row_of.get(row)) is not None}
+        for unit, place in places.items()
+    }

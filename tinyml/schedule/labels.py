@@ -40,8 +40,10 @@ def trace(
         if each in seen:
             continue
         seen.add(each)
-        if node in stop or isinstance(node, lazy.Data):
+        if node in stop or type(node) is lazy.Data:
             uses.append(Use(node, labels))
+        elif type(node) is lazy.Map:  # most are
+            stack += [(source, labels) for source in node.sources]
         else:
             stack += step(node, labels)
     return uses, len(seen)
@@ -49,8 +51,6 @@ def trace(
 
 def step(node: LazyBuffer, labels: Labels) -> list[tuple[LazyBuffer, Labels]]:
     """The sources of a node, labelled as the node is; what a reduction folds is MIXED."""
-    if type(node) is lazy.Map:
-        return [(source, labels) for source in node.sources]
     if isinstance(node, lazy.Move):
         return [(node.sources[0], through(node, labels))]
     if isinstance(node, lazy.Reduce):

@@ -28,6 +28,7 @@ class Masks:
     def __init__(self, units: Container[LazyBuffer]) -> None:
         self.units = units
         self.known: dict[LazyBuffer, Known] = {}
+        self.masked: set[LazyBuffer] = set()  # of which something is known
 
     def again(self, node: LazyBuffer) -> tuple[LazyBuffer, Number] | None:
         """The mask to put on what is read of `node`, and the number beside it, if there is one."""
@@ -41,15 +42,17 @@ class Masks:
 
     def learn(self, order: Iterable[LazyBuffer]) -> None:
         """Find the masks of nodes, sources first."""
+        known, masked = self.known, self.masked
         for node in order:
-            if node not in self.known:
-                self.known[node] = self._without_masks(node)
+            if node not in known:
+                known[node] = _NOTHING
+                may = node.arg is Op.WHERE or not masked.isdisjoint(node.sources)
+                if may and isinstance(node, lazy.Map) and (found := self._without_masks(node)):
+                    known[node] = found
+                    masked.add(node)
 
-    def _without_masks(self, node: LazyBuffer) -> Known:
-        below = [self.known[s] for s in node.sources] if isinstance(node, lazy.Map) else []
-        if not (any(below) or node.arg is Op.WHERE):
-            return _NOTHING
-        assert isinstance(node, lazy.Map)
+    def _without_masks(self, node: lazy.Map) -> Known:
+        below = [self.known[s] for s in node.sources]
         found: Known = {}
         for mask in {m: None for known in below for m in known}:
             operands = zip(node.sources, below, strict=True)
@@ -83,12 +86,12 @@ def narrow(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     if not any(n.arg is Op.WHERE for n in order):
         return {}
     masks.learn(order)
-    if not any(masks.of(n) for n in order if n.arg is Op.WHERE):
+    if not masks.masked:
         return {}
     needs = _needs(order, roots, masks)
     changed: Changed = {}
     for node, again in renewed(order, changed):
-        asked = isinstance(node, lazy.Map) and node.dtype.is_float and needs[node]
+        asked = needs[node] and isinstance(node, lazy.Map) and node.dtype.is_float
         if asked and any(map(_is_fold, node.sources)) and not masks.of(node):
             mask = next(each for each in order if each in needs[node])
             zero = lazy.const(0, node.dtype, node.device, node.shape)

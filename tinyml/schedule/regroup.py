@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer, Shape
@@ -17,8 +18,14 @@ from tinyml.schedule.rewrite import Changed, renewed
 
 def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values; what joins axes of a sum comes behind all that it alone is made into."""
-    readers = Counter(roots)
-    readers.update(source for node in order for source in node.sources)
+    readers = Counter(chain(roots, *[node.sources for node in order]))
+
+    def alone(node: LazyBuffer) -> bool:
+        return readers[node] == 1 and readers[_made(node)] == 1
+
+    joined = {node for node in order if joins(node) and _is_sum(node.sources[0]) and alone(node)}
+    if not any(type(node) is lazy.Map and not joined.isdisjoint(node.sources) for node in order):
+        return {}
     assigned = {node.sources[1] for node in order if isinstance(node, lazy.Assign)}
     changed: Changed = {}
     sums = set[LazyBuffer]()
@@ -27,8 +34,8 @@ def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed
             sums.add(again)
         if type(node) is not lazy.Map or node in assigned:
             continue
-        alone = (s for s in node.sources if readers[s] == 1 and readers[_made(s)] == 1)
-        found = (s.sources[0] for s in (changed.get(s, s) for s in alone) if joins(s))
+        now = (changed.get(s, s) for s in node.sources if alone(s))
+        found = (s.sources[0] for s in now if joins(s))
         below = next((s for s in found if s in sums), None)
         if below is not None:
             same = tuple([lazy.reshape(source, below.shape) for source in again.sources])
@@ -41,6 +48,12 @@ def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed
 def _made(node: LazyBuffer) -> LazyBuffer:
     """What is reshaped."""
     return node.sources[0] if isinstance(node, lazy.Move) else node
+
+
+def _is_sum(node: LazyBuffer) -> bool:
+    while _permutes(node):
+        node = node.sources[0]
+    return isinstance(node, lazy.Reduce)
 
 
 def _permutes(node: LazyBuffer) -> bool:

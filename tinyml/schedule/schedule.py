@@ -189,11 +189,12 @@ class _Faults:
         self._groups: dict[LazyBuffer, list[Group]] = {}
         asked: dict[LazyBuffer, dict[LazyBuffer, None]] = {}  # what a node requires by itself
         for node in order:
-            sources = [s for s in lazy.read_sources(node) if s in asked and s not in fusion.uses]
-            if sources or isinstance(node, lazy.Require):
-                asked[node] = {r: None for s in sources for r in asked[s]}
+            below = [] if asked.keys().isdisjoint(node.sources) else lazy.read_sources(node)
+            found = {r: None for s in below if s not in fusion.uses for r in asked.get(s, ())}
             if isinstance(node, lazy.Require):
-                asked[node][node] = None
+                found[node] = None
+            if found:
+                asked[node] = found
         for group in groups:
             for node in dict.fromkeys(r for m in group.members for r in asked.get(m, ())):
                 self._groups.setdefault(node, []).append(group)

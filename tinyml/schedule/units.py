@@ -21,6 +21,7 @@ OFTEN = 256  # times that products read what a card's tensor cores want rounded:
 ASKED = "asked for"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
+NO = 1 << 62  # results of a reduction: there is none
 SHARED = 24  # the same, for a value that several readers read once each
 # what is asked of positions is worked out on indices, once for many elements
 ON_POSITIONS = COMPARE | {Op.ADD, Op.MUL, Op.NEG, Op.CAST, Op.NOT, Op.AND, Op.OR, Op.REQUIRE}
@@ -67,36 +68,39 @@ def _add_shared(read: _Read, units: dict[LazyBuffer, str], remade: frozenset[Laz
     sinks = dict(_with_sinks(read, units))
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
-    fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or 0
+    fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free, terms = _free(read), _terms(remade)
     readers = readers_of(read)
     for node, sources in read.items():
-        own = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
-        paid = sources[:1] if isinstance(node, lazy.Require) else sources  # asked once
-        work[node] = min(1 << 20, own + sum([work[s] for s in paid]))
-        reduced[node] = _united([reduced[s] for s in sources])
-        fewest[node] = min([n for s in sources if (n := fewest[s])], default=0)
-        arrays[node] = _united([arrays[s] for s in sources])
+        does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
+        folds, few, reads = _NONE, NO, _NONE
+        for s in sources:
+            does, folds, reads = does + work[s], _both(folds, reduced[s]), _both(reads, arrays[s])
+            if fewest[s] < few:
+                few = fewest[s]
+        if isinstance(node, lazy.Require):  # asked once
+            does -= work[sources[1]]
+        work[node], reduced[node] = min(does, 1 << 20), folds
+        fewest[node], arrays[node] = few, reads
         if isinstance(node, lazy.Reduce) or _is_repeated(node):
             base = narrowest(sources[0])
             own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
             if own and reduced[base].isdisjoint(remade):
                 costs = SHARED if base in units else work[base]
-                rows = 0 < fewest[base] < base.size
-                reason = _worth_storing(node, base, costs, reduced[base], rows)
+                reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason and not _made_in_tiles(node, base, units, readers):
                     units[base], work[base] = reason, 0
         elif isinstance(node, lazy.Map) and len(sinks[node]) > 1 and node not in units:
-            own = reduced[node].isdisjoint(remade) and node not in terms and not widens(node)
-            reason = _worth_sharing(node, work[node], reduced[node], arrays[node])
+            own = folds.isdisjoint(remade) and node not in terms and not widens(node)
+            reason = _worth_sharing(node, work[node], folds, reads)
             if own and reason and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
-            fewest[node] = fewest[node] if node.size <= fewest[node] else 0
+            fewest[node] = few if node.size <= few else NO
         if isinstance(node, lazy.Reduce):
-            reduced[node], fewest[node] = frozenset((node,)), node.size
+            reduced[node], fewest[node] = frozenset((node,)), node.size or NO
 
 
 Readers = Mapping[LazyBuffer, list[LazyBuffer]]
@@ -104,12 +108,11 @@ _Nodes = frozenset[LazyBuffer]
 _NONE: _Nodes = frozenset()
 
 
-def _united(sets: Sequence[_Nodes]) -> _Nodes:
-    united = _NONE
-    for each in sets:  # most are empty, or one and the same
-        if each is not united and each:
-            united = united | each if united else each
-    return united
+def _both(one: _Nodes, other: _Nodes) -> _Nodes:
+    """What is in either; most are empty, or one and the same."""
+    if one is other or not other:
+        return one
+    return one | other if one else other
 
 
 def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
@@ -123,7 +126,9 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
     stored: dict[LazyBuffer, _Nodes] = {}  # units that are read, not counting costly ones
     for node, sources in read.items():
         own = units.get(node, COSTLY) != COSTLY
-        stored[node] = frozenset((node,)) if own else _united([stored[s] for s in sources])
+        stored[node] = frozenset((node,)) if own else _NONE
+        for s in () if own else sources:
+            stored[node] = _both(stored[node], stored[s])
     for node, sinks in _with_sinks(read, units):
         alone = units.get(node) == COSTLY and len(sinks) == 1 and len(stored[node]) < 2
         if alone and all(s.size <= node.size for s in stored[node]):
@@ -219,7 +224,7 @@ def _with_sinks(
         below = frozenset((node,)) if node in units else sinks[node]
         for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
             if len(sinks[source]) < 2:
-                sinks[source] = below if len(below) > 1 else _united((sinks[source], below))
+                sinks[source] = below if len(below) > 1 else _both(sinks[source], below)
 
 
 def _worth_storing(
@@ -347,10 +352,12 @@ def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:
     loads: dict[LazyBuffer, _Nodes] = {}
     depth: dict[LazyBuffer, int] = {}
     for node, sources in read.items():
-        loads[node] = _united([loads[s] for s in sources])
-        depth[node] = 1 + max([depth[s] for s in sources], default=0)
-        large = len(loads[node]) > MOST_LOADS or depth[node] > MOST_DEPTH
-        if large and isinstance(node, lazy.Map):
-            units.setdefault(node, f"reads {len(loads[node])} buffers, {depth[node]} ops deep")
-        if node in units or isinstance(node, lazy.Data):
-            loads[node], depth[node] = frozenset((node,)), 0
+        reads, deep = _NONE, 0
+        for s in sources:
+            reads = _both(reads, loads[s])
+            if depth[s] > deep:
+                deep = depth[s]
+        if (len(reads) > MOST_LOADS or deep >= MOST_DEPTH) and isinstance(node, lazy.Map):
+            units.setdefault(node, f"reads {len(reads)} buffers, {deep + 1} ops deep")
+        stored = node in units or isinstance(node, lazy.Data)
+        loads[node], depth[node] = (frozenset((node,)), 0) if stored else (reads, deep + 1)
