@@ -16,6 +16,7 @@ from tinyml.codegen.expr import Expr, Held
 from tinyml.dtype import DType, float32
 from tinyml.index import Axis, Linear
 
+WARP = 32  # threads, which make a product together
 TOGETHER = 8  # parts of a fold that were set aside, and are read at once, at most
 
 

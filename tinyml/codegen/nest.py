@@ -26,10 +26,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from math import prod
+from math import gcd, prod
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text, rewrite
 from tinyml.codegen.linear import TX
+from tinyml.codegen.matrices import WARP, Product
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.frozen import dataclass, replace
@@ -310,11 +311,16 @@ def _verify_tiles(ln: LoopNest, nest: Nest) -> None:
 
 
 def block_of(nest: LoopNest) -> tuple[tuple[int, int], list[list[Axis]]]:
-    """Threads of a block along x and y, in which all nests have room; each nest's axes along y."""
+    """Threads of a block along x and y, in which all nests have room; each nest's axes along y.
+
+    They are whole warps if there are matrix products, which all of a warp make together.
+    """
     kinds = dict(nest.kinds)
     groups = [_thread_axes(one, kinds) for one in nest.nests]
     along_y = max((prod(a.size for a in group) for group in groups), default=1)
     along_x = max((a.size for one in nest.nests for a in one.axes if a.name == TX), default=1)
+    if any(isinstance(e, Product) for one in nest.nests for e in one.exprs):
+        along_y += -along_y % (WARP // gcd(along_x, WARP))
     return (along_x, along_y), groups
 
 

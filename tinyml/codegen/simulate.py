@@ -36,8 +36,8 @@ from tinyml.codegen.expr import (
     Wide,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
-from tinyml.codegen.matrices import Aside, Bundle, Fragment, Matrix, Piece, Product
-from tinyml.codegen.optimize.fragments import PLACES, WARP, WARPS, a_place
+from tinyml.codegen.matrices import WARP, Aside, Bundle, Fragment, Matrix, Piece, Product
+from tinyml.codegen.optimize.fragments import PLACES, WARPS, a_place
 from tinyml.codegen.optimize.panels import ROW, STEP
 from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
 from tinyml.dtype import DType

@@ -16,6 +16,7 @@ from tinyml import kernel
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.fragments import products_of
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.device import Device
@@ -77,6 +78,11 @@ def test_every_phase_is_a_product(size: tuple[int, ...], groups: int, case: Case
     products = [o for o in opts if o.kind is OptKind.FRAGMENT]
     on_tensor_cores = dtype is not float32 or target.tf32
     assert len(products) == (size[-1] ** 2 if on_tensor_cores else 0)
+    agrees(k, target)
+
+
+def agrees(k: Kernel, target: Target) -> None:
+    """On EMU, with threads in three orders."""
     program = compile(k, target, verify=True)
     rng = np.random.default_rng(5)
     arrays = [
@@ -94,6 +100,17 @@ def test_every_phase_is_a_product(size: tuple[int, ...], groups: int, case: Case
         np.testing.assert_allclose(
             found[0], wanted[0], rtol=0.01, atol=0.01 * np.abs(wanted[0]).max()
         )
+
+
+def test_phases_that_are_no_products_leave_warps_whole() -> None:
+    """An instruction that a warp makes together waits for all of its threads."""
+    x, w = (memory(*shape, dtype=float32) for shape in ((3, 24, 5, 7), (10, 24, 3, 3)))
+    y = x.requires_grad_().half().conv2d(w.half(), stride=2).relu()
+    (made,) = y.gradient(x, gradient=memory(*y.shape, dtype=float16))
+    k = stages.kernels_of(schedule([made.lazy]))[-1]
+    nest = choose(lower(k), CARD)[1]
+    assert {bool(products_of(replace(nest, nests=(one,)))) for one in nest.nests} == {True, False}
+    agrees(k, CARD)
 
 
 def test_parts_of_a_kernel_have_the_same_shared_memory() -> None:

@@ -14,12 +14,12 @@ from math import isqrt, prod
 
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.expr import Alu, Expr, Load
+from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest, Tile
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
     EDGE,
-    WARP,
     WARPS,
     Sides,
     all_in_panels,

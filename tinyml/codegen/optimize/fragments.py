@@ -43,7 +43,6 @@ from tinyml.index import Axis, Linear, both, inside, linear
 from tinyml.ops import Op
 
 EDGE = 16  # rows and columns of the sums of a warp
-WARP = 32
 WARPS = 4  # of a warpgroup
 COLUMNS = (64, 128, 256)  # of what a warpgroup multiplies at once
 

@@ -7,8 +7,7 @@ from math import prod
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Name
-from tinyml.codegen.matrices import Matrix, Product
-from tinyml.codegen.optimize.fragments import WARP
+from tinyml.codegen.matrices import WARP, Matrix, Product
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.text.cuda_text import FRAGMENTS, HOPPER, SHAPES
 from tinyml.codegen.text.render import Renderer
