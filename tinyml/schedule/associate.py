@@ -46,6 +46,11 @@ class _Sum:
         folded = self.folded.isdisjoint
         return {f: n for f, n in self.powers.items() if n and not folded(f[1])}
 
+    @cached_property
+    def met(self) -> frozenset[LazyBuffer]:
+        """What these are, wherever their axes lie."""
+        return frozenset([node for node, _ in self.inside])
+
 
 def associate(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
     """The same values, with sums of products of products made of products that are there."""
@@ -71,7 +76,7 @@ def _adds_up(node: lazy.Reduce) -> bool:
 def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
     """What a sum adds up, if its axes are walked so; None if axes of a factor are merged."""
     folded = frozenset(walked[a] for a in node.axes if node.sources[0].shape[a] > 1)
-    powers = Counter[Factor]()
+    powers: dict[Factor, int] = {}
     negative = False
     stack = [(node.sources[0], tuple(walked), 1)]
     for each, labels, power in stack:  # grows
@@ -90,7 +95,7 @@ def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
         labels = tuple([FIXED if n == 1 else x for x, n in zip(labels, each.shape, strict=True)])
         if MIXED in labels:
             return None
-        powers[each, labels] += power
+        powers[each, labels] = powers.get((each, labels), 0) + power
     return _Sum(negative, powers, folded)
 
 
@@ -115,7 +120,8 @@ def _other_order(
     powers.update(inner.powers)
     both = _Sum(outer.negative ^ inner.negative, powers, outer.folded)
     for product, factors in products.items():
-        names = _names(factors, both) if product is not fold else None
+        alike = product is not fold and factors.met == both.met
+        names = _names(factors, both) if alike else None
         if names is not None:
             rest = _rest(both, product, factors, names)
             made = _multiplied(rest, inner.folded, len(sizes), changed)

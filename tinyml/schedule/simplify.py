@@ -21,6 +21,7 @@ NEUTRAL: dict[Op, float] = {
     Op.AND: -1, Op.OR: 0, Op.XOR: 0, Op.SHL: 0, Op.SHR: 0,
 }  # fmt: skip
 COMMUTING = frozenset({Op.ADD, Op.MUL, Op.AND, Op.OR, Op.XOR})
+REPEATS = frozenset({Movement.EXPAND, Movement.RESHAPE})
 UNDONE = frozenset({Op.NEG, Op.NOT})  # by themselves
 
 
@@ -79,16 +80,13 @@ def _chosen(condition: LazyBuffer, one: LazyBuffer, other: LazyBuffer) -> LazyBu
 def _number(node: LazyBuffer) -> str | None:
     """The text of the number that `node` is everywhere, if it is a constant or minus one."""
     negative = False
-    while (minus := type(node) is lazy.Map and node.op is Op.NEG) or _repeats(node):
-        negative ^= minus
+    while type(node) is not lazy.Const:
+        if type(node) is lazy.Map and node.arg is Op.NEG:
+            negative = not negative
+        elif type(node) is not lazy.Move or node.arg[0] not in REPEATS:
+            return None
         node = node.sources[0]
-    if type(node) is not lazy.Const:
-        return None
     return to_text(-node.value, node.dtype) if negative else str(node.arg)
-
-
-def _repeats(node: LazyBuffer) -> bool:
-    return type(node) is lazy.Move and node.movement in (Movement.EXPAND, Movement.RESHAPE)
 
 
 def _moved_back(node: lazy.Move) -> LazyBuffer | None:
