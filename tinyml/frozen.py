@@ -17,7 +17,18 @@ _C = TypeVar("_C", bound=type)
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
+    from functools import cached_property as cached_property
 else:
+
+    class cached_property:
+        """`functools.cached_property` as it is from Python 3.12 on: without a lock."""
+
+        def __init__(self, make: Callable[[Any], Any]) -> None:
+            self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
+
+        def __get__(self, one: Any, cls: type) -> Any:
+            value = one.__dict__[self.name] = self.make(one)
+            return value
 
     def dataclass(
         cls: _C | None = None, /, *, frozen: bool = False, eq: bool = True

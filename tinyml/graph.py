@@ -68,8 +68,8 @@ class Known:
         self.nodes, self.room = alive, 2 * len(alive) + 4096
 
 
-_nodes: dict[Hashable, ref[Any]] = {}  # those of classes that are Interned
-_room = [4096]  # for so many, the dead among them
+_nodes: dict[Hashable, Any] = {}  # those of classes that are Interned
+_room = [4096]  # for so many, and those that nobody else knows any more
 _known, _make = _nodes.get, type.__call__
 
 
@@ -85,23 +85,23 @@ class Interned(type):
 
         def __call__(cls, *parts: Any) -> Any:
             key = cls, parts
-            reference = _known(key)
-            if reference is not None and (node := reference()) is not None:
-                return node
-            node = _make(cls, *parts)
-            _nodes[key] = ref(node)
-            if len(_nodes) > _room[0]:
-                _sweep()
+            node = _known(key)
+            if node is None:
+                node = _nodes[key] = _make(cls, *parts)
+                if len(_nodes) > _room[0]:
+                    _sweep()
             return node
 
 
 def _sweep() -> None:
-    """Drop the dead, from the latest on, so that what only a dead one's key held is dead, too."""
+    """Drop what nobody else knows, from the latest on: then what only that was made of is next."""
     alive = []
     while _nodes:
-        key, reference = _nodes.popitem()
-        if reference() is not None:
-            alive.append((key, reference))
+        key, node = _nodes.popitem()
+        reference = ref(node)
+        del node
+        if (node := reference()) is not None:
+            alive.append((key, node))
     _nodes.update(reversed(alive))
     _room[0] = 2 * len(_nodes) + 4096
 

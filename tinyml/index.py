@@ -203,13 +203,16 @@ class Linear(metaclass=Interned):
         added: list[tuple[Atom, int]] = []
         for term in self.terms:
             atom, factor = term
-            if atom.free.isdisjoint(known):
+            if type(atom) is Axis:
+                new = known.get(atom)
+            else:
+                new = None if atom.free.isdisjoint(known) else _replaced(atom, known)
+            if new is None:
                 kept.append(term)
                 continue
-            new = known[atom] if type(atom) is Axis else _replaced(atom, known)
             constant += new.constant * factor
-            if new.terms:
-                added += [(a, f * factor) for a, f in new.terms]
+            for a, f in new.terms:
+                added.append((a, f * factor))
         if not added:  # what is left of a sum in order is in order
             return Linear(tuple(kept), constant)
         return _sum((*kept, *added), constant)

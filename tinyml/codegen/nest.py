@@ -33,7 +33,7 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP, Product
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
-from tinyml.frozen import dataclass, replace
+from tinyml.frozen import cached_property, dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Valid
 from tinyml.lazy import Shape
@@ -101,7 +101,7 @@ class Tile:
     def nbytes(self) -> int:
         return self.size * self.value.dtype.itemsize
 
-    @functools.cached_property
+    @cached_property
     def copies(self) -> bool:
         """Whether it holds what is read of slots, and nothing that was folded before."""
         made = (e for e in toposort([self.value]) if isinstance(e, (Fold, Stored)))
@@ -130,22 +130,22 @@ class Nest:
 
     # asked for by every choice of an Opt, so worked out once
 
-    @functools.cached_property
+    @cached_property
     def exprs(self) -> tuple[Expr, ...]:
         """Every expression that is evaluated, operands first."""
         return _walked(tuple(roots(self)))
 
-    @functools.cached_property
+    @cached_property
     def folds(self) -> tuple[Fold, ...]:
         """Every fold, inner ones first."""
         return tuple([e for e in self.exprs if type(e) is Fold])
 
-    @functools.cached_property
+    @cached_property
     def loads(self) -> tuple[Load, ...]:
         """Every load."""
         return tuple([e for e in self.exprs if type(e) is Load])
 
-    @functools.cached_property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """Every axis that is walked: rows, then those of walks, of folds, and of tiles."""
         walked = [a for walk in self.walks for a in walk.axes]
@@ -171,7 +171,7 @@ class Nest:
         stores = [s for walk in self.walks for s in walk.stores if s.op and not s.position.looked]
         return frozenset(a for a in self.rows for s in stores if a not in s.position.free)
 
-    @functools.cached_property
+    @cached_property
     def groups(self) -> tuple[tuple[Axis, ...], ...]:
         """Axes that are walked one inside the other: of the rows, of each walk, of each fold."""
         return (self.rows, *[w.axes for w in self.walks], *[f.axes for f in self.folds])
@@ -194,11 +194,11 @@ class LoopNest:
     ahead: tuple[Axis, ...] = ()
     along: tuple[str, ...] = ()
 
-    @functools.cached_property
+    @cached_property
     def _kind_of(self) -> dict[Axis, Kind]:
         return dict(self.kinds)
 
-    @functools.cached_property
+    @cached_property
     def named(self) -> dict[str, Axis]:
         """Every axis that is walked, by its name."""
         return {a.name: a for one in reversed(self.nests) for a in reversed(one.axes)}

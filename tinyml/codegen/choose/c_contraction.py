@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from itertools import chain, pairwise
-from math import gcd, lcm, prod
+from math import gcd, inf, lcm, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
@@ -85,7 +85,10 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         found = contraction_of(chooser.one(number)) or found
     found = _in_pairs(chooser, number, found)
     ranked = _sides(chooser, number, found)
-    proposals = [_tiling(chooser, number, found, sides) for sides in ranked]
+    proposals: list[tuple[float, Tiling]] = []
+    for sides in ranked:
+        most = NEARLY * min((cycles for cycles, _ in proposals), default=inf)
+        proposals.append(_tiling(chooser, number, found, sides, most))
     if not proposals:
         return False
     least = NEARLY * min(cycles for cycles, _ in proposals)
@@ -173,9 +176,12 @@ def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
 
 
 def _tiling(
-    chooser: Chooser, number: int, found: Contraction, sides: _Sides
+    chooser: Chooser, number: int, found: Contraction, sides: _Sides, most: float
 ) -> tuple[float, Tiling]:
-    """The tiling that is estimated to take the least; of nearly equals, the simplest."""
+    """The tiling that is estimated to take the least; of nearly equals, the simplest.
+
+    What takes longer than `most` is as good as any other.
+    """
     one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
     widest, highest = _register_tile(chooser, fold, sides)
     height = _even(sides.kept.size, highest)
@@ -193,7 +199,10 @@ def _tiling(
     some = _blocked(product, fold, width, height), _runs(product, fold, width, height)
     proposals = [*plain(product, width, height), *chain(*some)]
     inner = product.depth // fold.axes[0].size
-    cycles = [product.cycles(t, inner * t.step or product.depth) for t in proposals]
+    cycles: list[float] = []
+    for t in proposals:
+        cycles.append(product.cycles(t, inner * t.step or product.depth, most))
+        most = min(most, NEARLY * cycles[-1])
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
     if _work_after(one, fold) > HEAVY and not best.step:

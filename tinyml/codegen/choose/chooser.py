@@ -8,7 +8,6 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from math import prod
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
@@ -18,7 +17,7 @@ from tinyml.codegen.optimize.phase import phases
 from tinyml.codegen.optimize.tiles import ways
 from tinyml.codegen.pairs import Dot
 from tinyml.codegen.target import Target
-from tinyml.frozen import dataclass
+from tinyml.frozen import cached_property, dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op

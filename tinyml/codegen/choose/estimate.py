@@ -110,8 +110,8 @@ class Product:
     edges: Edges | None = None  # of columns
     abreast: int = 1  # numbers of the other factor that are copied at once
 
-    def cycles(self, t: Tiling, depth: int) -> float:
-        """How long it takes on all cores, if `depth` of the fold is walked in a step."""
+    def cycles(self, t: Tiling, depth: int, most: float = inf) -> float:
+        """How long all cores take, with steps of `depth`; inf if to compute is more than `most`."""
         vector = self.target.vector_bytes
         lanes, sums = vector // self.itemsize, t.vectors * t.height
         piece = t.piece or self.rows
@@ -125,11 +125,19 @@ class Product:
         tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
         factor = self.others * self.rows * self.depth  # elements
         copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
-
-        run = t.vectors * vector * (t.panels if t.packs or depth <= RUNS else 1)
-        torn = TORN * self.columns.jump * max(0, 1 - run / LONG) * (self.nbytes > REACH)
         each = self._copying(t, lanes) if t.packs else 0
         computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN) + copied * each
+        if t.repacks:
+            copying = NUMBER if self.abreast == 1 else COPIED
+            computing += blocks * factor * (copying + self.other.work) / self.abreast
+        if kept:
+            computing += 2 * tiles * sums
+        computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
+        shared = self._shared(self.panels / t.panels, self.rows / piece, t.vectors)
+        if computing * shared > most:
+            return inf
+        run = t.vectors * vector * (t.panels if t.packs or depth <= RUNS else 1)
+        torn = TORN * self.columns.jump * max(0, 1 - run / LONG) * (self.nbytes > REACH)
         read = factor * self.itemsize
         fetched: list[tuple[float, int]] = [  # bytes, and among how many they are read again
             (tiles * panel, 2 * packed if t.panels > 1 else panel),
@@ -137,15 +145,10 @@ class Product:
             ((blocks - 1) * read, slab + packed),
         ]
         if t.repacks:
-            copying = NUMBER if self.abreast == 1 else COPIED
-            computing += blocks * factor * (copying + self.other.work) / self.abreast
             fetched.append((2 * blocks * read, slab + packed))
         if kept:
-            computing += 2 * tiles * sums
             fetched.append((2 * tiles * sums * vector, kept + packed))
-        computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
-        wide, high = self.panels / t.panels, self.rows / piece
-        return self._shared(self._together(computing, fetched), wide, high, t.vectors)
+        return self._together(computing, fetched) * shared
 
     def _copying(self, t: Tiling, lanes: int) -> float:
         """Cycles that a vector of columns takes to be packed."""
@@ -170,8 +173,8 @@ class Product:
             step += self.columns.jump * JUMP * (depth > RUNS)
         return step
 
-    def _shared(self, cycles: float, wide: float, high: float, vectors: int) -> float:
-        """How long pieces of work take on the threads for which there is enough to do.
+    def _shared(self, wide: float, high: float, vectors: int) -> float:
+        """The share of all work that the threads for which there is enough to do wait for.
 
         There are so many of them side by side, and so many below each other; rests are smaller.
         """
@@ -179,7 +182,7 @@ class Product:
         threads = min(self.target.cores, 1 + int(useful / SHARED))
         late = 1 / threads + (1 - 1 / threads) / 2 / (self.others * ceil(wide) * ceil(high))
         whole = -(-self.others * int(wide) * int(high) // threads)
-        return cycles * max(whole / (self.others * wide * high), late)
+        return max(whole / (self.others * wide * high), late)
 
     def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
         """How long it takes with vectors along the fold, for so many rows and columns at a time."""
