@@ -63,11 +63,11 @@ def test_what_is_asked_for_stays_as_it_is() -> None:
     assert (2, 7, 7, 16) not in shapes
 
 
-def test_what_is_in_memory_is_not_read_with_jumps() -> None:
-    image = graphs.memory(2, 16, 7, 7, device="EMU")
-    weight = graphs.memory(24, 16, 3, 3, device="EMU")
+def test_who_rounds_what_is_in_memory_stores_it_so() -> None:
+    image = graphs.memory(2, 16, 46, 46, device="EMU")
+    weight = graphs.memory(32, 16, 3, 3, device="EMU")
     shapes = stored(image.bfloat16().conv2d(weight.bfloat16()).float().square().mean())
-    assert (2, 7, 7, 16) not in shapes
+    assert {(2, 46, 46, 16), (32, 3, 3, 16)} <= {*shapes}
 
 
 @pytest.mark.parametrize("images", [2, 64])
@@ -100,12 +100,11 @@ CASES: list[dict[str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("size", [7, 12])
 @pytest.mark.parametrize("options", CASES, ids=str)
-def test_a_network_and_its_gradients(options: dict[str, int], size: int, device: str) -> None:
+def test_a_network_and_its_gradients(options: dict[str, int], device: str) -> None:
     found = []
     for name in (device, "NUMPY"):
-        made = given(name, 32, size, options.get("groups", 1))
+        made = given(name, 32, 7 + options.get("stride", 1), options.get("groups", 1))
         loss = network(*made, **options)
         found.append([t.numpy() for t in (loss, *loss.gradient(*made))])
     for mine, right in zip(*found, strict=True):

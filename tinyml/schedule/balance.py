@@ -4,7 +4,8 @@ A card's tensor cores do a hundred and more operations in the time in which its 
 byte, so that scores of attention are made again sooner than they are read; unless the fold that
 makes them is long, and unless many blocks make them, each for some columns of what they meet. And
 whatever it takes, a product that is much larger than its factors is not stored, so that memory
-grows with the length of a row and not with its square.
+grows with the length of a row and not with its square. Likewise a factor is worth a copy that lies
+as products copy it to their tiles, if it is multiplied for longer than it is copied.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ SLOWER = 1.5  # than with scores in memory, at most, for the memory that they wo
 # products that there are anyhow, and bytes that an element of scores moves if it is stored: it is
 # written, read, made a weight; or what a step of GPT-2 moves for each, with all gradients
 FORWARD, TRAINING = (2, 12), (6, 42)
+
+SAVED = 0.15  # of a product's time, at least, if a factor is copied to tiles past the registers
+LAUNCH = 6 << 20  # bytes in the time of a launch
+
+
+def worth_a_copy(factor: LazyBuffer, times: int) -> bool:
+    """Whether a factor, each of whose elements is multiplied so often, is worth a copy."""
+    nbytes = 2 * factor.size * factor.dtype.itemsize + LAUNCH
+    return SAVED * 2 * times * factor.size > FLOPS * nbytes
 
 
 def made_by_blocks(product: lazy.Reduce, columns: int) -> bool:

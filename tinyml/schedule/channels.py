@@ -4,7 +4,7 @@ A card copies pieces of 16 bytes to its tiles past the registers. Along channels
 at one place of a window, and so within the image's edge or beyond it; along pixels a window begins
 anywhere. So who makes an image, or the weights of a window, stores them so, at the same cost; and
 what is made of an image element by element, or what it is made of, lies as it does. What is asked
-for, or in memory already, stays as it is.
+for stays as it is; what is in memory already is copied, if it is multiplied for long enough.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.balance import worth_a_copy
 from tinyml.schedule.labels import MIXED, Labels, through
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, narrowest, widens
 from tinyml.shape import inverse_order
 
 PIECE = 16  # bytes
-LARGE = 1 << 32  # products, which take long enough to be worth the launch of a copy
-OFTEN = 4096  # times that an element is multiplied, from where on its maker may read with jumps
 
 Order = tuple[int, ...]  # of axes, as a permutation has it
-Wanted = tuple[LazyBuffer, Order, int]  # a factor, its order, and how often it is multiplied
 
 
 def channels_last(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
@@ -32,7 +30,7 @@ def channels_last(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> C
     wanted = list(_wanted(order))
     orders = _spread(order, wanted, {*roots}) if wanted else {}
     copies: Changed = {}
-    for base, lying, _ in wanted:
+    for base, lying in wanted:
         copies |= {base: _copied(base, lying)} if isinstance(base, lazy.Data) else {}
     changed: Changed = {}
     made: Changed = {}  # as it is stored
@@ -68,8 +66,8 @@ def _permuted(node: LazyBuffer, axes: Order) -> LazyBuffer:
     return lazy.permute(node, axes)
 
 
-def _wanted(order: Iterable[LazyBuffer]) -> Iterator[Wanted]:
-    """Factors of products with windows, in which order, and how often each is multiplied."""
+def _wanted(order: Iterable[LazyBuffer]) -> Iterator[tuple[LazyBuffer, Order]]:
+    """Factors of products with windows, and in which order they are to lie."""
     for node in order:
         if not (isinstance(node, lazy.Reduce) and node.op is Op.ADD and node.device in CARDS):
             continue
@@ -79,11 +77,10 @@ def _wanted(order: Iterable[LazyBuffer]) -> Iterator[Wanted]:
             outer = [a for a in range(min(inner, default=0)) if base.shape[a] > 1]
             if not (outer and base.dtype.is_half and isinstance(base, (lazy.Map, lazy.Data))):
                 continue
-            last, count = outer[-1], node.sources[0].size
-            worth = isinstance(base, lazy.Map) or (count >= LARGE and count // base.size >= OFTEN)
+            last, times = outer[-1], node.sources[0].size // base.size
+            worth = isinstance(base, lazy.Map) or worth_a_copy(base, times)
             if worth and base.shape[last] * base.dtype.itemsize % PIECE == 0:
-                axes = (*(a for a in range(len(labels)) if a != last), last)
-                yield base, axes, count // base.size
+                yield base, (*(a for a in range(len(labels)) if a != last), last)
 
 
 def _factors(product: lazy.Reduce) -> tuple[list[tuple[LazyBuffer, Labels]], set[int]]:
@@ -109,33 +106,27 @@ def _below(node: LazyBuffer, labels: Labels, windows: set[int]) -> tuple[LazyBuf
 
 def _spread(
     order: Iterable[LazyBuffer],
-    wanted: Iterable[Wanted],
+    wanted: Iterable[tuple[LazyBuffer, Order]],
     roots: set[LazyBuffer],
 ) -> dict[LazyBuffer, Order]:
     """By map, in which order it is made: as all that are connected with it element by element.
 
-    Those stay as they are if some of them are asked for, or are made of what is in memory, which
-    would be read with jumps; or if products read them in several orders.
+    Those stay as they are if some of them are asked for, or are read in several orders.
     """
     maps = [node for node in order if isinstance(node, lazy.Map)]
     groups: dict[LazyBuffer, list[LazyBuffer]] = {}
-    jumps = set[LazyBuffer]()
     for node in maps:
-        same = [s for s in node.sources if s.shape == node.shape]
-        joined = {id(g): g for s in same if (g := groups.get(s)) is not None}
+        joined = {id(g): g for s in node.sources if (g := groups.get(s)) and s.shape == node.shape}
         group = max(joined.values(), key=len, default=list[LazyBuffer]())
         for other in joined.values():
             group += other if other is not group else []
             groups |= dict.fromkeys(other, group)
         group.append(node)
         groups[node] = group
-        jumps |= {node} if any(isinstance(lazy.assigned(s), lazy.Data) for s in same) else set()
-    fixed = roots.union(n.sources[1] for n in order if isinstance(n, lazy.Assign))
+    kept = roots.union(n.sources[1] for n in order if isinstance(n, lazy.Assign))
     found: dict[int, set[Order]] = {}
-    for base, axes, times in ((b, a, n) for b, a, n in wanted if isinstance(b, lazy.Map)):
-        kept = fixed if times >= OFTEN else fixed | jumps
-        free = kept.isdisjoint(groups[base])
-        found.setdefault(id(groups[base]), set()).add(axes if free else ())
+    for group, axes in ((groups[b], axes) for b, axes in wanted if isinstance(b, lazy.Map)):
+        found.setdefault(id(group), set()).add(axes if kept.isdisjoint(group) else ())
     return {
         node: axes
         for node in maps

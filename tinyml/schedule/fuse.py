@@ -187,7 +187,7 @@ class Fusion:
         rows = prod(above.rows) if above.reduces and not below.reduces else FEW_ROWS
         if rows < FEW_ROWS and prod(below.rows) > LONG_ROW * rows:
             return False
-        if above.device in CARDS and idles(above, below, self._uses_between(above, below)):
+        if above.device in CARDS and idles(above, below, self._uses_between):
             return False
         if above.cut and below.cut and above.cut != below.cut:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -108,6 +108,9 @@ def alone(unit: LazyBuffer, position: int, nodes: int) -> Group:
     )
 
 
+Between = Callable[[Group, Group], Sequence[tuple[LazyBuffer, Use]]]  # what one reads of another
+
+
 class CircleError(TinymlError):
     """Groups that were joined depend on each other: the search was not careful enough."""
 
@@ -158,7 +161,7 @@ def _ways_to_results(groups: Sequence[Group]) -> dict[Group, int]:
     return way
 
 
-def idles(above: Group, below: Group, uses: Sequence[tuple[LazyBuffer, Use]]) -> bool:
+def idles(above: Group, below: Group, between: Between) -> bool:
     """Whether too few rows of a card's fold would take the long walks of what is made of it.
 
     As statistics of channels are; or rows lie side by side, and walks are across them. Rows that
@@ -169,7 +172,8 @@ def idles(above: Group, below: Group, uses: Sequence[tuple[LazyBuffer, Use]]) ->
         return False
     if rows < WARPS and sum(prod(domain(u)) for u in above.members) < walks:
         return True
-    return rows < COLUMNS and any(walked(domain(u))[-1] in use.labels for u, use in uses)
+    uses = between(above, below) if rows < COLUMNS else ()
+    return any(walked(domain(unit))[-1] in use.labels for unit, use in uses)
 
 
 def joined_places(
