@@ -14,7 +14,7 @@ from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
 from products import kernel_of
 
-from tinyml import Device, Tensor
+from tinyml import Device, Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -119,3 +119,10 @@ def test_what_is_asked_of_a_row_is_asked_once() -> None:
     for k in stages.kernels_of(schedule([gradient.lazy])):
         source = compile(k, CARD).source.partition('extern "C"')[2]
         assert source.count("require<") <= 1
+
+
+def test_a_warp_has_a_long_row_of_short_lines() -> None:
+    """A thread would walk 7000 elements, as of the gradient of a norm of images."""
+    x = leaf(9, 64, 30, 26)
+    padded = lazy.pad(x, ((0, 0), (0, 0), (0, 0), (1, 1)))  # lines that do not follow each other
+    assert made(graphs.total(graphs.mul(padded, padded), 0, 2, 3)).block[0] == 32

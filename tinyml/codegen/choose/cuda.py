@@ -93,7 +93,9 @@ class CudaChooser(Chooser):
         along_fold = sum(side_by_side(one, a) for a in folded)
         longest = max((a.size for a in folded), default=1)
         columns = last_row is not None and side_by_side(one, last_row) > along_fold
-        if prod(a.size for a in one.rows) >= 32 and (columns or longest < 32):
+        whole = max((prod(a.size for a in f.axes) for f in one.folds), default=1)
+        short = longest < WARP and whole < WARP * WARP
+        if prod(a.size for a in one.rows) >= 32 and (columns or short):
             self._columns(number, one.rows[-1] if columns else None)
             return
         walked = [walk.axes[-1] for walk in one.walks if walk.axes]
