@@ -243,13 +243,13 @@ def test_a_compiler_is_asked_once_until_it_is_another_file(tmp_path, monkeypatch
     own, asked = tmp_path / "cc", tmp_path / "asked"
     own.write_text(f'#!/bin/sh\necho "$*" >> {asked}\nexec {shutil.which("cc")} "$@"\n')
     own.chmod(0o755)
-    found = compilers.find(str(own), DiskCache(tmp_path), EMPTY)
+    found = compilers.find(str(own), DiskCache(tmp_path / "cache"), EMPTY)
     once = asked.read_text()
     assert "--version" in once
-    assert compilers.find(str(own), DiskCache(tmp_path), EMPTY) == found
+    assert compilers.find(str(own), DiskCache(tmp_path / "cache"), EMPTY) == found
     assert asked.read_text() == once
     own.write_text(own.read_text() + "# newer\n")
-    compilers.find(str(own), DiskCache(tmp_path), EMPTY)
+    compilers.find(str(own), DiskCache(tmp_path / "cache"), EMPTY)
     assert asked.read_text().count("--version") == 2
 
 
@@ -258,9 +258,9 @@ def test_a_compiler_that_does_not_work_is_passed_over(tmp_path, monkeypatch):
     broken.write_text("#!/bin/sh\necho broken; exit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + os.environ["PATH"])
-    assert compilers.find("", DiskCache(tmp_path), EMPTY).command != ("cc",)
+    assert compilers.find("", DiskCache(tmp_path / "cache"), EMPTY).command != ("cc",)
     with pytest.raises(DeviceError, match="broken"):
-        compilers.find("cc", DiskCache(tmp_path), EMPTY)
+        compilers.find("cc", DiskCache(tmp_path / "cache"), EMPTY)
 
 
 def test_the_binary_depends_on_flags_and_processor(cpu):
