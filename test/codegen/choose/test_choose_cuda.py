@@ -201,6 +201,18 @@ def test_more_warps_make_sums_that_meet_rows_that_are_looked_up() -> None:
         assert compile(kernel_of(made.lazy), target).block == (1, threads, 1)
 
 
+def test_more_warps_make_sums_that_meet_many_numbers_of_each_column() -> None:
+    """As before a batchnorm: compilers keep them in registers for all rows, beside 128 sums."""
+    target = replace(CARD, cores=1)
+    x, w = (graphs.memory(128, 64, dtype=float16, device="EMU") for _ in range(2))
+    columns = [graphs.memory(128, dtype=float32, device="EMU") for _ in range(4)]
+    for count, threads in ((3, 128), (4, 256)):
+        made = (x @ w.T).float()
+        for column in columns[:count]:
+            made = made * column
+        assert compile(kernel_of(made.lazy), target).block == (1, threads, 1)
+
+
 def convolved(
     dtype: DType,
     stride: int = 1,

@@ -46,6 +46,7 @@ THREADS = 16  # along either edge of a tile, where each thread has sums of its o
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
+COLUMNS_APART = 4  # lanes that hold sums of other columns
 LOOKED = 64  # registers for the addresses of rows that are looked up, for all of a thread's sums
 HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
@@ -167,6 +168,7 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
     *edges, parts = _tile(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
     step = step if axis.size > step // 2 else step // 2
+    read = _read_for_columns(chooser.one(number), sides)
     if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
         return False
     if not chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth):
@@ -182,9 +184,9 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
         one = chooser.one(number)
-        looked = LOOKED * _looks_up(one)
-        held = _held(one, prod(edges), WARP * prod(warps)) + looked
-        if not (parts > 1 or looked) or held + WORKING <= THREAD:
+        beside = LOOKED * _looks_up(one) + read * (edges[1] // warps[1] // COLUMNS_APART)
+        held = _held(one, prod(edges), WARP * prod(warps)) + beside
+        if not (parts > 1 or beside >= LOOKED) or held + WORKING <= THREAD:
             break
     return True
 
@@ -193,6 +195,13 @@ def _held(one: Nest, sums: int, threads: int) -> int:
     """Registers of a thread for sums, and for what it loads of a tile before it is put there."""
     loaded = (prod(a.size for a in t.axes) for t in one.tiles if copied(t) is None and t.stages > 1)
     return (sums + sum(loaded)) // threads
+
+
+def _read_for_columns(one: Nest, sides: Sides) -> int:
+    """Arrays of which sums meet the same number in each row, which compilers read but once."""
+    values = toposort([store.value for walk in one.walks for store in walk.stores])
+    once = {*one.rows} - {sides.rows}
+    return sum(isinstance(e, Load) and sides.columns in e.free <= once for e in values)
 
 
 def _looks_up(one: Nest) -> bool:
