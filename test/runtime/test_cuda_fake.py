@@ -92,7 +92,8 @@ def tried(fake: Path, cache: Path, kept: str, name: str = "faster", **more: str)
     line, seconds, *_ = TRIALS[name]
     given = {"TRIAL_LINE": line, "TRIAL_SECONDS": seconds, "TINYML_CACHE": kept, **more}
     done = child("trial", cache, fake / "site", fake, **given)
-    succeeds(done, clean="DEBUG" not in more)
+    # PyCUDA warns of what it cannot clean up after a fault, if the process that tried ends in time
+    succeeds(done, clean="DEBUG" not in more and name != "faults")
     return [*done.stdout.strip().split(", ", 3), done.stderr]
 
 
