@@ -11,13 +11,13 @@ from tinyml.codegen.choose.cuda_online import run_along
 from tinyml.codegen.choose.cuda_products import multiply, shared
 from tinyml.codegen.choose.cuda_transposed import transposed
 from tinyml.codegen.expr import Require
+from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
-WARP = 32
 THREADS = 2048  # that a multiprocessor runs at once
 ACCESSES = 8  # that a thread has under way
 SHARED = 64  # steps of a fold at least, of which a block has a part

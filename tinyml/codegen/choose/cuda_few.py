@@ -12,14 +12,13 @@ from math import isqrt, prod
 
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.choose.cuda_products import of_groups
-from tinyml.codegen.matrices import TOGETHER
+from tinyml.codegen.matrices import TOGETHER, WARP
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import Running, running
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.index import Axis
 
-WARP = 32
 WARPS = 32  # that a multiprocessor is to have
 FEW = 8  # rows that share what they fold: the warps of a block
 NEIGHBOURS = 4  # rows that are a block's, if they share nothing

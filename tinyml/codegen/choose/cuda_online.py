@@ -13,6 +13,7 @@ from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.expr import Fold, Load
+from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import running, sides_along
@@ -20,7 +21,6 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
-WARP = 32  # rows side by side
 OTHERS = 8  # threads along the other axis of a tile
 NEIGHBOURS = 4  # floats that are read at once
 ROWS = 4 * WARP, 2 * WARP, WARP, WARP // 2, WARP // 4  # of a block

@@ -199,15 +199,19 @@ def _held(one: Nest, sums: int, threads: int) -> int:
 
 def _read_for_columns(one: Nest, sides: Sides) -> int:
     """Arrays of which sums meet the same number in each row, which compilers read but once."""
-    values = toposort([store.value for walk in one.walks for store in walk.stores])
     once = {*one.rows} - {sides.rows}
-    return sum(isinstance(e, Load) and sides.columns in e.free <= once for e in values)
+    return sum(sides.columns in e.free <= once for e in _loads(one))
 
 
 def _looks_up(one: Nest) -> bool:
     """Whether sums meet rows that are looked up: each of those has an address of its own."""
+    return any(e.position.looked for e in _loads(one))
+
+
+def _loads(one: Nest) -> list[Load]:
+    """What is loaded for the values that are stored."""
     values = toposort([store.value for walk in one.walks for store in walk.stores])
-    return any(isinstance(e, Load) and bool(e.position.looked) for e in values)
+    return [e for e in values if isinstance(e, Load)]
 
 
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
