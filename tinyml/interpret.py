@@ -100,9 +100,7 @@ def evaluate(
         case lazy.Map(op=op):
             return _map(op, node, sources)
         case lazy.Reduce(op=op, axes=axes):
-            wide = _accumulator(node.dtype)
-            if op is Op.ADD and node.dtype.is_float:  # numpy adds rows of an array one by one
-                wide = np.dtype(np.float64)
+            wide = (_added_up if op is Op.ADD else _accumulator)(node.dtype)
             start = identity(op, node.dtype)
             folded = ACCUMULATE[op].reduce(
                 sources[0], axis=axes, dtype=wide, keepdims=True, initial=start
@@ -163,6 +161,11 @@ def rounded(values: Array, dtype: DType) -> Array:
 
 def _accumulator(dtype: DType) -> np.dtype[Any]:
     return float32.compute if dtype.is_half else dtype.compute
+
+
+def _added_up(dtype: DType) -> np.dtype[Any]:
+    """numpy adds rows of an array one by one, and so do some libraries of its products."""
+    return np.dtype(np.float64) if dtype.is_float else dtype.compute
 
 
 # ---- what is known of some operands alone ----
@@ -274,7 +277,7 @@ def contract(a: Array, b: Array, axes: tuple[int, ...], dtype: DType) -> Array:
     An axis along which an array repeats itself (stride 0) is not walked in that array: axes
     become batch (in both, kept), m (a only), n (b only) and k (in both, summed).
     """
-    wide = _accumulator(dtype)
+    wide = _added_up(dtype)
     full = a.shape
     if 0 in full:  # numpy's strides of an empty array say nothing
         return np.zeros([1 if i in axes else n for i, n in enumerate(full)], wide)
