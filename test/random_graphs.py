@@ -47,7 +47,7 @@ def _stored(node: LazyBuffer) -> LazyBuffer:
 
 
 def _unary(draw: Draw, x: LazyBuffer, pool: list[LazyBuffer]) -> LazyBuffer:
-    ops = (Op.NEG, Op.TANH, Op.SIN, Op.EXP) if x.dtype.is_float else (Op.NEG, Op.NOT)
+    ops = (Op.NEG, Op.ABS, Op.TANH, Op.SIN, Op.EXP) if x.dtype.is_float else (Op.NEG, Op.NOT)
     op = draw(st.sampled_from(ops))
     if op in (Op.SIN, Op.EXP):
         x = lazy.map_(Op.TANH, x)

@@ -77,6 +77,15 @@ def test_the_edges_of_the_numbers(device: str, compare: Compare) -> None:
         compare(pairs, 1e-4, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16])
+def test_the_size_of_a_number_has_no_sign_and_no_rounding(device: str, dtype: dtypes.DType) -> None:
+    values = np.tile(EDGES, 3)
+    found = Tensor(values, dtype=dtype).abs().cast(dtypes.float32).numpy()
+    wanted = Tensor(values, dtype=dtype).cast(dtypes.float32).numpy()
+    np.testing.assert_array_equal(found, np.abs(wanted))
+    assert not np.signbit(found[~np.isnan(found)]).any()
+
+
 def test_activations_overflow_nowhere(device: str) -> None:
     x = Tensor([-1e4, -100.0, 0.0, 100.0, 1e4], requires_grad=True)
     names = ["sigmoid", "logsigmoid", "silu", "gelu", "elu", "celu", "selu", "mish", "softplus"]

@@ -128,6 +128,7 @@ def _elementwise(op: Op, *slopes: _Slope | None, reads_inputs: bool = True) -> t
 
 
 Neg = _elementwise(Op.NEG, lambda grad, out, x: -grad, reads_inputs=False)
+Abs = _elementwise(Op.ABS, lambda grad, out, x: grad * x.sign())
 Exp = _elementwise(Op.EXP, lambda grad, out, x: grad * out, reads_inputs=False)
 Exp2 = _elementwise(Op.EXP2, lambda grad, out, x: grad * (out * log(2.0)), reads_inputs=False)
 Expm1 = _elementwise(Op.EXPM1, lambda grad, out, x: grad * (out + 1), reads_inputs=False)

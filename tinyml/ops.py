@@ -25,6 +25,7 @@ class Op(Enum):
     CAST = auto()  # to the dtype of the result; float to int truncates
     BITCAST = auto()  # the same bits, read as another dtype of the same size
     NEG = auto()
+    ABS = auto()  # floats: without the sign
     NOT = auto()  # logical for bool, bitwise for integers
     EXP = auto()
     EXP2 = auto()
@@ -76,7 +77,7 @@ COMPARE = frozenset({Op.LESS, Op.LESS_EQUAL, Op.EQUAL})
 BITWISE = frozenset({Op.AND, Op.OR, Op.XOR})
 FLOAT_ONLY = frozenset(
     {Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG1P, Op.SIN, Op.COS, Op.TAN, Op.ATAN}
-    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC, Op.FMA, Op.LOGISTIC, Op.NDTR}
+    | {Op.TANH, Op.ERF, Op.SQRT, Op.DIV, Op.POW, Op.TRUNC, Op.ABS, Op.FMA, Op.LOGISTIC, Op.NDTR}
 )
 INT_ONLY = frozenset({Op.IDIV, Op.SHL, Op.SHR})
 SIGN = {  # how people write an op between its operands; the others are written as functions
@@ -149,6 +150,7 @@ def _fused(function: Callable[..., Array]) -> Callable[..., Array]:
 # x // 0 and x % 0 of integers are 0, and what is shifted out is gone, however far it was shifted
 MEANING: dict[Op, Callable[..., Array]] = {
     Op.NEG: np.negative,
+    Op.ABS: np.absolute,
     Op.NOT: np.invert,
     Op.EXP: _precise(np.exp),
     Op.EXP2: _precise(np.exp2),

@@ -77,8 +77,8 @@ def square(x: Tensor) -> Tensor:
 @composition
 def abs_(x: Tensor) -> Tensor:
     """|x|, in the dtype of x; the gradient at 0 is 0."""
-    if x.dtype.is_float:  # at 0 a tie: both halves of the gradient cancel; -x of 0 would be -0
-        return x.maximum(0 - x)
+    if x.dtype.is_float:
+        return x._apply(mlops.Abs())
     return x._own() if x.dtype.kind in "bu" else x * sign(x)
 
 

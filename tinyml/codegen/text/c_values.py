@@ -51,7 +51,7 @@ SHORT = {
     "int16": "i16", "int32": "i32", "int64": "i64", "float16": "u16", "bfloat16": "u16",
     "float32": "f32", "float64": "f64",
 }  # fmt: skip
-EXACT = frozenset({Op.SQRT, Op.TRUNC, Op.FMA})  # libm's in lanes too
+EXACT = frozenset({Op.ABS, Op.SQRT, Op.TRUNC, Op.FMA})  # libm's in lanes too
 POLYNOMIALS = {
     dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
 }  # of one element, too

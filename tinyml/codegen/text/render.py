@@ -43,7 +43,7 @@ LIBM = {
     Op.EXP: "exp", Op.EXP2: "exp2", Op.EXPM1: "expm1", Op.LOG: "log", Op.LOG2: "log2",
     Op.LOG1P: "log1p", Op.SIN: "sin", Op.COS: "cos", Op.ATAN: "atan", Op.TANH: "tanh",
     Op.ERF: "erf", Op.SQRT: "sqrt", Op.TRUNC: "trunc", Op.POW: "pow", Op.FMA: "fma",
-    Op.TAN: "tan",
+    Op.TAN: "tan", Op.ABS: "fabs",
 }  # fmt: skip
 PLAIN = {  # types that are the same in C and in CUDA C
     "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned",
@@ -391,7 +391,7 @@ class Renderer(Indices):
     def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         """An op on operands of `dtype`, rounded to it."""
         text = self.unrounded(op, register(dtype), operands, lanes)
-        exact = op in COMPARE or op in (Op.NEG, Op.MAX, Op.MIN, Op.WHERE)
+        exact = op in COMPARE or op in (Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE)
         return self.rounded(text, dtype, lanes) if dtype.is_half and not exact else text
 
     def unrounded(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:

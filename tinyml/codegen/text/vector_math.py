@@ -285,7 +285,7 @@ _QUADRANT = """
   const I32 large = a > 8192.0f;
   const F32 shifted = a * 0.636619772f + 12582912.0f;
   const F32 n = shifted - 12582912.0f;
-  const I32 j = (I32)shifted - 0x4b400000 + TURN;
+  const I32 j = (I32)shifted + TURN;  // but for bits that nobody asks
   F32 t = a - n * 1.5703125f;
   const F32 exact = t - n * 4.837512969970703125e-4f;
   t = exact - n * 7.549533620476723e-8f;
@@ -300,7 +300,7 @@ _CIRCLE = """  const F32 z = t * t;
   c = c * z + 4.166664568298827e-2f;
   c = c * (z * z) - t * low - z * 0.5f + 1.0f;
   F32 r = pick_F32((j & 1) != 0, c, s);
-  r = (F32)((I32)r ^ ((j & 2) << 30)SIGN);
+  r = (F32)((I32)r ^ (SIGN & (int)0x80000000));
 """
 
 # t + rest without its rounding is y + low; in odd quadrants, -1 over that
@@ -450,12 +450,13 @@ BODIES: dict[Op, str] = {
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
-    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, 0, " ^ ((I32)x & (int)0x80000000)"),
-    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, 1),
+    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, 0, "((j << 30) ^ (I32)x)"),
+    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, 1, "(j << 30)"),
     Op.TAN: _PICK + _ANY + _circle("tan", _TAN),
     Op.ATAN: _PICK + _SIGNED + _ATAN,
     Op.TANH: _PICK + _SIGNED + _TANH,
     Op.ERF: _PICK + _SIGNED + _ERF,
+    Op.ABS: _ABS,
     Op.SQRT: _per_lane("sqrt", 1),
     Op.TRUNC: _per_lane("trunc", 1),
     Op.POW: _PICK + _ABS + _POWER + _POW,

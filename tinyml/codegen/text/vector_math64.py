@@ -98,9 +98,15 @@ _LOG = written_out("""static inline F64 log_F64(F64 x) {
 }
 """)
 
+_ABS = """static inline F64 abs_F64(F64 x) {
+  return (F64)((I64)x & 0x7fffffffffffffff);
+}
+"""
+
 BODIES64: dict[Op, str] = {
     Op.EXP: CLAMP64 + _SCALE + _EXP,
     Op.LOGISTIC: CLAMP64 + LOGISTIC,
     Op.EXP2: CLAMP64 + _SCALE + _EXP2,
     Op.LOG: _PICK + _LOG,
+    Op.ABS: _ABS,
 }
