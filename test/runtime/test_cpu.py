@@ -25,7 +25,7 @@ from tinyml.runtime.cpu import CpuMachine, thread_count, vector_bytes
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import HostMemory, size_class
 from tinyml.runtime.numpy_machine import NumpyMachine
-from tinyml.runtime.units import divide
+from tinyml.runtime.units import share, work
 
 PRELUDE = "typedef float f32;\nstatic inline f32 twice(f32 x) { return x + x; }"
 
@@ -75,10 +75,17 @@ def test_programs_loaded_together_compute(cpu, compiled):
 
 
 def test_much_source_is_compiled_in_parallel(cpu, compiled, monkeypatch):
+    together, build = threading.Barrier(2), compilers.build
+
+    def noted(*args):
+        together.wait(timeout=600)
+        return build(*args)
+
     monkeypatch.setattr(cpu._functions, "processes", 2)
-    executables = cpu.load([program(i, padding=3000) for i in range(4)])
-    assert [result(cpu, e) for e in executables] == [expected(i) for i in range(4)]
-    assert sorted(len(event.names) for event in compiled) == [2, 2]
+    monkeypatch.setattr(compilers, "build", noted)
+    executables = cpu.load([program(i, padding=9000) for i in range(2)])
+    assert [result(cpu, e) for e in executables] == [expected(i) for i in range(2)]
+    assert [len(event.names) for event in compiled] == [1, 1]
 
 
 def test_compilers_start_before_the_last_program_is_made(cpu, monkeypatch):
@@ -89,7 +96,7 @@ def test_compilers_start_before_the_last_program_is_made(cpu, monkeypatch):
         return build(*args)
 
     def programs():
-        yield program(0, padding=5000)
+        yield program(0, padding=9000)
         assert started.wait(timeout=600)
         yield program(1)
 
@@ -108,16 +115,32 @@ def test_a_program_that_cannot_be_made_leaves_the_machine_usable(cpu):
     assert result(cpu, executable) == expected(0)
 
 
-def test_units_have_equal_shares_and_no_name_twice():
-    sizes = [9000, 100, 5000, 4000, 200]
-    programs = [program(i, padding=size) for i, size in enumerate(sizes)]
-    units = divide(programs, 2)
-    assert {p for unit in units for p in unit} == set(programs)
-    totals = [sum(len(p.source) for p in unit) for unit in units]
-    assert len(units) == 2
-    assert max(totals) < 1.2 * min(totals)
-    assert len(divide([program(1), program(1, padding=5)], 2)) == 2
-    assert len(divide([program(i) for i in range(5)], 8)) == 1
+def test_a_unit_is_a_share_without_a_name_twice():
+    programs = {program(i): size for i, size in enumerate([9000, 100, 50000, 40000, 200])}
+
+    def shared(most: float) -> list[int]:
+        return sorted(programs[p] for p in share(programs, most))
+
+    assert shared(59200) == [200, 9000, 50000]
+    assert shared(59100) == [100, 9000, 50000]
+    assert shared(10) == [50000]  # one in any case
+    assert shared(99000) == [100, 200, 9000, 40000, 50000]  # the last are worth no start
+    assert share({program(1): 9000, program(1, padding=5): 8000}, 20000) == (program(1),)
+
+
+def test_the_work_of_a_program_counts_its_loops_and_the_functions_that_it_calls():
+    plain = program(0)
+    assert work(dataclasses.replace(plain, source=plain.source + "\n")) == work(plain) + 1
+    for more in ("out[0] = twice(out[0]);", "for (;;) break;"):
+        assert work(program(0, body=program(0).source + more)) > work(plain) + 2 * len(more)
+
+
+def test_every_program_is_compiled_once_in_whatever_units(tmp_path, compiled):
+    programs = [program(i, padding=700 * (i % 5) ** 2) for i in range(20)]
+    found = CpuMachine(DiskCache(tmp_path)).load(iter(programs))
+    assert [e.program for e in found] == programs
+    names = [name for e in compiled for name in e.names if name.startswith("twice")]
+    assert sorted(names) == sorted(p.name for p in programs)
 
 
 def test_equal_programs_are_loaded_once(cpu, compiled):

@@ -6,9 +6,12 @@ into: so a program is found again in whatever company it is asked for.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from threading import Lock
 from typing import Generic, TypeVar
 
 from tinyml import trace
@@ -17,7 +20,8 @@ from tinyml.errors import CompileError
 from tinyml.frozen import dataclass
 from tinyml.program import Program
 
-_UNIT = 4096  # bytes of source from which a further compiler process pays for its start
+# Bytes of text that a compiler reads in the time that it takes to start, and for a loop.
+_START, _LOOP = 8192, 1024
 _B = TypeVar("_B")  # what a unit is once it is compiled: a loaded library, an image
 
 
@@ -60,15 +64,13 @@ class Units(Generic[_B]):
         Compilers start while `programs` still makes the next ones.
         """
         keys: list[tuple[Program, str]] = []
-        with ThreadPoolExecutor(self.processes) as pool:
-            waiting = _Waiting(self, pool)
+        with ThreadPoolExecutor(self.processes) as pool, _Waiting(self, pool) as waiting:
             for program in programs:
                 program_key = self.key_of(self.render((program,)))
                 keys.append((program, program_key))
                 known = program_key in self._unit_of or program in waiting.keys
                 if not known and not self._recalled(program, program_key):
                     waiting.add(program, program_key)
-            waiting.start(self.processes)
         for begun in waiting.begun:
             self._finish(begun)
         return [(program, self._units[self._unit_of[known]].binary) for program, known in keys]
@@ -115,61 +117,124 @@ class Units(Generic[_B]):
 
 @dataclass(frozen=True)
 class _Begun(Generic[_B]):
-    """A unit that is being compiled: its programs, with their keys."""
+    """A unit that is being compiled: its programs, with their keys, and what work that is."""
 
     programs: dict[Program, str]
     text: str
+    work: int
+    start: float
     made: Future[Unit[_B]]
 
 
 class _Waiting(Generic[_B]):
     """Programs on their way to the compiler.
 
-    As soon as there is a process to spare, and enough text to be worth its start, the programs
-    that wait become a unit. The more processes are at work, the larger units become.
+    A process that has nothing to do takes its share of all that is yet to be done from those that
+    wait, as soon as they are worth its start. So the last processes end at about the same time.
     """
 
     def __init__(self, own: Units[_B], pool: ThreadPoolExecutor) -> None:
-        self._own, self._pool = own, pool
-        self._programs: list[Program] = []
+        self._own, self._pool, self._lock = own, pool, Lock()
+        self._programs: dict[Program, int] = {}  # and what work each is
+        self._running: list[_Begun[_B]] = []
+        self._complete = False
+        self._done, self._seconds = 0, 0.0  # work of processes that have ended, and its time
         self.keys: dict[Program, str] = {}
         self.begun: list[_Begun[_B]] = []
 
     def add(self, program: Program, program_key: str) -> None:
         """Compile a program, now or soon."""
         self.keys[program] = program_key
-        self._programs.append(program)
-        running = sum(not begun.made.done() for begun in self.begun)
-        enough = sum(len(program.source) for program in self._programs) >= _UNIT
-        if enough and running < self._own.processes:
-            self.start(1)
+        with self._lock:
+            self._programs[program] = work(program)
+            self._start()
 
-    def start(self, processes: int) -> None:
-        """Compile all that wait, in as many processes."""
-        for unit in divide(self._programs, processes) if self._programs else ():
-            text = self._own.render(unit)
-            made = self._pool.submit(self._own.make, unit, False)
-            self.begun.append(_Begun({p: self.keys[p] for p in unit}, text, made))
-        self._programs = []
+    def __enter__(self) -> _Waiting[_B]:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        """Compile all that waits, as no more will come; or nothing of it, after a failure."""
+        with self._lock:
+            self._complete = True
+            if failed is not None:
+                self._programs.clear()
+            while self._start():
+                pass
+
+    def _start(self) -> bool:
+        """Start a process, if there is one to spare and something to do."""
+        spare = len(self._running) < self._own.processes
+        begun = self._take() if spare else None
+        if begun is not None:
+            self._pool.submit(self._work, begun)
+        return begun is not None
+
+    def _work(self, begun: _Begun[_B] | None) -> None:
+        """One unit after the other."""
+        while begun is not None:
+            try:
+                begun.made.set_result(self._own.make(tuple(begun.programs), False))
+            except BaseException as error:
+                begun.made.set_exception(error)
+            with self._lock:
+                self._running.remove(begun)
+                self._done += begun.work
+                self._seconds += time.perf_counter() - begun.start
+                begun = self._take()
+
+    def _take(self) -> _Begun[_B] | None:
+        """The next unit; None if too little waits."""
+        waiting = sum(self._programs.values())
+        if not waiting or (waiting < _START and not self._complete):
+            return None
+        left = waiting + sum(map(self._left, self._running))
+        taken = share(self._programs, left // self._own.processes)
+        size = _START + sum(map(self._programs.pop, taken))
+        text, keys = self._own.render(taken), {program: self.keys[program] for program in taken}
+        begun = _Begun(keys, text, size, time.perf_counter(), Future[Unit[_B]]())
+        self.begun.append(begun)
+        self._running.append(begun)
+        return begun
+
+    def _left(self, begun: _Begun[_B]) -> float:
+        """What is left of a unit's work, if it goes on as other work did."""
+        elapsed = time.perf_counter() - begun.start
+        speed = self._done / self._seconds if self._seconds else 0.0
+        return max(begun.work - elapsed * speed, 0.0)
 
 
-def divide(programs: Iterable[Program], processes: int) -> list[tuple[Program, ...]]:
-    """Programs in units of about equal size: as many as pay, and at most `processes`.
+def share(programs: Mapping[Program, int], most: float) -> tuple[Program, ...]:
+    """A unit: programs, the largest first, that are no more work than `most` together.
 
-    Two programs of one name cannot share a unit; for those there are more units.
+    One is taken in any case, and so are those that would be left over and not worth a start of
+    their own. Two programs of one name cannot share a unit.
     """
-    by_size = sorted(programs, key=lambda program: (-len(program.source), program.name))
-    total = sum(len(program.source) for program in by_size)
-    count = max(1, min(processes, len(by_size), total // _UNIT))
-    units: list[list[Program]] = [[] for _ in range(count)]
-    sizes = [0] * count
+    taken: dict[str, Program] = {}
+    left = sum(programs.values())
+    size = 0
+    by_size = sorted(programs, key=lambda program: (-programs[program], program.name))
     for program in by_size:
-        free = [i for i, unit in enumerate(units) if program.name not in {p.name for p in unit}]
-        if not free:
-            free = [len(units)]
-            units.append([])
-            sizes.append(0)
-        lightest = min(free, key=sizes.__getitem__)
-        units[lightest].append(program)
-        sizes[lightest] += len(program.source)
-    return [tuple(sorted(unit, key=lambda program: program.name)) for unit in units]
+        if program.name not in taken and (not taken or size + programs[program] <= most):
+            taken[program.name] = program
+            size += programs[program]
+    if left - size < _START:
+        taken |= {program.name: program for program in by_size if program.name not in taken}
+    return tuple(taken[name] for name in sorted(taken))
+
+
+def work(program: Program) -> int:
+    """How many bytes of plain text a compiler takes as long for, about.
+
+    A function is put wherever it is called, and what was text is then read as fast as twice that.
+    """
+    source = program.source
+    called = sum(
+        len(piece) * source.count(f"{name}(") for piece in program.prelude for name in _names(piece)
+    )
+    return len(source) + called // 2 + _LOOP * source.count("for (")
+
+
+@cache
+def _names(piece: str) -> list[str]:
+    """The function that a piece of prelude is there for, if it defines one."""
+    return re.findall(r"(\w+)\([^()]*\) {\n", piece)[-1:]

@@ -15,7 +15,7 @@ from tinyml.dtype import ALL
 from tinyml.errors import DeviceError
 from tinyml.program import Program, translation_unit
 from tinyml.runtime import nvcc
-from tinyml.runtime.units import divide
+from tinyml.runtime.units import share, work
 from tinyml.schedule import schedule
 
 ARCHITECTURE = "sm_90a"
@@ -32,7 +32,9 @@ def build(programs: list[Program]) -> dict[str, nvcc.Resources]:
     """Compile all programs in a few units; what each kernel takes of a multiprocessor."""
     tools = toolchain()
     unique = list({program.name: program for program in programs}.values())
-    units = divide(unique, 2)
+    sizes = {program: work(program) for program in unique}
+    half = share(sizes, sum(sizes.values()) / 2)
+    units = [half, tuple(program for program in unique if program not in half)]
     with ThreadPoolExecutor(2) as pool:
         outputs = pool.map(lambda u: tools.compile(translation_unit(u), ARCHITECTURE)[1], units)
     found: dict[str, nvcc.Resources] = {}
