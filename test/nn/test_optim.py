@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, dtypes, nn
+from tinyml import Tensor, TinyJit, dtypes, nn, trace
 from tinyml.errors import DeviceError, GradientError
 from tinyml.nn import optim
 
@@ -230,6 +230,30 @@ def test_double_precision_parameters_have_a_float64_rate_and_state(make: Any) ->
         moved.append(w.item())
     expected = -0.6 if make is optim.SGD else -0.2
     assert moved[1] == pytest.approx(expected, rel=4e-9) != moved[0]
+
+
+def test_an_optimizer_of_values_in_memory_compiles_nothing(device: str) -> None:
+    parameters = [Tensor(np.ones(n, np.float32), device) for n in (1, 3)]
+    with trace.listen(trace.Launched) as launched:
+        optimizer = optim.AdamW(parameters, lr=0.5)
+    assert not launched
+    assert [t.tolist() for t in optimizer.m] == [[0.0], [0.0, 0.0, 0.0]]
+    assert (optimizer.m_weight.item(), optimizer.lr.item()) == (0.0, 0.5)
+
+
+def test_an_optimizer_that_is_made_in_a_captured_step_starts_anew_each_time(device: str) -> None:
+    def descend(x: Tensor) -> Tensor:
+        p = Tensor([1.0, 2.0], device)
+        optimizer = optim.AdamW([p], lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (p * x).sum().backward()
+            optimizer.step()
+        return p.realize()
+
+    step, x = TinyJit(descend), Tensor([3.0, 4.0], device)
+    first = descend(x).tolist()
+    assert [step(x).tolist() for _ in range(4)] == [first] * 4
 
 
 def test_running_averages_are_not_optimized():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinyml import dtype as dt
+from tinyml import realize as realizing
 from tinyml.autograd import no_grad
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional.axes import number, wrong_type
@@ -156,7 +157,9 @@ def _wide(p: Tensor) -> dt.DType:
 
 
 def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 0.0) -> Tensor:
-    state = Tensor.full(shape, value, dtype=dtype, device=device).contiguous()
+    """Uploaded: kernels that fill memory would have to be compiled before the first step."""
+    values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
+    state = Tensor._of(realizing.upload(values, dtype, device))
     state.requires_grad = False
     return state
 
