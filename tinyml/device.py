@@ -44,7 +44,7 @@ def _cpu() -> OpenDevice:
     from tinyml.runtime import cpu
     from tinyml.runtime.cpu_ceilings import caches
 
-    machine = cpu.CpuMachine()
+    machine = cpu.CpuMachine(meanwhile=_load_generator)
     width = cpu.vector_bytes()
     registers = 32 if width == 64 else 16
     target = Target(
@@ -56,6 +56,15 @@ def _cpu() -> OpenDevice:
         last_cache=caches()[-1],
     )
     return OpenDevice("CPU", machine, target)
+
+
+def _load_generator() -> None:
+    """Load what a process needs next whose disk cache is empty."""
+    import tinyml.codegen.compile
+    import tinyml.schedule  # noqa: F401  to be there, as the one above
+    from tinyml.codegen.remember import generator
+
+    generator()
 
 
 def _cuda() -> OpenDevice:

@@ -260,6 +260,16 @@ def test_a_missing_compiler_says_what_to_install(tmp_path, monkeypatch):
         compilers.find("", DiskCache(tmp_path), EMPTY)
 
 
+def test_what_a_process_does_while_a_compiler_works(tmp_path):
+    """It is done once, and not where nothing has to be compiled."""
+    done: list[str] = []
+    for folder in ("one", "one", "other"):
+        CpuMachine(DiskCache(tmp_path / folder), meanwhile=lambda: done.append("loaded"))
+    assert len(done) == 2
+    assert compilers.run(["echo", "said"], lambda: done.append("waited")) == "said\n"
+    assert done[2:] == ["waited"]
+
+
 def test_a_compiler_is_asked_once_until_it_is_another_file(tmp_path, monkeypatch):
     if not Path("/proc/cpuinfo").exists():
         pytest.skip("the system does not say what its processor knows")

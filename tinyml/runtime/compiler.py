@@ -71,13 +71,18 @@ class Compiler:
         return key(self.fingerprint, text)
 
 
-def find(requested: str, cache: DiskCache, text: str) -> Compiler:
-    """The C compiler `requested` by the user or, for "", the first one that compiles `text`."""
+def find(
+    requested: str, cache: DiskCache, text: str, meanwhile: Callable[[], None] | None = None
+) -> Compiler:
+    """The C compiler `requested` by the user or, for "", the first one that compiles `text`.
+
+    While it does, `meanwhile` is called.
+    """
     why = []
     for name in [requested] if requested else _NAMES:
         try:
             compiler = _known(tuple(shlex.split(name)), cache)
-            build(compiler, cache, text)
+            build(compiler, cache, text, meanwhile=meanwhile)
             return compiler
         except (OSError, CompileError) as error:
             why.append(f"{name}: {error}")
@@ -89,7 +94,13 @@ def find(requested: str, cache: DiskCache, text: str) -> Compiler:
     )
 
 
-def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) -> Unit[Path]:
+def build(
+    compiler: Compiler,
+    cache: DiskCache,
+    text: str,
+    keep: bool = True,
+    meanwhile: Callable[[], None] | None = None,
+) -> Unit[Path]:
     """Compile `text` to a shared object, or find it in the cache.
 
     CompileError has what the compiler said and, with `keep`, a file with the refused text.
@@ -104,7 +115,7 @@ def build(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) ->
         command = [*compiler.command, *compiler.flags, str(source), "-o", str(target)]
         command += compiler.libraries
         try:
-            output = run(command)
+            output = run(command, meanwhile)
         except CompileError as error:
             where = str(_kept(text, compiler.suffix) if keep else source)
             raise CompileError(str(error).replace(str(source), where)) from None
@@ -222,24 +233,30 @@ def _ask(command: tuple[str, ...]) -> Compiler:
     return replace(found, flags=flags + CLANG) if x86 and found.defines("__clang__") else found
 
 
-def run(command: Sequence[str]) -> str:
-    """Run a command and return what it says; CompileError with that if it fails."""
+def run(command: Sequence[str], meanwhile: Callable[[], None] | None = None) -> str:
+    """Run a command and return what it says; CompileError with that if it fails.
+
+    What this process can do while it would wait is `meanwhile`.
+    """
     environment = {**os.environ, "LC_ALL": "C"}  # messages in English, for whoever reads a report
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
-            check=False,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             env=environment,
         )
     except OSError as error:
         raise CompileError(f"cannot start {command[0]}: {error.strerror or error}") from None
-    output = done.stdout + done.stderr
-    if done.returncode != 0:
+    with process:
+        if meanwhile is not None:
+            meanwhile()
+        output = "".join(process.communicate())
+    if process.returncode != 0:
         line = shlex.join(command)
-        raise CompileError(f"`{line}` failed ({done.returncode}):\n{output.strip()}")
+        raise CompileError(f"`{line}` failed ({process.returncode}):\n{output.strip()}")
     return output
 
 

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,17 @@ def host_cache(folder: Path | None) -> DiskCache:
     return DiskCache(folder)
 
 
-@functools.cache
-def _compiler(requested: str, cache: DiskCache) -> compiler.Compiler:
-    return compiler.find(requested, cache, pool.SOURCE.read_text())
+_compilers: dict[tuple[str, DiskCache], compiler.Compiler] = {}
+
+
+def _compiler(
+    requested: str, cache: DiskCache, meanwhile: Callable[[], None] | None = None
+) -> compiler.Compiler:
+    found = _compilers.get((requested, cache))
+    if found is None:
+        text = pool.SOURCE.read_text()
+        found = _compilers[requested, cache] = compiler.find(requested, cache, text, meanwhile)
+    return found
 
 
 def host_compiler() -> compiler.Compiler:
@@ -174,15 +182,23 @@ class CpuPlan:
 
 
 class CpuMachine(OnHost):
-    """The host's processor and memory. A memory handle is an address."""
+    """The host's processor and memory. A memory handle is an address.
 
-    def __init__(self, cache: DiskCache | None = None, memory_limit: int | None = None) -> None:
+    Where its own C has to be compiled first, `meanwhile` is called while one waits for that.
+    """
+
+    def __init__(
+        self,
+        cache: DiskCache | None = None,
+        memory_limit: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         self.name = "CPU"
         self._memory = HostMemory(self.name, memory_limit)
         self.allocate, self.free = self._memory.allocate, self._memory.free
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         self._cache = cache
-        self.compiler = _compiler(config.current.compiler, cache)
+        self.compiler = _compiler(config.current.compiler, cache, meanwhile)
         self._pool = pool.load(self.compiler, cache)
         self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
         self._loaded: dict[Program, CpuExecutable] = {}
