@@ -9,6 +9,9 @@ static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m
   return (f32x8)__builtin_ia32_loadups256_mask((void *)(p + at), (float __attribute__((vector_size(32)))){0}, __builtin_ia32_cvtd2mask256(m));
 #endif
   f32x8 r = {0};
+#if defined(__AVX__) && !defined(__AVX512F__)
+  __asm__("" : "+x"(m));
+#endif
   for (int i = 0; i < 8; ++i) if (m[i]) r[i] = p[at + i * 1];
   return r;
 }
@@ -26,7 +29,7 @@ static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-void sum_mul_2x16x16x16_r72_91a1bfeb(void *const *buffers, long start, long end) {
+void sum_mul_2x16x16x16_r72_32ec38d7(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];

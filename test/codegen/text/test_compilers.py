@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -16,6 +17,7 @@ from expressions import EXPRESSIONS
 from tinyml import config
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
+from tinyml.codegen.text import c_masked
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, float32, float64
 from tinyml.errors import DeviceError
@@ -102,3 +104,30 @@ def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None
         )
         assert re.search(r"\tv[a-z0-9]+ps\t", done.stdout), op
         assert not re.search(r"\t(v[a-z0-9]+ss|call)\t(?!.*rip)", done.stdout), op
+
+
+KNOWN = """
+typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int i32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+LOAD
+STORE
+void move(float *restrict out, const float *restrict in, int n, long size) {
+  const i32x8 m = (n - (i32x8){0} <= 3) & ((i32x8){0, 1, 2, 3, 4, 5, 6, 7} <= 3);
+  for (long i = 0; i < 128; ++i) store(out + 8 * i, load(in, 16 * i, size, m), m);
+}"""
+
+
+@pytest.mark.parametrize("command", ["gcc", "gcc-11", "clang"])
+@pytest.mark.parametrize("processor", ["haswell", "skylake-avx512"])
+def test_masks_of_which_a_part_is_known_compile(command: str, processor: str) -> None:
+    if not shutil.which(command) or platform.machine() != "x86_64":
+        pytest.skip(f"no {command}, or not x86")
+    vector, taken = ("f32x8", "float", "i32x8"), "*(const f32x8 *)(p + at)"
+    load = c_masked.masked_load("load", *vector, "i32x8", "m", 4, 8, 1, taken)
+    text = KNOWN.replace("LOAD", load).replace(
+        "STORE", c_masked.masked_store("store", *vector, 4, 8)
+    )
+    flags = [f"-march={processor}" if flag == "-march=native" else flag for flag in FLAGS]
+    line = [command, *flags, "-S", "-x", "c", "-", "-o", os.devnull]
+    done = subprocess.run(line, input=text, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr

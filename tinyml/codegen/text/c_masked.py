@@ -41,7 +41,7 @@ def masked_load(
         f"    {kind} all = {taken};\n{apart('all', size * lanes)}"
         f"    return ({kind})(({bits})all & {own});\n  }}\n"
         f"{way.replace('KIND', kind) if stride == 1 else ''}"
-        f"  {kind} r = {{0}};\n"
+        f"  {kind} r = {{0}};\n{_unknown(lanes)}"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i * {stride}];\n"
         f"  return r;\n}}"
     )
@@ -51,7 +51,7 @@ def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes
     """The elements where the mask is set; the others may be somebody else's."""
     way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", size, lanes)
     return (
-        f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n{way}"
+        f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n{way}{_unknown(lanes)}"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
     )
 
@@ -81,6 +81,15 @@ def spread_rows(
         f"static inline void {name}({element} *p, {kind} a, long count, long jump) {{\n"
         f"  if (count >= {lanes}) {{\n    {whole}(p, a);\n    return;\n  }}\n{way}  {singly}\n}}"
     )
+
+
+def _unknown(lanes: int) -> str:
+    """The mask m becomes one of which a compiler knows nothing before its lanes are asked.
+
+    With AVX, gcc 11 and 12 fail (an internal error) where they know a part of it.
+    """
+    asked = '#if defined(__AVX__) && !defined(__AVX512F__)\n  __asm__("" : "+x"(m));\n#endif\n'
+    return asked if lanes <= 8 else ""
 
 
 def _spread(places: str, lanes: int, half: int) -> str:
