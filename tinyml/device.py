@@ -9,6 +9,7 @@ EMU     the same CUDA C, run thread by thread on the host
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -131,6 +132,16 @@ def retarget(name: str, target: Target) -> None:
     with turn:
         _opened[name] = replace(_opened[name], target=target)
         open_device.cache_clear()
+
+
+def _forget_card() -> None:
+    """In a child process: whoever opens its parent's card again says that it cannot be used."""
+    _opened.pop("CUDA", None)
+    open_device.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_card)
 
 
 @cache

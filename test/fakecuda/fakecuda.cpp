@@ -4,7 +4,8 @@
 // by tinyml.runtime.emu.compile, whose bytes are passed where a cubin would be. Streams are lazy:
 // work is done when somebody waits for it and not before, so that whoever forgets to wait, or
 // reuses page-locked memory too early, gets wrong results. A kernel that fails breaks the context
-// for good, and the next wait says so, as on a card.
+// for good, and the next wait says so, as on a card. In a child by fork every call fails, as of
+// NVIDIA's driver, and says so on stderr: tinyml makes none there.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -83,7 +84,18 @@ std::map<Stream *, std::unique_ptr<Stream>> streams;
 Stream default_stream;
 size_t used_memory;
 
-CUresult ready() { return context_stack.empty() ? CUDA_ERROR_INVALID_CONTEXT : fault; }
+pid_t owner;  // the process that initialized the driver
+
+CUresult here() {
+  if (!owner || owner == getpid()) return CUDA_SUCCESS;
+  fputs("fakecuda: called in a child of the process that initialized it\n", stderr);
+  return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult ready() {
+  if (CUresult error = here()) return error;
+  return context_stack.empty() ? CUDA_ERROR_INVALID_CONTEXT : fault;
+}
 
 Stream *as_stream(CUstream stream) {
   return stream ? reinterpret_cast<Stream *>(stream) : &default_stream;
@@ -192,6 +204,7 @@ API CUresult cuGetErrorString(CUresult error, const char **text) {
   static const std::map<int, const char *> texts = {
       {CUDA_ERROR_INVALID_VALUE, "invalid argument"},
       {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"},
+      {CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
       {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
       {CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid"},
       {CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"},
@@ -207,6 +220,8 @@ API CUresult cuGetErrorString(CUresult error, const char **text) {
 }
 
 API CUresult cuInit(unsigned) {
+  if (CUresult error = here()) return error;
+  owner = getpid();
   return getenv("FAKECUDA_NO_DEVICE") ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
@@ -256,18 +271,21 @@ API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUde
 }
 
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
+  if (CUresult error = here()) return error;
   *context = reinterpret_cast<CUcontext>(0x100);
   return CUDA_SUCCESS;
 }
 
-API CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+API CUresult cuDevicePrimaryCtxRelease(CUdevice) { return here(); }
 
 API CUresult cuCtxPushCurrent(CUcontext context) {
+  if (CUresult error = here()) return error;
   context_stack.push_back(context);
   return CUDA_SUCCESS;
 }
 
 API CUresult cuCtxPopCurrent(CUcontext *context) {
+  if (CUresult error = here()) return error;
   if (context_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (context) *context = context_stack.back();
   context_stack.pop_back();
@@ -345,6 +363,7 @@ API CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsig
 }
 
 API CUresult cuMemFreeHost(void *memory) {
+  if (CUresult error = here()) return error;
   if (!page_locked.erase(static_cast<char *>(memory))) return CUDA_ERROR_INVALID_VALUE;
   finish_all();
   free(memory);
@@ -413,6 +432,7 @@ API CUresult cuStreamCreate(CUstream *stream, unsigned) {
 }
 
 API CUresult cuStreamDestroy(CUstream stream) {
+  if (CUresult error = here()) return error;
   finish(as_stream(stream));
   streams.erase(as_stream(stream));
   return CUDA_SUCCESS;
@@ -431,6 +451,7 @@ API CUresult cuEventCreate(CUevent *event, unsigned) {
 }
 
 API CUresult cuEventDestroy(CUevent event) {
+  if (CUresult error = here()) return error;
   finish_all();  // or a stream would write to an event that is gone
   delete reinterpret_cast<Event *>(event);
   return CUDA_SUCCESS;
@@ -485,6 +506,7 @@ API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
 }
 
 API CUresult cuModuleUnload(CUmodule module) {
+  if (CUresult error = here()) return error;
   finish_all();
   dlclose(module);
   return CUDA_SUCCESS;
@@ -622,11 +644,13 @@ API CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
 }
 
 API CUresult cuGraphExecDestroy(CUgraphExec handle) {
+  if (CUresult error = here()) return error;
   delete reinterpret_cast<GraphInstance *>(handle);
   return CUDA_SUCCESS;
 }
 
 API CUresult cuGraphDestroy(CUgraph graph) {
+  if (CUresult error = here()) return error;
   delete reinterpret_cast<Tasks *>(graph);
   return CUDA_SUCCESS;
 }

@@ -6,9 +6,12 @@ The real CudaMachine on the real PyCUDA; only the driver and the compiler are no
 from __future__ import annotations
 
 import ctypes
+import gc
+import multiprocessing
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import Tensor, config, device, dtype, trace
+from tinyml import Device, Tensor, TinyJit, config, device, dtype, trace
 from tinyml.cache import DiskCache, key
 from tinyml.codegen.remember import Verdict
 from tinyml.codegen.target import Target
@@ -368,6 +371,100 @@ def machine_of_another_thread() -> None:
     x, y = buffer(m, X), empty(m)
     add_one.launch([y.memory, x.memory])
     same(y.read(), X + 1)
+
+
+# ---------------------------------------------------------------- forks
+
+
+def in_a_child(work: Callable[[], None]) -> None:
+    """Of a fork. It ends as a program does, and must not have said anything."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # of who has threads
+        child = os.fork()
+    if not child:
+        work()
+        sys.exit()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+REFUSED = "does not survive a fork", "is the parent's", 'multiprocessing.get_context("spawn")'
+
+
+def forked() -> None:
+    """A child is refused whatever needs the card, and leaves the parent's things alone."""
+    m = machine()
+    add_one, _ = m.load([ADD_ONE, DOUBLE])
+    x, y = buffer(m, X), empty(m)
+    plan = m.plan([(add_one, [y.memory, x.memory])] * 3)
+    plan.run()
+    plan.run()
+    m.free(m.allocate(1000), 1000)
+    memories = [y.memory, x.memory]
+    held = [x, y, plan]
+    uses: list[Callable[[], object]] = [
+        *(lambda: add_one.launch(memories), lambda: add_one.launch_timed(memories)),
+        *(plan.run, x.read, lambda: x.write(X), m.synchronize, m.wait_for_all),
+        *(lambda: m.allocate(1000), lambda: m.allocate(1 << 20), lambda: m.load([DOUBLE])),
+        *(lambda: m.load([WILD]), machine),
+    ]
+
+    def work() -> None:
+        for use in uses:
+            raised(DeviceError, use, *REFUSED)
+            in_a_thread(lambda use=use: raised(DeviceError, use, *REFUSED))
+        uses.clear()
+        held.clear()
+        gc.collect()
+        raised(DeviceError, lambda: m.allocate(X.nbytes), *REFUSED)
+
+    in_a_child(lambda: (work(), in_a_child(lambda: None))[0])
+    in_a_thread(lambda: in_a_child(work))
+    in_a_child(lambda: None)  # and all is released at its end
+    x.write(-X)
+    plan.run()
+    same(y.read(), 1 - X)
+
+
+def forked_before() -> None:
+    """Who opens the card after a fork may use it, in the child and in the parent."""
+
+    def work() -> None:
+        m = machine()
+        (add_one,) = m.load([ADD_ONE])
+        x, y = buffer(m, X), empty(m)
+        add_one.launch([y.memory, x.memory])
+        same(y.read(), X + 1)
+
+    in_a_child(work)
+    in_a_child(work)
+    work()
+    in_a_child(lambda: raised(DeviceError, work, *REFUSED))
+
+
+def forked_tensors() -> None:
+    """Other devices work in a child, and a tensor on the card says why it does not."""
+    m = machine()
+    device._opened["CUDA"] = device.OpenDevice("CUDA", m, Target(Language.CUDA, 4, cache=48 << 10))
+    step = TinyJit(lambda x: (x + 1).realize())
+    x = Tensor(X, device="CUDA").realize()
+    for _ in range(3):
+        y = step(x)
+
+    def work() -> None:
+        for use in (y.numpy, lambda: (x * 2).realize(), lambda: step(x), lambda: x.to("CPU").sum()):
+            raised(DeviceError, lambda use=use: use().realize(), *REFUSED)
+        raised(DeviceError, lambda: Tensor([1.0], device="CUDA").realize(), *REFUSED)
+        assert not Device.available("CUDA")
+        same((Tensor(X, device="CPU") + 1).numpy(), X + 1)
+
+    in_a_child(work)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        worker = multiprocessing.get_context("fork").Process(target=work)
+        worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    same(step(y).numpy(), X + 2)
 
 
 # ---------------------------------------------------------------- plans

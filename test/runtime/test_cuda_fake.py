@@ -20,6 +20,7 @@ SCENARIOS = (
     *("staging", "copies_do_not_wait_for_launches"),
     *("fault_while_timed", "refused_launches", "faults", "noted_faults"),
     *("other_threads", "machine_of_another_thread"),
+    *("forked", "forked_before", "forked_tensors"),
     *("graphs", "plans_without_graphs", "a_driver_that_refuses_graphs", "fault_in_a_graph"),
     *("boxes", "ranges"),
     *("array_interface", "benchmarks", "still_in_use_at_exit"),

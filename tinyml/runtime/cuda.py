@@ -4,12 +4,17 @@ The card's primary context is used, which other libraries of the process (PyTorc
 It stays current on the main thread; any other thread makes it current for each operation. All
 work goes to one stream of our own: on the default stream nothing can be captured as a graph. It
 is a blocking one, so that what others put on the default stream is in order with our work.
+
+The driver serves only the process that opened it. In a child by fork whatever needs the card is
+refused, and nothing is released: it is the parent's.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import os
 import re
 import struct
 import tempfile
@@ -33,7 +38,7 @@ from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.cuda_boxes import TensorMaps
-from tinyml.runtime.cuda_driver import nominal, open_driver, properties
+from tinyml.runtime.cuda_driver import FORKED, nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory, Staging
 from tinyml.runtime.cuda_ranges import open_ranges
@@ -128,7 +133,7 @@ class CudaMachine(Addressed):
         self.thread = threading.get_ident() if on_main_thread else None
         if on_main_thread:
             self._context.push()
-        atexit.register(self._close)
+        self._watch()
         with self._current():
             self.stream = self.driver.Stream()
             self._timer = (self.driver.Event(), self.driver.Event())
@@ -152,7 +157,7 @@ class CudaMachine(Addressed):
         return None if address % ALIGNMENT else address
 
     def allocate(self, nbytes: int) -> int:
-        address = self._memory.reuse(nbytes)
+        address = None if self.forked else self._memory.reuse(nbytes)
         if address is None:
             with self._current(), self._errors("allocate memory"):
                 address = self._memory.allocate(nbytes)
@@ -277,6 +282,8 @@ class CudaMachine(Addressed):
         if threading.get_ident() == self.thread:
             yield
             return
+        if self.forked:
+            raise DeviceError(FORKED)
         self._context.push()
         try:
             yield
@@ -300,8 +307,38 @@ class CudaMachine(Addressed):
         newest = self.driver.get_driver_version() // 1000
         return nvcc.CudaBuilder(nvcc.find(config.current.nvcc, newest), arch)
 
+    def _watch(self) -> None:
+        """Be told of forks, and of the end of the process."""
+        self.forked = False  # whether this process is a child of the one that opened the card
+        self._left = False  # whether the main thread is out of the context, as it forks
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._leave, after_in_parent=self._return, after_in_child=self._lose
+            )
+        atexit.register(self._close)
+
+    def _leave(self) -> None:
+        """Before a fork: a child could not leave the context, and PyCUDA would abort at its end."""
+        if threading.get_ident() == self.thread:
+            with contextlib.suppress(self.driver.Error):
+                self._context.pop()
+                self._left = True
+
+    def _return(self) -> None:
+        """After a fork, in the parent."""
+        if threading.get_ident() == self.thread and self._left:
+            self._left = False
+            self._context.push()
+
+    def _lose(self) -> None:
+        """After a fork, in the child: no thread has the context, and nothing is ever released."""
+        self.forked, self.thread = True, None
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # PyCUDA's objects release what is gone
+
     def _close(self) -> None:
         """Give back what the driver holds, in the order it wants, and leave the context."""
+        if self.forked:
+            return
         with contextlib.suppress(self.driver.Error), self._current():
             self.stream.synchronize()
             for plan in self._plans:

@@ -5,6 +5,7 @@ Asked for first: the rest of CUDA is slow to load.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tinyml.ceilings import Ceilings, Level
@@ -14,6 +15,12 @@ from tinyml.frozen import dataclass
 _LAUNCH = 2e-6  # seconds between two small kernels of one stream, on cards of these years
 _SHARED = 128  # bytes that a multiprocessor reads of its own memory in a cycle
 _WARP = 32
+_initialized: set[int] = set()  # the process that did it, also where a child asks
+FORKED = (
+    "CUDA does not survive a fork: this process is a child of the one that opened the card, and "
+    "what was made there before is the parent's. Start processes that use CUDA by "
+    'multiprocessing.get_context("spawn"), or let none but the children open it'
+)
 
 
 def open_driver() -> Any:
@@ -29,6 +36,8 @@ def open_driver() -> Any:
         raise DeviceError(
             f"CUDA needs PyCUDA: pip install pycuda (tinyml's extra 'cuda'; {error})"
         ) from None
+    if not _initialized <= {os.getpid()}:
+        raise DeviceError(FORKED)
     try:
         driver.init()
         if driver.Device.count() == 0:
@@ -37,6 +46,7 @@ def open_driver() -> Any:
         raise DeviceError(
             f"CUDA finds no card that answers: PyCUDA and NVIDIA's driver are here, but {error}"
         ) from None
+    _initialized.add(os.getpid())
     return driver
 
 

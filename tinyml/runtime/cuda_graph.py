@@ -165,7 +165,7 @@ class CudaPlan:
     def close(self) -> None:
         """Release the graph, and go on one by one."""
         graph, self._graph, self._driver = self._graph, None, None
-        if graph is not None:
+        if graph is not None and not self._machine.forked:  # else it is the parent's
             with contextlib.suppress(GraphError):
                 graph.close()
 
