@@ -18,7 +18,7 @@ from tinyml import Tensor, TinyJit, config, nn, trace
 from tinyml.device import Device
 from tinyml.errors import JitError
 from tinyml.jit.step import Span
-from tinyml.jit.structure import fits, flatten
+from tinyml.jit.structure import fits, flatten, looks
 from tinyml.realize import memory
 from tinyml.runtime.machine import Buffer
 
@@ -179,6 +179,56 @@ def test_results_carry_no_gradient(device: str) -> None:
     assert step(full(2)).requires_grad
     for _ in range(2):
         assert not step(full(2)).requires_grad
+
+
+def test_many_arguments_are_those_of_each_call(device: str) -> None:
+    """What was bound by the call before is not bound again; all that changed is."""
+
+    @TinyJit
+    def step(*many: Tensor) -> Tensor:
+        return Tensor.stack(*many).sum(1)
+
+    many = [full(float(n)) for n in range(12)]
+    values = [4.0 * n for n in range(12)]
+
+    def check() -> None:
+        assert step(*many).tolist() == values
+
+    for _ in range(4):
+        check()
+    many[3], values[3] = full(30.0), 120.0  # another one
+    check()
+    many[5].assign(full(50.0)).realize()  # the same one, with other values
+    values[5] = 200.0
+    check()
+    many[6] += 1  # one that waits to be computed
+    values[6] += 4
+    check()
+    root = full(1.0)
+    many[7], values[7] = root[:], 4.0  # a view, and then what it shows is assigned to
+    check()
+    root.assign(full(2.0))
+    values[7] = 8.0
+    check()
+    many[7] = root
+    check()
+    many[0], many[1] = many[1], many[0]
+    values[0], values[1] = values[1], values[0]
+    check()
+    with config.override(debug=1), trace.listen(trace.KernelRan):  # launched one by one
+        many[2], values[2] = full(9.0), 36.0
+        check()
+    check()
+    for n in range(5):  # memory that others had
+        many[4] = full(float(n))
+        values[4] = 4.0 * n
+        check()
+    with pytest.raises(JitError, match="argument 8"):
+        step(*many[:8], full(1.0, 5), *many[9:])
+    check()
+    with pytest.raises(JitError, match="argument 11"):
+        step(*many[:11], 1.0)  # type: ignore[arg-type]
+    check()
 
 
 # ---- state ----
@@ -814,6 +864,8 @@ def test_a_replay_takes_what_has_the_structure_of_the_capture_and_nothing_else()
     for captured, given in product(values, values):
         tensors: list[Tensor] = []
         others: list[Tensor] = []
-        structure = flatten(captured, [])
-        assert fits(structure, given, tensors) == (structure == flatten(given, others))
+        own: list[Tensor] = []
+        structure = flatten(captured, own)
+        alike = fits(structure, given, tensors) and looks(tensors) == looks(own)
+        assert alike == (structure == flatten(given, others))
         assert structure != flatten(given, []) or list(map(id, tensors)) == list(map(id, others))

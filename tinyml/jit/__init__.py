@@ -11,7 +11,7 @@ import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -24,7 +24,7 @@ from tinyml.jit.outside import used
 from tinyml.jit.record import Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import RESET, Step
-from tinyml.jit.structure import difference, fits, flatten, rebuild
+from tinyml.jit.structure import difference, fits, flatten, looks, rebuild
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor
 from tinyml.turn import turn
@@ -122,26 +122,31 @@ class TinyJit(Generic[_P, _R]):
         with turn:
             if self._step is not None:
                 positional, named = self._arguments.parts
-                if not (fits(positional, args, tensors) and fits(named, kwargs, tensors)):
+                fit = fits(positional, args, tensors) and fits(named, kwargs, tensors)
+                changed = self._step.changed(tensors) if fit else []
+                other = [tensors[i] for i in changed]
+                if not fit or looks(other) != [self._looks[i] for i in changed]:
                     self._complain(flatten((args, kwargs), []), len(bound))
-                return self._replay(self._step, tensors)
+                return self._replay(self._step, tensors, changed, other)
             arguments = flatten((args, kwargs), tensors)
             function = functools.partial(self._function, *bound, *args, **kwargs)
             if self._arguments is not None:
                 return self._capture(function, arguments, tensors)
         return self._first(function, arguments)
 
-    def _replay(self, step: Step, tensors: list[Tensor]) -> _R:
+    def _replay(
+        self, step: Step, tensors: list[Tensor], changed: Sequence[int], other: list[Tensor]
+    ) -> _R:
         if Tensor.training != self._training:
             raise JitError(
                 f"Tensor.training was {self._training} when {self._name} was captured, and is "
                 f"{Tensor.training} now: use two TinyJits. {RESET}"
             )
-        for tensor in tensors:
+        for tensor in other:
             if type(tensor._lazy) is not Data or tensor._view is not None:
-                Tensor.realize(*tensors)
+                Tensor.realize(*other)
                 break
-        found: _R = rebuild(self._results, iter(step.replay(tensors)))
+        found: _R = rebuild(self._results, iter(step.replay(tensors, changed)))
         return found
 
     def _first(self, function: Callable[[], _R], arguments: Any) -> _R:
@@ -161,6 +166,7 @@ class TinyJit(Generic[_P, _R]):
 
     def _capture(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
         setting = arguments, Tensor.training
+        self._looks = looks(tensors)
         captured = capture(function, tensors, self._used)
         found, structure, step, outline, self._used, obstacle = captured
         before, self._outline = self._outline, outline

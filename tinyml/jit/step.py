@@ -9,8 +9,9 @@ interim    memory of the step; what never lives together shares it
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,10 @@ from tinyml.roster import Bell
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 from tinyml.turn import turn
+
+MANY = 8  # arguments that are worth asking which of them are others than last time
+_node: Callable[[Tensor], LazyBuffer] = attrgetter("_lazy")
+_view: Callable[[Tensor], object] = attrgetter("_view")
 
 # ---- what a step is made of ----
 
@@ -226,6 +231,11 @@ class _Runner:
         for call, slot in self._places[number]:
             plan.rebind(call, slot, address)
 
+    @property
+    def is_native(self) -> bool:
+        """Whether a run is one call, on addresses that stay bound."""
+        return self._plan is not None and not watched()
+
     def run(self, given: Sequence[tuple[int, Buffer]]) -> None:
         """Issue all launches, on these buffers in place of those of the table."""
         plan, addresses = self._plan, self._addresses
@@ -266,6 +276,9 @@ class Step:
         followed = any(isinstance(r, Fresh) and r.followers for r in parts.results)
         self._writes = bool(self._written_arguments or self._written_states)
         self._assigns = self._writes or followed
+        self._checks = bool(parts.own_arguments or self._repeated or self._writes)
+        self._number_of = {i: n for n, i in self._first.items()}
+        self._seen: list[weakref.ref[LazyBuffer] | None] = []  # arguments that are bound
         fresh = {r.number: r for r in parts.results if isinstance(r, Fresh)}
         self._fresh = [
             (r, parts.buffers[n].size, open_device(r.device).machine) for n, r in fresh.items()
@@ -275,10 +288,24 @@ class Step:
         self._bell, self._moment = Bell(), Moment()
         self._states_known()
 
-    def replay(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Run all launches on these (realized) arguments."""
-        buffers: list[Buffer] = [memory[t._lazy] for t in inputs]  # type: ignore[index]
-        if self.parts.own_arguments or self._repeated or self._writes:
+    def changed(self, inputs: list[Tensor]) -> Sequence[int]:
+        """Which arguments are not those that the last replay bound, as a model's tensors are.
+
+        To ask takes a third of the time that it takes to bind many. What views show may change.
+        """
+        seen = self._seen
+        if not seen or not self._runner.is_native or any(map(_view, inputs)):
+            return range(len(inputs))
+        now = map(weakref.ref, map(_node, inputs))  # a node that lives has one such reference
+        return [i for i, reference in enumerate(now) if reference is not seen[i]]
+
+    def replay(self, inputs: list[Tensor], changed: Sequence[int] | None = None) -> list[Tensor]:
+        """Run all launches on these (realized) arguments, of which so many have `changed`."""
+        if changed is None or not self._runner.is_native:
+            changed = range(len(inputs))
+        seen, self._seen = self._seen, []
+        buffers = {i: memory[inputs[i]._lazy] for i in changed}  # type: ignore[index]
+        if self._checks:
             self._check_arguments(inputs, buffers)
         if self._bell.rung or self._deaf:
             holders = [ref() for ref in self._references]
@@ -289,9 +316,10 @@ class Step:
         self._bell.rung = False
         if self._counters is not None:
             self._counters.advance()
-        given: list[tuple[int, Buffer]] = []  # comprehensions take longer for a few
-        for number, i in self._first.items():
-            given.append((number, buffers[i]))
+        given, numbers = list[tuple[int, Buffer]](), self._number_of
+        for i in changed:
+            if i in numbers:
+                given.append((numbers[i], buffers[i]))
         for fresh, size, machine in self._fresh:
             given.append((fresh.number, Buffer(machine, size, fresh.dtype)))
         try:
@@ -301,11 +329,16 @@ class Step:
                 self._moment.now()
                 for i in self._written_arguments:
                     inputs[i]._assigned = self._moment.clock
+        if len(inputs) >= MANY and not self._checks and self._runner.is_native:
+            seen = seen or [None] * len(inputs)
+            for i in changed:
+                seen[i] = weakref.ref(inputs[i]._lazy)
+            self._seen = seen
         return self._results(inputs, dict(given))
 
     # -- arguments --
 
-    def _check_arguments(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
+    def _check_arguments(self, inputs: list[Tensor], buffers: dict[int, Buffer]) -> None:
         for i, reference in self.parts.own_arguments:
             if inputs[i] is not reference():
                 raise JitError(
@@ -393,7 +426,7 @@ class Step:
         self._bell.ring()  # whatever was pending until now may read what is written
         self._harmless: weakref.WeakSet[LazyBuffer] = weakref.WeakSet()
 
-    def _keep_values(self, inputs: list[Tensor], buffers: list[Buffer]) -> None:
+    def _keep_values(self, inputs: list[Tensor], buffers: dict[int, Buffer]) -> None:
         """Whoever outside still wants the values that this replay overwrites gets them now."""
         if self._written_arguments:
             writers = self._writers | {id(inputs[i]) for i in self._written_arguments}

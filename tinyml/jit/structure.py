@@ -95,14 +95,13 @@ def flatten(value: Any, tensors: list[Tensor], in_order: bool = False) -> Any:
 def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
     """Whether `value` has this structure; its tensors are added to `tensors`.
 
-    As flatten(value) == structure says it, in the time of a replay.
+    As flatten(value) == structure says it, in the time of a replay, but for what tensors look
+    like: see `looks`.
     """
     kind = type(structure)
     if kind is TensorPart:
-        if not isinstance(value, Tensor):
-            return False
         tensors.append(value)
-        return bool(structure == _looks(value.lazy))
+        return isinstance(value, Tensor)
     own, parts = structure
     if kind is ValuePart:
         if own is np.ndarray:
@@ -120,16 +119,21 @@ def fits(structure: Any, value: Any, tensors: list[Tensor]) -> bool:
         return True
     if set(map(type, value)) == _ONLY_TENSORS:  # no step of Python for each
         tensors += value
-        return bool(tuple(map(_looks, map(_node, value))) == parts)
+        return set(map(type, parts)) == _ONLY_PARTS
     for part, one in zip(parts, value, strict=True):  # noqa: SIM110  all() takes twice as long
         if not fits(part, one, tensors):
             return False
     return True
 
 
-_ONLY_TENSORS = {Tensor}
+_ONLY_TENSORS, _ONLY_PARTS = {Tensor}, {TensorPart}
 _node: Callable[[Tensor], LazyBuffer] = attrgetter("lazy")
 _looks: Callable[[LazyBuffer], tuple[Any, ...]] = attrgetter("shape", "dtype", "device")
+
+
+def looks(tensors: Iterable[Tensor]) -> list[tuple[Any, ...]]:
+    """What a TensorPart says, of each."""
+    return [*map(_looks, map(_node, tensors))]
 
 
 def rebuild(structure: Any, tensors: Iterator[Tensor]) -> Any:
