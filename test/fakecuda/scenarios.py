@@ -62,8 +62,10 @@ class EmuBuilder:
 
     def render(self, programs: tuple[Program, ...]) -> str:
         def altered(p: Program) -> Program:
-            line = self._line if HOPPER in p.prelude else ""
-            return replace(p, source=p.source.replace("{", "{\n" + line, 1))
+            if HOPPER not in p.prelude:
+                return p
+            said, mark, kernel = p.source.partition('extern "C"')  # what is said may have braces
+            return replace(p, source=said + mark + kernel.replace("{", "{\n" + self._line, 1))
 
         return emu_compile.render(tuple(map(altered, programs)))
 
@@ -150,6 +152,20 @@ out[i] = row[39936 + 63 - threadIdx.x % 64];"""
     x, y = buffer(m, X), empty(m)
     reverse.launch([y.memory, x.memory])
     same(y.read()[:64], X[:64][::-1])
+
+
+def first_lines() -> None:
+    """Those that trials put into kernels come after what is said of a kernel."""
+    hopper = replace(
+        ADD_ONE, prelude=(HOPPER,), source="// {} is all that is said\n" + ADD_ONE.source
+    )
+    m = CudaMachine(CACHE, EmuBuilder("out[threadIdx.x] = 7; return;"))
+    x, y, z = buffer(m, X), empty(m), buffer(m, X)
+    for p, out in ((ADD_ONE, y), (hopper, z)):
+        (loaded,) = m.load([p])
+        loaded.launch([out.memory, x.memory])
+    same(y.read(), X + 1)
+    same(z.read(), np.where(X < 256, 7, X))
 
 
 def public_interface() -> None:
