@@ -124,7 +124,7 @@ class _Methods:
 
     def attention(self, q: Array, k: Array, v: Array, causal: bool, window: int = 0) -> Array:
         q, k, v = self._narrow(q, k, v)
-        mask = band(type(q).arange(q.shape[-2]), window) if window else None
+        mask = band(type(q).arange(q.shape[-2], device=q.device), window) if window else None
         return q.scaled_dot_product_attention(
             k, v, mask, is_causal=causal and not window, enable_gqa=q.shape[1] != k.shape[1]
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dialect import NumpyOps, Ops, TinymlOps
+from benchmarks.dialect import NumpyOps, Ops, TinymlOps, band
 
 Shape = tuple[int, ...]
 Arrays = list[npt.NDArray[Any]]
@@ -141,18 +141,27 @@ def _conv_gradients(stride: int) -> Gradients:
     return gradients
 
 
-def _attention_gradient(g: Any, q: Any, k: Any, v: Any, *, causal: bool = False) -> tuple[Any, ...]:
-    """Head by head: the scores of all of them would be gigabytes."""
-    heads = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, k, v)), strict=True)
-    made = zip(*(_head_gradient(*head, causal) for head in heads), strict=True)
-    return tuple(np.stack(part).reshape(x.shape) for part, x in zip(made, (q, k, v), strict=True))
+def _attention_gradient(
+    g: Any, q: Any, k: Any, v: Any, *, causal: bool = False, share: int = 1
+) -> tuple[Any, ...]:
+    """Head by head: the scores of all of them would be gigabytes.
+
+    A causal query sees a `share` of all keys at most.
+    """
+    group = q.shape[1] // k.shape[1]  # heads that have their keys in common
+    several = (np.repeat(x, group, 1) for x in (k, v))
+    heads = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, *several)), strict=True)
+    window = q.shape[-2] // share if causal else 0
+    made = zip(*(_head_gradient(*head, window) for head in heads), strict=True)
+    gq, *others = (np.stack(part).reshape(*q.shape[:2], *part[0].shape) for part in made)
+    return gq, *(x.reshape(*k.shape[:2], group, *x.shape[2:]).sum(2) for x in others)
 
 
-def _head_gradient(g: Any, q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any, Any]:
+def _head_gradient(g: Any, q: Any, k: Any, v: Any, window: int) -> tuple[Any, Any, Any]:
     scale = q.shape[-1] ** -0.5
     scores = q @ k.T * scale
-    if causal:
-        scores[np.triu_indices_from(scores, 1)] = -np.inf
+    if window:
+        scores[~band(np.arange(len(q)), window)] = -np.inf
     weights = NumpyOps().softmax(scores)
     scores = g @ v.T
     scores = weights * (scores - (scores * weights).sum(-1, keepdims=True)) * scale
@@ -261,19 +270,24 @@ def _contractions() -> list[Workload]:
             lambda ops, x, w, b: ops.gelu(ops.linear(x, w, b)),
             2 * 1024 * 768 * 3072,
         ),
-        *_convolutions(),
+        *_convolutions(*_CONVOLUTIONS),
     ]
 
 
-def _convolutions() -> list[Workload]:
+# with channels of the result, size of the window, stride, and groups of channels
+_CONVOLUTIONS = (
+    ("conv 3x3 64->64 8x64x56x56", 64, 3, 1, 1),
+    ("conv 1x1 64->64 8x64x56x56", 64, 1, 1, 1),
+    ("conv 3x3, stride 2, 64->128 8x64x56x56", 128, 3, 2, 1),
+    ("conv 3x3, depthwise 8x64x56x56", 64, 3, 1, 64),
+)
+_GROUPED = ("conv 3x3, 8 groups 8x64x56x56", 64, 3, 1, 8)
+
+
+def _convolutions(*cases: tuple[str, int, int, int, int]) -> list[Workload]:
     image, work = (8, 64, 56, 56), 2 * 8 * 64 * 56 * 56
     found = []
-    for name, channels, size, stride, groups in (
-        ("conv 3x3 64->64 8x64x56x56", 64, 3, 1, 1),
-        ("conv 1x1 64->64 8x64x56x56", 64, 1, 1, 1),
-        ("conv 3x3, stride 2, 64->128 8x64x56x56", 128, 3, 2, 1),
-        ("conv 3x3, depthwise 8x64x56x56", 64, 3, 1, 64),
-    ):
+    for name, channels, size, stride, groups in cases:
         run = partial(_conv, stride)
         shapes, flops = (image, (channels, 64 // groups, size, size)), channels * size * size
         flops *= work // groups // stride**2
@@ -327,6 +341,9 @@ def _long_attentions(plain: Callable[..., Any], causal: Callable[..., Any]) -> l
     ]
 
 
+_OF_HALVES_TOO = ("matmul 1021", "matmul 64x(256x64x256)", "A @ B.T 1024", "A.T @ B 1024")
+
+
 def for_cards() -> list[Workload]:
     """Products and attention of halves, and what keeps a card busy that no CPU should be given."""
     sizes = [
@@ -336,9 +353,11 @@ def for_cards() -> list[Workload]:
         (64, 16384, 64),  # few results: blocks share the fold
     ]
     products = [_product(*size, quick=False) for size in sizes]
-    kinds = _convolutions(), [w for w in _attentions() if w.gradients is None], _wide_attentions()
+    others = [w for w in _contractions() if w.name in _OF_HALVES_TOO]
+    convolutions = _convolutions(*_CONVOLUTIONS, _GROUPED)
+    kinds = convolutions, [w for w in _attentions() if w.gradients is None], _wide_attentions()
     halves = [
-        *((work, 5e-3) for work in (*products, *kinds[0])),
+        *((work, 5e-3) for work in (*products, *others, *kinds[0])),
         *((work, 3e-2) for work in (*kinds[1], *kinds[2])),  # scores in plain ops are rounded
     ]
     small = replace(products[1], name="matmul 4096 fp16", dtype="float16", rtol=5e-3)
@@ -376,6 +395,7 @@ def _wide_attentions() -> list[Workload]:
     kind, back, share = "attention", _attention_gradient, work // 8
     grouped = (4, 16, 4096, 128), *((4, 4, 4096, 128),) * 2
     shorter = "B2 H8 T4096 D128"
+    shared = "attention, causal, 4 heads of keys B4 H16 T4096 D128"
     return [
         Workload(name, kind, large, plain, work, quick=False),
         Workload(f"{name}, causal", kind, large, causal, work // 2, quick=False),
@@ -403,11 +423,22 @@ def _wide_attentions() -> list[Workload]:
             quick=False,
         ),
         Workload(
-            "attention, causal, 4 heads of keys B4 H16 T4096 D128",
+            f"attention, window of 1024, backward too, {shorter}",
+            kind,
+            middle,
+            windowed,
+            3 * share * 7 // 32,
+            partial(back, causal=True, share=4),
+            quick=False,
+        ),
+        Workload(shared, kind, grouped, causal, work // 4, quick=False),
+        Workload(
+            f"{shared}, backward too",
             kind,
             grouped,
             causal,
-            work // 4,
+            3 * work // 4,
+            partial(back, causal=True),
             quick=False,
         ),
     ]
