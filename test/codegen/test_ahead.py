@@ -6,21 +6,24 @@ from dataclasses import replace
 
 import graphs
 import numpy as np
+import pytest
 import stages
 from graphs import leaf
 
-from tinyml import lazy
+from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind, optimize, parse
+from tinyml.codegen.target import Target
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule import schedule
 
 SMALL = replace(stages.C, cache=1 << 10)
 HALF = replace(stages.C, cache=1 << 18)
+WIDE = replace(stages.C, vector_bytes=64, vector_registers=32)
 
 
 def kernel_of(root: LazyBuffer) -> Kernel:
@@ -116,6 +119,16 @@ def test_what_a_row_has_one_of_is_not_asked_for() -> None:
 
 def asked_for(text: str) -> list[str]:
     return [line.split("fetch ")[1] for line in text.splitlines() if "fetch" in line]
+
+
+@pytest.mark.parametrize("rows", [66, 67])
+@pytest.mark.parametrize("target", [stages.C, WIDE], ids=["8", "16"])
+def test_remaining_columns_that_a_mask_leaves_nothing_of(rows: int, target: Target) -> None:
+    """Vectors of rows have none of them, and no sum that anything is asked for before."""
+    x, y = (graphs.memory(2, rows, 4) for _ in range(2))
+    places = Tensor.arange(rows)
+    masked = (places.unsqueeze(-1) >= places).where(x @ y.transpose(-2, -1), 0)
+    stages.assert_right(kernel_of(masked.lazy), target=target)
 
 
 def test_tiles_are_filled_with_what_was_asked_for_four_steps_before() -> None:

@@ -433,6 +433,8 @@ def _apply(
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse([chooser.one(number)])
     write_out_fold(chooser, number, tiling.vectors * tiling.height)
+    if not chooser.one(number).folds:
+        return  # a mask leaves nothing of these rows, which remained of others
     rows = chooser.row(number, kept)
     if sides.other is not None and rows is not None and not tiling.repacks:
         read_rows_ahead(chooser, number, rows, sides.other)
