@@ -37,12 +37,12 @@ def worth_a_copy(factor: LazyBuffer, times: int) -> bool:
 def made_by_blocks(product: lazy.Reduce, columns: int) -> bool:
     """Whether scores are made by each block that has some columns of what they are factors of."""
     times = _longer(_depth(product), _blocks(columns) - 1, *FORWARD)
-    return times <= SLOWER or _is_long(product)
+    return times <= SLOWER or is_long(product)
 
 
 def made_by_all(product: lazy.Reduce) -> bool:
     """Whether scores and their gradient are made wherever training reads them, and not stored."""
-    return longer(_depth(product)) <= SLOWER or _is_long(product)
+    return longer(_depth(product)) <= SLOWER or is_long(product)
 
 
 def longer(depth: int) -> float:
@@ -67,7 +67,8 @@ def _depth(product: lazy.Reduce) -> int:
     return product.sources[0].size // max(1, product.size)
 
 
-def _is_long(product: lazy.Reduce) -> bool:
+def is_long(product: lazy.Reduce) -> bool:
+    """Whether a product is so much larger than its factors that it is not stored."""
     node: LazyBuffer = product.sources[0]
     while isinstance(node, lazy.Map) and node.op is Op.CAST:
         node = node.sources[0]

@@ -10,15 +10,15 @@ as in causal attention: then it stores no smaller ones, either.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import prod
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Op
-from tinyml.schedule.balance import WIDEST, made_by_all
-from tinyml.schedule.labels import MIXED, trace
+from tinyml.ops import Movement, Op
+from tinyml.schedule.balance import WIDEST, is_long, made_by_all
+from tinyml.schedule.labels import MIXED, factor_groups, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.units import CARDS, Readers, contracts, ends_of, readers_of
 
@@ -111,22 +111,66 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
 
 
 def _folded_both_ways(
-    node: LazyBuffer, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], few: bool
+    node: lazy.Reduce, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], few: bool
 ) -> bool:
-    """Whether some of the folds that a product ends in are along other long axes than others.
-
-    A `few` rows will do if they are as many as the steps along each.
-    """
-    found, limits = set(), LIMITS[node.device]
+    """Whether some of the folds that a product ends in are along other long axes than others."""
+    found = set()
     for end in ends:
-        uses, _ = trace([(end.sources[0], tuple(range(len(end.sources[0].shape))))], folds)
+        base, steps = _before_moves(end)
+        uses, _ = trace([(base, tuple(range(len(base.shape))))], folds)
         for use in uses:
             if use.node is node:
-                along = [a for a, label in enumerate(use.labels) if label in end.axes]
-                long = any(node.shape[a] >= limits.steps for a in along)
-                walked = prod(node.shape[a] for a in along)
-                least = min(limits.rows, walked) if few else limits.rows
-                if not long or node.size // walked < least or MIXED in use.labels:
+                along = {a: steps[x] for a, x in enumerate(use.labels) if x >= 0 and steps[x] > 1}
+                if MIXED in use.labels or not _is_worth_it(node, along, few):
                     return False
                 found.add(tuple(along))
     return len(found) > 1
+
+
+def _is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
+    """Whether a fold by so many steps `along` some axes of a product has the length and the rows.
+
+    A `few` rows will do if they are as many as all the steps; or as the steps along each axis, of
+    what is too large to store whatever it takes. A mask alone is no reason if a part of an axis is
+    folded: no kernel adds up what it makes across such a fold (`Fusion._join_across`).
+    """
+    limits, walked = LIMITS[node.device], prod(along.values())
+    longest = max(along.values(), default=1)
+    least = min(limits.rows, longest if is_long(node) else walked) if few else limits.rows
+    large = few or node.size >= limits.elements or all(n == node.shape[a] for a, n in along.items())
+    return large and longest >= limits.steps and node.size // walked >= least
+
+
+def _before_moves(end: lazy.Reduce) -> tuple[LazyBuffer, Sequence[int]]:
+    """What a fold moves, and how many steps it walks along each axis of that.
+
+    Along an axis that it splits it may fold a part: heads that share a key are some of the heads.
+    """
+    node = end.sources[0]
+    steps = [n if a in end.axes else 1 for a, n in enumerate(node.shape)]
+    while isinstance(node, lazy.Move):
+        below = _steps_below(node, steps)
+        if below is None:
+            break
+        node, steps = node.sources[0], below
+    return node, steps
+
+
+def _steps_below(move: lazy.Move, steps: Sequence[int]) -> list[int] | None:
+    """The steps of a fold along the axes of what is moved; None if nothing says which they are."""
+    below = [1] * len(move.sources[0].shape)
+    if move.movement is Movement.PERMUTE:
+        for axis, n in zip(move.arg[1], steps, strict=True):
+            below[axis] = n
+        return below
+    if move.movement is not Movement.RESHAPE or not move.size:
+        return None
+    shape = move.sources[0].shape
+    for tops, bottoms in factor_groups(move.shape, shape):
+        walked, whole = prod(steps[a] for a in tops), prod(move.shape[a] for a in tops)
+        long = [a for a in bottoms if shape[a] > 1]
+        if len(long) > 1 and walked not in (1, whole):
+            return None
+        for a in long:
+            below[a] = walked if len(long) == 1 else min(walked, shape[a])
+    return below
