@@ -37,6 +37,27 @@ def test_kernel_count(name: str, request: pytest.FixtureRequest) -> None:
     assert all(item.reasons for item in found)
 
 
+def test_of_random_bits_one_byte_is_stored() -> None:
+    """What decides in a forward and a backward pass; and it is made by who makes the product."""
+    x, weight = Tensor.randn(24, 16).realize(), Tensor.randn(16, 40).realize()
+    weight.requires_grad = True
+    with Tensor.train():
+        dropped = (x @ weight).dropout(0.2)
+        (gradient,) = (dropped * dropped).sum().gradient(weight)
+    made = [{o.dtype.name for o in item.outputs} for item in items((dropped, gradient))]
+    assert len(made) == 2
+    assert not any("uint32" in dtypes for dtypes in made)
+
+    q, k, v = (Tensor.randn(2, 2, 40, 8).realize() for _ in range(3))
+    q.requires_grad = True
+    with Tensor.train():
+        out = q.scaled_dot_product_attention(k, v, dropout_p=0.2)
+        (gradient,) = (out * out).sum().gradient(q)
+    outputs = [o for item in items((out, gradient)) for o in item.outputs]
+    (bits,) = (o for o in outputs if not o.dtype.is_float)
+    assert (bits.dtype.name, bits.size) == ("bool", 2 * 2 * 40 * 40)
+
+
 def test_the_table_is_long_enough() -> None:
     assert len(EXPRESSIONS) >= 25
     assert all(e.why for e in EXPRESSIONS.values())

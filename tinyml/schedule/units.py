@@ -47,6 +47,7 @@ def find_units(
     read = {node: lazy.read_sources(node) for node in order}
     _add_shared(read, units, remade)
     _leave_alone(read, units)
+    _narrow(read, units)
     _add_large(read, units)
     return units
 
@@ -133,6 +134,38 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
         alone = units.get(node) == COSTLY and len(sinks) == 1 and len(stored[node]) < 2
         if alone and all(s.size <= node.size for s in stored[node]):
             del units[node]
+
+
+def _narrow(read: _Read, units: dict[LazyBuffer, str]) -> None:
+    """Of what is made of a costly value by itself, before others come in, the smallest is stored.
+
+    Of dropout's random bits, whose last ops cost little, that is one byte that says what they
+    decide: a forward and a backward pass read a quarter.
+    """
+    costly = [node for node, reason in units.items() if reason == COSTLY]
+    readers = readers_of(read) if costly else {}
+    for unit in costly:
+        node = best = unit
+        while len(readers[node]) == 1 and _goes_on_alone(readers[node][0], unit, units):
+            (node,) = readers[node]
+            if isinstance(node, lazy.Map) and node.dtype.itemsize < best.dtype.itemsize:
+                best = node
+        if best is not unit:
+            del units[unit]
+            units[best] = COSTLY
+
+
+def _goes_on_alone(node: LazyBuffer, unit: LazyBuffer, units: Container[LazyBuffer]) -> bool:
+    """Whether `node` is made of `unit`, element by element, and of few numbers besides."""
+    if node in units or node.size != unit.size or not isinstance(node, (lazy.Map, lazy.Move)):
+        return False
+
+    def sources(n: LazyBuffer) -> Sequence[LazyBuffer]:
+        return () if n in units else lazy.read_sources(n)
+
+    below: list[LazyBuffer] = toposort([node], (), sources)
+    leaves = (n for n in below if n in units or isinstance(n, lazy.Data))
+    return all(n is unit or n.size < unit.size for n in leaves)
 
 
 def _free(read: _Read) -> set[LazyBuffer]:
