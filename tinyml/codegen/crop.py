@@ -8,6 +8,7 @@ where its conditions do not hold, and what ops make of that value follows (inter
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const
 from tinyml.codegen.linear import Begin
@@ -16,7 +17,7 @@ from tinyml.codegen.nest import Tile, Walk
 from tinyml.codegen.scope import Known, at_each
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Range, Valid, inside, linear, moved
+from tinyml.index import Axis, Linear, Range, Valid, both, inside, linear, moved
 from tinyml.interpret import identity, known_result
 from tinyml.ops import WORK, Op
 
@@ -42,6 +43,19 @@ def _weaker(r: Range, common: frozenset[Axis]) -> Range:
     own = Linear(tuple((a, f) for a, f in r.index.terms if a.free <= common), 0)
     rest = r.index - own
     return inside(own, r.low - rest.high, r.high - rest.low)
+
+
+def met(valid: Sequence[Range], along: Iterable[Axis]) -> Valid | None:
+    """Conditions on other axes, without which no step along these meets all of `valid`."""
+    walked = {*along}
+    apart = [*valid]
+    for one, two in combinations(valid, 2):
+        for other in (two, Range(two.index * -1, -two.high, -two.low)):
+            index = one.index + other.index
+            if index.free.isdisjoint(walked):  # what both ask of a step is asked of what is left
+                apart.append(inside(index, one.low + other.low, one.high + other.high))
+    rest = frozenset[Axis]().union(*(r.free for r in apart)) - walked
+    return both(_weaker(r, rest) for r in apart)
 
 
 def terms(fold: Fold) -> tuple[Expr, ...]:

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
-from tinyml.codegen.crop import known_outside
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, select
+from tinyml.codegen.crop import known_outside, met
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, const, select
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten, roots
 from tinyml.codegen.optimize.change import Change, OptError
@@ -124,30 +124,35 @@ def divided_last(one: Nest) -> Nest:
     return rewritten(one, rule)
 
 
-def _divisors(body: Expr, fold: Fold) -> Iterator[tuple[Expr, Expr]]:
-    """The body without a divisor that the fold does not walk, and the divisor."""
+def _divisors(body: Expr, fold: Fold, known: Valid = ()) -> Iterator[tuple[Expr, Expr]]:
+    """The body without a divisor that the fold does not walk, and the divisor.
+
+    That is 1 where what is `known` of all that is divided leaves nothing of the sum: it stays 0,
+    also where the divisor is NaN.
+    """
     if isinstance(body, Select) and isinstance(body.other, Const) and body.other.value == 0:
-        for whole, divisor in _divisors(body.value, fold):
+        for whole, divisor in _divisors(body.value, fold, known + body.valid):
             yield select(body.valid, whole, body.other), divisor
     if not (isinstance(body, Alu) and body.dtype is fold.dtype):
         return
     left, right = (*body.operands, body)[:2]
     if body.op is Op.CAST and isinstance(left, Alu) and left.op is Op.CAST and left.dtype.is_half:
-        for whole, divisor in _divisors(left.operands[0], fold):
+        for whole, divisor in _divisors(left.operands[0], fold, known):
             if left.dtype is bfloat16 or _is_share(whole, divisor):
                 yield alu(Op.CAST, body.dtype, alu(Op.CAST, left.dtype, whole)), divisor
     if body.op is Op.NEG:
-        yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in _divisors(left, fold))
+        yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in _divisors(left, fold, known))
     made = isinstance(left.value if isinstance(left, Select) else left, (Alu, Fold))
     if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and made:
-        yield left, right
+        yield left, select(met(known, fold.axes), right, const(1, right.dtype))
     elif body.op is Op.MUL:
-        yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold))
-        yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold))
+        yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold, known))
+        yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold, known))
 
 
 def _is_share(whole: Expr, divisor: Expr) -> bool:
     """Whether float16 holds a value as well before it is divided as it does after that."""
+    divisor = divisor.value if isinstance(divisor, Select) else divisor
     if not (isinstance(divisor, Fold) and divisor.op is Op.ADD):
         return False
     least = _largest(divisor.body, (), divisor.axes)
