@@ -164,8 +164,9 @@ def _goes_on_alone(node: LazyBuffer, unit: LazyBuffer, units: Container[LazyBuff
         return () if n in units else lazy.read_sources(n)
 
     below: list[LazyBuffer] = toposort([node], (), sources)
-    leaves = (n for n in below if n in units or isinstance(n, lazy.Data))
-    return all(n is unit or n.size < unit.size for n in leaves)
+    leaves = [n for n in below if n in units or isinstance(n, lazy.Data)]
+    folded = any(isinstance(n, lazy.Reduce) and n not in units for n in below)  # what is remade
+    return not folded and all(n is unit or n.size < unit.size for n in leaves)
 
 
 def _free(read: _Read) -> set[LazyBuffer]:
