@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
+from tinyml.lazy import Shape
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import fuse, remake, schedule
 
@@ -223,28 +224,29 @@ def test_smaller_scores_are_stored_where_heads_share_keys(
     assert largest(training(attend, *given)) == 4 * QUERIES * KEYS
 
 
+def trained(attend: Attention, device: str, shapes: Sequence[Shape], most: int) -> list[np.ndarray]:
+    """What comes out of attention and its gradients; no kernel stores `most` numbers."""
+    rng = np.random.default_rng(2)
+    given = [Tensor(rng.standard_normal(s).astype(np.float32), device=device) for s in shapes]
+    for x in given:
+        x.realize().requires_grad_()
+    y = attend(*given)
+    gradients = y.square().sum().gradient(*given)
+    if device != "NUMPY":
+        kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
+        assert largest(kernels) < most
+    return [y.numpy(), *(g.numpy() for g in gradients)]
+
+
 @pytest.mark.parametrize("device", ["CPU", "EMU"])
 @SHARED
 def test_gradients_of_heads_that_share_keys_are_those_of_numpy(
     attend: Attention, device: str
 ) -> None:
-    def made(device: str) -> list[np.ndarray]:
-        rng = np.random.default_rng(4)
-        given = [
-            Tensor(rng.standard_normal((2, heads, rows, 5)).astype(np.float32), device=device)
-            for heads, rows in ((6, 19), (2, 27), (2, 27))
-        ]
-        for x in given:
-            x.realize().requires_grad_()
-        y = attend(*given)
-        gradients = y.square().sum().gradient(*given)
-        if device != "NUMPY":
-            kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
-            assert largest(kernels) < 12 * 19 * 27
-        return [y.numpy(), *(g.numpy() for g in gradients)]
-
-    for mine, right in zip(made(device), made("NUMPY"), strict=True):
-        np.testing.assert_allclose(mine, right, 1e-4, 1e-5)
+    shapes = [(2, heads, rows, 5) for heads, rows in ((6, 19), (2, 27), (2, 27))]
+    made, right = (trained(attend, d, shapes, 12 * 19 * 27) for d in (device, "NUMPY"))
+    for mine, wanted in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-4, 1e-5)
 
 
 @SHARED
@@ -306,24 +308,10 @@ def test_blocks_share_the_columns_of_wide_heads(order: ThreadOrder) -> None:
 
 def test_a_card_trains_without_scores() -> None:
     """What its kernels make together is what numpy makes of the graph."""
-
-    def made(device: str) -> list[np.ndarray]:
-        rng = np.random.default_rng(2)
-        given = [
-            Tensor(rng.standard_normal(shape).astype(np.float32), device=device)
-            for shape in ((2, QUERIES, 3), (2, KEYS, 3), (2, KEYS, 5))
-        ]
-        for x in given:
-            x.realize().requires_grad_()
-        y = causal(*given)
-        gradients = y.square().sum().gradient(*given)
-        if device != "NUMPY":
-            kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
-            assert largest(kernels) < QUERIES * KEYS
-        return [y.numpy(), *(g.numpy() for g in gradients)]
-
-    for mine, right in zip(made("EMU"), made("NUMPY"), strict=True):
-        np.testing.assert_allclose(mine, right, 1e-4, 1e-5)
+    shapes = [(2, QUERIES, 3), (2, KEYS, 3), (2, KEYS, 5)]
+    made, right = (trained(causal, d, shapes, QUERIES * KEYS) for d in ("EMU", "NUMPY"))
+    for mine, wanted in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("order", ThreadOrder)

@@ -238,8 +238,8 @@ class _Runner:
 
     def run(self, given: Sequence[tuple[int, Buffer]]) -> None:
         """Issue all launches, on these buffers in place of those of the table."""
-        plan, addresses = self._plan, self._addresses
-        if plan is not None and not watched():
+        plan, addresses = self._plan if self.is_native else None, self._addresses
+        if plan is not None:
             for number, buffer in given:
                 address = buffer.memory
                 if addresses[number] != address:

@@ -45,9 +45,10 @@ def find_units(
         if reason is not None and node not in remade:
             units.setdefault(node, reason)
     read = {node: lazy.read_sources(node) for node in order}
-    _add_shared(read, units, remade)
+    readers = readers_of(read)
+    _add_shared(read, readers, units, remade)
     _leave_alone(read, units)
-    _narrow(read, units)
+    _narrow(readers, units)
     _add_large(read, units)
     return units
 
@@ -64,7 +65,9 @@ _REASONS: dict[type[LazyBuffer], str] = {
 _Read = dict[LazyBuffer, tuple[LazyBuffer, ...]]  # nodes, sources first, and what each reads
 
 
-def _add_shared(read: _Read, units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]) -> None:
+def _add_shared(
+    read: _Read, readers: Readers, units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
+) -> None:
     """Values that cost much and are read more than once."""
     sinks = dict(_with_sinks(read, units))
     work: dict[LazyBuffer, int] = {}
@@ -72,7 +75,6 @@ def _add_shared(read: _Read, units: dict[LazyBuffer, str], remade: frozenset[Laz
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free, terms = _free(read), _terms(remade)
-    readers = readers_of(read)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
@@ -136,15 +138,13 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
             del units[node]
 
 
-def _narrow(read: _Read, units: dict[LazyBuffer, str]) -> None:
+def _narrow(readers: Readers, units: dict[LazyBuffer, str]) -> None:
     """Of what is made of a costly value by itself, before others come in, the smallest is stored.
 
     Of dropout's random bits, whose last ops cost little, that is one byte that says what they
     decide: a forward and a backward pass read a quarter.
     """
-    costly = [node for node, reason in units.items() if reason == COSTLY]
-    readers = readers_of(read) if costly else {}
-    for unit in costly:
+    for unit in [node for node, reason in units.items() if reason == COSTLY]:
         node = best = unit
         while len(readers[node]) == 1 and _goes_on_alone(readers[node][0], unit, units):
             (node,) = readers[node]
