@@ -19,7 +19,8 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.dtype import bfloat16
+from tinyml.dtype import DType, bfloat16, float32
+from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Program
 from tinyml.runtime.emu import ThreadOrder
@@ -74,6 +75,26 @@ def test_a_row_is_read_once() -> None:
         program = compile(kernel_of(graphs.softmax(leaf(512, width))), CARD)
         assert program.block[0] * program.block[1] == threads
         assert "for (" not in program.source
+
+
+def labelled(rows: int, width: int, dtype: DType) -> list[Kernel]:
+    """Cross-entropy and its gradient."""
+    with Device.default("EMU"):
+        scores = Tensor.zeros(rows, width, dtype=dtype).contiguous().realize().requires_grad_()
+        loss = scores.cross_entropy(Tensor(np.arange(rows)).realize())
+    (gradient,) = loss.gradient(scores)
+    return stages.kernels_of(schedule([loss.lazy, gradient.lazy]))
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_a_label_of_eight_bytes_makes_no_access_to_its_row_narrower(dtype: DType) -> None:
+    k = labelled(3, 2048, dtype)[0]
+    kind, lanes = ("float", 4) if dtype is float32 else ("__nv_bfloat16", 8)
+    source = compile(k, CARD).source
+    for access in (f"= *(const pack<{kind}, {lanes}> *)", f"  *(pack<{kind}, {lanes}> *)"):
+        assert source.count(access) == 2048 // lanes // 256
+    if Device.available("EMU"):
+        stages.assert_made(k, on_emu(compile(k, CARD), ThreadOrder.FORWARD))
 
 
 def test_blocks_share_few_columns() -> None:

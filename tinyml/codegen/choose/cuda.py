@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from tinyml.codegen import crop
@@ -62,14 +63,20 @@ class CudaChooser(Chooser):
         found = self.row(number, axis.name)
         return found.size if found is not None else 1
 
-    def _wide(self, number: int, axis: Axis, threads: int = WARP) -> int:
+    def _wide(self, number: int, axis: Axis, threads: int = WARP, lanes: int = 0) -> int:
         """Accesses of up to 16 bytes, where the axis divides evenly and is enough for threads."""
-        one = self.one(number)
-        stored = [s.dtype.itemsize for walk in one.walks for s in walk.stores]
-        lanes = 16 // max([load.dtype.itemsize for load in one.loads] + (stored or [4]))
+        lanes = lanes or self._elements(number, [axis])
         while lanes > 1 and (axis.size % lanes or axis.size < threads * lanes):
             lanes //= 2
         return lanes if lanes > 1 and self.apply(OptKind.LANES, axis, lanes) else 1
+
+    def _elements(self, number: int, along: Collection[Axis]) -> int:
+        """Of the widest that is read or stored along some axes, in 16 bytes."""
+        one, apart = self.one(number), {*along}.isdisjoint
+        stores = [store for walk in one.walks for store in walk.stores]
+        sizes = [store.dtype.itemsize for store in stores if not apart(store.position.free)]
+        sizes += [load.dtype.itemsize for load in one.loads if not apart(load.free)]
+        return 16 // max(sizes, default=4)
 
     def _in_flight(self, number: int, threads: int) -> None:
         """Several accesses of each thread at a time, where blocks are still enough for the card."""
@@ -112,8 +119,7 @@ class CudaChooser(Chooser):
         threads = 32 if longest <= 1024 else 256
         if again and arrays == 1 and 256 * KEPT < longest <= 1024 * KEPT:
             threads = 1024
-        for axis in (*folded, *walked):
-            self._share_out(number, axis, threads, most)
+        self._share_out(number, (*folded, *walked), threads, most)
         if threads == 32 and last_row is not None and last_row.size >= 4:
             self.apply(OptKind.GRID, last_row)
             self.apply(OptKind.THREAD, last_row.name, 4)
@@ -131,19 +137,21 @@ class CudaChooser(Chooser):
             axis = max(self.one(number).folds[0].axes, key=lambda a: a.size)
             shared(self, number, axis.name, min(axis.size, SHARED), parts)
 
-    def _share_out(self, number: int, axis: Axis, threads: int, most: int) -> None:
+    def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> None:
         """A row to threads; what each has of it stays in registers, if it is no more than `most`.
 
         Folds are not written out.
         """
-        one = self.one(number)
-        plain = most > 0 and not any(axis in fold.free for fold in one.folds)
-        wide = plain and side_by_side(one, axis) >= 0
-        lanes = self._wide(number, axis, threads) if wide else 1
-        self.apply(OptKind.THREAD, axis.name, threads)
-        each = -(-axis.size // (threads * lanes))
-        if plain and 1 < each <= most // lanes:
-            self.apply(OptKind.UNROLL, axis.name, each)
+        widest = self._elements(number, along)  # what is read along one is used along all
+        for axis in along:
+            one = self.one(number)
+            plain = most > 0 and not any(axis in fold.free for fold in one.folds)
+            wide = plain and side_by_side(one, axis) >= 0
+            lanes = self._wide(number, axis, threads, widest) if wide else 1
+            self.apply(OptKind.THREAD, axis.name, threads)
+            each = -(-axis.size // (threads * lanes))
+            if plain and 1 < each <= most // lanes:
+                self.apply(OptKind.UNROLL, axis.name, each)
 
     def _thread_per_row(self, number: int, most: int = 128) -> None:
         """Neighbouring rows to the threads of a block, each of which folds by itself."""
