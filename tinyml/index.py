@@ -452,6 +452,11 @@ def moved(v: Range, known: Mapping[Axis, Linear]) -> Range:
     return inside(index, low, high)
 
 
+def further(v: Range, steps: int) -> Range:
+    """The condition asked of an index so much further on."""
+    return Range(v.index + steps, v.low, v.high)
+
+
 def row_major(index: Sequence[Linear], shape: Sequence[int]) -> Linear:
     """The position of `index` in an array of `shape`."""
     terms: list[tuple[Atom, int]] = []

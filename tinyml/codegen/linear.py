@@ -42,7 +42,7 @@ from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Valid
+from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
 from tinyml.ops import SIGN, Op
 from tinyml.program import Box
@@ -150,7 +150,8 @@ class Put(Instr):
     """slot[position] = values, or op= values, where valid.
 
     Several values go `step` apart, those of one step in one wide access. `once`: only by the
-    first thread along tx, because all of them have the value.
+    first thread along tx, because all of them have the value. `some`: number n of the values only
+    where index + n is in that range.
     """
 
     slot: int
@@ -162,6 +163,7 @@ class Put(Instr):
     once: bool
     streams: bool = False  # past the caches
     step: int = 1
+    some: Range | None = None
 
 
 @dataclass(frozen=True)
@@ -381,6 +383,7 @@ def _text(instr: Instr) -> str:
             place = place_text(position, valid, {})
             only = f", by the first thread along {TX}" if once else ""
             only += f", {instr.step} apart, past the caches" if instr.streams else ""
+            only += f", each where {instr.some}" if instr.some else ""
             stored = ", ".join(map(_bare, values))
             return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
         case PutTile(tile=tile, index=index, value=value, valid=valid, op=op):

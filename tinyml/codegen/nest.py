@@ -3,7 +3,7 @@
     loopnest ::= LoopNest(nest*)                 independent nests in one launch
     nest     ::= Nest(rows, walk*, tile*)        the rows, and what happens in each
     walk     ::= Walk(axes, store*, after)       more axes, inside a row; or at each step of `after`
-    store    ::= Store(slot, position, value, valid, op, streams)
+    store    ::= Store(slot, position, value, valid, op, streams, some)
     tile     ::= Tile(name, axes, index, value, after, over, op, stages)
                                                  values staged in fast memory, filled anew at
                                                  each step of the axis `after`; those of every
@@ -35,7 +35,7 @@ from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.frozen import cached_property, dataclass, replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Valid
+from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
 from tinyml.ops import SIGN, Op
 
@@ -55,7 +55,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Store:
-    """slot[position] = value, or op= value; only where `valid`. `streams`: past the caches."""
+    """slot[position] = value, or op= value; only where `valid`. `streams`: past the caches.
+
+    `some`: it is one of several side by side, of which number n is stored where index + n is in it.
+    """
 
     slot: int
     dtype: DType
@@ -64,6 +67,7 @@ class Store:
     valid: Valid = ()
     op: Op | None = None
     streams: bool = False
+    some: Range | None = None
 
 
 @dataclass(frozen=True)

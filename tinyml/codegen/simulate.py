@@ -43,7 +43,7 @@ from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.graph import toposort
-from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Remainder, Valid
+from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Range, Remainder, further
 from tinyml.ops import MEANING, Op
 
 Array = npt.NDArray[Any]
@@ -211,7 +211,8 @@ class _Threads:
         if put.once:
             chosen = chosen & (self.tx == 0)
         for n, value in enumerate(put.values):
-            self._put_value(put, self.index(put.position + n * put.step), self.value(value), chosen)
+            own = chosen & self.condition([further(put.some, n)] if put.some else ())
+            self._put_value(put, self.index(put.position + n * put.step), self.value(value), own)
 
     def _put_value(self, put: ir.Put, position: Array, value: Array, chosen: Array) -> None:
         slot = self.slots[put.slot]
@@ -252,11 +253,8 @@ class _Threads:
                 if e.dtype.itemsize == dtype.itemsize:
                     return low if e.dtype is dtype else interpret.bitcast(low, dtype, e.dtype)
                 return pair_of(low, self._load(slot, at + 1, held))
-            case Wide(slot=slot, position=position, valid=valid, lanes=lanes):
-                start = self.index(position)
-                if start.size and (start % lanes).any():
-                    raise VerifyError(f"{self.k.name}: {e} is not aligned")
-                return self._load(slot, start + np.arange(lanes), self.condition(valid))
+            case Wide():
+                return self._wide(e)
             case Part(wide=wide, lane=lane):
                 values = done[wide]
                 lanes_at = np.broadcast_to(self.index(lane), (len(values), 1))
@@ -315,6 +313,13 @@ class _Threads:
         values[valid] = slot[at]
         return values
 
+    def _wide(self, e: Wide) -> Array:
+        start, held = self.index(e.position), self.condition(e.valid)
+        if start.size and (start % e.lanes).any():
+            raise VerifyError(f"{self.k.name}: {e} is not aligned")
+        last = np.maximum(start, self.slots[e.slot].size - 1)  # what is behind is not used
+        return self._load(e.slot, np.minimum(start + np.arange(e.lanes), last), held)
+
     def _fragment(self, e: Fragment) -> Array:
         """A lane's 16 bytes are four of each of the four matrices."""
         own = np.broadcast_to(self.index(e.index), self.block.shape).reshape(-1, WARP)
@@ -364,7 +369,7 @@ class _Threads:
                 return interpret.looked(self.value(value), size)
         raise TypeError(f"cannot simulate {atom!r}")
 
-    def condition(self, valid: Valid) -> Array:
+    def condition(self, valid: Sequence[Range]) -> Array:
         holds = np.ones((1, 1), np.bool_)
         for v in valid:
             index = self.index(v.index)
@@ -386,10 +391,8 @@ class _Tiles:
         self.barrier()
         self.groups: list[list[_Put]] = [[]]  # of copies under way; the last one is still open
 
-    def put(
-        self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
-    ) -> None:
-        self._write(self._checked(tile, block, at, value, chosen, thread))
+    def put(self, tile: str, *given: Array) -> None:
+        self._write(self._checked(tile, *given))
 
     def copy(
         self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
@@ -411,10 +414,7 @@ class _Tiles:
             for put in self.groups.pop(0):
                 self._write(put)
 
-    def _checked(
-        self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
-    ) -> _Put:
-        given = block, at, value, chosen, thread
+    def _checked(self, tile: str, *given: Array) -> _Put:
         shape = np.broadcast_shapes(*(x.shape for x in given))
         block, at, value, chosen, thread = (np.broadcast_to(x, shape) for x in given)
         where, own = (block[chosen], at[chosen]), thread[chosen]

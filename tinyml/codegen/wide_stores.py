@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite
+from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, select, zero
 from tinyml.codegen.nest import Kind, LoopNest, Store, with_stores
 from tinyml.codegen.scope import Known, at_each, every_step
 from tinyml.frozen import replace
 from tinyml.index import (
     ZERO,
     Axis,
+    Linear,
+    Range,
     Valid,
     both,
     inside,
@@ -27,9 +29,10 @@ def _moved(store: Store, at: Known, value: Expr) -> Store | None:
     if valid is None:
         return None
     position = store.position.substitute(at)
+    some = store.some and Range(store.some.index.substitute(at), store.some.low, store.some.high)
     if value is store.value and position is store.position and valid is store.valid:
-        return store
-    return replace(store, position=position, value=value, valid=valid)
+        return store if some is store.some else replace(store, some=some)
+    return replace(store, position=position, value=value, valid=valid, some=some)
 
 
 def widened(store: Store, lane: Axis) -> Store:
@@ -37,21 +40,50 @@ def widened(store: Store, lane: Axis) -> Store:
 
     Conditions that hold for all lanes or for none are those of the first lane.
     """
-    valid = _of_all(store.valid, lane)
-    return replace(store, value=wide_loads(store.value, lane), valid=valid)
+    valid, some = _of_all(store.valid, lane), store.some
+    value = wide_loads(store.value, lane, partly=True)
+    if store.op is None and _in_one(store.dtype.itemsize, store.position, lane):
+        valid, which = _apart(valid, lane)
+        if which is not None:
+            some = Range(which.index.substitute({lane: ZERO}), which.low, which.high)
+    return replace(store, value=value, valid=valid, some=some)
 
 
-def wide_loads(value: Expr, lane: Axis) -> Expr:
-    """The value with loads that lie side by side along `lane` done in one access."""
+def wide_loads(value: Expr, lane: Axis, partly: bool = False) -> Expr:
+    """The value with loads that lie side by side along `lane` done in one access.
+
+    `partly`: also if some lanes are masked. All are read then where any is not: memory begins at a
+    vector and goes on to the end of one.
+    """
 
     def widen(e: Expr) -> Expr | None:
-        valid = _of_all(e.valid, lane) if isinstance(e, Load) else ()
-        if not isinstance(e, Load) or not _wide_at(e, valid, lane):
+        if not isinstance(e, Load) or not _in_one(e.dtype.itemsize, e.position, lane):
             return None
-        wide = Wide(e.slot, e.dtype, e.position.substitute({lane: ZERO}), valid, lane.size)
-        return Part(wide, linear(lane))
+        first, last = {lane: ZERO}, lane.size - 1
+        valid, some = _of_all(e.valid, lane), None
+        if partly:
+            valid, some = _apart(valid, lane)
+        if any(lane in v.free for v in valid):
+            return None
+        if some is not None:
+            valid += (inside(some.index.substitute(first), some.low - last, some.high),)
+        held = both(valid)
+        if held is None:
+            return zero(e.dtype)
+        part = Part(
+            Wide(e.slot, e.dtype, e.position.substitute(first), held, lane.size), linear(lane)
+        )
+        return part if some is None else select((some,), part, zero(e.dtype))
 
     return rewrite(value, widen, lane)
+
+
+def _apart(valid: Valid, lane: Axis) -> tuple[Valid, Range | None]:
+    """Conditions on all lanes, and the one that says which of them, if a single one does."""
+    some = [v for v in valid if lane in v.free]
+    if len(some) != 1 or some[0].index.stride(lane) != 1:
+        return valid, None
+    return tuple(v for v in valid if v is not some[0]), some[0]
 
 
 def asked_once(value: Expr, lane: Axis) -> Expr:
@@ -75,10 +107,9 @@ def _of_all(valid: Valid, lane: Axis) -> Valid:
     return both(changed) or ()
 
 
-def _wide_at(e: Load, valid: Valid, lane: Axis) -> bool:
-    in_one = e.dtype.itemsize * lane.size in (4, 8, 16)
-    apart = any(lane in v.free for v in valid)
-    return in_one and not apart and steps_by(e.position, (lane,), lane.size)
+def _in_one(itemsize: int, position: Linear, lane: Axis) -> bool:
+    """Whether one access has what is at a position for all lanes."""
+    return itemsize * lane.size in (4, 8, 16) and steps_by(position, (lane,), lane.size)
 
 
 def stream(nest: LoopNest, lane: Axis) -> LoopNest:
@@ -100,7 +131,7 @@ def side_by_side(stores: Sequence[Store]) -> bool:
         and all(f % n == 0 for _, f in first.position.terms)
         and first.position.constant % n == 0
         and all(s.position is first.position + i for i, s in enumerate(stores))
-        and all(s.valid == first.valid for s in stores)
+        and all(s.valid == first.valid and s.some is first.some for s in stores)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import graphs
@@ -49,6 +50,11 @@ CASES: dict[str, Callable[[], LazyBuffer]] = {
     "row of halves": lambda: halves(6, 264),
     "row for a block": lambda: graphs.softmax(leaf(3, 2052)),
     "row that nothing divides": lambda: graphs.softmax(leaf(5, 131)),
+    "row of halves that nothing divides": lambda: halves(5, 523),
+    "row for a block that nothing divides": lambda: graphs.softmax(leaf(3, 2051)),
+    "row and bias that nothing divides": lambda: graphs.add(
+        leaf(37, 131), lazy.expand(leaf(1, 131), (37, 131))
+    ),
     "columns": lambda: graphs.total(leaf(200, 64), 0),
     "columns that nothing divides": lambda: graphs.total(leaf(131, 37), 0),
 }
@@ -95,6 +101,22 @@ def test_a_label_of_eight_bytes_makes_no_access_to_its_row_narrower(dtype: DType
         assert source.count(access) == 2048 // lanes // 256
     if Device.available("EMU"):
         stages.assert_made(k, on_emu(compile(k, CARD), ThreadOrder.FORWARD))
+
+
+@pytest.mark.parametrize("width", [1021, 50257])
+def test_a_row_that_begins_anywhere_is_read_in_whole_vectors(width: int, tmp_path: Path) -> None:
+    """As GPT-2's logits are: 16 bytes at a time, elements by themselves only at its ends."""
+    for make, kind in ((leaf, "float, 4"), (partial(leaf, dtype=bfloat16), "__nv_bfloat16, 8")):
+        program = compile(kernel_of(graphs.softmax(make(512, width))), CARD)
+        body = program.source.partition('extern "C"')[2]
+        assert f"*(const pack<{kind}> *)(slot1" in body
+        assert "slot1[" not in body
+        assert "slot0[" not in body
+        resources, cubin = compiled(program, "sm_90a", tmp_path)
+        assert not resources.spills
+        found = instructions(cubin)
+        assert found["LDG.E.128.CONSTANT"] >= 4
+        assert not found["LDG.E.CONSTANT"] + found["LDG.E.U16.CONSTANT"]
 
 
 def test_blocks_share_few_columns() -> None:

@@ -22,6 +22,7 @@ from tinyml.index import Axis
 THREADS = 2048  # that a multiprocessor runs at once
 ACCESSES = 8  # that a thread has under way
 SHARED = 64  # steps of a fold at least, of which a block has a part
+LONG = 8  # vectors of a row that are worth the masks of the first and the last one
 KEPT, MOST_KEPT = 32, 96  # elements of a row that a thread has in registers: of one array, of all
 
 
@@ -64,9 +65,17 @@ class CudaChooser(Chooser):
         return found.size if found is not None else 1
 
     def _wide(self, number: int, axis: Axis, threads: int = WARP, lanes: int = 0) -> int:
-        """Accesses of up to 16 bytes, where the axis divides evenly and is enough for threads."""
+        """Accesses of up to 16 bytes, where the axis is enough for threads.
+
+        Where rows begin anywhere and are long, the axis begins at a vector; else it is whole ones.
+        """
         lanes = lanes or self._elements(number, [axis])
-        while lanes > 1 and (axis.size % lanes or axis.size < threads * lanes):
+        while lanes > 1 and axis.size < threads * lanes:
+            lanes //= 2
+        if lanes > 1 and axis.size >= LONG * lanes and not self.one(number).adds:
+            self.apply(OptKind.ALIGN, axis, lanes)
+            axis = self.nest.named[axis.name]
+        while lanes > 1 and axis.size % lanes:
             lanes //= 2
         return lanes if lanes > 1 and self.apply(OptKind.LANES, axis, lanes) else 1
 
@@ -148,9 +157,10 @@ class CudaChooser(Chooser):
             plain = most > 0 and not any(axis in fold.free for fold in one.folds)
             wide = plain and side_by_side(one, axis) >= 0
             lanes = self._wide(number, axis, threads, widest) if wide else 1
+            each = -(-self.nest.named[axis.name].size // threads)
+            few = -(-axis.size // (threads * lanes)) <= most // lanes
             self.apply(OptKind.THREAD, axis.name, threads)
-            each = -(-axis.size // (threads * lanes))
-            if plain and 1 < each <= most // lanes:
+            if plain and few and each > 1:
                 self.apply(OptKind.UNROLL, axis.name, each)
 
     def _thread_per_row(self, number: int, most: int = 128) -> None:

@@ -42,7 +42,7 @@ from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, i
 from tinyml.codegen.wide_stores import at_steps, side_by_side, wide_loads
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import ZERO, Axis, linear, numbered
+from tinyml.index import ZERO, Axis, Range, linear, numbered
 from tinyml.interpret import identity
 from tinyml.ops import FUNCTIONS
 
@@ -222,7 +222,10 @@ class _Emitter(AlongWriter):
         position = self._place(scope, first.position)
         valid, op, streams = first.valid, first.op, first.streams
         step = self._lanes(position.free) if streams else 1
-        made = ir.Put(first.slot, first.dtype, position, (*values,), valid, op, once, streams, step)
+        some = _not_all(first.some, len(stores))
+        made = ir.Put(
+            first.slot, first.dtype, position, (*values,), valid, op, once, streams, step, some
+        )
         before = scope.instrs[-1] if scope.instrs else None
         if isinstance(before, ir.Put) and _goes_on(before, made):
             scope.instrs[-1] = replace(before, values=(*before.values, *values))
@@ -372,7 +375,7 @@ class _Emitter(AlongWriter):
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
             bodies = [fold.body for fold in folds]
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
-                bodies = [wide_loads(value, axis) for value in bodies]
+                bodies = [wide_loads(value, axis, partly=True) for value in bodies]
             values = [*crop.changing(folds, bodies, every_step(known, unrolled))]
             self._folds(inner, [value for _, _, value in values])
             for number, changes in groupby(values, itemgetter(1)):
@@ -424,6 +427,13 @@ class _Emitter(AlongWriter):
 
 def _nothing(scope: Scope, known: Known) -> None:
     """What there is to do when a loop is entered that only writes numbers."""
+
+
+def _not_all(some: Range | None, count: int) -> Range | None:
+    """Which of so many values are stored, if that may be others than all."""
+    if some is None or (some.low <= some.index.low and some.index.high + count - 1 <= some.high):
+        return None
+    return some
 
 
 def _goes_on(put: ir.Put, next_: ir.Put) -> bool:

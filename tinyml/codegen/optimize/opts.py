@@ -5,6 +5,8 @@
     SPLIT     an axis becomes an outer one and an inner one of a given size
     PEEL      what remains of a row axis after whole steps of a given size gets a nest of its own
     PHASE     a row axis is walked by its remainders, each in a nest of its own
+    ALIGN     a row's or a fold's axis begins where a vector of so many elements does in memory,
+              which its row begins inside of; the surplus is masked
     PAD       an axis grows to whole steps of a given size; the surplus is masked
     GRID      an axis is walked by blocks (CUDA) or pieces of work (CPU); a fold's axis (CUDA): each
               block has a part of the fold, and the last one to come brings the parts together
@@ -45,6 +47,7 @@ from enum import Enum
 
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
+from tinyml.codegen.optimize.align import align
 from tinyml.codegen.optimize.boxes import bulk
 from tinyml.codegen.optimize.change import (
     OptError,
@@ -77,6 +80,7 @@ class OptKind(Enum):
     SPLIT = "split"
     PEEL = "peel"
     PHASE = "phase"
+    ALIGN = "align"
     PAD = "pad"
     GRID = "grid"
     PERSIST = "persist"
@@ -193,9 +197,9 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.PHASE:
             _require(opt.amount > 1, opt, "there is one phase")
             return phase(nest, axis, opt.amount)
-        case OptKind.PAD:
+        case OptKind.PAD | OptKind.ALIGN:
             _require(opt.amount > 0 and not axis.more, opt, "a rest is walked after it")
-            return pad(nest, axis, opt.amount)
+            return (pad if opt.kind is OptKind.PAD else align)(nest, axis, opt.amount)
     return (_tiled if opt.kind in _TILED else _divided)(nest, axis, opt)
 
 

@@ -23,6 +23,7 @@ from tinyml.codegen.text.cuda_text import (
     LOOK,
     ON_LANES,
     PACK,
+    PUT_SOME,
     REQUIRE,
     SWIZZLED,
     TOGETHER,
@@ -257,8 +258,11 @@ class CudaRenderer(WarpgroupRenderer):
             kind = self._pack(put.dtype, len(bits))
             if put.dtype is bool_:  # in braces no int becomes one by itself, as a | b is
                 bits = [f"bool({b})" for b in bits]
-            place = f"*({kind} *)(slot{put.slot} + {wrap(self.index(put.position), 12)})"
-            return f"{place} = {kind}{{{', '.join(bits)}}};"
+            place = f"slot{put.slot} + {wrap(self.index(put.position), 12)}"
+            values = f"{kind}{{{', '.join(bits)}}}"
+            if put.some is not None:
+                return self._put_some(place, values, put.some)
+            return f"*({kind} *)({place}) = {values};"
         place = self._element(put.slot, put.position)
         if put.op is None:
             return f"{place} = {bits[0]};"
@@ -267,6 +271,12 @@ class CudaRenderer(WarpgroupRenderer):
         self.prelude[ATOMIC] = None
         struct = f"combine_{put.op.name.lower()}_{register(dtype).name}"
         return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
+
+    def _put_some(self, place: str, values: str, some: Range) -> str:
+        self.prelude[PUT_SOME] = None
+        ends = (some.index * -1 + end for end in (some.low, some.high))
+        numbers = ", ".join(f"({self.index_type})({self.index(end)[0]})" for end in ends)
+        return f"put_some({place}, {values}, {numbers});"
 
     def put_tile(self, put: ir.PutTile) -> Iterator[str]:
         place = self._in_tile(put.tile, put.index)

@@ -21,6 +21,18 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   return to;
 }"""
 
+# of values side by side some, where the row that they are of begins or ends among them
+PUT_SOME = """template <class T, int N, class I>
+__device__ __forceinline__ void put_some(T *place, const pack<T, N> &values, I first, I last) {
+  if (first <= 0 && last >= N - 1) {
+    *(pack<T, N> *)place = values;
+    return;
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    if (first <= n && n <= last) place[n] = values.at[n];
+}"""
+
 FRAGMENTS = Path(__file__).with_name("cuda_fragments.cuh").read_text()
 HOPPER = Path(__file__).with_name("cuda_hopper.cuh").read_text()
 
