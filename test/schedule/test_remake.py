@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,63 +9,39 @@ import graphs
 import numpy as np
 import pytest
 import stages
+from attentions import (
+    KEYS,
+    QUERIES,
+    TARGETS,
+    Attention,
+    causal,
+    largest,
+    limit,
+    memory,
+    plain,
+    shorten,
+    trained,
+    training,
+)
 from cards import CARD, compiled, on_emu
 
 from tinyml import Tensor
 from tinyml.codegen.choose import c_online as choose_c_online
-from tinyml.codegen.choose import cuda_online as choose_cuda_online
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
-from tinyml.kernel import Kernel
-from tinyml.lazy import Shape
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import fuse, remake, schedule
 
-QUERIES, KEYS = 18, 26
-TARGETS = pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
-Attention = Callable[..., Tensor]
 LIMITS = remake.LIMITS  # of devices as they are
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small products are large ones."""
-    limit(monkeypatch, QUERIES * KEYS, QUERIES * KEYS)
-    monkeypatch.setattr(choose_c_online, "LONG", 16)
-    monkeypatch.setattr(choose_c_online, "STEP", 8)
-    monkeypatch.setattr(choose_cuda_online, "STEPS", (8,))
-
-
-def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
-    limits = remake.Limits(elements, masked, steps=16, rows=1, led=False, depth=512)
-    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, limits))
-
-
-def memory(*shape: int, dtype: DType = float32) -> Tensor:
-    return graphs.memory(*shape, dtype=dtype).requires_grad_()
-
-
-def training(attend: Attention, *given: Tensor) -> list[Kernel]:
-    """The kernels of a result and of the gradients of queries, keys and values."""
-    y = attend(*given)
-    gradients = (y * memory(*y.shape, dtype=y.dtype)).sum().gradient(*given)
-    return stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
-
-
-def largest(kernels: list[Kernel]) -> int:
-    return max(int(np.prod(shape)) for k in kernels for shape, _ in k.slots)
-
-
-def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return q.scaled_dot_product_attention(k, v)
-
-
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return q.scaled_dot_product_attention(k, v, is_causal=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch)
 
 
 def window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -222,20 +197,6 @@ def test_smaller_scores_are_stored_where_heads_share_keys(
     limit(monkeypatch, 4 * QUERIES * KEYS + 1, QUERIES * KEYS)
     given = [memory(1, h, n, 3) for h, n in ((4, QUERIES), (2, KEYS), (2, KEYS))]
     assert largest(training(attend, *given)) == 4 * QUERIES * KEYS
-
-
-def trained(attend: Attention, device: str, shapes: Sequence[Shape], most: int) -> list[np.ndarray]:
-    """What comes out of attention and its gradients; no kernel stores `most` numbers."""
-    rng = np.random.default_rng(2)
-    given = [Tensor(rng.standard_normal(s).astype(np.float32), device=device) for s in shapes]
-    for x in given:
-        x.realize().requires_grad_()
-    y = attend(*given)
-    gradients = y.square().sum().gradient(*given)
-    if device != "NUMPY":
-        kernels = stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)]))
-        assert largest(kernels) < most
-    return [y.numpy(), *(g.numpy() for g in gradients)]
 
 
 @pytest.mark.parametrize("device", ["CPU", "EMU"])

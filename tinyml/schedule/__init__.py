@@ -3,6 +3,7 @@
 simplify ops that change nothing are left out, where equal nodes become one (tinyml/merge.py)
 associate sums of products of products are made of those that are there
 channels images that a card multiplies are stored with their channels innermost
+sweep    folds over what products make are done along one axis of these first
 split    large reductions to few results are done in two steps
 remake   large products that kernels make again, rather than store and read them
 units    which nodes may get memory of their own, and why

@@ -18,73 +18,44 @@ sum down rows joins what walks the rows, too. See `_join_pieces`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from math import prod
 from typing import Any
 
 from tinyml import lazy
-from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST, made_by_blocks
 from tinyml.schedule.group import (
+    CACHED,
     FEW_ROWS,
     LONG_ROW,
     Group,
     Places,
+    adds_up,
     alone,
+    assigns,
     domain,
     folded,
     idles,
+    is_exact,
     joined_places,
+    led,
     levels,
     nested_places,
-    unshaped,
     uses_of,
 )
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.pieces import in_pieces, walks
-from tinyml.schedule.powers import POWERS, exact
-from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import ASKED, CARDS, contracts
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 FEW = 8  # rows of a card that share what they fold: each reads it, out of a cache
-CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
-
-
-def _assigns(group: Group) -> bool:
-    return any(isinstance(member, lazy.Assign) for member in group.members)
-
-
-def _adds_up(lead: LazyBuffer, group: Group) -> bool:
-    """Whether a group is nothing but a sum whose steps can be added up in memory."""
-    exact = lead.dtype.is_float and not lead.dtype.is_half and lead.device in CACHED
-    alone = all(unshaped(member) is lead for member in group.members)
-    return exact and alone and isinstance(lead, lazy.Reduce) and lead.op is Op.ADD
-
-
-def _led(group: Group) -> bool:
-    """Whether powers follow the largest of their exponents, in full precision."""
-    inside = {*group.members}
-    made = toposort(inside, (), lambda e: () if _ends(e, inside) else e.sources)
-    ops = {e.op for e in made if isinstance(e, (lazy.Map, lazy.Reduce)) and not _ends(e, inside)}
-    return _exact(group) and not (ops.isdisjoint(EXTREMES) or ops.isdisjoint(POWERS))
-
-
-def _exact(group: Group) -> bool:
-    """Whether nothing is rounded to numbers that have other exponents."""
-    return all(map(exact, group.members))
-
-
-def _ends(node: LazyBuffer, inside: Container[LazyBuffer]) -> bool:
-    return isinstance(node, lazy.Reduce) and node not in inside
 
 
 class Fusion:
@@ -121,6 +92,8 @@ class Fusion:
                 if use.node in self.group_of:
                     self._link(self.group_of[use.node], self.group_of[unit])
 
+        self.ends = self._find_ends()
+
     @staticmethod
     def _link(before: Group, after: Group) -> None:
         if before is not after:
@@ -146,6 +119,8 @@ class Fusion:
                         self._try(above, self.group_of[unit])
         for group in self.groups():
             self._cascade(group)
+        for node in reversed(self.remade):  # the last one is made of fewest
+            self._join_ends(node)
         for node in self.remade:
             self._join_across(node, self._join_beside(node))
         for lead in [u for u in self.uses if isinstance(u, lazy.Reduce)]:
@@ -162,7 +137,8 @@ class Fusion:
     def _try(self, above: Group, below: Group) -> None:
         pair = above, below
         if pair not in self.tried:
-            may = self._may_join(above, below)
+            apart = above.reduces and not self.ends.isdisjoint(below.members)  # see _join_ends
+            may = not apart and self._may_join(above, below)
             uses = self._uses_between(above, below) if may else []
             self.tried[pair] = joined_places(above, below, uses) if may else None
         places = self.tried[pair]
@@ -180,7 +156,7 @@ class Fusion:
     def _may_join(self, above: Group, below: Group) -> bool:
         if not self._small(above, below) or above.apart or below.apart:
             return False
-        if above.contracts and _assigns(below):  # updates share launches instead
+        if above.contracts and assigns(below):  # updates share launches instead
             return False
         if below.contracts and (above.reduces or below.rows != above.rows):
             return False
@@ -228,7 +204,7 @@ class Fusion:
         kept = {*rows.values()}
         inside = [(u, {*inner[u]}) for u in head.places]
         inside += [(u, {a for a in p if p[a] in kept}) for u, p in tail.places.items()]
-        beside = tail.device in CARDS and _led(middle) and self._few(inside)
+        beside = tail.device in CARDS and led(middle) and self._few(inside)
         if not (beside or (head.contracts and tail.contracts)):
             return False
         self._join(middle, tail, outer)
@@ -243,7 +219,7 @@ class Fusion:
         """Join the folds of a few long rows with what a cascade folds further, made of them."""
         for made in [g for g in tail.before if not g.reduces and self._only_read_by(g, tail)]:
             for folds in [g for g in made.before if g.reduces and self._only_read_by(g, made)]:
-                known = tail.device in CARDS and _led(folds) and _exact(made)
+                known = tail.device in CARDS and led(folds) and is_exact(made)
                 known = known and all(head.reduces for head in folds.before)
                 uses = self._uses_between(folds, made)
                 places = joined_places(folds, made, uses) if known else None
@@ -291,32 +267,55 @@ class Fusion:
         self._join(middle, tail, outer)
         return True
 
+    def _find_ends(self) -> set[lazy.Reduce]:
+        """Folds of what products make again that no fold of such waits for."""
+        ends = {u for u in self.remakes if isinstance(u, lazy.Reduce) and not contracts(u)}
+        awaited: set[LazyBuffer] = set()
+        for unit in reversed(self.uses if ends else ()):
+            if any(r in self.remakes or r in awaited for r in self.readers.get(unit, ())):
+                awaited.add(unit)
+        return ends - awaited
+
+    def _join_ends(self, node: LazyBuffer) -> None:
+        """Join what ends in folds over a product with a product that walks the same rows of it.
+
+        That makes the same again, and so need not be behind what these folds wait for.
+        """
+        for end in sorted(self.ends, key=self.position.__getitem__):
+            products = (u for u in self.uses if u in self.remakes and contracts(u))
+            if any(self._joined_beside(node, lead, end) for lead in products):
+                self.ends.remove(end)
+
     def _join_beside(self, node: LazyBuffer) -> dict[tuple[int, ...], LazyBuffer]:
         """Join what folds a product that is nowhere stored along the same axes: it is made once.
 
-        The rows are the axes of the product that all of them keep. The answer is one of those that
-        keep each axes.
+        The answer is one of those that keep each axes of the product.
         """
         beside: dict[tuple[int, ...], LazyBuffer] = {}
         for lead in [u for u in self.uses if u in self.remakes and contracts(u)]:
             axes = self._rows_along(node, lead)
-            if axes is None:
-                continue
-            key = tuple(sorted(axes.values()))
-            other = beside.setdefault(key, lead)
-            groups = self.group_of[other], self.group_of[lead]
-            if groups[0] is groups[1] or self._depend(*groups) or not self._small(*groups):
-                continue
-            places: Places = {}
-            for group, first in zip(groups, (other, lead), strict=True):
-                row_of = self._rows_along(node, first) or {}
-                new = {row: key.index(a) for row, a in row_of.items()}
-                for member, place in group.places.items():
-                    places[member] = {a: new[row] for a, row in place.items() if row in new}
-            rows = tuple(node.shape[a] for a in key)
-            self._join(*groups, places)
-            self.group_of[lead].rows = rows
+            if axes is not None:
+                other = beside.setdefault(tuple(sorted(axes.values())), lead)
+                self._joined_beside(node, other, lead)
         return beside
+
+    def _joined_beside(self, node: LazyBuffer, other: LazyBuffer, lead: LazyBuffer) -> bool:
+        """Whether two folds of a product could be joined: the rows are the axes that both keep."""
+        axes = [self._rows_along(node, first) for first in (other, lead)]
+        groups = self.group_of[other], self.group_of[lead]
+        if None in axes or groups[0] is groups[1]:
+            return False
+        rows, more = (sorted(found.values()) for found in axes if found is not None)
+        if rows != more or self._depend(*groups) or not self._small(*groups):
+            return False
+        places: Places = {}
+        for group, row_of in zip(groups, axes, strict=True):
+            new = {row: rows.index(a) for row, a in (row_of or {}).items()}
+            for member, place in group.places.items():
+                places[member] = {a: new[row] for a, row in place.items() if row in new}
+        self._join(*groups, places)
+        self.group_of[lead].rows = tuple(node.shape[a] for a in rows)
+        return True
 
     def _join_across(self, node: LazyBuffer, beside: Mapping[Any, LazyBuffer]) -> None:
         """Join a sum over a product that is nowhere stored with what folds that the other way.
@@ -327,7 +326,7 @@ class Fusion:
         for lead, other in permutations(beside.values(), 2):
             above, below = self.group_of[lead], self.group_of[other]
             labels, row_of = self._labels(node, lead), self._rows_along(node, other)
-            if above is below or labels is None or row_of is None or not _adds_up(lead, above):
+            if above is below or labels is None or row_of is None or not adds_up(lead, above):
                 continue
             place = {labels[a]: row for row, a in row_of.items() if labels[a] >= 0}
             kept = prod(below.rows[row] for a, row in place.items() if a not in folded(lead))
@@ -344,10 +343,10 @@ class Fusion:
         a piece are walked in order.
         """
         above, found = self.group_of[lead], in_pieces(lead)
-        if found is None or not _adds_up(lead, above):
+        if found is None or not adds_up(lead, above):
             return
         for below in self._beside(above):
-            if not below.reduces or below.contracts or below.apart or _assigns(below):
+            if not below.reduces or below.contracts or below.apart or assigns(below):
                 continue
             row_of = walks(below, found, self.uses)
             if row_of is None or not self._small(above, below) or self._waits(below, above):
@@ -407,7 +406,7 @@ class Fusion:
         return (
             (kept or narrow)
             and self._small(*groups)
-            and not any(g.apart or _assigns(g) for g in groups)
+            and not any(g.apart or assigns(g) for g in groups)
         )
 
     def _connected_around(self, above: Group, below: Group) -> bool:
@@ -454,7 +453,7 @@ class Fusion:
         level = levels(self.groups())
         bins: dict[tuple[int, str], Group] = {}
         for group in self.groups():
-            if not _assigns(group) or group.reduces or group.device == "NUMPY":
+            if not assigns(group) or group.reduces or group.device == "NUMPY":
                 continue
             key = level[group], group.device
             other = bins.get(key)

@@ -9,11 +9,15 @@ from math import prod
 
 from tinyml import lazy
 from tinyml.errors import TinymlError
+from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
-from tinyml.ops import Movement
+from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, Use, step, trace
+from tinyml.schedule.powers import POWERS, exact
+from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import contracts
 
+CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384
 LONG_WALK = 1024  # elements of a row that a warp of a card walks
@@ -106,6 +110,34 @@ def alone(unit: LazyBuffer, position: int, nodes: int) -> Group:
         last=position,
         nodes=nodes,
     )
+
+
+def assigns(group: Group) -> bool:
+    return any(isinstance(member, lazy.Assign) for member in group.members)
+
+
+def adds_up(lead: LazyBuffer, group: Group) -> bool:
+    """Whether a group is nothing but a sum whose steps can be added up in memory."""
+    whole = lead.dtype.is_float and not lead.dtype.is_half and lead.device in CACHED
+    single = all(unshaped(member) is lead for member in group.members)
+    return whole and single and isinstance(lead, lazy.Reduce) and lead.op is Op.ADD
+
+
+def led(group: Group) -> bool:
+    """Whether powers follow the largest of their exponents, in full precision."""
+    inside = {*group.members}
+    made = toposort(inside, (), lambda e: () if _ends(e, inside) else e.sources)
+    ops = {e.op for e in made if isinstance(e, (lazy.Map, lazy.Reduce)) and not _ends(e, inside)}
+    return is_exact(group) and not (ops.isdisjoint(EXTREMES) or ops.isdisjoint(POWERS))
+
+
+def is_exact(group: Group) -> bool:
+    """Whether nothing is rounded to numbers that have other exponents."""
+    return all(map(exact, group.members))
+
+
+def _ends(node: LazyBuffer, inside: Container[LazyBuffer]) -> bool:
+    return isinstance(node, lazy.Reduce) and node not in inside
 
 
 Between = Callable[[Group, Group], Sequence[tuple[LazyBuffer, Use]]]  # what one reads of another

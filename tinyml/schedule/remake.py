@@ -48,9 +48,23 @@ LIMITS = {
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
     """The products among `order` that nobody stores."""
+    return frozenset(n for n, ways in ways_of(order, roots).items() if not ways.others)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a product is folded: `others` of its ends are none that anybody makes it again for."""
+
+    few: bool  # rows will do
+    ends: tuple[lazy.Reduce, ...]
+    others: tuple[lazy.Reduce, ...]
+
+
+def ways_of(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> dict[lazy.Reduce, Ways]:
+    """The large products among `order` that are folded along some long axes, and along others."""
     products = [node for node in order if isinstance(node, lazy.Reduce) and _may_be(node)]
     if not products:
-        return frozenset()
+        return {}
     readers = readers_of(order)
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
     ends = {n: ends_of(n, readers, roots) for n in products}
@@ -58,12 +72,12 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
     for n, (found, made) in ends.items():
         if LIMITS[n.device].led and _lead_each_other(found, made, readers):
             led.update(m for m in made if m.size == n.size)
-    return frozenset(
-        n
+    ways = {
+        n: _folded_both_ways(n, found, folds, few)
         for n, (found, made) in ends.items()
         if (few := not led.isdisjoint(made)) or _is_large(n, readers)
-        if _folded_both_ways(n, found, folds, few)
-    )
+    }
+    return {n: each for n, each in ways.items() if each is not None}
 
 
 def _may_be(node: lazy.Reduce) -> bool:
@@ -112,22 +126,23 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
 
 def _folded_both_ways(
     node: lazy.Reduce, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], few: bool
-) -> bool:
-    """Whether some of the folds that a product ends in are along other long axes than others."""
-    found = set()
+) -> Ways | None:
+    """The ways, if some folds that a product ends in are along other long axes than others."""
+    found, others = set(), []
     for end in ends:
         base, steps = _before_moves(end)
         uses, _ = trace([(base, tuple(range(len(base.shape))))], folds)
         for use in uses:
             if use.node is node:
                 along = {a: steps[x] for a, x in enumerate(use.labels) if x >= 0 and steps[x] > 1}
-                if MIXED in use.labels or not _is_worth_it(node, along, few):
-                    return False
-                found.add(tuple(along))
-    return len(found) > 1
+                if MIXED in use.labels or not is_worth_it(node, along, few):
+                    others.append(end)
+                else:
+                    found.add(tuple(along))
+    return Ways(few, (*ends,), (*others,)) if len(found) > 1 else None
 
 
-def _is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
+def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
     """Whether a fold by so many steps `along` some axes of a product has the length and the rows.
 
     A `few` rows will do if they are as many as all the steps; or as the steps along each axis, of

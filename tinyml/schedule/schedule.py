@@ -22,6 +22,7 @@ from tinyml.schedule.remake import remade
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import join_sums, share_assigned, split_reductions
+from tinyml.schedule.sweep import sweep
 from tinyml.schedule.transpose import transpose
 from tinyml.schedule.units import find_units
 
@@ -85,7 +86,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, channels_last, associate, split_reductions),
+    *(join_sums, channels_last, associate, sweep, split_reductions),
     *(share_assigned, narrow, transpose, regroup),
 )
 

@@ -119,11 +119,11 @@ def _opened(node: LazyBuffer) -> tuple[Op, LazyBuffer, lazy.Shape]:
     order = [a for a in range(rank) if a not in below.axes] + list(below.axes)
     value = lazy.reshape(lazy.permute(source, order), (*kept, *tail))
     for move in reversed(chain):
-        value = _with_tail(move, value, tail)
+        value = with_tail(move, value, tail)
     return below.op, value, tail
 
 
-def _with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuffer:
+def with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuffer:
     """The move of the leading axes of `value`, which has more axes behind them."""
     assert isinstance(move, lazy.Move)
     rank, (_, arg) = len(move.sources[0].shape), move.arg
@@ -164,9 +164,9 @@ def _cascades(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> set[
     readers = readers_of(order) if tops else {}
     found = set[LazyBuffer]()
     for top in tops:
-        for made in (f for f in _folds_read(top) if f.size == top.sources[0].size):
+        for made in (f for f in folds_read(top) if f.size == top.sources[0].size):
             ends, between = ends_of(made, readers, roots)
-            inner = [e for e in ends if any(e in _folds_read(other) for other in ends)]
+            inner = [e for e in ends if any(e in folds_read(other) for other in ends)]
             alone = all({*ends_of(e, readers, roots)[0]} <= ends.keys() for e in inner)
             alike = all(_folded(e) == _folded(top) for e in ends)
             if inner and alone and alike and all(map(exact, between)):
@@ -212,7 +212,7 @@ def _is_product(node: lazy.Reduce) -> bool:
     """
     if not contracts(node) or node.device in CARDS:
         return False
-    return len(node.axes) > 1 or all(map(contracts, _folds_read(node)))
+    return len(node.axes) > 1 or all(map(contracts, folds_read(node)))
 
 
 def _sums_columns(node: lazy.Reduce) -> bool:
@@ -223,7 +223,7 @@ def _sums_columns(node: lazy.Reduce) -> bool:
         return False
     if not _are_columns(node) or _folded(node) < TALL:
         return False
-    return all({*node.axes}.isdisjoint(fold.axes) for fold in _folds_read(node))
+    return all({*node.axes}.isdisjoint(fold.axes) for fold in folds_read(node))
 
 
 def _are_columns(node: lazy.Reduce) -> bool:
@@ -231,7 +231,7 @@ def _are_columns(node: lazy.Reduce) -> bool:
     return prod(node.sources[0].shape[max(node.axes) + 1 :]) == node.size
 
 
-def _folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
+def folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
     """The folds that a fold is made of, but not those that these are made of."""
     read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
     return (e for e in read if isinstance(e, lazy.Reduce))

@@ -74,14 +74,13 @@ def _add_shared(
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
-    free, terms = _free(read), _terms(remade)
+    free, terms, met = _free(read), _terms(remade), _met(remade, readers)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
         for s in sources:
             does, folds, reads = does + work[s], _both(folds, reduced[s]), _both(reads, arrays[s])
-            if fewest[s] < few:
-                few = fewest[s]
+            few = fewest[s] if fewest[s] < few else few
         if isinstance(node, lazy.Require):  # asked once
             does -= work[sources[1]]
         work[node], reduced[node] = min(does, 1 << 20), folds
@@ -90,7 +89,8 @@ def _add_shared(
             base = narrowest(sources[0])
             own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
             if own and reduced[base].isdisjoint(remade):
-                costs = SHARED if base in units else work[base]
+                again = node in met and all(a.size < base.size for a in arrays[base])
+                costs = (SHARED if base in units else work[base]) - again * (SHARED - CHEAP)
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason and not _made_in_tiles(node, base, units, readers):
                     units[base], work[base] = reason, 0
@@ -190,6 +190,21 @@ def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
         if node not in found and not _is_repeated(node):
             found.add(node)
             stack.extend(lazy.read_sources(node))
+    return found
+
+
+def _met(remade: Iterable[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
+    """What is repeated where products are made again: to make it takes less than that."""
+    made: set[LazyBuffer] = set()
+    for node in remade:
+        made |= ends_of(node, readers, ())[1]
+    found: set[LazyBuffer] = set()
+    stack = [s for node in made for s in node.sources if s not in made]
+    while stack:
+        node = stack.pop()
+        if node not in found and isinstance(node, lazy.Move):
+            found.add(node)
+            stack.extend(node.sources)
     return found
 
 
