@@ -119,15 +119,20 @@ class Bundle(Held):
 
 
 class Piece(Held):
-    __slots__ = ("after", "index", "name")
+    """Of what a thread has copied itself if it is its `own`, else behind the barrier for all."""
 
-    def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
+    __slots__ = ("after", "index", "name", "own")
+
+    def __init__(
+        self, name: str, dtype: DType, index: Linear, after: Axis, own: bool = False
+    ) -> None:
         self.name, self.dtype, self.index, self.after = name, dtype, index, after
+        self.own = own
         self.lanes, self.free = 16 // dtype.itemsize, index.free | {after}
         self._of(())
 
     def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
-        return Piece(self.name, self.dtype, self.index.substitute(known), self.after)
+        return Piece(self.name, self.dtype, self.index.substitute(known), self.after, self.own)
 
     def written(self, sources: list[str]) -> str:
         return f"{self.name}[{self.index}]x{self.lanes}"

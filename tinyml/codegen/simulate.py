@@ -286,6 +286,8 @@ class _Threads:
                 return self._fragment(e)
             case Piece(name=name, index=index, lanes=lanes):
                 at = self.index(index) + np.arange(lanes)
+                if not e.own:
+                    return self._read(name, at)
                 return self.tiles.own(name, self.block, at, self.number, self.active)
             case Aside(name=name, part=part):
                 return np.resize(self.aside[name][self.index(part).item()], self.block.shape)
@@ -438,15 +440,13 @@ class _Tiles:
             where = block_[reads], at_[reads]
             np.minimum.at(self.first[tile], where, thread[reads])
             np.maximum.at(self.last[tile], where, thread[reads])
-        values: Array = self.shown[tile][block, at]
-        return values
+        return np.asarray(self.shown[tile][block, at])
 
     def own(self, tile: str, block: Array, at: Array, thread: Array, active: Array) -> Array:
         """What each thread has copied itself, or put there since."""
         if (active & (self.maker[tile][block, at] != thread)).any():
             raise VerifyError(f"{self.name}: reads of {tile} what other threads may be copying")
-        values: Array = self.written[tile][block, at]
-        return values
+        return np.asarray(self.written[tile][block, at])
 
     def barrier(self) -> None:
         for name in self.first:

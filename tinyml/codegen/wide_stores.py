@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tinyml.codegen.expr import Expr, Load, Part, Wide, rewrite, select, zero
+from tinyml.codegen.expr import Expr, Fold, Load, Part, Stored, Wide, rewrite, select, zero
+from tinyml.codegen.matrices import Piece
 from tinyml.codegen.nest import Kind, LoopNest, Store, with_stores
 from tinyml.codegen.scope import Known, at_each, every_step
 from tinyml.frozen import replace
+from tinyml.graph import toposort
 from tinyml.index import (
     ZERO,
     Axis,
@@ -56,7 +58,12 @@ def wide_loads(value: Expr, lane: Axis, partly: bool = False) -> Expr:
     vector and goes on to the end of one.
     """
 
+    pieces = partly and not _is_folded(value, lane)
+
     def widen(e: Expr) -> Expr | None:
+        if pieces and isinstance(e, Stored) and _is_piece(e, lane):
+            at = e.index.substitute({lane: ZERO})
+            return Part(Piece(e.name, e.dtype, at, e.after), linear(lane))
         if not isinstance(e, Load) or not _in_one(e.dtype.itemsize, e.position, lane):
             return None
         first, last = {lane: ZERO}, lane.size - 1
@@ -76,6 +83,15 @@ def wide_loads(value: Expr, lane: Axis, partly: bool = False) -> Expr:
         return part if some is None else select((some,), part, zero(e.dtype))
 
     return rewrite(value, widen, lane)
+
+
+def _is_folded(value: Expr, lane: Axis) -> bool:
+    """Whether each lane has a fold of its own: a compiler reads what those share as it likes."""
+    return value.has_fold and any(type(e) is Fold and lane in e.free for e in toposort([value]))
+
+
+def _is_piece(e: Stored, lane: Axis) -> bool:
+    return e.dtype.itemsize * lane.size == 16 and steps_by(e.index, (lane,), lane.size)
 
 
 def _apart(valid: Valid, lane: Axis) -> tuple[Valid, Range | None]:

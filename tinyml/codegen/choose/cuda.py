@@ -11,11 +11,13 @@ from tinyml.codegen.choose.cuda_few import by_warps
 from tinyml.codegen.choose.cuda_online import run_along
 from tinyml.codegen.choose.cuda_products import multiply, shared
 from tinyml.codegen.choose.cuda_transposed import transposed
-from tinyml.codegen.expr import Require
+from tinyml.codegen.expr import Load, Require
+from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
 from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 
@@ -23,6 +25,7 @@ THREADS = 2048  # that a multiprocessor runs at once
 ACCESSES = 8  # that a thread has under way
 SHARED = 64  # steps of a fold at least, of which a block has a part
 LONG = 8  # vectors of a row that are worth the masks of the first and the last one
+VECTORS, BESIDE = 1 << 14, 1 << 10  # bytes that 1024 threads read at once; beside a row in tiles
 KEPT, MOST_KEPT = 32, 96  # elements of a row that a thread has in registers: of one array, of all
 
 
@@ -125,14 +128,45 @@ class CudaChooser(Chooser):
         branches = any(isinstance(e, Require) and not e.free.isdisjoint(along) for e in one.exprs)
         branches = branches or any(crop.needed([fold]) for fold in one.folds)
         most = 0 if branches else min(KEPT, MOST_KEPT // max(arrays, 1))
-        threads = 32 if longest <= 1024 else 256
-        if again and arrays == 1 and 256 * KEPT < longest <= 1024 * KEPT:
-            threads = 1024
-        self._share_out(number, (*folded, *walked), threads, most)
+        threads, tiles = self._of_row(longest, most, apart if again else [])
+        self._share_out(number, (*folded, *walked), threads, 1 if tiles else most)
         if threads == 32 and last_row is not None and last_row.size >= 4:
             self.apply(OptKind.GRID, last_row)
             self.apply(OptKind.THREAD, last_row.name, 4)
         self.bind_grid(number)
+        if tiles:
+            self._in_tiles(number, {load.slot for load in apart})
+
+    def _of_row(self, longest: int, most: int, again: Collection[Load]) -> tuple[int, bool]:
+        """A row's threads; whether what they read `again` waits in shared memory, as it has room.
+
+        There it is as long as registers do not hold `most` of it, which cost no barrier.
+        """
+        sizes = {load.slot: load.dtype.itemsize for load in again}
+        if len(sizes) == 1 and 256 * KEPT < longest <= 1024 * KEPT:
+            return 1024, False
+        threads = 32 if longest <= 1024 else 256
+        nbytes = sum(-(-longest * size // VECTORS) * VECTORS for size in sizes.values())
+        blocks = self.target.cache // (nbytes + BESIDE)
+        if not (most and sizes and longest > threads * most and blocks):
+            return threads, False
+        return next(t for t in (256, 512, 1024) if t * blocks >= 1024), True
+
+    def _in_tiles(self, number: int, slots: Collection[int]) -> None:
+        """What threads read of slots along the row is copied to shared memory, and read there."""
+        before, grid = (self.nest, [*self.opts]), self.nest.grid(self.one(number))
+        for slot in slots if grid else ():
+            while which := self._along_row(number, slot):
+                if not self.apply(OptKind.STAGE, grid[-1], which, slot):
+                    break
+        if sum(tile.nbytes for tile in self.one(number).tiles) + BESIDE > self.target.cache:
+            self.nest, self.opts[:] = before
+
+    def _along_row(self, number: int, slot: int) -> int:
+        """Which of the ways to read a slot is a load by all threads of a row; 0 if none is."""
+        one = self.one(number)
+        numbers = enumerate(loads_of(one, slot), len(ways(one, slot)) + 1)
+        return next((n for n, load in numbers if any(a.name == TX for a in load.free)), 0)
 
     def _columns(self, number: int, last: Axis | None) -> None:
         """A column to each thread, or several side by side; blocks share folds if they are few."""

@@ -11,6 +11,7 @@ from tinyml.codegen.expr import (
     Expr,
     Load,
     Part,
+    Select,
     Stored,
     alu,
     rewrite,
@@ -196,7 +197,7 @@ class Filler:
         step, at, guard = self._share(tile, prod(sizes), when)
         where = dict(zip(order, unravel(at, tuple(sizes)), strict=True))
         where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
-        wide = wide_loads(guarded(substitute(value, where), guard, alone=True), lane)
+        wide = wide_loads(guarded(substitute(value, where), guard, alone=True), lane, partly=True)
         wide = _in_one(wide, lane) if size else wide
         wide, place = _bits(wide), index.substitute(where)
 
@@ -323,6 +324,9 @@ def _bits(value: Expr) -> Expr:
     """A half that is only copied as its bits: nothing is converted."""
     if isinstance(value, Load) and value.dtype.is_half:
         return Load(value.slot, uint16, value.position, value.valid)
+    if isinstance(value, Select) and value.dtype.is_half and isinstance(value.value, Part):
+        either = (alu(Op.BITCAST, uint16, e) for e in (value.value, value.other))
+        return Select(value.valid, *either)
     return value
 
 
@@ -338,7 +342,8 @@ def _in_one(value: Expr, lane: Axis) -> Expr:
     def piece(e: Expr) -> Expr | None:
         if not isinstance(e, Stored):
             return None
-        return Part(Piece(e.name, e.dtype, e.index.substitute({lane: ZERO}), e.after), linear(lane))
+        place = e.index.substitute({lane: ZERO})
+        return Part(Piece(e.name, e.dtype, place, e.after, own=True), linear(lane))
 
     return rewrite(value, piece)
 

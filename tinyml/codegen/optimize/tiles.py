@@ -10,7 +10,7 @@ from tinyml.codegen.ahead import LINE
 from tinyml.codegen.crop import known_outside
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, Stored, rewrite, substitute
 from tinyml.codegen.long_fold import groups
-from tinyml.codegen.matrices import Fragment, Matrix, Product, by_warpgroup
+from tinyml.codegen.matrices import Fragment, Matrix, Piece, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.codegen.optimize.change import Change, OptError, bind, check_inner
 from tinyml.codegen.optimize.overlaps import position_of, run, windows
@@ -239,7 +239,7 @@ def check_filled(nest: LoopNest, one: Nest) -> None:
 
 def names_read(values: Iterable[Expr]) -> set[str]:
     """The tiles that values are made of."""
-    return {e.name for e in toposort(values) if isinstance(e, (Stored, Fragment, Matrix))}
+    return {e.name for e in toposort(values) if isinstance(e, (Stored, Piece, Fragment, Matrix))}
 
 
 def ways(one: Nest, slot: int) -> list[Expr]:
