@@ -8,7 +8,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
 // The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
-// Needs sm_80 or later, and no header.
+// Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
 #ifndef __CUDA_EMU__
 
 // d (16 x 8) += a (16 x 16) @ b (16 x 8), by all 32 lanes of a warp, sums in float32.
@@ -28,6 +28,16 @@ __device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float *d, const unsigne
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d (16 x 8) += a (16 x 8) @ b (8 x 8), halves: the first half of the steps of m16n8k16.
+__device__ __forceinline__ void tinyml_mma_m16n8k8_f16(float *d, const unsigned *a,
+                                                       const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
 // d (16 x 8) += a (16 x 8) @ b (8 x 8): float32 bits, of which the upper 19 count.
@@ -136,7 +146,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_68380407(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_97d5d5d2(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 13008);

@@ -316,8 +316,16 @@ float d[4] = {{0.5f, 0.5f, 0.5f, 0.5f}};
 tinyml_ldmatrix_x4(fa, &left[lane % 16][lane / 16 * 8]);
 tinyml_ldmatrix_x4{trans}(fb, &right[{address}]);
 unsigned pair[2] = {{fb[0], fb[1]}};
-tinyml_mma_m16n8k16_{kind}(d, fa, pair);
+{multiply}
 for (int i = 0; i < 4; i++) out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];"""
+
+
+MULTIPLY = {
+    "f16": "tinyml_mma_m16n8k16_f16(d, fa, pair);",
+    "bf16": "tinyml_mma_m16n8k16_bf16(d, fa, pair);",
+    "f16 by halves": "tinyml_mma_m16n8k8_f16(d, fa, pair);\n"
+    "tinyml_mma_m16n8k8_f16(d, fa + 2, pair + 1);",
+}
 
 
 def fragments_program(kind: str, transposed: bool) -> Program:
@@ -325,16 +333,18 @@ def fragments_program(kind: str, transposed: bool) -> Program:
     shape = {"columns": 16, "width": 8} if transposed else {"columns": 8, "width": 16}
     address = "lane % 16][0" if transposed else "lane % 8][lane / 8 % 2 * 8"
     trans = "_trans" if transposed else ""
-    body = MMA.format(kind=kind, trans=trans, address=address, **shape)
+    body = MMA.format(multiply=MULTIPLY[kind], trans=trans, address=address, **shape)
     signature = "float* out, const unsigned short* a, const unsigned short* b"
-    return program(f"mma_{kind}{trans}", signature, body, prelude=(HALF, FRAGMENTS))
+    return program(
+        f"mma_{kind.replace(' ', '_')}{trans}", signature, body, prelude=(HALF, FRAGMENTS)
+    )
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("kind", MULTIPLY)
 def test_tensor_core_fragments(emu, kind, transposed):
     a, b = floats(16, 16), floats(16, 8)
-    if kind == "f16":
+    if kind.startswith("f16"):
         bits_a, bits_b = (x.astype(np.float16).view(np.uint16) for x in (a, b))
         a, b = (x.astype(np.float16).astype(np.float32) for x in (a, b))
     else:

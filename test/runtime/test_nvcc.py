@@ -91,6 +91,7 @@ unsigned pair[2] = {b[0], b[1]};
 tinyml_mma_m16n8k16_f16(d, a, pair);
 tinyml_mma_m16n8k16_bf16(d, a, pair);
 tinyml_mma_m16n8k8_tf32(d, a, pair);
+tinyml_mma_m16n8k8_f16(d, a, pair);
 out[threadIdx.x] = d[0] + __half2float(__float2half_rn(d[1]))
     + __bfloat162float(__float2bfloat16_rn(d[2])) + d[3];"""
 
@@ -100,6 +101,15 @@ def test_every_fragment_helper_is_valid_ptx(toolchain, arch):
     prelude = ("#include <cuda_fp16.h>", "#include <cuda_bf16.h>", FRAGMENTS)
     p = program("helpers", ALL_HELPERS, prelude=prelude)
     cubin, _ = toolchain.compile(p.text, arch)
+    assert cubin.startswith(b"\x7fELF")
+
+
+def test_an_older_card_has_helpers_that_load_and_multiply_halves(toolchain):
+    known = ("__shared__", "unsigned", "tinyml_ldmatrix", "float d", "tinyml_mma_m16n8k8_f16")
+    body = [line for line in ALL_HELPERS.splitlines() if line.startswith(known)]
+    body.append("out[threadIdx.x] = d[0];")
+    p = program("helpers", "\n".join(body), prelude=("#include <cuda_fp16.h>", FRAGMENTS))
+    cubin, _ = toolchain.compile(p.text, "sm_75")
     assert cubin.startswith(b"\x7fELF")
 
 

@@ -72,9 +72,24 @@ def test_any_size(size: tuple[int, ...], causal: bool, target: Target) -> None:
 def test_a_thread_has_a_row_where_there_are_no_tensor_cores() -> None:
     q, k, v = given(2, 3, 13, 17, 9)
     made = one_kernel(q.scaled_dot_product_attention(k, v, is_causal=True))
-    opts, _ = choose(lower(made), replace(CARD, capability=75))
+    opts, _ = choose(lower(made), replace(CARD, capability=70))
     assert OptKind.FRAGMENT not in {opt.kind for opt in opts}
     assert_right(made, stages.simulated(CARD, opts))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_tensor_cores_that_know_halves_alone_keep_rows_of_those(causal: bool) -> None:
+    older = replace(CARD, capability=75, cache=64 << 10)
+    for dtype, kept in ((float16, True), (bfloat16, False)):
+        q, k, v = given(1, 2, 33, 50, 24, dtype=dtype)
+        made = one_kernel(q.scaled_dot_product_attention(k, v, is_causal=causal))
+        program = compile(made, older, verify=True)
+        assert ("tinyml_mma_m16n8k8_f16" in program.text) == kept
+        assert "cp_async" not in program.source
+        assert_right(made, stages.simulated(older, None))
+        if kept and Device.available("EMU"):
+            for order in ThreadOrder:
+                assert_right(made, on_emu(program, order))
 
 
 @pytest.mark.skipif(not Device.available("EMU"), reason="no C++ compiler")

@@ -51,7 +51,9 @@ def rounded(*shape: int) -> LazyBuffer:
 def test_halves_are_multiplied_on_tensor_cores_that_there_are() -> None:
     for dtype in (float16, bfloat16):
         assert {OptKind.FRAGMENT, OptKind.PIPELINE} <= kinds(product(256, 256, 256, dtype))
-        assert OptKind.FRAGMENT not in kinds(product(256, 256, 256, dtype), OLDER)
+        older = kinds(product(256, 256, 256, dtype), OLDER)
+        assert (OptKind.FRAGMENT in older) == (dtype is float16)
+        assert OptKind.PIPELINE not in older
 
 
 def test_floats_are_not_unless_they_may_lose_bits() -> None:
@@ -243,7 +245,10 @@ def convolved(
 
 ORDERED: dict[str, tuple[Callable[[], Kernel], Target, str]] = {
     "halves": (lambda: kernel_of(product(50, 200, 40, bfloat16)), CARD, "add_product"),
-    "halves of an older card": (lambda: kernel_of(product(50, 72, 40, float16)), OLDER, "syncth"),
+    "halves of an older card": (lambda: kernel_of(product(50, 72, 40, float16)), OLDER, "add_p"),
+    "parts, of an older card": (lambda: kernel_of(product(50, 2000, 24, float16)), OLDER, "add_p"),
+    "its convolution": (convolved(float16, channels=64), OLDER, "add_product"),
+    "others of an older card": (lambda: kernel_of(product(50, 72, 40, bfloat16)), OLDER, "syncth"),
     "blocks share": (lambda: kernel_of(product(50, 2000, 24, float16)), CARD, "comes_last("),
     "floats": (lambda: kernel_of(product(70, 100, 70, float32)), CARD, "tinyml_cp_async"),
     "floats, shared": (lambda: kernel_of(product(64, 2000, 64, float32)), CARD, "comes_last("),
@@ -280,6 +285,19 @@ def test_threads_in_any_order(name: str, order: ThreadOrder) -> None:
     on_emu(program, order)(made(), arrays)
     found, right = (a[0].astype(np.float64) for a in (arrays, wanted))
     np.testing.assert_allclose(found, right, rtol=0.02, atol=0.02 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("mirrored", [False, True], ids=["as they lie", "mirrored"])
+def test_nvcc_multiplies_halves_on_tensor_cores_of_older_cards(
+    mirrored: bool, tmp_path: Path
+) -> None:
+    turing = replace(OLDER, cores=40, cache=64 << 10)
+    root = product(512, 512, 512, float16, (mirrored, mirrored))
+    resources, cubin = compiled(compile(kernel_of(root), turing), "sm_75", tmp_path)
+    assert not resources.spills
+    found = instructions(cubin)
+    products = {op for op in found if op.startswith(("HMMA", "LDSM", "FFMA"))}
+    assert products == {"HMMA.1688.F32", "LDSM.16.M88.4", "LDSM.16.MT88.4"}
 
 
 def test_a_matrix_times_itself() -> None:

@@ -33,6 +33,7 @@ from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.pieces import copied
 from tinyml.codegen.optimize.tiles import ways
 from tinyml.codegen.target import THREAD, WORKING, UndecidedError
+from tinyml.dtype import bfloat16, float16, float32
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, linear
 
@@ -45,6 +46,7 @@ BARRIERS = 16 * STAGES  # bytes: two for each
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
+MULTIPLYING = {float16: 75, bfloat16: 80, float32: 80}  # and of those whose tensor cores know these
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
 COLUMNS_APART = 4  # lanes that hold sums of other columns
 LOOKED = 64  # registers for the addresses of rows that are looked up, for all of a thread's sums
@@ -80,11 +82,12 @@ def _multiplied(chooser: Chooser, number: int) -> bool:
     target = chooser.target
     if small or axis not in sides.a.free & sides.b.free:
         return False
+    known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
-        return target.capability >= ASYNCHRONOUS and _cascade(chooser, number, sides, inner)
+        return known and _cascade(chooser, number, sides, inner)
     if _by_warpgroups(chooser, number, sides, axis):
         return True
-    if target.capability >= ASYNCHRONOUS and (sides.depth == 16 or target.tf32):
+    if known and (sides.depth == 16 or target.tf32):
         return _on_tensor_cores(chooser, number, sides, axis)
     return sides.depth == 8 and _in_registers(chooser, number, sides, axis)
 

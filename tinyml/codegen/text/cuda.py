@@ -325,7 +325,7 @@ class CudaRenderer(WarpgroupRenderer):
             case ir.Declare(name) if name.lanes > 1:  # sums
                 yield f"{self.type_of(name)} {name.name} = {{}};"
             case ir.Update(name, Op.ADD, Product(a=a, b=b) as e) if not e.of_warpgroup:
-                self.prelude[product_of(a.dtype)] = None
+                self.prelude[product_of(a.dtype, self.target.capability)] = None
                 operands = ", ".join([name.name, self.value(a), self.value(b)])
                 yield f"add_product_{a.dtype.name}({operands});"
             case ir.Update(name, Op.MUL, Bundle(values=values)):

@@ -1,7 +1,7 @@
 // The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
-// Needs sm_80 or later, and no header.
+// Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
 #ifndef __CUDA_EMU__
 
 // d (16 x 8) += a (16 x 16) @ b (16 x 8), by all 32 lanes of a warp, sums in float32.
@@ -21,6 +21,16 @@ __device__ __forceinline__ void tinyml_mma_m16n8k16_bf16(float *d, const unsigne
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// d (16 x 8) += a (16 x 8) @ b (8 x 8), halves: the first half of the steps of m16n8k16.
+__device__ __forceinline__ void tinyml_mma_m16n8k8_f16(float *d, const unsigned *a,
+                                                       const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
 // d (16 x 8) += a (16 x 8) @ b (8 x 8): float32 bits, of which the upper 19 count.

@@ -59,7 +59,17 @@ PRODUCT = """__device__ __forceinline__ void add_product_KIND(
   tinyml_mma_SHAPE(sums.at, a.at, b.at);
   tinyml_mma_SHAPE(sums.at + 4, a.at, b.at + 2);
 }"""
+# the same, half of the steps at a time
+PRODUCT_BY_HALVES = """__device__ __forceinline__ void add_product_KIND(
+    pack<float, 8> &sums, const fragment &a, const fragment &b) {
+  tinyml_mma_SHAPE(sums.at, a.at, b.at);
+  tinyml_mma_SHAPE(sums.at + 4, a.at, b.at + 2);
+  tinyml_mma_SHAPE(sums.at, a.at + 2, b.at + 1);
+  tinyml_mma_SHAPE(sums.at + 4, a.at + 2, b.at + 3);
+}"""
 SHAPES = {"float16": "m16n8k16_f16", "bfloat16": "m16n8k16_bf16", "float32": "m16n8k8_tf32"}
+HALF_SHAPES = {"float16": "m16n8k8_f16"}  # of cards before capability 8.0, which know no others
+AMPERE = 80
 
 
 # a place in panels: 16 bytes of a row stand where the row's number says
@@ -68,9 +78,11 @@ SWIZZLED = """template <int ROW> __device__ __forceinline__ int swizzled(int pla
 }"""
 
 
-def product_of(dtype: DType) -> str:
+def product_of(dtype: DType, capability: int) -> str:
     """The helper that adds a lane's share of a product of matrices of `dtype`."""
-    return PRODUCT.replace("SHAPE", SHAPES[dtype.name]).replace("KIND", dtype.name)
+    half = HALF_SHAPES.get(dtype.name) if capability < AMPERE else None
+    text = PRODUCT_BY_HALVES if half else PRODUCT
+    return text.replace("SHAPE", half or SHAPES[dtype.name]).replace("KIND", dtype.name)
 
 
 COMBINE = """struct NAME {

@@ -98,6 +98,13 @@ inline void tinyml_mma_m16n8k16_bf16(float *d, const unsigned *a, const unsigned
                 {"mma.m16n8k16.bf16", line});
 }
 
+inline void tinyml_mma_m16n8k8_f16(float *d, const unsigned *a, const unsigned *b,
+                                   int line = __builtin_LINE()) {
+  const unsigned lower_a[] = {a[0], a[1], 0, 0}, lower_b[] = {b[0], 0};
+  emu::multiply(d, lower_a, lower_b, 8, emu::a_element<__half>, emu::b_element<__half>,
+                {"mma.m16n8k8.f16", line});
+}
+
 inline void tinyml_mma_m16n8k8_tf32(float *d, const unsigned *a, const unsigned *b,
                                     int line = __builtin_LINE()) {
   emu::multiply(d, a, b, 8, emu::a_element_tf32, emu::b_element_tf32,
