@@ -135,6 +135,7 @@ def _works(item: Any) -> bool:
 def run(made: Schedule, known: Values, runner: Runner) -> list[Array]:
     """The values of a schedule's roots, each of its kernels run by `runner`."""
     memory = {node: np.array(values) for node, values in known.items()}
+    memory |= {node: memory[leaf] for node, leaf in made.in_place.items()}
     for item in made.items:
         for node in item.nodes:
             if node not in memory:

@@ -121,7 +121,12 @@ TABLE: dict[str, tuple[Op, list[Any]]] = {
     "rearrange": (lambda x: x.square().rearrange("a (b c) -> (c a) b", b=3), [X]),
     # by position
     "gather": (lambda x: x.square().gather(1, on(PLACES)), [X]),
-    "scatter": (lambda x, y: x.square().scatter(1, on(PLACES[:, 1:]), y * y), [X, X]),
+    "scatter": (
+        lambda x, y: sum(
+            x.square().scatter(1, on(places), y * y) for places in (PLACES[:, 1:], PLACES[:, 1:2])
+        ),
+        [X, X],
+    ),
     "scatter_reduce": (
         lambda x, y: sum(
             (x.scatter_reduce(1, on(PLACES), y * y, how) for how in ("mean", "prod", "amax")),

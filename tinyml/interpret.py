@@ -257,13 +257,15 @@ def looked(index: Array, size: int) -> Array:
     return np.where((index >= 0) & (index < size), index, 0)
 
 
-def scatter_into(sources: list[Array], axis: int, op: Op, dtype: DType) -> Array:
+def scatter_into(sources: list[Array], axis: int, op: Op | None, dtype: DType) -> Array:
     """base with base[.. index[.. i ..] ..] `op=` source[.. i ..]; sources: base, index, source."""
     base, index, source = sources
     out = base.astype(_accumulator(dtype), copy=True)
     places: list[Array] = list(np.indices(index.shape, sparse=True))
     places[axis] = looked(index, base.shape[axis])
-    if index.size:
+    if op is None:
+        out[tuple(places)] = source
+    elif index.size:
         ACCUMULATE[op].at(out, tuple(places), source)
     return rounded(out, dtype)
 

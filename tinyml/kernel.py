@@ -3,7 +3,8 @@
     kernel ::= Kernel(part*)
     part   ::= output*                                    outputs that walk the same rows
     output ::= Output(slot, value, rows)                  slot holds value
-             | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value
+             | Output(slot, value, rows, where)           slot holds value where a mask does
+             | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value, or = value
              | Output(slot, value, rows, across)          slot += value, along rows it has not
 
 Rows are the axes that all outputs of a part share, walked together: `rows` says which axes of
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tinyml import interpret, lazy, notation
@@ -36,7 +38,8 @@ class Output:
     """What one slot receives.
 
     With `index`, source elements are combined into it by `op`. What it has not of the value's axes,
-    `across`, are rows, whose steps are added up in it.
+    `across`, are rows, whose steps are added up in it. Where `where`, a moved True,
+    is false, elements stay as they are.
     """
 
     slot: int
@@ -45,12 +48,18 @@ class Output:
     rows: tuple[int, ...]  # axes of the value, the first row axis first
     index: LazyBuffer | None = None
     axis: int = 0
-    op: Op = Op.ADD
+    op: Op | None = Op.ADD
     across: tuple[int, ...] = ()
+    where: LazyBuffer | None = None
 
     @property
     def roots(self) -> tuple[LazyBuffer, ...]:
-        return (self.value,) if self.index is None else (self.value, self.index)
+        return tuple(e for e in (self.value, self.index, self.where) if e is not None)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether something of what the buffer held before stays in it."""
+        return self.index is not None or self.where is not None
 
 
 @dataclass(frozen=True)
@@ -77,12 +86,13 @@ def _lines(k: Kernel) -> Iterable[str]:
     lines, names = notation.write(nodes(k))
     yield from lines
     for output in k.outputs:
-        place, value = f"slot{output.slot}", names[output.value]
-        sign = SIGN.get(output.op, output.op.name.lower())
+        place, value, op = f"slot{output.slot}", names[output.value], output.op
+        sign = "" if op is None else SIGN.get(op, op.name.lower())
         if output.across:
             yield f"{place} += {value} over axis {', '.join(map(str, output.across))}"
         elif output.index is None:
-            yield f"{place} = {value}"
+            within = f" where {names[output.where]}" if output.where is not None else ""
+            yield f"{place} = {value}{within}"
         else:
             yield f"{place}[{names[output.index]} on axis {output.axis}] {sign}= {value}"
 
@@ -99,8 +109,8 @@ def spelled(k: Kernel) -> str:
     for part in k.parts:
         lines.append("part")
         for o in part:
-            index = None if o.index is None else number[o.index]
-            more = f"{o.rows} {o.across} {index} {o.axis} {o.op}"
+            index, where = (None if e is None else number[e] for e in (o.index, o.where))
+            more = f"{o.rows} {o.across} {index} {o.axis} {o.op} {where}"
             lines.append(f"{o.slot} {o.shape} {number[o.value]} {more}")
     return "\n".join(lines)
 
@@ -142,7 +152,8 @@ def run(k: Kernel, buffers: Sequence[npt.NDArray[Any]]) -> None:
         if output in sums:
             target[...] += values[sums[output]].reshape(target.shape)
         elif output.index is None:
-            target[...] = values[output.value].reshape(target.shape)
+            within = True if output.where is None else values[output.where].reshape(target.shape)
+            np.copyto(target, values[output.value].reshape(target.shape), where=within)
         else:
             dtype = output.value.dtype
             sources = [target, values[output.index], values[output.value]]

@@ -162,7 +162,7 @@ class Gather(LazyBuffer):
 
 
 class Scatter(LazyBuffer):
-    """Sources (base, index, source); `arg` is (axis, Op): base with `op=` at the indices."""
+    """Sources (base, index, source); `arg` is (axis, Op): base with `op=`, or `=`, at indices."""
 
     __slots__ = ()
 
@@ -172,8 +172,8 @@ class Scatter(LazyBuffer):
         return axis
 
     @property
-    def op(self) -> Op:
-        op: Op = self.arg[1]
+    def op(self) -> Op | None:
+        op: Op | None = self.arg[1]
         return op
 
 
@@ -371,15 +371,15 @@ def gather(x: LazyBuffer, index: LazyBuffer, axis: int) -> LazyBuffer:
 
 
 def scatter(
-    base: LazyBuffer, index: LazyBuffer, source: LazyBuffer, axis: int, op: Op = Op.ADD
+    base: LazyBuffer, index: LazyBuffer, source: LazyBuffer, axis: int, op: Op | None = Op.ADD
 ) -> LazyBuffer:
-    """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i."""
+    """base with [.. index[.. i ..] ..] `op=` source[.. i ..]; None: `=`, at distinct places."""
     _check_index("scatter", base, index, axis)
     if source.shape != index.shape:
         raise ShapeError(f"scatter: source {source.shape} and index {index.shape} differ")
     if source.dtype is not base.dtype:
         raise DTypeError(f"scatter: source {source.dtype} into {base.dtype}")
-    if op not in REDUCE:
+    if op is not None and op not in REDUCE:
         raise DTypeError(f"scatter combines with {sorted(o.name for o in REDUCE)}, not {op.name}")
     sources = (base, index, source)
     return node(Scatter, base.shape, base.dtype, base.device, sources, (axis, op))

@@ -170,6 +170,7 @@ class Found(Gather):
 class Scatter(Function):
     """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i.
 
+    Without an op, all indices are distinct, and what is there is replaced.
     Of extremes, whoever equals the result shares its gradient. The gradient of a factor is the
     product of the others at its place: those that are not zero, and their only zero, which is
     added up so that it has a gradient in turn.
@@ -178,7 +179,7 @@ class Scatter(Function):
     __slots__ = ("axis", "op")
     reads_inputs = True
 
-    def __init__(self, axis: int, op: Op) -> None:
+    def __init__(self, axis: int, op: Op | None) -> None:
         self.axis, self.op = axis, op
 
     def forward(self, base: LazyBuffer, index: LazyBuffer, source: LazyBuffer) -> LazyBuffer:
@@ -187,6 +188,10 @@ class Scatter(Function):
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         if self.op is Op.ADD:
             return grad, None, self._there(grad)
+        if self.op is None:
+            source, index = self.inputs[2], self.inputs[1]
+            nothing = source._full(source.shape, 0, grad.dtype)
+            return grad._apply(Scatter(self.axis, None), index, nothing), None, self._there(grad)
         return self._of_factors(grad) if self.op is Op.MUL else self._of_extremes(grad, out)
 
     def _there(self, x: Tensor) -> Tensor:

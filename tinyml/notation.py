@@ -78,7 +78,7 @@ def _text(node: LazyBuffer, sources: list[str]) -> str:
             return f"{sources[0]}[{sources[1]} on axis {axis}]"
         case lazy.Scatter(op=op, axis=axis):
             base, index, source = sources
-            sign = SIGN.get(op, op.name.lower())
+            sign = "" if op is None else SIGN.get(op, op.name.lower())
             return f"{base} with [{index} on axis {axis}] {sign}= {source}"
         case lazy.Copy():
             return f"copy of {sources[0]} on {node.device}"

@@ -47,8 +47,8 @@ def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     made = schedule(nodes)
     trace.emit(trace.Scheduled(made.items, time.perf_counter() - start))
     numbers: dict[LazyBuffer, int] = {leaf: n for n, leaf in enumerate(leaves)}
-    for assign in made.in_place:
-        numbers[assign] = numbers[lazy.assigned(assign)]
+    for node, leaf in made.in_place.items():
+        numbers[node] = numbers[leaf]
     new: list[NewBuffer] = []
     for item in made.items:
         for node in item.nodes:

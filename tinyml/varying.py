@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tinyml import lazy
 from tinyml.dtype import DType, from_text, int32
 from tinyml.graph import toposort
-from tinyml.lazy import Const, Data, LazyBuffer, Move
+from tinyml.lazy import Assign, Const, Data, LazyBuffer, Map, Move
 from tinyml.ops import Movement, Op
 
 _MOST_FAMILIES = 1024
@@ -109,7 +109,57 @@ def with_data(roots: Sequence[LazyBuffer], leaves: Mapping[Number, Data]) -> lis
     for node in toposort(roots):
         again = node.made_of(made)
         made[node] = _read(again, of[node]) if node in of else again
+        if type(node) is Assign and (line := _line(node, of)) is not None:
+            made[node] = _written(made[node], line, node.sources[1].sources[1], made, of)
     return [_stored(made[root]) for root in roots]
+
+
+class _Line(NamedTuple):
+    """What an assignment writes: elements along an axis, from one on whose place is data."""
+
+    axis: int
+    size: int
+    start: Data
+
+
+def _line(node: Assign, of: Mapping[LazyBuffer, Mapping[int, Data]]) -> _Line | None:
+    target, value = node.sources
+    if not (type(value) is Map and value.op is Op.WHERE and value.sources[2] is target):
+        return None
+    mask = value.sources[0]
+    starts = of.get(mask, {})
+    if len(starts) != 1 or mask.arg[0] is not Movement.PAD or _changed(mask) != [*starts]:
+        return None
+    ((axis, start),), (inside,), (_, beside) = starts.items(), mask.sources, mask.arg[1]
+    size, number = inside.shape[axis], inside
+    while type(number) is Move and number.arg[0] in (Movement.EXPAND, Movement.RESHAPE):
+        (number,) = number.sources
+    true = type(number) is Const and number.value and not from_text(beside, mask.dtype)
+    return _Line(axis, size, start) if true else None
+
+
+def _written(
+    assign: LazyBuffer,
+    line: _Line,
+    node: LazyBuffer,
+    made: Mapping[LazyBuffer, LazyBuffer],
+    of: Mapping[LazyBuffer, Mapping[int, Data]],
+) -> LazyBuffer:
+    """An assignment to what it writes of `node`, and to nothing else, which is not read then."""
+    target, axis, size = assign.sources[0], line.axis, line.size
+    rows = lazy.map_(Op.ADD, _counted(size, target), lazy.broadcast(line.start, (size,)))
+    places, starts = _along(rows, target, axis), of.get(node, {})
+    if [*starts] == [axis] and node.arg[0] is Movement.PAD and _changed(node) == [axis]:
+        first = lazy.map_(Op.NEG, lazy.broadcast(starts[axis], (size,)))
+        place = lazy.map_(Op.ADD, rows, first)
+        changed = _padded(made[node.sources[0]], axis, place, node.arg[1][1])
+    else:
+        changed = lazy.gather(made[node], places, axis)
+    return lazy.assign(target, lazy.scatter(target, places, changed, axis, None))
+
+
+def _counted(size: int, beside: LazyBuffer) -> LazyBuffer:
+    return lazy.broadcast(lazy.iota(size, int32, beside.device), (size,))
 
 
 def _stored(node: LazyBuffer) -> LazyBuffer:
@@ -127,8 +177,7 @@ def _read(node: LazyBuffer, leaves: Mapping[int, Data]) -> LazyBuffer:
     movement, said = node.arg
     for axis, start in leaves.items():
         size, is_pad = node.shape[axis], movement is Movement.PAD
-        counted = lazy.broadcast(lazy.iota(size, int32, node.device), (size,))
-        first = lazy.broadcast(start, (size,))
+        counted, first = _counted(size, node), lazy.broadcast(start, (size,))
         if is_pad:
             place = lazy.map_(Op.ADD, counted, lazy.map_(Op.NEG, first))
             x = _padded(x, axis, place, said[1])

@@ -13,6 +13,7 @@ from tinyml.codegen.expr import (
     Fold,
     Load,
     Place,
+    Select,
     alu,
     const,
     looked_in,
@@ -67,18 +68,32 @@ class _Lowering:
         self.done: dict[Request, Expr] = {}
 
     def nest(self) -> Nest:
-        first = self.part[0]
-        rows = tuple(
-            Axis(f"i{n}{self.mark}", first.value.shape[a]) for n, a in enumerate(first.rows)
-        )
+        steps = self._steps_of_rows()
         walks: dict[tuple[Axis, ...], list[Store]] = {}
         for output in self.part:
             if output.value.size:
-                index, axes = self._index_of(output, rows)
+                index, axes = self._index_of(output, steps)
                 walks.setdefault(axes, []).append(self._store(output, index))
+        rows = tuple(a for i in steps for a in i.free)
         return Nest(rows, tuple(Walk(axes, tuple(stores)) for axes, stores in walks.items()))
 
-    def _index_of(self, output: kernel.Output, rows: tuple[Axis, ...]) -> tuple[Index, Any]:
+    def _steps_of_rows(self) -> Index:
+        """Where each row axis is at each of its steps: only those at which anything is stored."""
+        first = self.part[0]
+        shape = first.value.shape
+        rows = [Axis(f"i{n}{self.mark}", shape[a]) for n, a in enumerate(first.rows)]
+        known = {a: linear(a) for a in rows}
+        if first.where is not None and len(self.part) == 1:
+            index, _ = self._index_of(first, tuple(known.values()))
+            for r in _conditions(self.at(first.where, index)):
+                for axis in rows:
+                    if r.index - linear(axis) == ZERO:
+                        start, end = max(r.low, 0), min(r.high, axis.high)
+                        fewer = Axis(axis.name, end - start + 1)
+                        known[axis] = (linear(fewer) if fewer.size > 1 else ZERO) + start
+        return tuple(known.values())
+
+    def _index_of(self, output: kernel.Output, rows: Index) -> tuple[Index, Any]:
         row_of = {axis: rows[n] for n, axis in enumerate(output.rows)}
         inside_row: list[Axis] = []
         index: list[Linear] = []
@@ -87,7 +102,7 @@ class _Lowering:
                 inside_row.append(self._axis(self.inner, "j", size, inside_row))
                 index.append(linear(inside_row[-1]))
             else:
-                index.append(linear(row_of[axis]) if axis in row_of else ZERO)
+                index.append(row_of.get(axis, ZERO))
         return tuple(index), tuple(inside_row)
 
     def _axis(self, pool: list[Axis], letter: str, size: int, taken: Iterable[Axis]) -> Axis:
@@ -105,13 +120,21 @@ class _Lowering:
             kept = [ZERO if a in output.across else i for a, i in enumerate(index)]
             position = row_major(kept, sizes)
             op = output.op if output.across else None
-            return Store(output.slot, value.dtype, position, value, (), op)
+            valid, value = self._within(output, index, value)
+            return Store(output.slot, value.dtype, position, value, valid, op)
         asked = self.at(output.index, index)
         looked = linear(asked.looked(output.shape[output.axis]))
         place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
         position = row_major(place, output.shape)
         value = looked_up(value, asked, looked_in(position, ()))
         return Store(output.slot, value.dtype, position, value, (), output.op)
+
+    def _within(self, output: kernel.Output, index: Index, value: Expr) -> tuple[Valid, Expr]:
+        """Conditions on a store, and its value where they hold."""
+        valid = () if output.where is None else _conditions(self.at(output.where, index))
+        while isinstance(value, Select) and {*value.valid} <= {*valid}:
+            value = value.value
+        return valid, value
 
     def at(self, node: LazyBuffer, index: Index) -> Expr:
         """The value of `node` at `index`. Generators on a stack, so that depth costs nothing."""
@@ -214,6 +237,15 @@ class _Lowering:
         promised = tuple(within(i, 0, n - 1) for i, n in pairs)  # where the conditions hold
         value = yield source, promised, allowed
         return select(needed, value, fill)
+
+
+def _conditions(mask: Expr) -> Valid:
+    """Where a mask that is a moved True holds."""
+    valid: Valid = ()
+    while isinstance(mask, Select):
+        valid += mask.valid
+        mask = mask.value
+    return valid
 
 
 def _relevant(node: LazyBuffer, index: Index, valid: Valid) -> Request:

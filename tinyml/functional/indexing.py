@@ -110,7 +110,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         return  # x[index] op= y has changed x through the view x[index] already
     old = x._before_assignment()
     if is_advanced(parts):
-        x.assign(_set_places(old, index, source))
+        x.assign(_set_places(old, index, parts, source))
     else:
         x.assign(_set_box(old, parts, source))
 
@@ -169,13 +169,34 @@ def _set_box(x: Tensor, parts: Sequence[Part], source: Tensor) -> Tensor:
     return placed(moves.Path(box.steps), x, _shape_of_value(source, box.shape))
 
 
-def _set_places(x: Tensor, index: Any, source: Tensor) -> Tensor:
+def _set_places(x: Tensor, index: Any, parts: Sequence[Part], source: Tensor) -> Tensor:
     """By the flat positions of the elements that x[index] would read."""
+    tensors = [a for a, p in enumerate(parts) if p.kind == "tensor"]
+    one = all(p.index.numel() == 1 for p in parts if p.kind == "tensor")
+    whole = len(parts) == x.ndim and len(tensors) == 1
+    if one and whole and all(parts[a] == Part("slice", 0, n) for a, n in _others(x, tensors[0])):
+        return _set_line(x, tensors[0], parts[tensors[0]].index, source)
     wide = int64 if x.numel() > int32.max else int32
     places = getitem(x._arange(x.numel(), wide).reshape(x.shape), index)
-    source = _shape_of_value(source, places.shape)
-    flat = scatter(x.reshape((x.numel(),)), 0, places.reshape(-1), source.reshape(-1))
-    return flat.reshape(x.shape)
+    source = _shape_of_value(source, places.shape).reshape(-1)
+    flat, places = x.reshape((x.numel(),)), places.reshape(-1)
+    if one:
+        return flat._apply(moves.Scatter(0, None), places, source).reshape(x.shape)
+    return scatter(flat, 0, places, source).reshape(x.shape)
+
+
+def _others(x: Tensor, axis: int) -> list[tuple[int, int]]:
+    return [(a, n) for a, n in enumerate(x.shape) if a != axis]
+
+
+def _set_line(x: Tensor, axis: int, place: Tensor, source: Tensor) -> Tensor:
+    """x with `source` at one place along an axis."""
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    line = (*before, 1, *after)
+    source = _shape_of_value(source, (*before, *place.shape, *after)).reshape(line)
+    found = x._of(wrapped(place.lazy, size, f"axis {axis} of {x.shape}"))
+    rows = found.reshape((1,) * x.ndim)._broadcast_to(line)
+    return x._apply(moves.Scatter(axis, None), rows, source)
 
 
 # ---- gather and scatter along an axis ----
@@ -276,6 +297,8 @@ def scatter(
     if not (x.ndim and index.ndim and source.ndim):
         return scatter(_row(x), dim, _row(index), _row(source)).reshape(x.shape)
     dim, index, source = _aligned("scatter", x, dim, index, source)
+    if index.shape == (*x.shape[:dim], 1, *x.shape[dim + 1 :]):
+        return x._apply(moves.Scatter(dim, None), index, source)
     place = x._arange(source.shape[dim]).reshape((-1,) + (1,) * (x.ndim - dim - 1))
     place = place._broadcast_to(source.shape)
     place, index_full = _filled(x, dim, place, index, -1)

@@ -36,7 +36,7 @@ def flows(call: Any) -> dict[int, set[int]]:
 
 def _made_of(output: kernel.Output) -> set[int]:
     slots = {node.arg for node in toposort(output.roots) if isinstance(node, lazy.Slot)}
-    return slots if output.index is None else slots | {output.slot}  # it adds to what is there
+    return slots | {output.slot} if output.keeps else slots
 
 
 @dataclass(frozen=True)

@@ -12,27 +12,37 @@ from tinyml.kernel import Kernel, Output
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.schedule.fuse import Fusion
-from tinyml.schedule.group import Group, Place, folded, unshaped, walked
+from tinyml.schedule.group import Group, Place, folded, walked
+from tinyml.schedule.labels import unshaped
 from tinyml.schedule.masks import Masks
+from tinyml.schedule.writes import part as part_of
 
 Built = tuple[Kernel, tuple[LazyBuffer, ...], tuple[LazyBuffer, ...]]
 
 
-def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[Built]:
+def build(
+    group: Group,
+    stored: Container[LazyBuffer],
+    fusion: Fusion,
+    in_place: Container[LazyBuffer] = (),
+) -> list[Built]:
     """Kernels that compute the members of `group` that are stored.
 
     Each comes with the nodes that are its outputs and its inputs. A group is one kernel, but where
     something is combined in memory, as in a scatter, it is two: what that begins with comes first.
+    What is assigned `in_place` is written where it is not what was there before.
     """
     first = group.members[0]
     if isinstance(first, lazy.Scatter):
-        return _scatter(first, fusion)
+        return _scatter(first, fusion, first in in_place)
     parts = [[m for m in part if m in stored] for part in group.parts]
     parts = [sorted(part, key=fusion.position.__getitem__) for part in parts]
     nodes = tuple(node for part in parts for node in part)
+    if not nodes:  # an assignment of what was written to its place
+        return []
     builder = _Builder(nodes, group.members, fusion, fusion.masks if group.reduces else None)
     built = [
-        tuple(_output(group, node, part, nodes.index(node), builder) for node in part)
+        tuple(_output(group, node, part, nodes.index(node), builder, in_place) for node in part)
         for part in parts
     ]
     sums = tuple(nodes[o.slot] for part in built for o in part if o.across)
@@ -40,12 +50,20 @@ def build(group: Group, stored: Container[LazyBuffer], fusion: Fusion) -> list[B
 
 
 def _output(
-    group: Group, node: LazyBuffer, part: Sequence[LazyBuffer], slot: int, builder: _Builder
+    group: Group,
+    node: LazyBuffer,
+    part: Sequence[LazyBuffer],
+    slot: int,
+    builder: _Builder,
+    in_place: Container[LazyBuffer],
 ) -> Output:
     made = unshaped(node)
     across = tuple(a for a in group.places.get(made, ()) if a in folded(made))
-    value = builder.inline(made.sources[0] if across else node)
-    output = Output(slot, node.shape, value, rows(group, node, part), across=across)
+    written = part_of(node) if node in in_place else None
+    mask, value = written or (None, made.sources[0] if across else node)
+    where = None if mask is None else builder.inline(mask)
+    value = builder.inline(value)
+    output = Output(slot, node.shape, value, rows(group, node, part), across=across, where=where)
     return output if group.cut is None else _in_pieces(output, group.places[node], group.cut)
 
 
@@ -62,7 +80,9 @@ def _in_pieces(output: Output, place: Place, cut: tuple[int, int]) -> Output:
         return tuple(b for a in axes for b in ((a, a + 1) if a == axis else (a + (a > axis),)))
 
     value = lazy.reshape(value, shape)
-    return replace(output, value=value, rows=moved(output.rows), across=moved(output.across))
+    where = None if output.where is None else lazy.reshape(output.where, shape)
+    rows, across = moved(output.rows), moved(output.across)
+    return replace(output, value=value, rows=rows, across=across, where=where)
 
 
 def _zeros(nodes: tuple[LazyBuffer, ...], fusion: Fusion) -> Built:
@@ -79,13 +99,15 @@ def rows(group: Group, node: LazyBuffer, part: Sequence[LazyBuffer]) -> tuple[in
     return tuple(sorted((a for a in place if place[a] in shared), key=place.__getitem__))
 
 
-def _scatter(node: lazy.Scatter, fusion: Fusion) -> list[Built]:
+def _scatter(node: lazy.Scatter, fusion: Fusion, in_place: bool) -> list[Built]:
     base, index, source = node.sources
-    filling = _Builder((node,), (node,), fusion)
-    fill = Output(0, node.shape, filling.inline(base), walked(node.shape))
     adding = _Builder((node,), (node,), fusion)
     value, at = adding.inline(source), adding.inline(index)
     add = Output(0, node.shape, value, walked(index.shape), at, node.axis, node.op)
+    if in_place:
+        return [adding.finish([(add,)])]
+    filling = _Builder((node,), (node,), fusion)
+    fill = Output(0, node.shape, filling.inline(base), walked(node.shape))
     return [filling.finish([(fill,)]), adding.finish([(add,)])]
 
 

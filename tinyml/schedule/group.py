@@ -11,8 +11,8 @@ from tinyml import lazy
 from tinyml.errors import TinymlError
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
-from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import MIXED, Use, step, trace
+from tinyml.ops import Op
+from tinyml.schedule.labels import MIXED, Use, step, trace, unshaped
 from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import contracts
@@ -85,13 +85,6 @@ def walked(shape: Shape) -> tuple[int, ...]:
 def folded(unit: LazyBuffer) -> tuple[int, ...]:
     """The axes of its domain that a unit does not keep."""
     return unit.axes if isinstance(unit, lazy.Reduce) else ()
-
-
-def unshaped(unit: LazyBuffer) -> LazyBuffer:
-    """What lies in memory as the unit does, as it was computed."""
-    while isinstance(unit, lazy.Move) and unit.movement is Movement.RESHAPE:
-        unit = unit.sources[0]
-    return unit
 
 
 def alone(unit: LazyBuffer, position: int, nodes: int) -> Group:

@@ -131,3 +131,10 @@ def factor_groups(shape: Shape, other: Shape) -> list[tuple[list[int], list[int]
                 break
         groups.append((tops, bottoms))
     return groups
+
+
+def unshaped(unit: LazyBuffer) -> LazyBuffer:
+    """What lies in memory as the unit does, as it was computed."""
+    while isinstance(unit, lazy.Move) and unit.movement is Movement.RESHAPE:
+        unit = unit.sources[0]
+    return unit

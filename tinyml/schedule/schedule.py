@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
@@ -25,6 +25,7 @@ from tinyml.schedule.split import join_sums, share_assigned, split_reductions
 from tinyml.schedule.sweep import sweep
 from tinyml.schedule.transpose import transpose
 from tinyml.schedule.units import find_units
+from tinyml.schedule.writes import reads_what_it_writes, scattered
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ class Schedule:
     """Items in order. `roots` are the nodes that hold what was asked for, one per question: its
     elements in the same order, though their shape may be another.
 
-    `in_place` are the Assign nodes whose kernel may write the target's own memory: nothing
-    that runs later reads the old values. The others are written to memory of their own, which
-    is copied into the target's when everything else is done.
+    `in_place` are the nodes whose kernel may write a leaf's own memory, and that leaf: nothing
+    that runs later reads the old values. Other assignments are written to memory of their own,
+    which is copied into the target's when everything else is done.
     """
 
     items: tuple[Item, ...]
     roots: tuple[LazyBuffer, ...]
-    in_place: frozenset[LazyBuffer]
+    in_place: Mapping[LazyBuffer, LazyBuffer]
 
 
 def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
@@ -105,8 +106,9 @@ def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     in_place = _order_writes(order, groups, fusion)
     items: list[Item] = []
     stored = _stored(fusion, roots)
+    stored.difference_update(n for n in in_place if scattered(n) in in_place)
     for group in ordered(groups):
-        items += _items(group, fusion, stored)
+        items += _items(group, fusion, stored, in_place)
     return Schedule(tuple(items), tuple(roots), in_place)
 
 
@@ -128,14 +130,16 @@ def _unshaped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     return found
 
 
-def _items(group: Group, fusion: Fusion, stored: set[LazyBuffer]) -> list[Item]:
+def _items(
+    group: Group, fusion: Fusion, stored: set[LazyBuffer], in_place: Container[LazyBuffer]
+) -> list[Item]:
     first = group.members[0]
     if isinstance(first, lazy.Copy):
         return [CopyItem(first, first.sources[0])]
     units = tuple([(member, fusion.units[member]) for member in group.members])
     return [
         KernelItem(kernel, first.device, written, read, units)
-        for kernel, written, read in build(group, stored, fusion)
+        for kernel, written, read in build(group, stored, fusion, in_place)
     ]
 
 
@@ -156,8 +160,11 @@ def _stored(fusion: Fusion, roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
 
 def _order_writes(
     order: Iterable[LazyBuffer], groups: list[Group], fusion: Fusion
-) -> frozenset[LazyBuffer]:
-    """Which assignments can be done in place, with readers of the old values put before them."""
+) -> dict[LazyBuffer, LazyBuffer]:
+    """Which assignments can be done in place, with readers of the old values put before them.
+
+    Each is given the leaf in whose memory it is; and so is what it takes from a scatter into it.
+    """
     assigns: dict[LazyBuffer, list[LazyBuffer]] = {}
     for unit in fusion.uses:
         if isinstance(unit, lazy.Assign):
@@ -166,19 +173,24 @@ def _order_writes(
     for unit, uses in fusion.uses.items():
         for use in uses:
             readers_of.setdefault(use.node, set()).add(fusion.group_of[unit])
-    in_place: set[LazyBuffer] = set()
+    in_place: dict[LazyBuffer, LazyBuffer] = {}
     faults = _Faults(order, groups, fusion)
     for target, versions in assigns.items():
-        writer = fusion.group_of[versions[-1]]
+        made = scattered(versions[-1]) or versions[-1]
+        writer = fusion.group_of[made]
         readers = readers_of.get(target, set())
-        alone = len(versions) == 1 and not any(_reads_elsewhere(target, writer, fusion))
+        if made in versions:
+            elsewhere = any(_reads_elsewhere(target, writer, fusion))
+        else:
+            elsewhere = sum(use.node is target for use in fusion.uses[made]) > 1
+        alone = len(versions) == 1 and not elsewhere
         late = any(_reaches(writer, reader) for reader in readers - {writer})
         if alone and not late and faults.come_before(writer):
-            in_place.add(versions[0])
+            in_place.update(dict.fromkeys((versions[0], made), target))
             for reader in readers - {writer}:
                 reader.after.add(writer)
                 writer.before.add(reader)
-    return frozenset(in_place)
+    return in_place
 
 
 class _Faults:
@@ -228,12 +240,13 @@ def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[
     """For every read of `target` in the writer: whether it is of another element than written."""
     assign = next(m for m in writer.members if lazy.assigned(m) is target)
     beside = next(part for part in writer.parts if assign in part)
+    there = reads_what_it_writes(assign, fusion.units)
     return [
         member not in beside
         or isinstance(member, lazy.Reduce)
         or len(writer.places[member]) < len(walked(member.shape))
         or writer.places[member] != writer.places[assign]  # the rows may be walked transposed
-        or use.labels != tuple(range(len(use.labels)))
+        or (use.labels != tuple(range(len(use.labels))) and not (there and member is assign))
         for member in writer.members
         for use in fusion.uses[member]
         if use.node is target

@@ -12,6 +12,7 @@ from tinyml import lazy
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
+from tinyml.schedule.writes import scattered
 
 MOST_LOADS = 24  # buffers that one expression reads
 MANY = 4  # arrays that two readers read in longer than it takes to store what is made of them
@@ -44,6 +45,9 @@ def find_units(
         reason = _REASONS.get(type(node))
         if reason is not None and node not in remade:
             units.setdefault(node, reason)
+        if (made := scattered(node)) is not None:
+            for asked in _asked_of(made.sources[1:], units):
+                units.setdefault(asked, "asked before anything is overwritten")
     read = {node: lazy.read_sources(node) for node in order}
     readers = readers_of(read)
     _add_shared(read, readers, units, remade)
@@ -51,6 +55,12 @@ def find_units(
     _narrow(readers, units)
     _add_large(read, units)
     return units
+
+
+def _asked_of(roots: Iterable[LazyBuffer], units: Container[LazyBuffer]) -> list[LazyBuffer]:
+    """What is required of values that a kernel makes, given the units."""
+    inside = toposort(roots, (), lambda e: () if e in units else lazy.read_sources(e))
+    return [node for node in inside if isinstance(node, lazy.Require)]
 
 
 _REASONS: dict[type[LazyBuffer], str] = {
@@ -170,12 +180,17 @@ def _goes_on_alone(node: LazyBuffer, unit: LazyBuffer, units: Container[LazyBuff
 
 
 def _free(read: _Read) -> set[LazyBuffer]:
-    """What costs nothing for an element: made of constants alone, or asked of positions."""
+    """What costs nothing for an element: made of constants alone, or asked of positions.
+
+    A whole number that is there once counts as a position, as where a slice begins.
+    """
     fixed: set[LazyBuffer] = set()
     placed: set[LazyBuffer] = set()
     for node, sources in read.items():
         if isinstance(node, lazy.Const) or (sources and fixed.issuperset(sources)):
             fixed.add(node)
+        if isinstance(node, lazy.Data) and node.size == 1 and node.dtype.is_int:
+            placed.add(node)
         if _is_position(node) and all(s in placed or s in fixed for s in sources):
             placed.add(node)
     return fixed | placed
