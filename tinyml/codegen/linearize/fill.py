@@ -197,7 +197,8 @@ class Filler:
         step, at, guard = self._share(tile, prod(sizes), when)
         where = dict(zip(order, unravel(at, tuple(sizes)), strict=True))
         where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
-        wide = wide_loads(guarded(substitute(value, where), guard, alone=True), lane, partly=True)
+        made = guarded(substitute(value, where), guard, alone=True)
+        wide = wide_loads(made, lane, partly=not size)  # what is its own needs no barrier
         wide = _in_one(wide, lane) if size else wide
         wide, place = _bits(wide), index.substitute(where)
 
@@ -343,7 +344,7 @@ def _in_one(value: Expr, lane: Axis) -> Expr:
         if not isinstance(e, Stored):
             return None
         place = e.index.substitute({lane: ZERO})
-        return Part(Piece(e.name, e.dtype, place, e.after, own=True), linear(lane))
+        return Part(Piece(e.name, e.dtype, place, e.after, True), linear(lane))
 
     return rewrite(value, piece)
 
