@@ -152,20 +152,33 @@ def _attention_gradient(
     several = (np.repeat(x, group, 1) for x in (k, v))
     heads = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, *several)), strict=True)
     window = q.shape[-2] // share if causal else 0
-    made = zip(*(_head_gradient(*head, window) for head in heads), strict=True)
+    made = zip(*(_head_gradient(*head, window)[:3] for head in heads), strict=True)
     gq, *others = (np.stack(part).reshape(*q.shape[:2], *part[0].shape) for part in made)
     return gq, *(x.reshape(*k.shape[:2], group, *x.shape[2:]).sum(2) for x in others)
 
 
-def _head_gradient(g: Any, q: Any, k: Any, v: Any, window: int) -> tuple[Any, Any, Any]:
+def _biased_gradient(g: Any, q: Any, k: Any, v: Any, bias: Any) -> tuple[Any, ...]:
+    """That of the bias, too: of keys or of pairs, which all heads share."""
+    made, total = [], np.zeros_like(bias)
+    for head in zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, k, v)), strict=True):
+        *own, of_scores = _head_gradient(*head, 0, bias)
+        total += of_scores.reshape(-1, *bias.shape).sum(0)
+        made.append(own)
+    return *(np.stack(x).reshape(q.shape) for x in zip(*made, strict=True)), total
+
+
+def _head_gradient(
+    g: Any, q: Any, k: Any, v: Any, window: int, bias: Any = 0.0
+) -> tuple[Any, Any, Any, Any]:
+    """Of queries, keys, values and scores."""
     scale = q.shape[-1] ** -0.5
-    scores = q @ k.T * scale
+    scores = q @ k.T * scale + bias
     if window:
         scores[~band(np.arange(len(q)), window)] = -np.inf
     weights = NumpyOps().softmax(scores)
     scores = g @ v.T
-    scores = weights * (scores - (scores * weights).sum(-1, keepdims=True)) * scale
-    return scores @ k, scores.T @ q, weights.T @ g
+    scores = weights * (scores - (scores * weights).sum(-1, keepdims=True))
+    return scores @ k * scale, scores.T @ q * scale, weights.T @ g, scores
 
 
 # ---- the list ----
@@ -387,7 +400,7 @@ def _wide_attentions() -> list[Workload]:
         return ops.softmax(ops.tanh(scores / 5.0) * 5.0) @ v
 
     def biased(ops: Ops, q: Any, k: Any, v: Any, bias: Any) -> Any:
-        return ops.softmax(q @ ops.swap(k, -2, -1) * 0.088 + bias) @ v
+        return ops.softmax(q @ ops.swap(k, -2, -1) * q.shape[-1] ** -0.5 + bias) @ v
 
     def windowed(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, True, q.shape[-2] // 4)
@@ -412,6 +425,18 @@ def _wide_attentions() -> list[Workload]:
         Workload(f"attention, capped {shorter}", kind, middle, capped, share, quick=False),
         Workload(
             f"attention, biased {shorter}", kind, (*middle, (4096,)), biased, share, quick=False
+        ),
+        *(
+            Workload(
+                f"attention, trained bias of {what}, backward too, {shorter}",
+                kind,
+                (*middle, shape),
+                biased,
+                3 * share,
+                _biased_gradient,
+                quick=False,
+            )
+            for what, shape in (("keys", (4096,)), ("pairs", (4096, 4096)))
         ),
         # the first quarter of the queries sees half a window
         Workload(

@@ -59,6 +59,19 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q.scaled_dot_product_attention(k, v, is_causal=True)
 
 
+def scores_of(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).float() * q.shape[-1] ** -0.5
+
+
+def distances(q: Tensor, k: Tensor) -> Tensor:
+    rows, columns = q._arange(q.shape[-2]), k._arange(k.shape[-2])
+    return (rows.unsqueeze(-1) - columns).abs()
+
+
+def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    return (scores_of(q, k) + bias).softmax(-1).cast(v.dtype) @ v
+
+
 def trained(attend: Attention, device: str, shapes: Sequence[Shape], most: int) -> list[np.ndarray]:
     """What comes out of attention and its gradients; no kernel stores `most` numbers."""
     rng = np.random.default_rng(2)

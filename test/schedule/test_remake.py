@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    biased,
     causal,
+    distances,
     largest,
     limit,
     memory,
@@ -33,6 +36,8 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
+from tinyml.kernel import Kernel
+from tinyml.lazy import Shape
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import fuse, remake, schedule
 
@@ -54,13 +59,13 @@ def capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return ((q @ k.transpose(-2, -1) / 5).tanh() * 5).softmax(-1) @ v
 
 
-def biased(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     bias = memory(k.shape[-2]).detach()
     return q.scaled_dot_product_attention(k, v, attn_mask=bias.expand(q.shape[-2], k.shape[-2]))
 
 
 @TARGETS
-@pytest.mark.parametrize("attend", [plain, causal, window, capped, biased])
+@pytest.mark.parametrize("attend", [plain, causal, window, capped, shifted])
 def test_a_step_of_training_is_four_kernels_and_no_scores(
     attend: Attention, target: Target
 ) -> None:
@@ -76,7 +81,7 @@ def test_a_step_of_training_is_four_kernels_and_no_scores(
 
 @pytest.mark.parametrize(
     ("attend", "long"),
-    [(plain, 16), (causal, 16), (window, 16), (capped, 16), (biased, 16), (causal, 1024)],
+    [(plain, 16), (causal, 16), (window, 16), (capped, 16), (shifted, 16), (causal, 1024)],
 )
 def test_many_heads_make_scores_again_once_for_all_gradients(
     attend: Attention, long: int, monkeypatch: pytest.MonkeyPatch
@@ -95,7 +100,7 @@ def test_many_heads_make_scores_again_once_for_all_gradients(
 
 
 @pytest.mark.parametrize(
-    ("attend", "stored"), [(plain, True), (biased, True), (causal, False), (window, False)]
+    ("attend", "stored"), [(plain, True), (shifted, True), (causal, False), (window, False)]
 )
 def test_scores_that_a_mask_leaves_some_of_are_not_stored_though_they_are_smaller(
     attend: Attention, stored: bool, monkeypatch: pytest.MonkeyPatch
@@ -326,3 +331,84 @@ def test_weights_that_are_wanted_are_stored() -> None:
 def test_a_result_alone_is_one_kernel() -> None:
     y = plain(memory(1, QUERIES, 3), memory(1, KEYS, 3), memory(1, KEYS, 2))
     assert len(stages.kernels_of(schedule([y.lazy]))) == 1
+
+
+def looked_up(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+    """As in T5: a number for each head and a few distances, of which the last ones are one."""
+    near = distances(q, k).clip(0, table.shape[0] - 1)
+    return biased(q, k, v, table[near].permute(2, 0, 1))
+
+
+PAIRS: dict[str, tuple[Attention, Shape]] = {
+    "heads": (biased, (2, QUERIES, KEYS)),
+    "all heads": (biased, (QUERIES, KEYS)),
+    "a table": (looked_up, (7, 2)),
+}
+OF_PAIRS = pytest.mark.parametrize(("attend", "shape"), PAIRS.values(), ids=PAIRS)
+
+
+@TARGETS
+@pytest.mark.parametrize("widths", [(3, 3), (12, 12), (12, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@OF_PAIRS
+def test_a_bias_of_pairs_that_a_batch_shares(
+    attend: Attention, shape: Shape, dtype: DType, widths: tuple[int, int], target: Target
+) -> None:
+    """Nothing that all of the batch have for each pair is stored."""
+    wide, other = widths
+    given = [
+        memory(3, 2, n, d, dtype=dtype) for n, d in ((QUERIES, wide), (KEYS, wide), (KEYS, other))
+    ]
+    kernels = training(attend, *given, memory(*shape, dtype=dtype))
+    assert largest(kernels) < 3 * 2 * QUERIES * KEYS
+    for k in kernels:
+        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
+
+
+def of_pairs(width: int, dtype: DType = float32) -> Kernel:
+    """The kernel of the gradient of a bias of pairs that a batch shares."""
+    given = [memory(4, 2, 128, width, dtype=dtype) for _ in range(3)]
+    *_, last = training(biased, *given, memory(2, 128, 128, dtype=dtype))
+    assert {output.shape for output in last.outputs} == {(2, 128, 128)}
+    return last
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "kinds"),
+    [
+        (stages.C, float32, {OptKind.LANES: 1, OptKind.STAGE: 2}),  # both second factors packed
+        (CARD, float32, {OptKind.LANES: 1, OptKind.STAGE: 4, OptKind.PIPELINE: 1}),
+        (CARD, bfloat16, {OptKind.FRAGMENT: 1, OptKind.STAGE: 4, OptKind.PIPELINE: 1}),
+    ],
+    ids=["C", "CUDA", "tensor cores"],
+)
+def test_tiles_of_a_bias_are_made_for_one_of_a_batch_after_the_other(
+    target: Target, dtype: DType, kinds: dict[OptKind, int]
+) -> None:
+    made, _ = choose(lower(of_pairs(20, dtype)), target)
+    chosen = Counter(opt.kind for opt in made)
+    assert {kind: chosen[kind] for kind in kinds} == kinds
+
+
+@pytest.mark.parametrize("cache", [227 << 10, 48 << 10])
+@pytest.mark.parametrize("width", [64, 440])
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_tiles_of_a_bias_fit_a_card(dtype: DType, width: int, cache: int, tmp_path: Path) -> None:
+    """Where whole rows of factors do not, these are read as they lie."""
+    program = compile(of_pairs(width, dtype), replace(CARD, cache=cache))
+    assert ("add_product" in program.source) == dtype.is_half
+    assert program.shared <= cache
+    resources, _ = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert not resources.stack
+
+
+@pytest.mark.parametrize("device", ["CPU", "EMU"])
+@OF_PAIRS
+def test_gradients_of_a_bias_of_pairs_are_those_of_numpy(
+    attend: Attention, shape: Shape, device: str
+) -> None:
+    shapes = [*((3, 2, n, 5) for n in (QUERIES, KEYS, KEYS)), shape]
+    made, right = (trained(attend, d, shapes, 3 * 2 * QUERIES * KEYS) for d in (device, "NUMPY"))
+    for mine, wanted in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-4)

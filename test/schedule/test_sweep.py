@@ -10,8 +10,11 @@ from attentions import (
     QUERIES,
     TARGETS,
     Attention,
+    biased,
+    distances,
     largest,
     memory,
+    scores_of,
     shorten,
     trained,
     training,
@@ -32,19 +35,6 @@ ALONG = {OptKind.ONLINE, OptKind.FRAGMENT}  # products that are nowhere stored
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch)
-
-
-def scores_of(q: Tensor, k: Tensor) -> Tensor:
-    return (q @ k.transpose(-2, -1)).float() * q.shape[-1] ** -0.5
-
-
-def distances(q: Tensor, k: Tensor) -> Tensor:
-    rows, columns = q._arange(q.shape[-2]), k._arange(k.shape[-2])
-    return (rows.unsqueeze(-1) - columns).abs()
-
-
-def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    return (scores_of(q, k) + bias).softmax(-1).cast(v.dtype) @ v
 
 
 def sloping(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:

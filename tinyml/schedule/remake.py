@@ -18,9 +18,9 @@ from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST, is_long, made_by_all
-from tinyml.schedule.labels import MIXED, factor_groups, trace
+from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
-from tinyml.schedule.units import CARDS, Readers, contracts, ends_of, readers_of
+from tinyml.schedule.units import CARDS, Readers, contracts, ends_of, narrowest, readers_of
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,12 @@ def _folded_both_ways(
         for use in uses:
             if use.node is node:
                 along = {a: steps[x] for a, x in enumerate(use.labels) if x >= 0 and steps[x] > 1}
-                if MIXED in use.labels or not is_worth_it(node, along, few):
+                if MIXED in use.labels:
                     others.append(end)
-                else:
+                elif is_worth_it(node, along, few):
                     found.add(tuple(along))
+                elif not _leaves_both(node, along, few):
+                    others.append(end)
     return Ways(few, (*ends,), (*others,)) if len(found) > 1 else None
 
 
@@ -154,6 +156,19 @@ def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
     least = min(limits.rows, longest if is_long(node) else walked) if few else limits.rows
     large = few or node.size >= limits.elements or all(n == node.shape[a] for a, n in along.items())
     return large and longest >= limits.steps and node.size // walked >= least
+
+
+def _leaves_both(node: lazy.Reduce, along: Container[int], few: bool) -> bool:
+    """Whether a fold leaves rows and columns of a product: tiles of it are made for each step.
+
+    As for a bias of attention that all of a batch share. A mask alone is no reason: it leaves out
+    no steps of such a fold.
+    """
+    limits = LIMITS[node.device]
+    if not few and node.size < limits.elements:
+        return False
+    left = [prod(node.shape[a] for a in own if a not in along) for own in own_axes(node)]
+    return min(left) >= limits.steps and prod(left) >= limits.rows
 
 
 def _before_moves(end: lazy.Reduce) -> tuple[LazyBuffer, Sequence[int]]:
@@ -189,3 +204,22 @@ def _steps_below(move: lazy.Move, steps: Sequence[int]) -> list[int] | None:
         for a in long:
             below[a] = walked if len(long) == 1 else min(walked, shape[a])
     return below
+
+
+def own_axes(product: lazy.Reduce) -> tuple[set[int], set[int]]:
+    """The axes of a product that only its first factor has, and those that only the other has."""
+    node = product.sources[0]
+    while isinstance(node, lazy.Map) and node.op is Op.CAST:
+        node = node.sources[0]
+    one, other = (_walked(factor) for factor in node.sources)
+    return one - other, other - one
+
+
+def _walked(factor: LazyBuffer) -> set[int]:
+    """The axes along which a factor is not repeated."""
+    labels: Labels = tuple(range(len(factor.shape)))
+    base = narrowest(factor)
+    while factor is not base:
+        labels = through(factor, labels) if isinstance(factor, lazy.Move) else labels
+        factor = factor.sources[0]
+    return {x for x, n in zip(labels, base.shape, strict=True) if n > 1} - {FIXED, MIXED}

@@ -19,11 +19,11 @@ from tinyml import lazy
 from tinyml.dtype import DType, float32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import FIXED, MIXED, Labels, through, trace
-from tinyml.schedule.remake import Ways, is_worth_it, ways_of
+from tinyml.schedule.labels import MIXED, trace
+from tinyml.schedule.remake import Ways, is_worth_it, own_axes, ways_of
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.split import folds_read, with_tail
-from tinyml.schedule.units import contracts, narrowest
+from tinyml.schedule.units import contracts
 
 Path = tuple[LazyBuffer, ...]  # from what a sum adds up down to another sum
 # in these operands; what is added up is not rounded before
@@ -137,7 +137,8 @@ def _swept(
     walked = [a for a in node.axes if source.shape[a] > 1]
     if MIXED in labels or len(walked) == 1 or source.size != base.size:
         return None
-    own = [a for a in sorted(_own(product)) if labels[a] in walked]
+    one, other = own_axes(product)
+    own = [a for a in sorted(one | other) if labels[a] in walked]
     axis = max(own, key=lambda a: base.shape[a], default=None)
     if axis is None or not is_worth_it(product, {axis: base.shape[axis]}, ways.few):
         return None
@@ -145,22 +146,3 @@ def _swept(
         source = lazy.cast(source, float32)
     first = lazy.reduce_(node.op, source, labels[axis : axis + 1])
     return lazy.reduce_(node.op, first, (a for a in node.axes if a != labels[axis]))
-
-
-def _own(product: lazy.Reduce) -> set[int]:
-    """The axes of a product that only one of its factors has."""
-    node = product.sources[0]
-    while isinstance(node, lazy.Map) and node.op is Op.CAST:
-        node = node.sources[0]
-    one, other = (_walked(factor) for factor in node.sources)
-    return (one ^ other) - {*product.axes}
-
-
-def _walked(factor: LazyBuffer) -> set[int]:
-    """The axes along which a factor is not repeated."""
-    labels: Labels = tuple(range(len(factor.shape)))
-    base = narrowest(factor)
-    while factor is not base:
-        labels = through(factor, labels) if isinstance(factor, lazy.Move) else labels
-        factor = factor.sources[0]
-    return {x for x, n in zip(labels, base.shape, strict=True) if n > 1} - {FIXED, MIXED}

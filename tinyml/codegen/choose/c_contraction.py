@@ -17,6 +17,7 @@ from math import gcd, inf, lcm, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
+from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
 from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -83,7 +84,7 @@ def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
         _join_rows(chooser, number, found)
         _walk_closely(chooser, number, found.fold)
         found = contraction_of(chooser.one(number)) or found
-    found = _in_pairs(chooser, number, found)
+    found = with_steps_around(chooser.one(number), _in_pairs(chooser, number, found))
     ranked = _sides(chooser, number, found)
     proposals: list[tuple[float, Tiling]] = []
     for sides in ranked:
@@ -184,6 +185,7 @@ def _tiling(
     """
     one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
     widest, highest = _register_tile(chooser, fold, sides)
+    highest = highest if fold in one.folds else highest // 2  # what is made of sums has as many
     height = _even(sides.kept.size, highest)
     packs = sides.packed is not None and sides.kept.size >= 2 * height
     vectors = sides.lane.size // lanes
@@ -461,7 +463,8 @@ def _stage(chooser: Chooser, number: int, sides: _Sides, tiling: Tiling, depth: 
     if not (grid and tiling.packs) or sides.packed is None:
         return
     after = depth.name if stepped and tiling.step < depth.size else grid[-1].name
-    _stage_factor(chooser, number, after, sides.packed.slot, packed=True)
+    for load in (sides.packed, *packed_beside(chooser, number, sides.packed)):
+        _stage_factor(chooser, number, after, load.slot, packed=True)
     if tiling.repacks and sides.other is not None:
         _stage_factor(chooser, number, after, sides.other.slot, packed=False)
     for tile in chooser.one(number).tiles:

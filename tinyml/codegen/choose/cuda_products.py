@@ -40,6 +40,7 @@ from tinyml.index import Axis, Quotient, linear
 EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
 ROWS = WARPS * EDGE  # that a warpgroup has of it
 BYTES = 64  # of the fold that a row of a tile holds
+PADDING = 16  # bytes behind such a row
 SUM = 4  # bytes
 STAGES = 4  # of a tile, at most
 BARRIERS = 16 * STAGES  # bytes: two for each
@@ -85,7 +86,7 @@ def _multiplied(chooser: Chooser, number: int) -> bool:
     known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
         return known and _cascade(chooser, number, sides, inner)
-    if _by_warpgroups(chooser, number, sides, axis):
+    if not sides.around and _by_warpgroups(chooser, number, sides, axis):
         return True
     if known and (sides.depth == 16 or target.tf32):
         return _on_tensor_cores(chooser, number, sides, axis)
@@ -172,9 +173,9 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
     step = BYTES // sides.a.dtype.itemsize
     step = step if axis.size > step // 2 else step // 2
     read = _read_for_columns(chooser.one(number), sides)
-    if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
-        return False
-    if not chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth):
+    depths = dict.fromkeys((axis, *(s.longest for s in sides.beside)))
+    whole = _padded(chooser, [sides.rows, sides.columns, *depths], [*edges, *[step] * len(depths)])
+    if not (whole and chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth)):
         return False
     before = chooser.nest, [*chooser.opts]
     for most in (2, 2), (4, 2):  # warps along an edge: more, if there is no other block beside
@@ -187,7 +188,8 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
         one = chooser.one(number)
-        beside = LOOKED * _looks_up(one) + read * (edges[1] // warps[1] // COLUMNS_APART)
+        looks_up = any(e.position.looked for e in _loads(one))  # each row has its own address
+        beside = LOOKED * looks_up + read * (edges[1] // warps[1] // COLUMNS_APART)
         held = _held(one, prod(edges), WARP * prod(warps)) + beside
         if not (parts > 1 or beside >= LOOKED) or held + WORKING <= THREAD:
             break
@@ -204,11 +206,6 @@ def _read_for_columns(one: Nest, sides: Sides) -> int:
     """Arrays of which sums meet the same number in each row, which compilers read but once."""
     once = {*one.rows} - {sides.rows}
     return sum(sides.columns in e.free <= once for e in _loads(one))
-
-
-def _looks_up(one: Nest) -> bool:
-    """Whether sums meet rows that are looked up: each of those has an address of its own."""
-    return any(e.position.looked for e in _loads(one))
 
 
 def _loads(one: Nest) -> list[Load]:
@@ -304,7 +301,9 @@ def _tile(
     others = nests * prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
     found = []
-    if _is_heavy(chooser.one(number), sides):
+    if sides.around:
+        down = across = _edges_around(chooser, sides)
+    elif _is_heavy(chooser.one(number), sides):
         down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
     edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
     for rows, columns in product(*edges):
@@ -312,11 +311,20 @@ def _tile(
         sums = rows * columns * SUM
         even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
         most = min(even, chooser.target.cores // blocks, factors // least)
-        parts = max(1, most) if nests == 1 else 1
+        parts = max(1, most) if nests == 1 and not sides.around else 1
         waves = -(-blocks * parts // chooser.target.cores)
         read = waves * (rows + columns) * factors // parts + (parts > 1) * (parts + 1) * sums
         found.append((read, -rows - columns, rows, columns, parts))
     return min(found)[2:]
+
+
+def _edges_around(chooser: Chooser, sides: Sides) -> Sequence[int]:
+    """Edges of tiles made for each step around, so that all rows of factors have room, if any."""
+    steps = max(prod(a.size for a in each.fold.axes) for each in (sides, *sides.beside))
+    row = -(-steps * sides.a.dtype.itemsize // BYTES) * BYTES + PADDING
+    most = min(chooser.target.cache // (2 * (1 + len(sides.beside)) * row), HEAVY_EDGE)
+    least = EDGE if sides.depth == EDGE else 2 * EDGE
+    return [n for n in EDGES if least <= n <= most] or [HEAVY_EDGE]
 
 
 def _is_heavy(one: Nest, sides: Sides) -> bool:
@@ -382,10 +390,13 @@ def _stage(
     grid = chooser.nest.grid(chooser.one(number))
     if not folded and not grid:
         return
-    after = (folded or grid)[-1]
-    for factor in (sides.a, sides.b):
-        _copied(chooser, number, factor, after)
-    if folded:
+    after, before = (folded or grid)[-1], (chooser.nest, [*chooser.opts])
+    for each in (sides, *sides.beside):
+        for factor in (each.a, each.b):
+            _copied(chooser, number, factor, after)
+    if sides.around and _bytes(chooser.one(number).tiles) > chooser.target.cache:
+        chooser.nest, chooser.opts[:] = before
+    elif folded:
         _fill_ahead(chooser, number, after)
 
 

@@ -25,7 +25,7 @@ and registers are those of the PTX ISA, "Matrix fragments for mma.m16n8k16" and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Part, Stored, substitute
@@ -57,6 +57,7 @@ class Sides:
     a: Expr
     b: Expr
     beside: tuple[Sides, ...] = ()  # others that walk the same
+    around: tuple[Axis, ...] = ()  # steps of folds in each of which all of them are made
 
     @property
     def longest(self) -> Axis:
@@ -75,22 +76,32 @@ def sides_of(one: Nest) -> Sides | None:
 
     If the first factor is not made of folds: then rows are its own, wherever they lie.
     They may be those of a walk of their own, beside what is stored once for each row.
+    If there are none, those that are made anew at each step of all the other folds.
     """
     read = {e for fold in one.folds for e in toposort([fold.body]) if isinstance(e, Fold)}
-    outer = [fold for fold in one.folds if fold not in read and _factors(fold)]
+    last = [fold for fold in one.folds if fold not in read]
+    inner = [fold for fold in one.folds if fold in read and not fold.body.has_fold]
+    return _alike(one, last) or _alike(one, inner, last)
+
+
+def _alike(one: Nest, folds: Iterable[Fold], around: Iterable[Fold] = ()) -> Sides | None:
+    """Those of the folds that are products of matrices, if they all walk the same."""
     walked = [a for walk in one.walks for a in walk.axes]
-    found = [s for fold in outer if (s := _sides(one, fold, walked)) is not None]
+    products = [fold for fold in folds if _factors(fold)]
+    found = [s for fold in products if (s := _sides(one, fold, walked)) is not None]
     if not found or not (len(walked) == 1 or (len(one.walks) == 1 and not walked)):
         return None
     first, *others = found
+    steps = dict.fromkeys(a for fold in around for a in fold.axes)
     alike = all(_walked(sides) == _walked(first) for sides in others)
-    if not alike or (walked and walked != [first.columns]):
+    same = steps or all(sides.fold.axes == first.fold.axes for sides in others)
+    if not (alike and same) or (walked and walked != [first.columns]):
         return None
-    return replace(first, beside=tuple(others))
+    return replace(first, beside=tuple(others), around=(*steps,))
 
 
 def _walked(sides: Sides) -> tuple[object, ...]:
-    return sides.rows, sides.columns, sides.fold.axes, sides.a.dtype, sides.b.dtype
+    return sides.rows, sides.columns, sides.a.dtype, sides.b.dtype
 
 
 def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
@@ -149,6 +160,10 @@ def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
     """
     inner, axes = [], found.fold.axes
     last = found, *found.beside
+    if found.around:
+        made = [sides.fold for sides in last]
+        alone = all(f in made or {*f.axes} == {*found.around} for f in one.folds)
+        return [] if alone and found.columns in one.rows else None
     for fold in one.folds:
         if fold in [sides.fold for sides in last]:
             continue
@@ -211,7 +226,8 @@ def _multiplied(
         raise OptError(f"cannot make matrix products over {axis.name}: warps keep what they make")
     shape = rows, columns, depth
     whole = zip((found.rows, found.columns, axis), shape, strict=True)
-    for changed, step in (*whole, *((sides.longest, depth) for sides in inner)):
+    others = (*inner, *(found.beside if found.around else ()))
+    for changed, step in (*whole, *((sides.longest, depth) for sides in others)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
             raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
     return _Fragments(found, axis, shape).nest(nest, number, one, inner)
@@ -247,7 +263,8 @@ class _Fragments:
             found = sides_of(one)
             assert found is not None
         for sides in (found, *found.beside):
-            one = reading(one, sides.fold, self._share(sides, self.axis, "f"))
+            axis = sides.longest if found.around else self.axis
+            one = reading(one, sides.fold, self._share(sides, axis, "f"))
         one = _in_rows_alone(one, columns)
         row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
         index = {rows: linear(self.outer[0]) * self.shape[0] + row}
