@@ -373,7 +373,7 @@ def gather(x: LazyBuffer, index: LazyBuffer, axis: int) -> LazyBuffer:
 def scatter(
     base: LazyBuffer, index: LazyBuffer, source: LazyBuffer, axis: int, op: Op | None = Op.ADD
 ) -> LazyBuffer:
-    """base with [.. index[.. i ..] ..] `op=` source[.. i ..]; None: `=`, at distinct places."""
+    """base with [.. index[.. i ..] ..] `op=` source[.. i ..]; None: `=`, the same if twice."""
     _check_index("scatter", base, index, axis)
     if source.shape != index.shape:
         raise ShapeError(f"scatter: source {source.shape} and index {index.shape} differ")

@@ -170,7 +170,8 @@ class Found(Gather):
 class Scatter(Function):
     """base, with base[.. index[.. i ..] ..] `op=` source[.. i ..] for every i.
 
-    Without an op, all indices are distinct, and what is there is replaced.
+    Without an op what is there is replaced; where indices are equal, so are the source's values,
+    and only one of them has a gradient.
     Of extremes, whoever equals the result shares its gradient. The gradient of a factor is the
     product of the others at its place: those that are not zero, and their only zero, which is
     added up so that it has a gradient in turn.

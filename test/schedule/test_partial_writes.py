@@ -157,3 +157,35 @@ def test_a_captured_step_writes_where_its_argument_says(device: str) -> None:
         got = step(at(i, device), Tensor(row, device=device).realize())
         np.testing.assert_allclose(got.numpy(), wanted.sum(1), rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(x.numpy(), wanted)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("places", [[3, 1, -2], [1, 1, 4, 1], [[0, 2], [2, 0]]], ids=str)
+def test_of_several_values_for_one_place_the_last_stays(
+    device: str, axis: int, places: list[Any]
+) -> None:
+    x, wanted = given(device), NUMBERS.copy()
+    part = (*(ALL,) * axis, np.array(places))
+    new = values(wanted[part].shape)
+    wanted[part] = new
+    index = Tensor(part[-1], device=device).realize()
+    x[(*part[:-1], index)] = Tensor(new, device=device).realize()
+    if device == "CPU":
+        *_, last = stages.kernels_of(schedule([x.lazy]))
+        assert cost(lower(last)).nbytes < 2.2 * new.nbytes
+    np.testing.assert_array_equal(x.numpy(), wanted)
+
+
+def test_only_the_value_that_stays_has_a_gradient(device: str) -> None:
+    x, new = given(device), Tensor(values((3, 5, 64)), device=device, requires_grad=True)
+    index = Tensor([7, 2, 7], device=device)
+    old = x.clone().requires_grad_()
+    y = old * 1
+    y[index] = new
+    (y * x).sum().backward()
+    assert new.grad is not None
+    assert old.grad is not None
+    kept, written = NUMBERS.copy(), NUMBERS[[7, 2, 7]]
+    kept[[2, 7]], written[0] = 0, 0
+    np.testing.assert_array_equal(old.grad.numpy(), kept)
+    np.testing.assert_array_equal(new.grad.numpy(), written)

@@ -170,32 +170,38 @@ def _set_box(x: Tensor, parts: Sequence[Part], source: Tensor) -> Tensor:
 
 
 def _set_places(x: Tensor, index: Any, parts: Sequence[Part], source: Tensor) -> Tensor:
-    """By the flat positions of the elements that x[index] would read."""
+    """Lines of x where one axis is indexed; else the flat elements that x[index] would read."""
     tensors = [a for a, p in enumerate(parts) if p.kind == "tensor"]
-    one = all(p.index.numel() == 1 for p in parts if p.kind == "tensor")
-    whole = len(parts) == x.ndim and len(tensors) == 1
-    if one and whole and all(parts[a] == Part("slice", 0, n) for a, n in _others(x, tensors[0])):
-        return _set_line(x, tensors[0], parts[tensors[0]].index, source)
+    if len(parts) == x.ndim and len(tensors) == 1:
+        (axis,) = tensors
+        others = [(p, n) for a, (p, n) in enumerate(zip(parts, x.shape, strict=True)) if a != axis]
+        if all(p == Part("slice", 0, n) for p, n in others):
+            return _set_lines(x, axis, parts[axis].index, source)
     wide = int64 if x.numel() > int32.max else int32
     places = getitem(x._arange(x.numel(), wide).reshape(x.shape), index)
     source = _shape_of_value(source, places.shape).reshape(-1)
     flat, places = x.reshape((x.numel(),)), places.reshape(-1)
-    if one:
+    if all(parts[a].index.numel() == 1 for a in tensors):
         return flat._apply(moves.Scatter(0, None), places, source).reshape(x.shape)
     return scatter(flat, 0, places, source).reshape(x.shape)
 
 
-def _others(x: Tensor, axis: int) -> list[tuple[int, int]]:
-    return [(a, n) for a, n in enumerate(x.shape) if a != axis]
-
-
-def _set_line(x: Tensor, axis: int, place: Tensor, source: Tensor) -> Tensor:
-    """x with `source` at one place along an axis."""
+def _set_lines(x: Tensor, axis: int, place: Tensor, value: Tensor) -> Tensor:
+    """x with `value` at some places along an axis, the last one where they are several."""
     before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    line = (*before, 1, *after)
-    source = _shape_of_value(source, (*before, *place.shape, *after)).reshape(line)
-    found = x._of(wrapped(place.lazy, size, f"axis {axis} of {x.shape}"))
-    rows = found.reshape((1,) * x.ndim)._broadcast_to(line)
+    lines = (*before, place.numel(), *after)
+    source = _shape_of_value(value, (*before, *place.shape, *after)).reshape(lines)
+    if not source.numel():
+        return x
+    found = x._of(wrapped(place.lazy, size, f"axis {axis} of {x.shape}")).reshape(-1)
+    line = (-1, *(1 for _ in after))
+    if value.numel() > 1 < place.numel():
+        turns = x._arange(place.numel(), int32)
+        none = x._full((size,), -1, int32)
+        last = _gather(none._apply(moves.Scatter(0, Op.MAX), found, turns), 0, found)
+        rows = last.reshape(line)._broadcast_to(lines)
+        source = (last == turns).reshape(line).where(source, _gather(source.detach(), axis, rows))
+    rows = found.reshape(line)._broadcast_to(lines)
     return x._apply(moves.Scatter(axis, None), rows, source)
 
 
