@@ -151,8 +151,9 @@ class TinygradPeer:
 
 
 def _narrowed(tensor: Any, work: Work) -> Any:
-    """A float tensor of tinyml or tinygrad in the dtype of the workload."""
-    return tensor if work.dtype == "float32" else tensor.cast(work.dtype)
+    """A tensor of tinyml or tinygrad, floats in the dtype of the workload."""
+    wide = work.dtype != "float32" and tensor.is_floating_point()
+    return tensor.cast(work.dtype) if wide else tensor
 
 
 def spelled(ops: Ops, work: Workload) -> Callable[..., tuple[Any, ...]]:

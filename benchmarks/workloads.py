@@ -47,7 +47,7 @@ class Workload:
         if self.gradients is not None:
             arrays += _normal(random, (self._result_shape(arrays),))
         if self.dtype == "bfloat16":
-            arrays = [(a.view(np.uint32) & 0xFFFF0000).view(np.float32) for a in arrays]
+            arrays = [_cut(a) if a.dtype == np.float32 else a for a in arrays]
         return arrays
 
     def _result_shape(self, arrays: Arrays) -> Shape:
@@ -75,6 +75,11 @@ class Workload:
         """The same expression on small inputs: equal sizes stay equal."""
         small = {d: d if d <= 8 else 6 + 2 * (d % 3) for shape in self.shapes for d in shape}
         return replace(self, shapes=tuple(tuple(small[d] for d in s) for s in self.shapes))
+
+
+def _cut(floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """To what bfloat16 has of them."""
+    return (floats.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 def _normal(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
@@ -216,14 +221,6 @@ def _rows() -> list[Workload]:
         Workload(f"{n} 8192x1024, backward too", "row", s, run, gradients=back)
         for n, s, run, back in soft
     ]
-    losses = Workload(
-        "cross-entropy 4096x32000",
-        "row",
-        ((4096, 32000), (4096,)),
-        lambda ops, x, labels: ops.cross_entropy(x, labels),
-        quick=False,
-        initial=_labelled,
-    )
     for axis, name in ((0, "axis 0"), (1, "axis 1"), (None, "all")):
         run = _summing(axis)
         found.append(Workload(f"sum {name} 8192x4096", "row", (wide,), run))
@@ -231,10 +228,23 @@ def _rows() -> list[Workload]:
         Workload("running sum 8192x1024", "row", (rows,), lambda ops, x: x.cumsum(1)),
         Workload("transposed copy 4096", "row", (square,), lambda ops, x: ops.transposed(x)),
         Workload("softmax 512x32000", "row", ((512, 32000),), lambda ops, x: ops.softmax(x)),
-        losses,
-        replace(losses, name=f"{losses.name}, backward too", gradients=_cross_entropy_gradient),
+        *_cross_entropies(4096, 32000),
     ]
     return found
+
+
+def _cross_entropies(rows: int, classes: int) -> list[Workload]:
+    """Alone, and with gradients."""
+    loss = Workload(
+        f"cross-entropy {rows}x{classes}",
+        "row",
+        ((rows, classes), (rows,)),
+        lambda ops, x, labels: ops.cross_entropy(x, labels),
+        quick=False,
+        initial=_labelled,
+    )
+    back = replace(loss, name=f"{loss.name}, backward too", gradients=_cross_entropy_gradient)
+    return [loss, back]
 
 
 def _labelled(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
@@ -358,7 +368,7 @@ _OF_HALVES_TOO = ("matmul 1021", "matmul 64x(256x64x256)", "A @ B.T 1024", "A.T 
 
 
 def for_cards() -> list[Workload]:
-    """Products and attention of halves, and what keeps a card busy that no CPU should be given."""
+    """Products, attention and losses of halves, and what no CPU should be given."""
     sizes = [
         (8192, 8192, 8192),
         (4096, 4096, 4096),
@@ -374,6 +384,9 @@ def for_cards() -> list[Workload]:
         *((work, 3e-2) for work in (*kinds[1], *kinds[2])),  # scores in plain ops are rounded
     ]
     small = replace(products[1], name="matmul 4096 fp16", dtype="float16", rtol=5e-3)
+    # of the words of GPT-2, whose rows begin anywhere, and as they are filled up for training
+    losses = [*_cross_entropies(4096, 50257), *_cross_entropies(8192, 50304)]
+    halves += [(work, 1e-2) for work in losses]
     return [
         *(
             replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=rtol)
@@ -381,6 +394,7 @@ def for_cards() -> list[Workload]:
         ),
         small,
         products[1],
+        *losses,
     ]
 
 
