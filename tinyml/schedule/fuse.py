@@ -93,6 +93,8 @@ class Fusion:
                     self._link(self.group_of[use.node], self.group_of[unit])
 
         self.ends = self._find_ends()
+        self.folds = {*self.remade, *self.uses}
+        self.walks: dict[LazyBuffer, list[Use]] = {}  # what folds read of these
 
     @staticmethod
     def _link(before: Group, after: Group) -> None:
@@ -376,9 +378,10 @@ class Fusion:
 
     def _labels(self, node: LazyBuffer, lead: LazyBuffer) -> Labels | None:
         """The axes that `lead`, which folds `node`, walks those of `node` along; None if mixed."""
-        folds = {*self.remade, *self.uses}
-        uses, _ = trace([(lead.sources[0], tuple(range(len(domain(lead)))))], folds)
-        labels = [use.labels for use in uses if use.node is node]
+        if lead not in self.walks:
+            start = lead.sources[0], tuple(range(len(domain(lead))))
+            self.walks[lead], _ = trace([start], self.folds)
+        labels = [use.labels for use in self.walks[lead] if use.node is node]
         return labels[0] if len(labels) == 1 and MIXED not in labels[0] else None
 
     @staticmethod

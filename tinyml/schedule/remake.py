@@ -11,6 +11,7 @@ as in causal attention: then it stores no smaller ones, either.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import cache, partial
 from math import prod
 
 from tinyml import lazy
@@ -72,8 +73,9 @@ def ways_of(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> dict[l
     for n, (found, made) in ends.items():
         if LIMITS[n.device].led and _lead_each_other(found, made, readers):
             led.update(m for m in made if m.size == n.size)
+    walks = cache(partial(_walks, folds=folds))  # several products end in the same folds
     ways = {
-        n: _folded_both_ways(n, found, folds, few)
+        n: _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
         for n, (found, made) in ends.items()
         if (few := not led.isdisjoint(made)) or _is_large(n, readers)
     }
@@ -124,24 +126,35 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
     return False
 
 
+def _walks(
+    end: lazy.Reduce, folds: Container[LazyBuffer]
+) -> tuple[Sequence[int], dict[LazyBuffer, list[Labels]]]:
+    """How many steps a fold walks along each axis of what it moves, and how that walks others."""
+    base, steps = _before_moves(end)
+    found: dict[LazyBuffer, list[Labels]] = {}
+    for use in trace([(base, tuple(range(len(base.shape))))], folds)[0]:
+        found.setdefault(use.node, []).append(use.labels)
+    return steps, found
+
+
 def _folded_both_ways(
-    node: lazy.Reduce, ends: Iterable[lazy.Reduce], folds: Container[LazyBuffer], few: bool
+    node: lazy.Reduce,
+    ends: Sequence[tuple[lazy.Reduce, Sequence[int], Mapping[LazyBuffer, list[Labels]]]],
+    few: bool,
 ) -> Ways | None:
     """The ways, if some folds that a product ends in are along other long axes than others."""
     found, others = set(), []
-    for end in ends:
-        base, steps = _before_moves(end)
-        uses, _ = trace([(base, tuple(range(len(base.shape))))], folds)
-        for use in uses:
-            if use.node is node:
-                along = {a: steps[x] for a, x in enumerate(use.labels) if x >= 0 and steps[x] > 1}
-                if MIXED in use.labels:
-                    others.append(end)
-                elif is_worth_it(node, along, few):
-                    found.add(tuple(along))
-                elif not _leaves_both(node, along, few):
-                    others.append(end)
-    return Ways(few, (*ends,), (*others,)) if len(found) > 1 else None
+    for end, steps, uses in ends:
+        for labels in uses.get(node, ()):
+            along = {a: steps[x] for a, x in enumerate(labels) if x >= 0 and steps[x] > 1}
+            if MIXED in labels:
+                others.append(end)
+            elif is_worth_it(node, along, few):
+                found.add(tuple(along))
+            elif not _leaves_both(node, along, few):
+                others.append(end)
+    every = tuple([end for end, _, _ in ends])
+    return Ways(few, every, (*others,)) if len(found) > 1 else None
 
 
 def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
