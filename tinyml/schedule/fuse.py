@@ -185,7 +185,7 @@ class Fusion:
             if not (middle.reduces and not middle.contracts and self._only_read_by(middle, tail)):
                 continue
             for head in sorted(middle.before, key=lambda g: g.first):
-                known = head.reduces and self._only_read_by(head, middle)
+                known = head.reduces and self._only_read_by(head, middle, tail)
                 if known and self._join_cascade(head, middle, tail):
                     return
 
@@ -203,6 +203,11 @@ class Fusion:
         }
         if not all(r in rows for u in head.places for r in inner[u].values()):
             return False  # the tail has no such row: it is of size 1 there
+        moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
+        uses = self._uses_between(head, tail)  # of the same rows as the middle's
+        same = nested_places(head, tail, uses) if uses else moved
+        if same is None or any(same[u] != moved[u] for u in moved):
+            return False
         kept = {*rows.values()}
         inside = [(u, {*inner[u]}) for u in head.places]
         inside += [(u, {a for a in p if p[a] in kept}) for u, p in tail.places.items()]
@@ -211,7 +216,6 @@ class Fusion:
             return False
         self._join(middle, tail, outer)
         tail = self.group_of[tail.members[0]]
-        moved = {u: {a: rows[r] for a, r in inner[u].items()} for u in head.places}
         self._join(head, tail, {**outer, **moved})
         if beside:
             self._walk_beside(tail.members[0], kept)
@@ -389,9 +393,9 @@ class Fusion:
         members = sum([len(g.members) for g in groups])
         return members <= MOST_MEMBERS and sum([g.nodes for g in groups]) <= MOST_NODES
 
-    def _only_read_by(self, above: Group, below: Group) -> bool:
+    def _only_read_by(self, above: Group, *below: Group) -> bool:
         asked = any(self.units[m] == ASKED for m in above.members)
-        return above.after == {below} and not asked
+        return above.after <= {*below} and not asked
 
     def _fits(self, head: Group, middle: Group, tail: Group) -> bool:
         """Whether a cascade is small enough for caches, and for one kernel."""

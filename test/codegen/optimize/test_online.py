@@ -70,18 +70,23 @@ def variants(q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     near = (rows - columns).abs() < 5
     scores = q @ k.transpose(-2, -1)
     capped = ((scores / 5).tanh() * 5).softmax(-1)
+    powers = scores.exp()  # nobody looks for the largest
     return {
         "added": q.scaled_dot_product_attention(k, v, attn_mask=memory(n, m)),
         "window": near.where(scores, -float("inf")).softmax(-1) @ v,
         "capped": capped @ v,
         "bias": (scores + memory(m)).softmax(-1) @ v,
         "base 2": (scores - scores.max(-1, keepdim=True)).exp2() @ v,
+        "shares": powers / powers.sum(-1, keepdim=True) @ v,
+        "mean": (powers @ v) / powers.sum(-1, keepdim=True),
     }
 
 
 @TARGETS
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("variant", ["added", "window", "capped", "bias", "base 2"])
+@pytest.mark.parametrize(
+    "variant", ["added", "window", "capped", "bias", "base 2", "shares", "mean"]
+)
 def test_attention_as_people_write_it(variant: str, target: Target) -> None:
     q, k, v = memory(1, 18, 3), memory(1, 26, 3), memory(1, 26, 2)
     assert_right(kernel_of(variants(q, k, v)[variant]), target)
