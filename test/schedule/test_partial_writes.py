@@ -143,6 +143,21 @@ def test_a_loop_over_slices_touches_the_slices(device: str, axis: int) -> None:
     assert device == "NUMPY" or len(ran) == 4
 
 
+def test_what_is_assigned_and_asked_for_has_memory_of_its_own(device: str) -> None:
+    x, new = given(device), values((1, 5, 64))
+    y = x.scatter(0, at(3, device).expand(1, 5, 64), Tensor(new, device=device))
+    x.assign(y)
+    made = schedule([y.lazy, x.lazy])
+    assert len({made.in_place.get(root, root) for root in made.roots}) == 2
+    Tensor.realize(y, x)
+    x[3] = 1
+    wanted = NUMBERS.copy()
+    wanted[3] = new[0]
+    np.testing.assert_array_equal(y.numpy(), wanted)
+    wanted[3] = 1
+    np.testing.assert_array_equal(x.numpy(), wanted)
+
+
 def test_a_captured_step_writes_where_its_argument_says(device: str) -> None:
     x, wanted = given(device), NUMBERS.copy()
 

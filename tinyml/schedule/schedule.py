@@ -103,7 +103,7 @@ def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     except CircleError:
         fusion = Fusion(order, units, careful=True)
         groups = fusion.fuse()
-    in_place = _order_writes(order, groups, fusion)
+    in_place = _order_writes(order, groups, fusion, roots)
     items: list[Item] = []
     stored = _stored(fusion, roots)
     stored.difference_update(n for n in in_place if scattered(n) in in_place)
@@ -159,7 +159,10 @@ def _stored(fusion: Fusion, roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
 
 
 def _order_writes(
-    order: Iterable[LazyBuffer], groups: list[Group], fusion: Fusion
+    order: Iterable[LazyBuffer],
+    groups: list[Group],
+    fusion: Fusion,
+    roots: Container[LazyBuffer],
 ) -> dict[LazyBuffer, LazyBuffer]:
     """Which assignments can be done in place, with readers of the old values put before them.
 
@@ -176,7 +179,9 @@ def _order_writes(
     in_place: dict[LazyBuffer, LazyBuffer] = {}
     faults = _Faults(order, groups, fusion)
     for target, versions in assigns.items():
-        made = scattered(versions[-1]) or versions[-1]
+        found = scattered(versions[-1])
+        # what is asked for by itself has memory of its own
+        made = versions[-1] if found is None or found in roots else found
         writer = fusion.group_of[made]
         readers = readers_of.get(target, set())
         if made in versions:
