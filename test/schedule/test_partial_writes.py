@@ -143,6 +143,30 @@ def test_a_loop_over_slices_touches_the_slices(device: str, axis: int) -> None:
     assert device == "NUMPY" or len(ran) == 4
 
 
+def test_several_writes_before_anything_is_computed_are_one_pass(device: str) -> None:
+    x, wanted = given(device), NUMBERS.copy()
+    for part in (0, slice(5, 9), (slice(None), 2)):
+        new = values(wanted[part].shape)
+        x[part] = Tensor(new, device=device)
+        wanted[part] = new
+    if device != "NUMPY":
+        made = schedule([x.lazy])
+        (k,) = stages.kernels_of(made)
+        assert len(k.outputs) == len(made.in_place) == 1
+    np.testing.assert_array_equal(x.numpy(), wanted)
+
+
+@pytest.mark.parametrize("realized", [False, True])
+def test_writes_of_what_was_written_elsewhere_come_in_order(device: str, realized: bool) -> None:
+    x, wanted = given(device), NUMBERS.copy()
+    for i in range(4):
+        wanted[i + 1] = wanted[i] * 0.5 + 1
+        x[i + 1] = x[i] * 0.5 + 1
+        if realized:
+            x.realize()
+    np.testing.assert_array_equal(x.numpy(), wanted)
+
+
 def test_what_is_assigned_and_asked_for_has_memory_of_its_own(device: str) -> None:
     x, new = given(device), values((1, 5, 64))
     y = x.scatter(0, at(3, device).expand(1, 5, 64), Tensor(new, device=device))

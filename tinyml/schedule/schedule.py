@@ -103,9 +103,9 @@ def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     except CircleError:
         fusion = Fusion(order, units, careful=True)
         groups = fusion.fuse()
-    in_place = _order_writes(order, groups, fusion, roots)
     items: list[Item] = []
     stored = _stored(fusion, roots)
+    in_place = _order_writes(order, groups, fusion, stored, roots)
     stored.difference_update(n for n in in_place if scattered(n) in in_place)
     for group in ordered(groups):
         items += _items(group, fusion, stored, in_place)
@@ -144,11 +144,11 @@ def _items(
 
 
 def _stored(fusion: Fusion, roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:
-    """Units that need memory: asked for, assigned, or read by another group."""
+    """Units that need memory: asked for, assigned last, or read by another group."""
     stored = set(roots)
+    assigns = [unit for unit in fusion.uses if isinstance(unit, lazy.Assign)]
+    stored |= {*assigns}.difference(assign.sources[0] for assign in assigns)
     for unit, uses in fusion.uses.items():
-        if isinstance(unit, lazy.Assign):
-            stored.add(unit)
         if isinstance(unit, lazy.Copy):
             stored.update((unit, unit.sources[0]))
         if isinstance(unit, lazy.Scatter):
@@ -162,6 +162,7 @@ def _order_writes(
     order: Iterable[LazyBuffer],
     groups: list[Group],
     fusion: Fusion,
+    stored: Container[LazyBuffer],
     roots: Container[LazyBuffer],
 ) -> dict[LazyBuffer, LazyBuffer]:
     """Which assignments can be done in place, with readers of the old values put before them.
@@ -170,7 +171,7 @@ def _order_writes(
     """
     assigns: dict[LazyBuffer, list[LazyBuffer]] = {}
     for unit in fusion.uses:
-        if isinstance(unit, lazy.Assign):
+        if isinstance(unit, lazy.Assign) and unit in stored:
             assigns.setdefault(lazy.assigned(unit), []).append(unit)
     readers_of: dict[LazyBuffer, set[Group]] = {}
     for unit, uses in fusion.uses.items():
@@ -185,7 +186,7 @@ def _order_writes(
         writer = fusion.group_of[made]
         readers = readers_of.get(target, set())
         if made in versions:
-            elsewhere = any(_reads_elsewhere(target, writer, fusion))
+            elsewhere = any(_reads_elsewhere(target, made, fusion))
         else:
             elsewhere = sum(use.node is target for use in fusion.uses[made]) > 1
         alone = len(versions) == 1 and not elsewhere
@@ -241,9 +242,12 @@ def _after(groups: Iterable[Group]) -> set[Group]:
     return seen
 
 
-def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[bool]:
-    """For every read of `target` in the writer: whether it is of another element than written."""
-    assign = next(m for m in writer.members if lazy.assigned(m) is target)
+def _reads_elsewhere(target: LazyBuffer, assign: LazyBuffer, fusion: Fusion) -> list[bool]:
+    """For every read of `target` in its writer: whether it is of another element than written.
+
+    So it is with a version of `target` that is made on the way.
+    """
+    writer = fusion.group_of[assign]
     beside = next(part for part in writer.parts if assign in part)
     there = reads_what_it_writes(assign, fusion.units)
     return [
@@ -254,7 +258,7 @@ def _reads_elsewhere(target: LazyBuffer, writer: Group, fusion: Fusion) -> list[
         or (use.labels != tuple(range(len(use.labels))) and not (there and member is assign))
         for member in writer.members
         for use in fusion.uses[member]
-        if use.node is target
+        if lazy.assigned(use.node) is target
     ]
 
 

@@ -29,7 +29,7 @@ def part(node: LazyBuffer) -> tuple[LazyBuffer, LazyBuffer] | None:
     if not (isinstance(value, lazy.Map) and value.op is Op.WHERE):
         return None
     mask, new, old = value.sources
-    if unshaped(old) is not target or not _is_moved_true(mask):
+    if not isinstance(target, lazy.Data) or unshaped(old) is not target or not _is_moved_true(mask):
         return None
     return lazy.reshape(mask, node.shape), lazy.reshape(new, node.shape)
 
@@ -50,7 +50,7 @@ def scattered(node: LazyBuffer) -> lazy.Scatter | None:
     target, value = node.sources
     value = unshaped(value)
     if isinstance(value, lazy.Scatter) and unshaped(value.sources[0]) is target:
-        return value
+        return value if isinstance(target, lazy.Data) else None
     return None
 
 
