@@ -42,7 +42,7 @@ def test_columns_are_packed_for_many_rows_but_not_for_few():
 
 
 def test_columns_are_packed_if_they_are_rows_too():
-    x = leaf(96, 512)
+    x = leaf(52, 300)
     (k,) = stages.kernels_of(schedule([graphs.matmul(x, lazy.permute(x, (1, 0)))]))
     opts, nest = choose(lower(k), ONE)
     assert OptKind.STAGE in [opt.kind for opt in opts]
@@ -82,6 +82,11 @@ def test_long_rows_are_read_few_at_a_time_if_registers_hold_wider_tiles():
     assert of(chosen(144, 1024, 256), OptKind.UNROLL, "i1") == [2]
 
 
+@pytest.mark.parametrize(("depth", "rows"), [(1024, [6]), (1040, [12]), (2048, [6])])
+def test_rows_a_page_apart_are_read_few_at_a_time(depth: int, rows: list[int]):
+    assert of(chosen(1024, depth, 1040, WIDE), OptKind.UNROLL, "i0") == rows
+
+
 def test_rows_of_large_factors_are_asked_for_while_others_are_multiplied():
     """Where few registers hold the sums, that would take more loads than there are."""
 
@@ -91,7 +96,7 @@ def test_rows_of_large_factors_are_asked_for_while_others_are_multiplied():
     assert rows(chosen(2048, 512, 64, WIDE))
     assert not rows(chosen(64, 64, 8192, WIDE))
     assert not rows(chosen(2048, 512, 64))
-    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(300, 600), leaf(600, 64))]))
+    (k,) = stages.kernels_of(schedule([graphs.matmul(leaf(220, 600), leaf(600, 64))]))
     assert rows(choose(lower(k), WIDE)[0])
     stages.assert_right(k, 1e-4, WIDE)
 

@@ -5,8 +5,7 @@ The loops are those of Goto and van de Geijn, "Anatomy of High-Performance Matri
 while rows of the other factor pass over them. Where the fold is so long that a row of the other
 factor would not stay in the L1 cache, or where that factor is read with jumps and has to be packed
 too, the fold is made in steps, and sums wait in a tile between them. Where much is made of the
-sums, those of a register tile wait for a loop that does it. Which of all these sizes are taken,
-estimate.py says.
+sums, those of a register tile wait for a loop that does it. Sizes are what estimate.py says.
 """
 
 from __future__ import annotations
@@ -217,12 +216,15 @@ def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, in
 
     Many registers hold a tile twice as wide and half as high, too. It takes as many vectors of
     panels for each multiply-add as caches deliver, but fewer rows: where those of a high tile are
-    too long to stay in the closest cache beside a panel, they come from afar for each panel.
+    too long to stay in the closest cache beside a panel, or a page apart, so that it has room for
+    eight, they come from afar for each panel.
     """
     height, lanes = chooser.target.tile_height, chooser.lanes
     bytes_of_row = prod(a.size for a in fold.axes) * chooser.target.vector_bytes // lanes
     as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(sides.other, fold, LINE))
-    whole = sides.packed is not None and sides.lane.size % (4 * lanes) == 0
+    apart = 0 if sides.other is None else sides.other.position.stride(sides.kept) or 0
+    crowded = apart > 0 and apart * chooser.target.vector_bytes // lanes % PAGE == 0
+    whole = sides.packed is not None and (crowded or sides.lane.size % (4 * lanes) == 0)
     if chooser.target.vector_registers > 16 and as_they_lie and whole:
         return (4, height // 2) if 2 * height * bytes_of_row > CLOSEST else (2, height)
     return 2, height
@@ -421,9 +423,8 @@ def _apply(
     chooser.apply(OptKind.LANES, lane, lanes)
     if tiling.vectors > 1:
         chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
-    loops = []
-    if tiling.panels > 1 and chooser.apply(OptKind.SPLIT, lane, tiling.panels):
-        loops.append(f"{lane}s")
+    panels = tiling.panels > 1 and chooser.apply(OptKind.SPLIT, lane, tiling.panels)
+    loops = [f"{lane}s"] if panels else []
     if tiling.piece and chooser.apply(OptKind.SPLIT, kept, tiling.piece):
         chooser.apply(OptKind.GRID, kept)
         kept = f"{kept}s"
