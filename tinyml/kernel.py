@@ -38,8 +38,8 @@ class Output:
     """What one slot receives.
 
     With `index`, source elements are combined into it by `op`. What it has not of the value's axes,
-    `across`, are rows, whose steps are added up in it. Where `where`, a moved True,
-    is false, elements stay as they are.
+    `across`, are rows, whose steps are added up in it. Elements for which `where`, a True that is
+    moved and padded, is false stay as they are.
     """
 
     slot: int
