@@ -56,7 +56,8 @@ def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
                 numbers[node] = len(leaves) + len(new)
                 new.append(NewBuffer(node.size, node.dtype, node.device))
     _compile([item for item in made.items if isinstance(item, KernelItem)])
-    calls = [call for item in made.items if (call := _call(item, numbers)) is not None]
+    kernels: dict[Kernel, Kernel] = {}  # equal ones are one object, which is stored and read once
+    calls = [call for item in made.items if (call := _call(item, numbers, kernels)) is not None]
     last = last_versions(made.roots)
     late = [r for r in dict.fromkeys(made.roots) if r in last and r not in made.in_place]
     calls += _store(late, numbers)
@@ -98,14 +99,16 @@ def _copies(nodes: Sequence[LazyBuffer]) -> Kernel:
     return Kernel(tuple(parts), slots + slots)
 
 
-def _call(item: KernelItem | CopyItem, numbers: dict[LazyBuffer, int]) -> Call | None:
+def _call(
+    item: KernelItem | CopyItem, numbers: dict[LazyBuffer, int], kernels: dict[Kernel, Kernel]
+) -> Call | None:
     if isinstance(item, CopyItem):
         return CopyCall((numbers[item.source], numbers[item.output]))
     if not any(output.value.size for output in item.kernel.outputs):
         return None
     buffers = tuple(numbers[node] for node in item.nodes)
-    executable = _executables.get(_key(item.kernel, item.device))
-    return KernelCall(item.device, item.kernel, executable, buffers)
+    k = kernels.setdefault(item.kernel, item.kernel)
+    return KernelCall(item.device, k, _executables.get(_key(k, item.device)), buffers)
 
 
 def _key(k: Kernel, device: str) -> tuple[Kernel, str, bool, int]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
-from typing import Any, TypeAlias
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,15 +18,14 @@ from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
-from tinyml.plan import CopyCall, KernelCall, NewBuffer
+from tinyml.kernel import Kernel
+from tinyml.plan import CopyCall, KernelCall, NewBuffer, ReferenceCall
 from tinyml.realize import has_data, memory, pending
 from tinyml.runtime.machine import Buffer
 
 
-def flows(call: Any) -> dict[int, set[int]]:
+def flows(call: CopyCall | ReferenceCall) -> dict[int, set[int]]:
     """Positions among a call's buffers that it writes, each with those that this is made of."""
-    if isinstance(call, KernelCall):
-        return {output.slot: _made_of(output) for output in call.kernel.outputs}
     if isinstance(call, CopyCall):
         return {1: {0}}
     number = {leaf: n for n, leaf in enumerate(call.leaves)}
@@ -32,6 +33,11 @@ def flows(call: Any) -> dict[int, set[int]]:
         n: {number[x] for x in toposort([node], sources=lazy.read_sources) if x in number}
         for n, node in enumerate(call.nodes, len(number))
     }
+
+
+def flows_of(k: Kernel) -> dict[int, set[int]]:
+    """As `flows`, of a kernel's slots."""
+    return {output.slot: _made_of(output) for output in k.outputs}
 
 
 def _made_of(output: kernel.Output) -> set[int]:
@@ -69,6 +75,28 @@ class Launch:
         return kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
 
 
+class Said(NamedTuple):
+    """What the nodes of a graph say, sources first; none of them is kept for it."""
+
+    kinds: tuple[type[lazy.LazyBuffer], ...]
+    shapes: tuple[lazy.Shape, ...]
+    dtypes: tuple[Any, ...]
+    args: tuple[Any, ...]
+    counts: tuple[int, ...]  # of sources
+    sources: tuple[int, ...]  # of all nodes, one after the other, by number
+
+
+def said(nodes: Sequence[lazy.LazyBuffer]) -> Said:
+    """What nodes say; without a step of Python for each, as whole training steps are asked."""
+    number = {node: n for n, node in enumerate(nodes)}
+    sources = [*map(_sources, nodes)]
+    shapes, dtypes, args = (tuple(map(part, nodes)) for part in _PARTS)
+    numbers = tuple(map(number.__getitem__, chain.from_iterable(sources)))
+    return Said(tuple(map(type, nodes)), shapes, dtypes, args, tuple(map(len, sources)), numbers)
+
+
+_PARTS = attrgetter("shape"), attrgetter("dtype"), attrgetter("arg")
+_sources: Callable[[lazy.LazyBuffer], tuple[lazy.LazyBuffer, ...]] = attrgetter("sources")
 _Done: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]  # a graph, and the numbers in it
 _ByNode: TypeAlias = WeakKeyDictionary[lazy.LazyBuffer, list[weakref.ref[Any]]]
 
@@ -96,7 +124,9 @@ class Recording:
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
-    _asked: list[_Done] = field(default_factory=list)
+    _flows: dict[int, dict[int, set[int]]] = field(default_factory=dict)  # by id of the kernel,
+    _kernels: dict[int, Said] = field(default_factory=dict)  # which launches keep
+    _asked: list[Said] = field(default_factory=list)
     waiting: list[weakref.ref[Any]] = field(default_factory=list)  # outside, and used as pending
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
@@ -113,9 +143,15 @@ class Recording:
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
         own = tuple(map(self.number, event.buffers))
-        made = flows(event.call).items()
-        numbered = {own[slot]: frozenset(own[i] for i in of) for slot, of in made}
-        self.launches.append(Launch(event.call, own, numbered))
+        call = event.call
+        if isinstance(call, KernelCall):
+            made = self._flows.get(id(call.kernel))
+            if made is None:
+                made = self._flows[id(call.kernel)] = flows_of(call.kernel)
+        else:
+            made = flows(call)
+        numbered = {own[slot]: frozenset([own[i] for i in of]) for slot, of in made.items()}
+        self.launches.append(Launch(call, own, numbered))
 
     def number(self, buffer: Buffer) -> int:
         """The number of a buffer, a new one if it has none."""
@@ -140,10 +176,10 @@ class Recording:
         """Note pending tensors from outside whose graphs are a part of what is computed."""
         now = {node: of for node, of in _pending_by_node().items() if not any(map(self._ours, of))}
         nodes = toposort(event.wanted)
-        self._asked.append(_done(nodes))
-        for node in nodes:
-            for known in (self._outside, now):
-                if node in known and has_data(node):
+        self._asked.append(said(nodes))
+        for known in (self._outside, now):
+            for node in {*known}.intersection(nodes):
+                if has_data(node):
                     self.waiting += known[node]
 
     def _ours(self, reference: weakref.ref[Any]) -> bool:
@@ -197,8 +233,16 @@ class Recording:
         values = tuple(np.asarray(u).tobytes() for u in uploads)
         if self.foreign:  # what others compute with is not compared
             return Outline(shapes, values, (), ())
-        launched = tuple(_done(event.nodes) for event in self.launches)
+        launched = tuple(map(self._said, self.launches))
         return Outline(shapes, values, tuple(self._asked), launched)
+
+    def _said(self, launch: Launch) -> Said:
+        if not isinstance(launch.call, KernelCall):
+            return said(launch.nodes)
+        key = id(launch.call.kernel)
+        if key not in self._kernels:
+            self._kernels[key] = said(launch.nodes)
+        return self._kernels[key]
 
 
 @dataclass(frozen=True)
@@ -211,8 +255,8 @@ class Outline:
 
     uploads: tuple[Any, ...]
     uploaded: tuple[bytes, ...]
-    asked: tuple[_Done, ...]
-    launched: tuple[_Done, ...]
+    asked: tuple[Said, ...]
+    launched: tuple[Said, ...]
 
     def check_same(self, earlier: Outline) -> None:
         """JitError if two runs did the same things with other numbers: a replay could not."""
@@ -227,17 +271,27 @@ class Outline:
         _check_numbers(self.launched, earlier.launched)
 
 
-def _check_numbers(ours: tuple[_Done, ...], theirs: tuple[_Done, ...]) -> None:
-    if ours == theirs or [graph for graph, _ in ours] != [graph for graph, _ in theirs]:
+def _check_numbers(ours: Sequence[Said], theirs: Sequence[Said]) -> None:
+    if ours == theirs or len(ours) != len(theirs):
         return
-    number = _first_difference(ours, theirs)
-    now, then = ours[number][1], theirs[number][1]
-    which = _first_difference(now, then)
+    known: dict[int, _Done] = {}  # by id: kernels are launched many times
+    now, then = ([_known_done(one, known) for one in those] for those in (ours, theirs))
+    if now == then or [graph for graph, _ in now] != [graph for graph, _ in then]:
+        return
+    number = _first_difference(now, then)
+    new, old = now[number][1], then[number][1]
+    which = _first_difference(new, old)
     raise JitError(
         "the function computes with a Python number that was not the same in its last "
-        f"two calls ({_plain(then[which])}, then {_plain(now[which])}); a replay would "
+        f"two calls ({_plain(old[which])}, then {_plain(new[which])}); a replay would "
         f"repeat the last one. {_INSTEAD}"
     )
+
+
+def _known_done(graph: Said, known: dict[int, _Done]) -> _Done:
+    if id(graph) not in known:
+        known[id(graph)] = _done(graph)
+    return known[id(graph)]
 
 
 def _plain(arg: Any) -> str:
@@ -248,38 +302,39 @@ def _plain(arg: Any) -> str:
 _INSTEAD = "Pass what changes as a Tensor argument, or keep it in a Tensor and assign() to it"
 
 
-def _first_difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> int:
+def _first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int:
     pairs = enumerate(zip(ours, theirs, strict=True))
     return next(number for number, (a, b) in pairs if a != b)
 
 
-def _done(nodes: Sequence[lazy.LazyBuffer]) -> _Done:
+def _done(graph: Said) -> _Done:
     """What a graph computes, without the numbers in it, and these numbers."""
-    constant: dict[lazy.LazyBuffer, tuple[Any, ...]] = {}  # what is one number everywhere
-    for node in nodes:
-        if isinstance(node, lazy.Const) or (
-            isinstance(node, lazy.Move) and node.sources[0] in constant
-        ):
-            constant[node] = (node.arg, *_told(constant, node))
+    left = iter(graph.sources)
+    sources = [tuple(islice(left, count)) for count in graph.counts]
+    constant: dict[int, tuple[Any, ...]] = {}  # what is one number everywhere
+    for n, (kind, arg) in enumerate(zip(graph.kinds, graph.args, strict=True)):
+        if kind is lazy.Const or (kind is lazy.Move and sources[n][0] in constant):
+            constant[n] = (arg, *_told(constant, sources[n]))
     # it counts wherever it is read: numbers that are equal may be one node
-    read = constant.keys() & {source for node in nodes for source in node.sources}
-    kept = [node for node in nodes if node not in read]
-    place = {node: n for n, node in enumerate(kept)}
+    read = constant.keys() & set(graph.sources)
+    kept = [n for n in range(len(sources)) if n not in read]
+    place = {n: number for number, n in enumerate(kept)}
 
-    def at(node: lazy.LazyBuffer) -> Any:
-        number = constant[node] if node in read else ()
-        return (node.shape, node.dtype, len(number)) if number else place[node]
+    def at(n: int) -> Any:
+        number = constant[n] if n in read else ()
+        return (graph.shapes[n], graph.dtypes[n], len(number)) if number else place[n]
 
-    graph = tuple((type(n), n.shape, n.dtype, tuple(map(at, n.sources))) for n in kept)
+    parts = graph.kinds, graph.shapes, graph.dtypes
+    shown = tuple((*(part[n] for part in parts), tuple(map(at, sources[n]))) for n in kept)
     numbers = [
-        *(n.arg for n in kept if isinstance(n, (lazy.Const, lazy.Move))),
-        *(number for n in kept for number in _told(constant, n)),
+        *(graph.args[n] for n in kept if graph.kinds[n] in (lazy.Const, lazy.Move)),
+        *(number for n in kept for number in _told(constant, sources[n])),
     ]
-    return graph, tuple(numbers)
+    return shown, tuple(numbers)
 
 
-def _told(constant: dict[lazy.LazyBuffer, tuple[Any, ...]], node: lazy.LazyBuffer) -> list[Any]:
-    return [number for source in node.sources for number in constant.get(source, ())]
+def _told(constant: dict[int, tuple[Any, ...]], sources: Iterable[int]) -> list[Any]:
+    return [number for source in sources for number in constant.get(source, ())]
 
 
 class _Capturing(threading.local):
