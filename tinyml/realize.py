@@ -389,6 +389,15 @@ def upload(values: npt.NDArray[Any], dtype: DType, device: str) -> Data:
     return leaf
 
 
+def zeros(shape: lazy.Shape, dtype: DType, device: str) -> Data:
+    """A leaf of zeros: memory that the device clears by itself, without a kernel or a copy."""
+    if trace.wanted(trace.Uploaded):  # who listens wants to see values
+        return upload(np.zeros(shape, dtype.storage), dtype, device)
+    leaf = lazy.data(shape, dtype, device)
+    memory[leaf] = Buffer(open_device(device).machine, leaf.size, dtype).clear()
+    return leaf
+
+
 def adopt(address: int, shape: lazy.Shape, dtype: DType, device: str, owner: Any) -> Data | None:
     """A leaf on memory that belongs to `owner`; None if the device cannot use that memory."""
     machine, leaf = open_device(device).machine, lazy.data(shape, dtype, device)

@@ -409,6 +409,13 @@ API CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void *source, size_t nb
   return enqueue(stream, task);
 }
 
+API CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char byte, size_t nbytes,
+                             CUstream stream) {
+  Task task = copy_task(reinterpret_cast<void *>(target), nullptr, nbytes);
+  task.snapshot = std::make_shared<std::vector<char>>(nbytes, byte);
+  return enqueue(stream, task);
+}
+
 API CUresult cuMemcpyDtoHAsync(void *target, CUdeviceptr source, size_t nbytes, CUstream stream) {
   CUresult error = enqueue(stream, copy_task(target, reinterpret_cast<void *>(source), nbytes));
   if (error || is_page_locked(target)) return error;

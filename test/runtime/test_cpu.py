@@ -334,6 +334,7 @@ def test_memory_holds_what_was_copied_in(cpu, machine, size):
     data = np.arange(size, dtype=np.int16)
     buffer = Buffer(chosen, size, dtype.int16).write(data)
     assert (buffer.read() == data).all()
+    assert not buffer.clear().read().any()
     del buffer
     assert chosen.memory_stats().in_use == 0
 

@@ -157,9 +157,13 @@ def _wide(p: Tensor) -> dt.DType:
 
 
 def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 0.0) -> Tensor:
-    """Uploaded: kernels that fill memory would have to be compiled before the first step."""
-    values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
-    state = Tensor._of(realizing.upload(values, dtype, device))
+    """Not filled by kernels, which would have to be compiled before those of the first step."""
+    if value:
+        values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
+        leaf = realizing.upload(values, dtype, device)
+    else:
+        leaf = realizing.zeros(shape, dtype, device)
+    state = Tensor._of(leaf)
     state.requires_grad = False
     return state
 

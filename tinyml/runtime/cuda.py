@@ -172,6 +172,12 @@ class CudaMachine(Addressed):
         with self._current(), self._errors("copy to the card"):
             self._staging.copy_in(memory, data.reshape(-1).view(np.uint8))
 
+    def clear(self, memory: int, nbytes: int) -> None:
+        """Fill memory with zero bits, behind all launched work; does not wait for it."""
+        if nbytes:
+            with self._current(), self._errors("clear memory"):
+                self.driver.memset_d8_async(memory, 0, nbytes, self.stream)
+
     def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
         """Fill a C-contiguous array from memory, after all launched work; raises its fault."""
         with self._current(), self._errors("copy from the card"):

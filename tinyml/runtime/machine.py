@@ -76,6 +76,9 @@ class Machine(Protocol):
     def copy_in(self, memory: Any, data: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array into memory; `data` may be reused after return."""
 
+    def clear(self, memory: Any, nbytes: int) -> None:
+        """Fill memory with zero bits; nothing is copied from the host."""
+
     def copy_out(self, data: npt.NDArray[Any], memory: Any) -> None:
         """Fill a C-contiguous host array from memory, after all launched work is done."""
 
@@ -109,6 +112,9 @@ class OnHost(Addressed):
 
     def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
         ctypes.memmove(memory, data.ctypes.data, data.nbytes)
+
+    def clear(self, memory: int, nbytes: int) -> None:
+        ctypes.memset(memory, 0, nbytes)
 
     def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
         ctypes.memmove(data.ctypes.data, memory, data.nbytes)
@@ -147,6 +153,11 @@ class Buffer:
     def write(self, data: npt.NDArray[Any]) -> Buffer:
         """Copy a host array (storage dtype, same number of elements) into the buffer."""
         self.machine.copy_in(self.memory, np.ascontiguousarray(data))
+        return self
+
+    def clear(self) -> Buffer:
+        """Fill the buffer with zero bits."""
+        self.machine.clear(self.memory, self.nbytes)
         return self
 
     def read(self) -> npt.NDArray[Any]:

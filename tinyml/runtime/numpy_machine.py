@@ -58,6 +58,9 @@ class NumpyMachine:
     def copy_in(self, memory: Bytes, data: npt.NDArray[Any]) -> None:
         memory[: data.nbytes] = data.reshape(-1).view(np.uint8)
 
+    def clear(self, memory: Bytes, nbytes: int) -> None:
+        memory[:nbytes] = 0
+
     def copy_out(self, data: npt.NDArray[Any], memory: Bytes) -> None:
         data.reshape(-1).view(np.uint8)[:] = memory[: data.nbytes]
 
