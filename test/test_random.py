@@ -162,6 +162,16 @@ def test_dropout_scales_what_it_keeps_and_only_in_training(device: str) -> None:
     np.testing.assert_array_equal(y.numpy(), x.grad.numpy())
 
 
+@pytest.mark.parametrize("distance", [1, 8, 16, 17, 32])
+def test_dropout_of_one_element_says_nothing_of_another(distance: int) -> None:
+    """Though the same two words have the bits of several."""
+    with Tensor.train():
+        kept = (Tensor.ones(1 << 18, device="NUMPY").dropout(0.25) != 0).numpy()
+    assert kept.mean() == pytest.approx(0.75, abs=0.005)
+    both = kept[distance:] & kept[:-distance]
+    assert both.mean() == pytest.approx(0.75**2, abs=0.005)
+
+
 def test_a_draw_is_announced_with_its_leaf() -> None:
     with trace.listen(trace.RandomDrawn) as drawn:
         x = Tensor.rand(3, device="NUMPY")

@@ -64,6 +64,19 @@ def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q.scaled_dot_product_attention(k, v, attn_mask=bias.expand(q.shape[-2], k.shape[-2]))
 
 
+def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    Tensor.manual_seed(7)
+    with Tensor.train():
+        return q.scaled_dot_product_attention(k, v, dropout_p=0.2, is_causal=True)
+
+
+def thinned(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same as people write it."""
+    Tensor.manual_seed(7)
+    with Tensor.train():
+        return (q @ k.transpose(-2, -1)).softmax(-1).dropout(0.25) @ v
+
+
 @TARGETS
 @pytest.mark.parametrize("attend", [plain, causal, window, capped, shifted])
 def test_a_step_of_training_is_four_kernels_and_no_scores(
@@ -326,6 +339,37 @@ def test_weights_that_are_wanted_are_stored() -> None:
     gradients = (weights @ v).sum().gradient(q, k, v)
     made = schedule([weights.lazy, *(g.lazy for g in gradients)])
     assert largest(stages.kernels_of(made)) == QUERIES * KEYS
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("attend", [dropped, thinned])
+def test_the_bits_that_drop_weights_are_made_again(
+    attend: Attention, dtype: DType, target: Target
+) -> None:
+    kernels = training(attend, *(memory(2, n, 12, dtype=dtype) for n in (QUERIES, KEYS, KEYS)))
+    assert largest(kernels) == 2 * KEYS * 12
+    for k in kernels:
+        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
+
+
+@pytest.mark.parametrize("device", ["CPU", "EMU"])
+@pytest.mark.parametrize("attend", [dropped, thinned])
+def test_gradients_of_dropped_weights_are_those_of_numpy(attend: Attention, device: str) -> None:
+    shapes = [(2, 37, 5), (2, 41, 5), (2, 41, 9)]
+    made, right = (trained(attend, d, shapes, 37 * 41) for d in (device, "NUMPY"))
+    for mine, wanted in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-4, 1e-5)
+
+
+def test_a_lane_makes_the_bits_for_four_weights_at_once() -> None:
+    """Not of the gradients of keys: there it has weights side by side along queries."""
+    rounds, share = 20, "13107u"  # of two words; a fifth of what 16 bits may be
+    given = [memory(1, 64, 64, dtype=bfloat16) for _ in range(3)]
+    for k, most in zip(training(dropped, *given), (3, 3, 1), strict=True):
+        source = compile(k, CARD).source
+        calls, weights = source.count("shl_uint32(") // rounds, source.count(share)
+        assert weights > most * calls > 0
 
 
 def test_a_result_alone_is_one_kernel() -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-WORD = 0xFFFFFFFF
+WORD, SMALL = 0xFFFFFFFF, 0xFFFF
 
 
 Draws: TypeAlias = list[LazyBuffer]  # what their numbers are computed from
@@ -143,6 +143,35 @@ def _words(counter: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     k0, k1, number = (lazy.expand(lazy.shrink(leaf, ((i, i + 1),)), (count,)) for i in range(3))
     words = threefry((k0, k1), (lazy.iota(count, uint32, leaf.device), number))
     return (kind._of(lazy.reshape(words[0], shape)), kind._of(lazy.reshape(words[1], shape)))
+
+
+def _small(counter: Tensor, shape: Shape) -> Tensor:
+    """16 random bits for each element of `shape`, as uint32: two words have those of four.
+
+    These are the elements 0, 1, 16 and 17 of 32, then 2, 3, 18 and 19, and so on. A lane of a card
+    has such of a row of sums of products, and makes two words for four; vectors of a processor that
+    lie 16 elements apart share theirs.
+    """
+    leaf, count, kind = counter.lazy, math.prod(shape), type(counter)
+    blocks = -(-count // 32)
+
+    def flat(numbers: LazyBuffer, *apart: int) -> LazyBuffer:
+        """Numbers that lie along some of four axes, one for each element."""
+        spread = lazy.expand(lazy.reshape(numbers, apart), (blocks, 2, 8, 2))
+        return lazy.shrink(lazy.reshape(spread, (blocks * 32,)), ((0, count),))
+
+    def const(n: int) -> LazyBuffer:
+        return lazy.const(n, uint32, leaf.device, (count,))
+
+    k0, k1, number = (lazy.expand(lazy.shrink(leaf, ((i, i + 1),)), (count,)) for i in range(3))
+    pair = lazy.iota(2, uint32, leaf.device)
+    calls = flat(lazy.iota(blocks * 8, uint32, leaf.device), blocks, 1, 8, 1)
+    words = threefry((k0, k1), (calls, number))
+    first = lazy.map_(Op.LESS, flat(pair, 1, 2, 1, 1), const(1))
+    lower = lazy.map_(Op.LESS, flat(pair, 1, 1, 1, 2), const(1))
+    word = lazy.map_(Op.WHERE, first, *words)
+    low, high = lazy.map_(Op.AND, word, const(SMALL)), lazy.map_(Op.SHR, word, const(16))
+    return kind._of(lazy.reshape(lazy.map_(Op.WHERE, lower, low, high), shape))
 
 
 def _unit(high: Tensor, low: Tensor, dtype: DType) -> Tensor:
@@ -389,4 +418,5 @@ def dropout(x: Tensor, p: float = 0.5) -> Tensor:
 
 @composition
 def _dropped(x: Tensor, counter: Tensor, p: float) -> Tensor:
-    return (_evenly(counter, x.shape, float32) >= p).where(x * (1 / (1 - p)), 0)
+    kept = _small(counter, x.shape) >= round(p * (SMALL + 1))
+    return kept.where(x * (1 / (1 - p)), 0)

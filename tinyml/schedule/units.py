@@ -84,7 +84,7 @@ def _add_shared(
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
-    free, terms, met = _free(read), _terms(remade), _met(remade, readers)
+    free, terms, (met, beside) = _free(read), _terms(remade), _around(remade, readers)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
@@ -106,8 +106,9 @@ def _add_shared(
                     units[base], work[base] = reason, 0
         elif isinstance(node, lazy.Map) and len(sinks[node]) > 1 and node not in units:
             own = folds.isdisjoint(remade) and node not in terms and not widens(node)
+            small = node in beside and all(a.size < node.size for a in reads)  # made again, too
             reason = _worth_sharing(node, work[node], folds, reads)
-            if own and reason and not _goes_on(node, readers[node], (free, units)):
+            if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
@@ -208,11 +209,18 @@ def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
     return found
 
 
-def _met(remade: Iterable[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
-    """What is repeated where products are made again: to make it takes less than that."""
+def _around(
+    remade: Iterable[LazyBuffer], readers: Readers
+) -> tuple[set[LazyBuffer], set[LazyBuffer]]:
+    """What is met, and what is there beside all that is made of products made again."""
     made: set[LazyBuffer] = set()
     for node in remade:
         made |= ends_of(node, readers, ())[1]
+    return _met(made), _beside(made, readers)
+
+
+def _met(made: set[LazyBuffer]) -> set[LazyBuffer]:
+    """What is repeated where products are made again: to make it takes less than that."""
     found: set[LazyBuffer] = set()
     stack = [s for node in made for s in node.sources if s not in made]
     while stack:
@@ -221,6 +229,18 @@ def _met(remade: Iterable[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
             found.add(node)
             stack.extend(node.sources)
     return found
+
+
+def _beside(made: set[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
+    """What is there once for each element of what is made again, and for nobody else.
+
+    As the random bits that drop attention's weights.
+    """
+    own = {*made}
+    for node in reversed([*readers]) if made else ():
+        if not _is_repeated(node) and own.issuperset(readers[node]):
+            own.add(node)
+    return own - made
 
 
 def readers_of(order: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
