@@ -200,8 +200,8 @@ def compute(nodes: Sequence[LazyBuffer], holders: Sequence[Holder] = ()) -> list
     buffers: set[int] = set()
     while not (found := _overwritten(order)) <= buffers:  # what is saved may be assigned to, too
         buffers |= found
-        readers = _readers_of(buffers)
-        order = numbered([*wanted, *(node for _, node in readers)])
+        if readers := _readers_of(buffers):
+            order = numbered([*wanted, *(node for _, node in readers)])
     unreal = [n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data]
     made: dict[LazyBuffer, Data] = {}
     if unreal:

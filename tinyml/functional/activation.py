@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
 
 GELU_SCALE = math.sqrt(8 / math.pi)
 GELU_CUBE = GELU_SCALE * 0.044715
-GELU_CUBE_REST = float(Fraction(GELU_SCALE) * Fraction(0.044715) - Fraction(GELU_CUBE))
+(_N, _D), (_M, _E), (_P, _Q) = (x.as_integer_ratio() for x in (GELU_SCALE, 0.044715, GELU_CUBE))
+GELU_CUBE_REST = (_N * _M * _Q - _P * _D * _E) / (_D * _E * _Q)  # whole numbers: exact
 
 
 def relu(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ buffer; so kernels take its address. Maps are kept for good, because graphs know
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from typing import Any
 
@@ -53,8 +54,7 @@ def encoded(box: Box, slot: int) -> bytes:
     """The card's own form of a box; KernelError where it takes no such box."""
     room = ctypes.create_string_buffer(_BYTES + _ALIGNMENT)
     place = -(-ctypes.addressof(room) // _ALIGNMENT) * _ALIGNMENT
-    encode = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
-    answer = encode(
+    answer = _encoder()(
         ctypes.c_void_p(place),
         ctypes.c_int(_TYPES[box.itemsize]),
         ctypes.c_uint(len(box.sizes)),
@@ -68,3 +68,8 @@ def encoded(box: Box, slot: int) -> bytes:
     if answer:
         raise KernelError(f"the driver has no tensor map for {box} at {slot:#x}: it says {answer}")
     return ctypes.string_at(place, _BYTES)
+
+
+@functools.cache
+def _encoder() -> Any:
+    return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
