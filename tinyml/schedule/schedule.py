@@ -17,6 +17,7 @@ from tinyml.schedule.channels import channels_last
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrow
+from tinyml.schedule.parts import parts
 from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.remake import remade
 from tinyml.schedule.rewrite import rewritten
@@ -87,7 +88,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, channels_last, associate, sweep, split_reductions),
+    *(join_sums, parts, channels_last, associate, sweep, split_reductions),
     *(share_assigned, narrow, transpose, regroup),
 )
 
