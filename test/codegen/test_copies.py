@@ -7,12 +7,12 @@ import stages
 from products import kernel_of
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.copies import APART, alike, gathered, written_out
-from tinyml.codegen.expr import Expr, Fold, Load, Name, alu, const, select
+from tinyml.codegen.copies import APART, alike, alike_in_tile, gathered, written_out
+from tinyml.codegen.expr import Expr, Fold, Load, Name, Stored, alu, const, select
 from tinyml.codegen.linear import EACH, Instr
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.nest import Store
+from tinyml.codegen.nest import Store, Tile
 from tinyml.codegen.optimize.opts import Opt, OptKind, optimize
 from tinyml.codegen.text.c import CRenderer
 from tinyml.dtype import float32
@@ -46,6 +46,22 @@ def test_steps_are_alike_unless_one_decides_or_reads_what_another_stores() -> No
     assert not alike(ROW, stored(Load(1, float32, linear(ROW), ())), within)
 
 
+def test_steps_of_a_tile_are_alike_unless_one_reads_what_another_overwrites() -> None:
+    def alone(value: Expr) -> bool:
+        tile = Tile("tile0", (ROW, COLUMN), place, value, STEP)
+        return alike_in_tile(ROW, tile, value, {ROW, COLUMN})
+
+    place = linear(ROW) * 4 + linear(COLUMN)
+    asked = (inside(linear(ROW) + linear(STEP), 1, 5),)
+    own: Expr = Stored("tile0", float32, place, STEP)
+    first: Expr = Stored("tile0", float32, linear(COLUMN), STEP)
+    assert alone(product())
+    assert alone(const(0, float32))
+    assert alone(alu(Op.ADD, float32, own, product()))
+    assert not alone(alu(Op.ADD, float32, first, product()))
+    assert not alone(product(asked))
+
+
 def name(text: str) -> Name:
     made: Name = Name(text, float32, 1)
     return made
@@ -59,8 +75,8 @@ def test_what_belongs_to_a_step_is_gathered_behind_what_does_not() -> None:
     added: Instr = ir.Update(total, Op.ADD, alu(Op.MUL, float32, own, other))
     families = {own.name: ROW, total.name: ROW}
     begin, end = ir.Begin(ROW, copied=True), ir.End(ROW)
-    assert gathered([first, plain, added], families) == (plain, begin, first, added, end)
-    apart = gathered([added, APART, added], families)
+    assert gathered([first, plain, added], families, {ROW}) == (plain, begin, first, added, end)
+    apart = gathered([added, APART, added], families, {ROW})
     assert apart == (begin, added, end, begin, added, end)
 
 
@@ -69,12 +85,19 @@ def test_written_out_each_step_has_names_and_places_of_its_own() -> None:
     value = Load(1, float32, linear(ROW) * 7, ())
     place, guard = linear(ROW) + 1, (inside(linear(ROW) + 1, 1, 2),)
     put = ir.Put(0, float32, place, (own,), guard, None, False)
-    block = [ir.Begin(ROW, copied=True), ir.Let(own, value), put, ir.End(ROW)]
+    kept = ir.PutTile("tile0", float32, place, own, ())
+    block = [ir.Begin(ROW, copied=True), ir.Let(own, value), put, kept, ir.End(ROW)]
     lines = [i for i in written_out(block) if isinstance(i, ir.Let)]
     assert [i.name.name for i in lines] == ["v0_0", "v0_1", "v0_2"]
     assert [i.value.position.constant for i in lines if isinstance(i.value, Load)] == [0, 7, 14]
     puts = [i for i in written_out(block) if isinstance(i, ir.Put)]
     assert [(p.position.constant, p.valid) for p in puts] == [(1, ()), (2, ())]  # never in row 2
+    tiles = [i for i in written_out(block) if isinstance(i, ir.PutTile)]
+    assert [(t.index.constant, str(t.value)) for t in tiles] == [
+        (1, "v0_0"),
+        (2, "v0_1"),
+        (3, "v0_2"),
+    ]
 
 
 def test_the_rows_of_a_register_tile_are_made_once_and_those_that_remain() -> None:

@@ -20,6 +20,7 @@ from tinyml.codegen.expr import (
     Select,
     alu,
     const,
+    nodes,
     select,
     zero,
 )
@@ -44,7 +45,7 @@ def require(fault: Fault, operands: Sequence[Expr], valid: Valid | None) -> Expr
 def looked_up(value: Expr, index: Expr, place: Sequence[Expr] = ()) -> Expr:
     """What is found at an index, or goes there: one that is outside is a fault, though all values
     be the same, or all places. `place` is what is looked up to find the place in memory."""
-    demands = {e for e in toposort([index]) if isinstance(e, Require)}
+    demands = {e for e in nodes(index) if isinstance(e, Require)}
     if demands.issubset(toposort([value, *place])):
         return value
     inside = alu(Op.LESS_EQUAL, bool_, zero(index.dtype), index)
@@ -70,7 +71,7 @@ def range_asked(value: Expr, holds: Expr) -> tuple[int, int] | None:
 def bounds(root: Expr) -> Bounds:
     """What the values of an expression lie between; floats may be anything."""
     found: dict[Expr, Bounds] = {}
-    for e in toposort([root]):
+    for e in nodes(root):
         found[e] = _fitting(e.dtype, _bounds(e, found))
     return found[root]
 

@@ -8,15 +8,28 @@ wants to see the instructions one by one gets them from `written_out`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Load, Name, Part, Select, Stored, Wide, rewrite, substitute
+from tinyml.codegen.expr import (
+    Expr,
+    Image,
+    Load,
+    Name,
+    Part,
+    Select,
+    Stored,
+    Wide,
+    nodes,
+    rewrite,
+    substitute,
+)
 from tinyml.codegen.linear import EACH, Instr
 from tinyml.codegen.matrices import Fragment, Matrix, Product
-from tinyml.codegen.nest import Store
+from tinyml.codegen.nest import Store, Tile
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, linear, substitute_valid
+from tinyml.index import Axis, Range, linear, moved, substitute_valid
 
 APART = Instr()  # what stands before it is done for all steps before what stands behind it
 Families = Mapping[str, Axis]  # whose steps the values are that have a name with EACH in it
@@ -35,31 +48,52 @@ def alike(axis: Axis, stores: Sequence[Store], within: Set[Axis]) -> bool:
     for store in stores:
         if store.op or store.position.looked or any(v.index.looked for v in store.valid):
             return False
-    slots = {store.slot for store in stores}
-    asked = [r for store in stores for r in store.valid]
-    for e in toposort(values):
-        match e:
-            case Load(slot=slot, valid=valid):
-                if slot in slots:
-                    return False
-                asked += valid
-            case Select(valid=valid):
-                asked += valid
-            case Stored(outside=outside):
-                asked += [r for r, _ in outside]
-            case Wide() | Part() | Fragment() | Matrix() | Product():
-                return False
+    slots, made = {store.slot for store in stores}, toposort(values)
+    if not _said_once(made) or any(isinstance(e, Load) and e.slot in slots for e in made):
+        return False
+    asked = chain(_asked(made), *(store.valid for store in stores))
     return not any(axis in r.free and r.free <= within for r in asked)
 
 
-def gathered(instrs: Iterable[Instr], families: Families) -> tuple[Instr, ...]:
-    """Instructions with those of every step together, in a block for each axis.
+def alike_in_tile(axis: Axis, tile: Tile, value: Expr, within: Set[Axis]) -> bool:
+    """Whether what a tile is filled with differs from step to step in its places only.
+
+    A step that reads the tile itself reads what it overwrites, and nothing of another step. No
+    condition vanishes at some of the steps where they are written out one by one.
+    """
+    made = nodes(value)
+    places = [e.index for e in made if isinstance(e, Stored) and e.name == tile.name]
+    if not _said_once(made) or any(axis not in place.free for place in (tile.index, *places)):
+        return False
+    asked = [r for r in _asked(made) if axis in r.free]
+    if any(r.free <= within for r in asked):
+        return False
+    steps: list[Image] = [{axis: linear(step)} for step in range(axis.size if asked else 0)]
+    return not any(moved(r, step).is_always for r in asked for step in steps)
+
+
+def _said_once(made: Iterable[Expr]) -> bool:
+    return not any(isinstance(e, (Wide, Part, Fragment, Matrix, Product)) for e in made)
+
+
+def _asked(made: Iterable[Expr]) -> Iterator[Range]:
+    """The conditions in expressions."""
+    for e in made:
+        match e:
+            case Load(valid=valid) | Select(valid=valid):
+                yield from valid
+            case Stored(outside=outside):
+                yield from (r for r, _ in outside)
+
+
+def gathered(instrs: Iterable[Instr], families: Families, axes: Set[Axis]) -> tuple[Instr, ...]:
+    """Instructions with those of every step together, in a block for each of the axes.
 
     What has a name without the axis goes before it: it loads nothing that a step overwrites.
     """
-    if not families:
+    if not axes:
         return tuple(i for i in instrs if i is not APART)
-    made, block, axes = list[Instr](), list[Instr](), {*families.values()}
+    made, block = list[Instr](), list[Instr]()
     own: Axis | None = None  # the block's
     for instr in (*instrs, APART):
         axis = _axis_of(instr, families, axes)
@@ -80,7 +114,7 @@ def _axis_of(instr: Instr, families: Families, axes: Iterable[Axis]) -> Axis | N
     match instr:
         case ir.Let(name) | ir.Update(name) | ir.Declare(name) | ir.AcrossLanes(name):
             return families.get(name.name)
-        case ir.Put(position=position) | ir.Fetch(position=position):
+        case ir.Put(position=position) | ir.Fetch(position=position) | ir.PutTile(index=position):
             return next((a for a in axes if a in position.free), None)
     return None
 
@@ -126,6 +160,8 @@ def _at_step(instr: Instr, axis: Axis, step: int) -> Instr | None:
             return replace(instr, name=named(name), source=named(source))
         case ir.Fetch(position=position):
             return replace(instr, position=position.substitute(known))
+        case ir.PutTile(index=position, value=e):
+            return replace(instr, index=position.substitute(known), value=value(e))
         case ir.Put(position=position, values=values, valid=valid):
             place, stored = position.substitute(known), tuple(map(value, values))
             held = substitute_valid(valid, known)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, nodes
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.matrices import Bundle, Product
 from tinyml.codegen.nest import Tile, Walk
@@ -107,7 +107,7 @@ def plain(walks: Iterable[Walk], numbers: Iterable[Expr]) -> list[Walk]:
 
 def _costly(value: Expr) -> bool:
     return value.has_fold or any(
-        isinstance(e, Alu) and WORK[e.op] >= WORK[Op.EXP] for e in toposort([value])
+        isinstance(e, Alu) and WORK[e.op] >= WORK[Op.EXP] for e in nodes(value)
     )
 
 

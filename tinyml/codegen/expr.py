@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import TypeAlias
 
 from tinyml.dtype import DType, bool_, from_text, to_text
@@ -352,7 +351,10 @@ def _relooked(index: Linear, valid: Valid, sources: tuple[Expr, ...]) -> tuple[L
     return map_looked(index, change), tuple(ranges)
 
 
-_sources: Callable[[Expr], tuple[Expr, ...]] = attrgetter("sources")
+@lru_cache(maxsize=256)  # one pass after the other asks for the same
+def nodes(root: Expr) -> tuple[Expr, ...]:
+    """An expression and all that it is made of, operands first."""
+    return tuple(toposort([root]))
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None = None) -> Expr:
@@ -361,8 +363,10 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None 
     With `along`, what does not depend on that axis, as a fold over it, stays as it is.
     """
     done: dict[Expr, Expr] = {}
-    below = (lambda e: tuple([s for s in e.sources if along in s.free])) if along else _sources
-    for e in toposort([root], (), below):
+    order: Sequence[Expr] = nodes(root)
+    if along is not None:
+        order = toposort([root], (), lambda e: [s for s in e.sources if along in s.free])
+    for e in order:
         sources = tuple([done.get(s, s) for s in e.sources])
         again = e if sources == e.sources else with_sources(e, sources)
         done[e] = rule(again) or again

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from math import gcd, prod
 
-from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, place_text, rewrite
+from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, nodes, place_text, rewrite
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP, Product
 from tinyml.dtype import DType
@@ -108,7 +108,7 @@ class Tile:
     @cached_property
     def copies(self) -> bool:
         """Whether it holds what is read of slots, and nothing that was folded before."""
-        made = (e for e in toposort([self.value]) if isinstance(e, (Fold, Stored)))
+        made = (e for e in nodes(self.value) if isinstance(e, (Fold, Stored)))
         return self.over is None and next(made, None) is None
 
 
@@ -307,7 +307,7 @@ def _verify_tiles(ln: LoopNest, nest: Nest) -> None:
     """Of the tiles that are filled at one place, each reads only those before it."""
     later = {tile.name: tile.after for tile in nest.tiles}
     for tile in nest.tiles:
-        for e in toposort([tile.value]):
+        for e in nodes(tile.value):
             own = isinstance(e, Stored) and e.name == tile.name and tile.over is not None
             if isinstance(e, Stored) and not own and later.get(e.name) is tile.after:
                 raise VerifyError(f"{ln.name}: {tile.name} reads {e.name}, filled later\n{ln}")

@@ -34,6 +34,7 @@ from tinyml.codegen.expr import (
     Select,
     Stored,
     Wide,
+    nodes,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import WARP, Aside, Bundle, Fragment, Matrix, Piece, Product
@@ -42,7 +43,6 @@ from tinyml.codegen.optimize.panels import ROW, STEP
 from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
-from tinyml.graph import toposort
 from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Range, Remainder, further
 from tinyml.ops import MEANING, Op
 
@@ -235,7 +235,7 @@ class _Threads:
 
     def value(self, root: Expr) -> Array:
         done: dict[Expr, Array] = {}
-        for e in toposort([root]):
+        for e in nodes(root):
             done[e] = self._value(e, done)
         return done[root]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tinyml.codegen.expr import Expr, Fold, Load, Part, Stored, Wide, rewrite, select, zero
+from tinyml.codegen.expr import Expr, Fold, Load, Part, Stored, Wide, nodes, rewrite, select, zero
 from tinyml.codegen.matrices import Piece
 from tinyml.codegen.nest import Kind, LoopNest, Store, with_stores
 from tinyml.codegen.scope import Known, at_each, every_step
 from tinyml.frozen import replace
-from tinyml.graph import toposort
 from tinyml.index import (
     ZERO,
     Axis,
@@ -87,7 +86,7 @@ def wide_loads(value: Expr, lane: Axis, partly: bool = False) -> Expr:
 
 def _is_folded(value: Expr, lane: Axis) -> bool:
     """Whether each lane has a fold of its own: a compiler reads what those share as it likes."""
-    return value.has_fold and any(type(e) is Fold and lane in e.free for e in toposort([value]))
+    return value.has_fold and any(type(e) is Fold and lane in e.free for e in nodes(value))
 
 
 def _is_piece(e: Stored, lane: Axis) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from tinyml.codegen.ahead import LINE
@@ -14,7 +15,7 @@ from tinyml.codegen.choose.c_windows import windowed
 from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
 from tinyml.codegen.choose.estimate import CROWDED
 from tinyml.codegen.crop import needed
-from tinyml.codegen.expr import Alu, Expr, Load
+from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.change import LOADS
@@ -23,10 +24,12 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
-from tinyml.ops import WORK
+from tinyml.ops import FUNCTIONS, WORK, Op
 
 VECTORS = 4  # that go through a long chain of ops at a time
 CHAIN = 24  # work of one: two functions, or the rounds of a random number
+IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the last one: four
+# cycles, in each of which two others may begin, so that twice as many vectors go through them
 ROWS = 4  # that are folded at a time
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
@@ -37,9 +40,18 @@ RUNS = 8  # rows of columns that are walked in turn, of all that is read togethe
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 
 
+def _longest(exprs: Iterable[Expr], work: Mapping[Op, int]) -> int:
+    """The work of ops, of expressions in order, that wait for one another."""
+    waits: dict[Expr, int] = {}
+    for e in exprs:
+        own = work[e.op] if isinstance(e, Alu) else 0
+        waits[e] = own + max([waits[s] for s in e.sources], default=0)
+    return max(waits.values(), default=0)
+
+
 def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
     """Whether all that is loaded for what is made of a load lies side by side along an axis."""
-    found = toposort([e])
+    found = nodes(e)
     return load in found and all(
         other.position.stride(axis) in (0, 1) for other in found if isinstance(other, Load)
     )
@@ -91,12 +103,10 @@ class CChooser(Chooser):
 
         A processor looks some 200 instructions ahead: not as far as the next step's beginning.
         """
-        waits: dict[Expr, int] = {}
-        for e in self.one(number).exprs:
-            own = WORK[e.op] if isinstance(e, Alu) else 0
-            waits[e] = own + max([waits[s] for s in e.sources], default=0)
-        if max(waits.values(), default=0) >= CHAIN:
-            self.apply(OptKind.UNROLL, row, VECTORS)
+        exprs = self.one(number).exprs
+        if _longest(exprs, WORK) >= CHAIN:
+            functions = _longest(exprs, dict.fromkeys(WORK, 0) | {op: WORK[op] for op in FUNCTIONS})
+            self.apply(OptKind.UNROLL, row, VECTORS * (2 if functions >= IN_A_ROW else 1))
 
     def _read_across(self, number: int, last: Axis) -> Axis | None:
         """Another row axis along which some load lies side by side, and jumps along the last."""
@@ -307,7 +317,7 @@ class CChooser(Chooser):
         short = row.size <= WRITTEN * self.lanes and all(
             len(fold.axes) == 1
             and fold.axes[0].size <= SHORT
-            and fold.axes[0].size * len(toposort([fold.body])) <= TEXT
+            and fold.axes[0].size * len(nodes(fold.body)) <= TEXT
             for fold in found
         )
         if not short or not any(row in r.free for r in needed(found)):

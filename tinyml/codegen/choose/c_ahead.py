@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.expr import Fold, Load
+from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.tiles import by_stride, is_gathered
@@ -50,7 +50,7 @@ def fill_ahead(chooser: Chooser, number: int) -> None:
 def _filled_along(chooser: Chooser, tile: Tile) -> Axis | None:
     """The axis of whose steps a tile is copied one after the other, if that comes from memory."""
     nest = chooser.nest
-    loads = [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    loads = [e for e in nodes(tile.value) if isinstance(e, Load)]
     far = any(_nbytes(chooser, load) > chooser.target.cache for load in loads)
     lane = next((a for a in tile.axes if nest.kind(a) is Kind.LANE), None)
     if not (tile.copies and far) or lane is None or is_gathered(tile, lane):

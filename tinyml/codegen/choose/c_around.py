@@ -6,7 +6,7 @@ Both factors are those of all steps: the one that is packed has panels for each 
 from __future__ import annotations
 
 from tinyml.codegen.choose.chooser import Chooser, Contraction
-from tinyml.codegen.expr import Fold, Load
+from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Nest
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -15,7 +15,7 @@ from tinyml.ops import Op
 
 def with_steps_around(one: Nest, found: Contraction) -> Contraction:
     """The product as if it folded the steps of the folds around it, too."""
-    around = [f for f in one.folds if found.fold in toposort([f.body])]
+    around = [f for f in one.folds if found.fold in nodes(f.body)]
     steps = dict.fromkeys(a for fold in around for a in fold.axes)
     if not steps or not {*steps} <= found.fold.body.free:
         return found

@@ -10,10 +10,9 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, Contraction
-from tinyml.codegen.expr import Alu, Expr, Fold, Load
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op
 
@@ -24,7 +23,7 @@ LEAST_ROWS = 12
 def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
     """Choose blocks and tiles; False if no factor of the product is made of other folds."""
     factors = _factors(found.fold)
-    made = [f for f in factors if any(isinstance(e, Fold) for e in toposort([f]))]
+    made = [f for f in factors if any(isinstance(e, Fold) for e in nodes(f))]
     if len(made) != 1:
         return False
     (other,) = [f for f in factors if f is not made[0]]
@@ -95,7 +94,7 @@ def _walked_last(chooser: Chooser, number: int, *inner: str) -> str:
 def _fill(chooser: Chooser, tile: Tile, lanes: int) -> None:
     """How a tile is filled: a product in register tiles, the rest in vectors along rows."""
     longest = max(tile.axes, key=lambda a: tile.index.stride(a) == 1)
-    folded = [e for e in toposort([tile.value]) if isinstance(e, Fold)]
+    folded = [e for e in nodes(tile.value) if isinstance(e, Fold)]
     if folded and len(tile.axes) == 1:  # a fold of each row
         _vectors(chooser, folded[-1].axes[-1], lanes)
         return
@@ -119,6 +118,6 @@ def _pack(chooser: Chooser, number: int) -> None:
     lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
     products = [f for f in chooser.one(number).folds if f.op is Op.ADD]
     for fold in products if grid else ():
-        for load in (e for e in toposort([fold.body]) if isinstance(e, Load)):
+        for load in (e for e in nodes(fold.body) if isinstance(e, Load)):
             if load.free & lanes and load.free & {*fold.axes}:
                 chooser.stage(number, grid[-1], load)

@@ -31,7 +31,7 @@ from tinyml.codegen.choose.estimate import (
     Product,
     Tiling,
 )
-from tinyml.codegen.expr import Alu, Expr, Fold, Load
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.optimize.change import CONDITIONS, LOADS, STORES
@@ -131,7 +131,7 @@ def _is_one_run(one: Nest, outer: Axis, row: Axis, but: Container[Load | None]) 
 
 def _walk_closely(chooser: Chooser, number: int, fold: Fold) -> None:
     """The innermost axis of the fold is the one along which factors lie closest."""
-    loads = [e for e in toposort([fold.body]) if isinstance(e, Load)]
+    loads = [e for e in nodes(fold.body) if isinstance(e, Load)]
     apart = {a: sum(abs(e.position.stride(a) or 0) for e in loads) for a in fold.axes}
     axes = sorted(fold.axes, key=lambda a: apart[a], reverse=True)
     for axis in reversed(axes if axes != [*fold.axes] else []):
@@ -488,7 +488,7 @@ def _write_out(chooser: Chooser, tile: Tile) -> None:
     Then most turn out to need none, as those of pixels that are on no edge, and others are numbers,
     or are known before the loops over channels. So it is where vectors may end in the next row.
     """
-    lane, loads = tile.axes[-1], [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    lane, loads = tile.axes[-1], [e for e in nodes(tile.value) if isinstance(e, Load)]
     rows = [steps_of_rows(e, lane) for e in loads if is_in_rows(e.position, lane)]
     asked = frozenset().union(*rows) if rows else chooser.steps_of_masks(loads)
     steps = {a for a in asked if chooser.nest.kind(a) is not Kind.GRID}

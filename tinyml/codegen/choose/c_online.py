@@ -9,12 +9,11 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.expr import Fold, Load
+from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile, Walk
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import running, sides_along
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.graph import toposort
 from tinyml.index import Axis
 
 VECTORS = 2  # of rows that meet what is read for all of them
@@ -103,8 +102,8 @@ def _stage_rows(chooser: Chooser, number: int, after: Axis) -> None:
     """The block's own rows, side by side in lanes."""
     lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
     for tile in chooser.one(number).tiles:
-        bound = {a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes}
-        for load in (e for e in toposort([tile.value]) if isinstance(e, Load)):
+        bound = {a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes}
+        for load in (e for e in nodes(tile.value) if isinstance(e, Load)):
             if load.free & lanes and load.free & bound:
                 chooser.stage(number, after, load)
 
@@ -114,7 +113,7 @@ def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:
     others = [
         a for a in tile.axes if chooser.nest.kind(a) is Kind.LOOP and a.name.split("_")[0] != inner
     ]
-    folded = [e for e in toposort([tile.value]) if isinstance(e, Fold)]
+    folded = [e for e in nodes(tile.value) if isinstance(e, Fold)]
     if folded and others:
         height = min(chooser.target.tile_height, others[-1].size)
         chooser.apply(OptKind.UNROLL, others[-1].name, height)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, nodes
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.optimize.phase import phases
@@ -80,7 +80,7 @@ def _bytes_of_lane(e: Expr) -> int:
 
 
 def _main_load(factor: Expr) -> Load | None:
-    found = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+    found = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
     return next(found, None)
 
 
@@ -167,7 +167,7 @@ class Chooser:
     def stage(self, number: int, after: Axis, load: Load) -> None:
         """Copy what is made of a load to a tile, ready-made, if something is."""
         found = ways(self.one(number), load.slot)
-        which = next((n for n, e in enumerate(found, 1) if load in toposort([e])), 0)
+        which = next((n for n, e in enumerate(found, 1) if load in nodes(e)), 0)
         if which:
             self.apply(OptKind.STAGE, after, which, load.slot)
 

@@ -12,13 +12,12 @@ from itertools import product
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.expr import Fold, Load
+from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import running, sides_along
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.graph import toposort
 from tinyml.index import Axis
 
 OTHERS = 8  # threads along the other axis of a tile
@@ -74,7 +73,7 @@ def _tiled(
         _stage(chooser, number)
     for tile in chooser.one(number).tiles:
         if not tile.copies:
-            folds = [e for e in toposort([tile.value]) if isinstance(e, Fold)]
+            folds = [e for e in nodes(tile.value) if isinstance(e, Fold)]
             _to_threads(chooser, tile.axes, bool(folds))
             for axis in dict.fromkeys(fold.axes[-1] for fold in folds):
                 chooser.apply(OptKind.UNROLL, axis, NEIGHBOURS)
@@ -102,8 +101,8 @@ def _stage(chooser: Chooser, number: int) -> None:
     grid = chooser.nest.grid(chooser.one(number))[-1]
     for name in [tile.name for tile in chooser.one(number).tiles]:
         tile = next(t for t in chooser.one(number).tiles if t.name == name)
-        bound = {a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes}
-        for load in [e for e in toposort([tile.value]) if isinstance(e, Load)]:
+        bound = {a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes}
+        for load in [e for e in nodes(tile.value) if isinstance(e, Load)]:
             if load.free.isdisjoint(bound) or load.free.isdisjoint(tile.axes):
                 continue
             steps = [a for a in (tile.over, tile.after) if a is not None and a in load.free]

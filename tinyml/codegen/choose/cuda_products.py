@@ -13,7 +13,7 @@ from itertools import product
 from math import isqrt, prod
 
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.expr import Alu, Expr, Load
+from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest, Tile
 from tinyml.codegen.optimize.change import LOADS
@@ -402,10 +402,10 @@ def _stage(
 
 def _copied(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
     """What a factor is made of in a tile, if that is read of one slot."""
-    loads = (e for e in toposort([factor]) if isinstance(e, Load) and e.free == factor.free)
+    loads = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
     for load in loads:
         found = ways(chooser.one(number), load.slot)
-        same = (n for n, e in enumerate(found, 1) if load in toposort([e]))
+        same = (n for n, e in enumerate(found, 1) if load in nodes(e))
         which = next(same, 1) if len(found) > 1 else 0  # both factors may read it
         chooser.apply(OptKind.STAGE, after, which, load.slot)
         return

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from tinyml.codegen.crop import terms
-from tinyml.codegen.expr import Expr, Fold, Name, Stored, alu
+from tinyml.codegen.expr import Expr, Fold, Name, Stored, alu, nodes
 from tinyml.codegen.matrices import Bundle
 from tinyml.codegen.optimize.online import changes_alike
-from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis
 from tinyml.ops import Op
 
@@ -41,7 +40,7 @@ def sums_of(fold: Fold) -> list[Fold]:
 
 def led_by(fold: Fold, leaders: Iterable[Fold]) -> list[Fold]:
     """Those of some folds that a fold is made of."""
-    below = {*toposort([fold.body])}
+    below = {*nodes(fold.body)}
     return [leader for leader in leaders if leader in below]
 
 

@@ -14,6 +14,7 @@ from tinyml.codegen.expr import (
     Select,
     Stored,
     alu,
+    nodes,
     rewrite,
     substitute,
     zero,
@@ -30,7 +31,6 @@ from tinyml.codegen.optimize.turns import counted
 from tinyml.codegen.scope import Known, Scope
 from tinyml.codegen.wide_stores import wide_loads
 from tinyml.dtype import DType, uint16, uint64
-from tinyml.graph import toposort
 from tinyml.index import (
     ZERO,
     Axis,
@@ -256,7 +256,7 @@ class Filler:
 
         Else two halves, so that they are put into a tile at once.
         """
-        loads = [e for e in toposort([value]) if isinstance(e, Load) and order[-1] in e.free]
+        loads = [e for e in nodes(value) if isinstance(e, Load) and order[-1] in e.free]
         size = 16 // max((e.dtype.itemsize for e in loads), default=16)
         even, count = order[-1].size % size == 0, prod(a.size for a in order)
         enough = count >= size * self.threads

@@ -75,7 +75,6 @@ class _Emitter(AlongWriter):
         self.splits = [split for split in nest.splits if split.rest]
         self.tx: set[Axis] = set()
         self.along = {*nest.along}
-        self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
         self.calls = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
@@ -105,7 +104,7 @@ class _Emitter(AlongWriter):
             self._walks(inner, crop.plain(walks, numbers), known, unrolled)
 
         self._open(scope, self._loops(nest.rows).cropped(only, instead), {}, enter, body)
-        return gathered(scope.instrs, self.families)
+        return gathered(scope.instrs, self.families, self.copies)
 
     def _walks(
         self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
@@ -117,9 +116,9 @@ class _Emitter(AlongWriter):
         for walk, stores in zip(walks, made, strict=True):
             once = bool(self.tx) and self.tx.isdisjoint(walk.axes)
             self._walk(scope, walk.axes, stores, once)
-            scope.instrs += [] if self.copied is None else [APART]
-        self.loose.discard(self.copied)
-        self.copied = None
+            if self.copied is not None:
+                scope.instrs.append(APART)
+        self._end_of_copies()
 
     def _of_each_step(
         self, walks: list[Walk], known: Known, unrolled: list[Axis]
@@ -138,8 +137,7 @@ class _Emitter(AlongWriter):
         few = self.calls and sum(map(len, made)) < VECTORS_AT_ONCE * len(slots)
         if few or not alike(first, [*chain(*chain(*made))], self.within):
             return None
-        self.copied = first
-        self.loose.add(first)
+        self._copy(first)
         return made
 
     def _walk(

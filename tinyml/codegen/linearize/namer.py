@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
+from tinyml.codegen.copies import APART
 from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Part, Place, lanes_of, with_sources
+from tinyml.codegen.linear import Instr
 from tinyml.codegen.matrices import Matrix
 from tinyml.codegen.scope import Scope, worth_naming
 from tinyml.dtype import int64
@@ -25,6 +27,7 @@ class Namer:
             *lanes
         }  # axes that are walked within instructions: lanes, and what is copied
         self.copied: Axis | None = None  # whose steps are said once
+        self.copies: set[Axis] = set()  # all such axes so far
         self.families: dict[str, Axis] = {}
         self.ahead = ahead
 
@@ -92,6 +95,20 @@ class Namer:
         name, _ = scope.known[value]
         assert isinstance(name, Name)
         return linear(Axis(name.name, size)) + low
+
+    def _copy(self, axis: Axis) -> None:
+        """From here on what is written is one step of `axis`, and all others are copies of it."""
+        self.copied = axis
+        self.copies.add(axis)
+        self.loose.add(axis)
+
+    def _end_of_copies(self) -> list[Instr]:
+        """What stands behind the last of them."""
+        if self.copied is None:
+            return []
+        self.loose.discard(self.copied)
+        self.copied = None
+        return [APART]
 
     def _name(self, kind: str, value: Expr, lanes: int) -> Name:
         """A new name for a value; at each step of what is copied it is another one."""

@@ -10,14 +10,14 @@ from math import prod
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
-from tinyml.codegen.expr import Expr, Fold, const, substitute
+from tinyml.codegen.copies import alike_in_tile
+from tinyml.codegen.expr import Expr, Fold, const, nodes, substitute
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.linearize.fill import Filler, fences
 from tinyml.codegen.linearize.namer import Namer
 from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
 from tinyml.codegen.optimize.tiles import by_stride, names_read
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, at_each, every_step
-from tinyml.graph import toposort
 from tinyml.index import Axis, linear
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -32,6 +32,7 @@ class TileWriter(Namer):
         ahead = Ahead(nest.ahead, filled, {*lanes})
         super().__init__(f"_{number}" if number else "", lanes, ahead)
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
+        self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}
         self.filler = Filler(block, self.emit, self.numbered, nest.turn(nest.nests[number]))
         self.tiles: tuple[Tile, ...] = ()
         self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
@@ -117,13 +118,14 @@ class TileWriter(Namer):
             self._folds(inner, [substitute(value, known)] if value.has_fold else [])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            steps = every_step(known, unrolled)
+            steps = every_step(known, self._but_copied(tile, value, unrolled))
             (values,) = at_each([value], steps)
             self._folds(inner, values)
             for step, made in zip(steps, values, strict=True):
                 stored = self.emit(inner, made)
                 index = tile.index.substitute(step)
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
+            inner.instrs += self._end_of_copies()
 
         outside = crop.known_outside(value, tile.axes) if op is None else ()
         number = next((n for _, n in outside), None)
@@ -138,12 +140,25 @@ class TileWriter(Namer):
         if number is not None:
             only = tuple(r for r, n in outside if n is number)
             loops = loops.cropped(only, instead)
-        if tile.over is None and any(isinstance(e, Fold) for e in toposort([value])):
+        if tile.over is None and any(isinstance(e, Fold) for e in nodes(value)):
             loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
         with self._shared_out(scope, tile.name, tile.axes) as (within, at):
             self._open(within, loops, at, enter, body)
         if prod(self.block) > 1:
             scope.instrs.append(ir.Barrier())
+
+    def _but_copied(self, tile: Tile, value: Expr, unrolled: list[Axis]) -> list[Axis]:
+        """The axes whose steps are written out one by one; the first one's text may be copied.
+
+        Unless memory is asked for ahead: by each step, even if several lie in one line.
+        """
+        several = self.vectors and unrolled and unrolled[0].size > 1
+        if not several or not {*self.ahead.filled}.isdisjoint(tile.axes):
+            return unrolled
+        if not alike_in_tile(unrolled[0], tile, value, self.within):
+            return unrolled
+        self._copy(unrolled[0])
+        return unrolled[1:]
 
     @contextmanager
     def _shared_out(

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Fold, Load, Part, Stored, substitute
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Part, Stored, nodes, substitute
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import Bundle, Fragment, Product
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Walk, rewritten
@@ -78,7 +78,7 @@ def sides_of(one: Nest) -> Sides | None:
     They may be those of a walk of their own, beside what is stored once for each row.
     If there are none, those that are made anew at each step of all the other folds.
     """
-    read = {e for fold in one.folds for e in toposort([fold.body]) if isinstance(e, Fold)}
+    read = {e for fold in one.folds for e in nodes(fold.body) if isinstance(e, Fold)}
     last = [fold for fold in one.folds if fold not in read]
     inner = [fold for fold in one.folds if fold in read and not fold.body.has_fold]
     return _alike(one, last) or _alike(one, inner, last)
@@ -107,7 +107,7 @@ def _walked(sides: Sides) -> tuple[object, ...]:
 def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
     """A fold of products as one of matrices, if each factor has rows of its own."""
     left, right = _factors(fold)
-    stores = [s for walk in one.walks for s in walk.stores if fold in toposort([s.value])]
+    stores = [s for walk in one.walks for s in walk.stores if fold in nodes(s.value)]
     position = stores[0].position
 
     def own(factor: Expr, other: Expr) -> Axis | None:
@@ -120,7 +120,7 @@ def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
         if not found:
             return None
         first, longest = min(found)[2], max(axes, key=lambda a: (a.size, a.name))
-        loads = [e for e in toposort([factor]) if isinstance(e, Load)]
+        loads = [e for e in nodes(factor) if isinstance(e, Load)]
         longer = [a for a in fold.axes if a.size > first.size]
         windows = any(overlap(load, first, a) for load in loads for a in longer)
         return longest if windows and longest.size % EDGE == 0 else first

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from tinyml.codegen.crop import known_outside, met
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, const, select
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, const, nodes, select
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten, roots
 from tinyml.codegen.optimize.change import Change, OptError
@@ -73,7 +73,7 @@ def _kept(
     `same` are the value and what is equal to it but for its one axis.
     """
     value, outside = same[0], walked_before(nest, one, after)
-    folds = [e for e in toposort([value]) if isinstance(e, Fold)]
+    folds = [e for e in nodes(value) if isinstance(e, Fold)]
     bound = {a for e in folds if e.free - outside for a in e.axes}  # others are made before it
     inner = list(value.free - outside)
     folded = {a for fold in one.folds for a in fold.axes}
@@ -83,9 +83,7 @@ def _kept(
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in sorted({*inner, *bound}, key=str)}
     last = inner[-1]
     whole = -(-last.size // amount) * amount if amount else last.size
-    if whole > last.size and any(
-        last in e.free for e in toposort([value]) if isinstance(e, Stored)
-    ):
+    if whole > last.size and any(last in e.free for e in nodes(value) if isinstance(e, Stored)):
         raise OptError(f"cannot keep {value}: a tile that it reads has no whole steps")
     sizes = [*(a.size for a in inner[:-1]), whole]
     index = row_major([linear(a) for a in inner], sizes)
@@ -256,7 +254,7 @@ def _factors(order: Sequence[Expr]) -> list[Expr]:
 
 def _made(e: Expr) -> bool:
     return isinstance(e, (Alu, Select)) and any(
-        isinstance(s, Alu) and s.op is not Op.CAST for s in toposort([e])
+        isinstance(s, Alu) and s.op is not Op.CAST for s in nodes(e)
     )
 
 
@@ -266,7 +264,7 @@ def _statistics(one: Nest, outside: set[Axis]) -> list[Expr]:
         e
         for walk in one.walks
         for store in walk.stores
-        for e in toposort([store.value])
+        for e in nodes(store.value)
         if isinstance(e, Fold) and e.free - outside < store.position.free - outside
     ]
 
@@ -282,7 +280,7 @@ def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
         work[e] = 0 if hoisted else min(1 << 20, own + sum(work[s] for s in e.sources))
         if work[e] < COSTLY or e not in loops or not isinstance(e, (Alu, Select)):
             continue
-        if largest and not (below[e] == below[largest[0]] and largest[0] in toposort([e])):
+        if largest and not (below[e] == below[largest[0]] and largest[0] in nodes(e)):
             continue
         (axis,) = e.free - outside
         others = {a for found in loops.values() for _, a in found if a.size == axis.size}

@@ -30,6 +30,7 @@ from tinyml.codegen.expr import (
     Stored,
     alu,
     const,
+    nodes,
     rewrite,
     select,
     substitute,
@@ -73,7 +74,7 @@ def running(one: Nest) -> Running | None:
 
 def _running_over(one: Nest, axis: Axis) -> Running | None:
     group = [fold for fold in one.folds if axis in fold.axes]
-    below = {f: {*toposort([f.body])} & {*group} for f in group}
+    below = {f: {*nodes(f.body)} & {*group} for f in group}
     leaders = {f: f for f in group if not below[f] and f.op in (Op.MAX, Op.MIN)}
     others = [f for f in group if f not in leaders]
     rest = [f for f in others if below[f] <= {*leaders} and _follows(f, leaders)]
@@ -90,7 +91,7 @@ def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
         raise OptError(f"cannot run along {axis.name}: no sum follows another fold")
     leaders = {f: f for f in found.leaders}
     for fold in one.folds:
-        led = not leaders.keys().isdisjoint(toposort([fold.body]))
+        led = not leaders.keys().isdisjoint(nodes(fold.body))
         if led and fold not in found.followers and changes_alike(fold, leaders):
             raise OptError(f"cannot run along {axis.name}: sums are larger than what they follow")
     return replace(nest, nests=(one,), along=(*nest.along, axis.name))
@@ -102,7 +103,7 @@ def _follows(fold: Fold, leaders: Image) -> bool:
     What leads it is the largest of what it is made of: of another it might exceed all bounds while
     that is not known.
     """
-    below = {*toposort([fold.body])}
+    below = {*nodes(fold.body)}
     bounded = all(unmasked(leader.body)[1] in below for leader in leaders if leader in below)
     return bounded and changes_alike(fold, leaders)
 
@@ -210,7 +211,7 @@ class _Tiles:
         for f in self.found.followers:
             sums, part = self._memory("sums", f), self._step(f, replaced(f.body, finite(now)))
             final[f] = sums.read(self.after)
-            led = {leader: top for leader, top in old.items() if leader in toposort([f.body])}
+            led = {leader: top for leader, top in old.items() if leader in nodes(f.body)}
             if led:
                 scale = scale_of(f, led, now)
                 if scale not in scales:
@@ -331,7 +332,7 @@ class _Added:
         walk = Walk(tile.axes, (store,), tile.over)
         tiles = tuple(t for t in one.tiles if t is not tile)
         made = replace(one, walks=(*one.walks, walk), tiles=tiles)
-        for a in (a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes):
+        for a in (a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes):
             kinds.pop(a, None)
         nests = tuple(made if o is one else o for o in nest.nests)
         return replace(nest, nests=nests, kinds=tuple(kinds.items()))
@@ -341,7 +342,7 @@ def _apart(nest: LoopNest, number: int, name: str) -> LoopNest:
     """The nest with axes for one tile that no other tile walks."""
     one, kinds = nest.nests[number], dict(nest.kinds)
     tile = next(t for t in one.tiles if t.name == name)
-    folded = [a for e in toposort([tile.value]) if isinstance(e, Fold) for a in e.axes]
+    folded = [a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes]
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in dict.fromkeys([*tile.axes, *folded])}
     image = {a: linear(b) for a, b in own.items()}
     made = replace(
@@ -444,7 +445,7 @@ class _Factor:
         return None
 
     def _led(self, e: Expr) -> bool:
-        return not self.old.keys().isdisjoint(toposort([e]))
+        return not self.old.keys().isdisjoint(nodes(e))
 
 
 def _is(e: Expr, number: float) -> bool:

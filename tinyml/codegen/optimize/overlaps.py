@@ -11,14 +11,13 @@ from itertools import permutations
 from math import prod
 
 from tinyml.codegen.bounds import require
-from tinyml.codegen.expr import Expr, Load, Require, rewrite, substitute
-from tinyml.graph import toposort
+from tinyml.codegen.expr import Expr, Load, Require, nodes, rewrite, substitute
 from tinyml.index import ZERO, Axis, Linear, Valid, both, inside, linear
 
 
 def position_of(factor: Expr) -> Linear:
     """Where the load lies that a factor is made of."""
-    loads = (e for e in toposort([factor]) if isinstance(e, Load))
+    loads = (e for e in nodes(factor) if isinstance(e, Load))
     return next(e.position for e in loads if e.free == factor.free)
 
 

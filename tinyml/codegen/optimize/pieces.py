@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyml.codegen.expr import Load
+from tinyml.codegen.expr import Load, nodes
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.tiles import by_stride
-from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, steps_by, uniform
 
 SIZES = 16, 8, 4  # bytes
@@ -20,7 +19,7 @@ def copied(tile: Tile) -> tuple[Load, int] | None:
     that they are made of registers that were read at once.
     """
     value, order = tile.value, by_stride(tile, together=True)
-    found = [e for e in toposort([value]) if isinstance(e, Load) and e.free >= {*tile.axes}]
+    found = [e for e in nodes(value) if isinstance(e, Load) and e.free >= {*tile.axes}]
     if tile.stages == 1 or len(found) != 1 or found[0].dtype is not value.dtype:
         return None
     (source,) = found

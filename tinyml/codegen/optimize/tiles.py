@@ -8,7 +8,7 @@ from math import prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.crop import known_outside
-from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, Stored, rewrite, substitute
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, Stored, nodes, rewrite, substitute
 from tinyml.codegen.long_fold import groups
 from tinyml.codegen.matrices import Fragment, Matrix, Piece, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
@@ -169,7 +169,7 @@ def _same_tile(one: Nest, tile: Tile) -> str | None:
 
 def with_tile(one: Nest, tile: Tile) -> Nest:
     """The nest with one more tile, filled as soon as those are that it reads."""
-    read = {e.name for e in toposort([tile.value]) if isinstance(e, Stored)}
+    read = {e.name for e in nodes(tile.value) if isinstance(e, Stored)}
     place = max((n for n, other in enumerate(one.tiles, 1) if other.name in read), default=0)
     return replace(one, tiles=(*one.tiles[:place], tile, *one.tiles[place:]))
 
@@ -217,7 +217,7 @@ def within_fold(nest: LoopNest, axis: Axis) -> bool:
         isinstance(e, Fold) and axis in e.axes and e.free & {*fold.axes}
         for one in nest.nests
         for fold in one.folds
-        for e in toposort([fold.body])
+        for e in nodes(fold.body)
     )
 
 
@@ -228,7 +228,7 @@ def check_filled(nest: LoopNest, one: Nest) -> None:
     made = [e for e in toposort(stored) if isinstance(e, Fold)]  # not at the step of a tile
     for tile in one.tiles:
         last = tile.after if tile.over is None else tile.over
-        for e in toposort([tile.value]):
+        for e in nodes(tile.value):
             if isinstance(e, Stored) and order.index(e.after) > order.index(last):
                 raise OptError(f"cannot fill {e.name}: {tile.name}, which reads it, comes earlier")
         loops = {a for a in one.rows if a in tile.value.free and nest.kind(a) is Kind.LOOP}
@@ -284,7 +284,7 @@ def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     """The axis of a tile that can be filled a vector at a time: the image of a lane axis."""
     last = tile.axes[-1]
     lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
-    places = [e.position for e in toposort([tile.value]) if isinstance(e, Load)]
+    places = [e.position for e in nodes(tile.value) if isinstance(e, Load)]
     strides = {i.stride(last) for i in places if not is_in_rows(i, last)}
     plain = None not in strides and strides != {0}
     return last if last.name.rsplit("_", 1)[0] in lanes and plain else None
@@ -295,7 +295,7 @@ def is_gathered(tile: Tile, lane: Axis) -> bool:
 
     One after the other, then: there are few places for lines that are a power of two apart.
     """
-    loads = (e for e in toposort([tile.value]) if isinstance(e, Load))
+    loads = (e for e in nodes(tile.value) if isinstance(e, Load))
     return any(abs(e.position.factor(lane)) > 2 for e in loads)
 
 
@@ -371,7 +371,7 @@ def _in_vectors(
     They lie along the axis along which memory does, which comes last, or before what is written
     out if that is all of it: a row of a register tile takes the numbers of a step side by side.
     """
-    loads = [e for e in toposort([factor]) if isinstance(e, Load)]
+    loads = [e for e in nodes(factor) if isinstance(e, Load)]
     found = [a for a in order if {e.position.stride(a) for e in loads} in ({1}, {0, 1})]
     most = max((a.size for a, kind in nest.kinds if kind is Kind.LANE), default=1)
     for axis in found[:1]:
@@ -434,7 +434,7 @@ def by_stride(tile: Tile, together: bool = False) -> list[Axis]:
     Those that are divided come last, as vectors go along them, if it is not filled `together` by
     threads, which go along what lies side by side.
     """
-    found = [e for e in toposort([tile.value]) if isinstance(e, Load)]
+    found = [e for e in nodes(tile.value) if isinstance(e, Load)]
     if not (tile.copies and found):
         return list(tile.axes)
     position = max(found, key=lambda e: len(e.free)).position
