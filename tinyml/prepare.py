@@ -6,7 +6,6 @@ records, or only imports tinyml, need not wait for the compiler to be loaded.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,14 +31,8 @@ _executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 
 def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     """Schedule and compile what `nodes` need, given the leaves that they read or overwrite."""
-    collects = gc.isenabled()
-    gc.disable()  # many small nodes and no circles: the collector would only walk them
-    try:
-        with lazy.known:
-            return _prepared(nodes, leaves)
-    finally:
-        if collects:
-            gc.enable()
+    with lazy.known:
+        return _prepared(nodes, leaves)
 
 
 def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:

@@ -7,6 +7,7 @@ whose graphs are all known neither schedules nor generates, and does not load wh
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -29,6 +30,16 @@ watch_forks()  # last of all imports: see there
 
 def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[[], Plan]) -> Plan:
     """The plan of all graphs of this structure: as it was made before, or as `make` does now."""
+    collects = gc.isenabled()
+    gc.disable()  # many small nodes and no circles: the collector would only walk them
+    try:
+        return _recalled(structure, devices, make)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[[], Plan]) -> Plan:
     entry = _entry(structure, devices)
     if entry is None:
         return make()

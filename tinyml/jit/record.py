@@ -177,10 +177,10 @@ class Recording:
         now = {node: of for node, of in _pending_by_node().items() if not any(map(self._ours, of))}
         nodes = toposort(event.wanted)
         self._asked.append(said(nodes))
-        for known in (self._outside, now):
-            for node in {*known}.intersection(nodes):
-                if has_data(node):
-                    self.waiting += known[node]
+        held = {*self._outside, *now}
+        for node in filter(held.__contains__, nodes):
+            if has_data(node):
+                self.waiting += [*self._outside.get(node, ()), *now.get(node, ())]
 
     def _ours(self, reference: weakref.ref[Any]) -> bool:
         return self.changed(reference())
