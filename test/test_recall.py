@@ -137,3 +137,10 @@ def test_a_plan_that_was_read_is_captured(folder: Path, monkeypatch: pytest.Monk
         x = Tensor([[1.0, -2.0], [3.0, 4.0]], device="CPU").realize()
         assert [run(x).tolist() for _ in range(3)] == [[15.0, 10.0]] * 3
         assert run.captured is not None
+
+
+def test_structures_that_say_something_else_are_written_otherwise() -> None:
+    structures = [(0, "x", 1, "x"), (0, "x", 1, 1), (0, "x", "x", 1), (0, "x", 1, "1")]
+    structures += [(0, "x", 1), (0, "x", "1, 'x'"), (1, "x", 0, "x")]
+    assert len({recall._text(each) for each in structures}) == len(structures)
+    assert recall._text((0, ("a", 2))) == recall._text((0, ("a", 2)))

@@ -153,11 +153,10 @@ def _is_version(node: LazyBuffer, leaf: Data) -> bool:
 
 
 def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBuffer]:
-    """Every node below `nodes` that is computed from one of these buffers (ids), in one pass."""
-    found: set[LazyBuffer] = set()
+    """Every leaf in one of these buffers (ids), and what is computed from one below `nodes`."""
+    found: set[LazyBuffer] = {leaf for leaf, buffer in in_memory() if id(buffer) in buffers}
     for node in toposort(nodes):
-        leaf = isinstance(node, Data) and node in memory and id(memory[node]) in buffers
-        if leaf or not found.isdisjoint(node.sources):
+        if not found.isdisjoint(node.sources):
             found.add(node)
     return found
 

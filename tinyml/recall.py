@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from io import BytesIO
@@ -62,7 +63,13 @@ def _entry(structure: tuple[Any, ...], devices: Iterable[str]) -> str | None:
     if made_by is None or now.verify or now.beam or now.cache_folder is None or any(watched):
         return None
     targets = [f"{name} {open_device(name).target}" for name in sorted(devices)]
-    return key("plan", made_by, repr(structure), *targets)
+    return key("plan", made_by, *_text(structure), *targets)
+
+
+def _text(structure: tuple[Any, ...]) -> tuple[str, bytes]:
+    """What no other structure is written as: all that is in it, once, and what is where."""
+    number = {part: n for n, part in enumerate(dict.fromkeys(structure))}
+    return repr([*number]), array("I", map(number.__getitem__, structure)).tobytes()
 
 
 class _Pickler(pickle.Pickler):
