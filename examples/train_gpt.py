@@ -7,22 +7,30 @@ python examples/train_gpt.py --data shakespeare.txt --layers 6 --dim 256
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
-from tinyml import Device, Tensor, TinyJit, nn
+from tinyml import Device, Tensor, TinyJit, nn, no_grad
 
 Tokens = npt.NDArray[np.int32]
+
+
+class Memory(NamedTuple):
+    """The keys and values of tokens that a block has seen: (1, heads, context, dim of a head)."""
+
+    keys: Tensor
+    values: Tensor
 
 
 class Attention:
@@ -33,11 +41,16 @@ class Attention:
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, memory: Memory | None, places: Tensor | None) -> Tensor:
         batch, context, dim = x.shape
         qkv = self.qkv(x).reshape(batch, context, 3, self.heads, dim // self.heads)
         q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))  # (batch, heads, context, -1)
-        y = q.scaled_dot_product_attention(k, v, is_causal=True)
+        if memory is None:
+            y = q.scaled_dot_product_attention(k, v, is_causal=True)
+        else:  # of one token, whose row is written in place, to all up to it
+            memory.keys[:, :, places], memory.values[:, :, places] = k, v
+            seen = Tensor.arange(memory.keys.shape[2]) <= places
+            y = q.scaled_dot_product_attention(*memory, attn_mask=seen)
         return self.out(y.transpose(1, 2).reshape(batch, context, dim))
 
 
@@ -49,13 +62,16 @@ class Block:
         self.norm2 = nn.LayerNorm(dim)
         self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
+    def __call__(self, x: Tensor, memory: Memory | None, places: Tensor | None) -> Tensor:
+        x = x + self.attention(self.norm1(x), memory, places)
         return x + self.down(self.up(self.norm2(x)).gelu())
 
 
 class GPT:
-    """Tokens (batch, context) to logits of each next token (batch, context, vocabulary)."""
+    """Tokens (batch, context) to logits of each next token (batch, context, vocabulary).
+
+    Or one token (1, 1) and its place in the text (1,), where `memories` hold what was before.
+    """
 
     def __init__(self, vocabulary: int, context: int, dim: int, heads: int, layers: int) -> None:
         self.token = nn.Embedding(vocabulary, dim)
@@ -66,11 +82,21 @@ class GPT:
         for embedding in (self.token, self.position):  # small, as in GPT-2
             embedding.weight.assign(embedding.weight.detach() * 0.02)
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
+    def __call__(
+        self, tokens: Tensor, memories: Sequence[Memory] = (), places: Tensor | None = None
+    ) -> Tensor:
+        positions = self.position.weight[: tokens.shape[1]]
+        x = self.token(tokens) + (positions if places is None else self.position(places))
+        for block, memory in itertools.zip_longest(self.blocks, memories):
+            x = block(x, memory, places)
         return self.head(self.norm(x))
+
+    def memories(self) -> list[Memory]:
+        """One for each block, of a text that has not begun."""
+        context, dim = self.position.weight.shape
+        heads = self.blocks[0].attention.heads
+        shape = 1, heads, context, dim // heads
+        return [Memory(Tensor.zeros(shape), Tensor.zeros(shape)) for _ in self.blocks]
 
 
 def read_text(data: Path | None, most: int = 4_000_000) -> bytes:
@@ -145,19 +171,25 @@ def train(model: GPT, tokens: Tokens, held_out: Tokens, args: argparse.Namespace
 
 def write(model: GPT, prompt: Tokens, count: int, context: int, warmth: float) -> Tokens:
     """Continue the prompt by `count` tokens, each drawn from what the model expects."""
-    logits_of = TinyJit(lambda window: model(window))
-    random = np.random.default_rng(3)
-    text = prompt
+    memories, random = model.memories(), np.random.default_rng(3)
+
+    @TinyJit
+    @no_grad()
+    def logits_of(token: Tensor, places: Tensor) -> Tensor:
+        return model(token, memories, places)
+
+    text, unseen, at = prompt, prompt[-context:], 0
     for _ in range(count):
-        # Always a whole window, so that one captured program serves every length. What stands
-        # behind the text is never looked at: attention is causal.
-        seen = text[-context:]
-        window = np.zeros((1, context), np.int32)
-        window[0, : len(seen)] = seen
-        logits: npt.NDArray[Any] = logits_of(Tensor(window)).numpy()[0, len(seen) - 1]
+        if at + len(unseen) > context:  # memories are full: begin again with half of the text
+            unseen, at = text[-max(1, context // 2) :], 0
+        for token in unseen:
+            made = logits_of(Tensor([[int(token)]]), Tensor([at]))
+            at += 1
+        logits: npt.NDArray[Any] = made.numpy()[0, 0]
         chances = np.exp((logits - logits.max()).astype(np.float64) / warmth)
         drawn = random.choice(len(chances), p=chances / chances.sum())
-        text = np.append(text, np.int32(drawn))
+        unseen = np.array([drawn], np.int32)
+        text = np.append(text, unseen)
     return text
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinyml import Tensor, no_grad
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -49,14 +51,18 @@ def idx(array: Any, code: int) -> bytes:
     return bytes([0, 0, code, array.ndim]) + sizes + array.tobytes()
 
 
-@pytest.fixture(scope="module")
-def train_mnist() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_mnist", EXAMPLES / "train_mnist.py")
+def imported(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def train_mnist() -> ModuleType:
+    return imported("train_mnist")
 
 
 def test_digits(device):
@@ -70,9 +76,19 @@ def test_digits(device):
 
 def test_gpt(device):
     sizes = "--layers 1 --heads 2 --dim 16 --context 16 --batch 2 --steps 3 --eval-batches 1"
-    text = output("train_gpt.py", *sizes.split(), "--sample", 5, DEVICE=device)
+    text = output("train_gpt.py", *sizes.split(), "--sample", 14, DEVICE=device)
     assert "tokens/s" in text
     assert float(re.findall(r"validation loss ([\d.]+)", text)[-1]) < 10
+
+
+def test_gpt_remembers_what_it_has_seen(device):
+    model = imported("train_gpt").GPT(vocabulary=11, context=5, dim=12, heads=2, layers=2)
+    text, memories = np.array([[3, 1, 10, 4, 1]], np.int32), model.memories()
+    with no_grad():
+        whole = model(Tensor(text)).numpy()
+        for at, token in enumerate(text[0]):
+            logits = model(Tensor([[int(token)]]), memories, Tensor([at])).numpy()
+            np.testing.assert_allclose(logits[0, 0], whole[0, at], rtol=1e-4, atol=1e-5)
 
 
 def test_gpt_says_what_is_wrong(tmp_path: Path):
