@@ -51,6 +51,11 @@ def largest(kernels: list[Kernel]) -> int:
     return max(int(np.prod(shape)) for k in kernels for shape, _ in k.slots)
 
 
+def stored(kernels: list[Kernel], size: int) -> int:
+    """How many arrays of so many numbers, or of more, there are."""
+    return sum(np.prod(output.shape) >= size for k in kernels for output in k.outputs)
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q.scaled_dot_product_attention(k, v)
 

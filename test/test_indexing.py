@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor
+from tinyml import Tensor, dtypes
+from tinyml.dtype import DType
 
 Compare = Callable[..., None]
 ROWS, COLUMN = np.array([0, -1, 1]), np.array([[1], [0]])
@@ -95,6 +96,15 @@ def test_all_of_a_row_scattered_to_one_place(device: str, rng: np.random.Generat
     highest = t.scatter_reduce(1, index, Tensor(source), "amax", include_self=False)
     np.testing.assert_allclose(summed.numpy()[:, 0], source.sum(1), 1e-5, 1e-5)
     np.testing.assert_array_equal(highest.numpy()[:, 0], source.max(1))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_halves_that_one_place_gets_are_added_up_as_floats(device: str, dtype: DType) -> None:
+    """As in a sum of them: in halves 2048 more ones, or 256, would not show."""
+    table = Tensor.zeros(3, 2).cast(dtype).realize().requires_grad_()
+    (grad,) = table[Tensor.ones(5000, dtype=dtypes.int32)].sum().gradient(table)
+    right = np.float32(5000) if dtype is dtypes.float16 else 4992
+    np.testing.assert_array_equal(grad.float().numpy()[:, 0], [0, right, 0])
 
 
 def test_gather_and_scatter(device: str, compare: Compare, rng: np.random.Generator) -> None:

@@ -280,7 +280,7 @@ class Fusion:
         for unit in reversed(self.uses if ends else ()):
             if any(r in self.remakes or r in awaited for r in self.readers.get(unit, ())):
                 awaited.add(unit)
-        return ends - awaited
+        return ends & (self.uses.keys() - awaited)
 
     def _join_ends(self, node: LazyBuffer) -> None:
         """Join what ends in folds over a product with a product that walks the same rows of it.

@@ -29,7 +29,8 @@ MOST = 64  # nodes between a product and where it is padded
 
 def parts(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with what is made of joined parts, and wanted in parts, never made whole."""
-    pads = [node for node in order if _joint(node) is not None and _is_of_product(node.sources[0])]
+    padded = (n for n in order if type(n) is lazy.Move and n.movement is Movement.PAD)
+    pads = [n for n in padded if _joint(n) is not None and _is_of_product(n.sources[0])]
     if not pads:
         return {}
     readers, joints = readers_of(order), Joints()

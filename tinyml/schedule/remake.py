@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from math import prod
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
+from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST, is_long, made_by_all
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
+from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, Readers, contracts, ends_of, narrowest, readers_of
 
 
@@ -36,6 +39,8 @@ class Limits:
     depth: int  # of the fold that makes them, at most: what each element costs
 
 
+INLINE = (lazy.Map, lazy.Move, lazy.Reduce)  # what kernels make of others, element by element
+
 # A card wants many rows: hidden units of a model are too few. It keeps fewer elements than these in
 # its cache. Scores are made again whatever they are, in half as many launches, unless they are no
 # larger than their keys.
@@ -48,8 +53,11 @@ LIMITS = {
 
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
-    """The products among `order` that nobody stores."""
-    return frozenset(n for n, ways in ways_of(order, roots).items() if not ways.others)
+    """The products among `order` that nobody stores, and folds of tiles that are added by index."""
+    ways = {n: each for n, each in ways_of(order, roots).items() if not each.others}
+    readers = readers_of(order) if any(each.tiles for each in ways.values()) else {}
+    tiles = {t for each in ways.values() for t in each.tiles if _is_added(t, readers, roots)}
+    return frozenset(tiles.union(ways))
 
 
 @dataclass(frozen=True)
@@ -58,28 +66,108 @@ class Ways:
 
     few: bool  # rows will do
     ends: tuple[lazy.Reduce, ...]
+    tiles: tuple[lazy.Reduce, ...]  # those of them that leave rows and columns of it
     others: tuple[lazy.Reduce, ...]
 
 
 def ways_of(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> dict[lazy.Reduce, Ways]:
-    """The large products among `order` that are folded along some long axes, and along others."""
+    """The large products among `order` that are folded along some long axes, and along others.
+
+    And of which nothing is made that is wanted besides.
+    """
     products = [node for node in order if isinstance(node, lazy.Reduce) and _may_be(node)]
-    if not products:
-        return {}
-    readers = readers_of(order)
+    return {n: ways for n, (ways, _) in _found(order, products, roots).items()}
+
+
+_Found = dict[lazy.Reduce, tuple[Ways, list[LazyBuffer]]]
+
+
+def _found(
+    order: Sequence[LazyBuffer],
+    products: Iterable[lazy.Reduce],
+    roots: Container[LazyBuffer],
+    besides: bool = False,
+) -> _Found:
+    """Products that are folded both ways, with what of them is wanted `besides`, if that may be."""
+    readers = readers_of(order) if products else {}
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
-    ends = {n: ends_of(n, readers, roots) for n in products}
+    ends = {n: ends_of(n, readers, roots, besides) for n in products}
     led: set[LazyBuffer] = set()  # what there is of elements that folds of their rows lead
-    for n, (found, made) in ends.items():
+    for n, (found, made, _) in ends.items():
         if LIMITS[n.device].led and _lead_each_other(found, made, readers):
             led.update(m for m in made if m.size == n.size)
     walks = cache(partial(_walks, folds=folds))  # several products end in the same folds
-    ways = {
-        n: _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
-        for n, (found, made) in ends.items()
-        if (few := not led.isdisjoint(made)) or _is_large(n, readers)
-    }
-    return {n: each for n, each in ways.items() if each is not None}
+    ways: _Found = {}
+    for n, (found, made, wanted) in ends.items():
+        if (few := not led.isdisjoint(made)) or _is_large(n, readers):
+            each = _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
+            if each is not None:
+                ways[n] = each, wanted
+    return ways
+
+
+def _is_added(node: lazy.Reduce, readers: Readers, roots: Container[LazyBuffer]) -> bool:
+    """Whether all that is made of a fold is added to one array by index, by threads of a card.
+
+    On a CPU one thread would make all of it.
+    """
+    ends, made, wanted = ends_of(node, readers, roots, besides=True)
+    if node.device not in CARDS or ends or len(wanted) != 1 or wanted[0] in roots:
+        return False
+    (added,) = (reader for reader in readers[wanted[0]] if reader not in made)
+    return isinstance(added, lazy.Scatter) and added.op is Op.ADD and wanted[0] is added.sources[2]
+
+
+def in_tiles(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
+    """The same values, with what is wanted of products that are made again as folds of one step.
+
+    As folds over a batch of one: a kernel makes tiles of the products, and nothing but its result
+    is stored. So is the gradient of a bias of pairs.
+    """
+    others = [n for n in order if not isinstance(n, INLINE)]
+    read = dict.fromkeys(chain(roots, *[n.sources for n in others]))
+    found = _found(order, dict.fromkeys(p for m in read for p in _inside(m)), {*roots}, True)
+    ends = {end for ways, _ in found.values() for end in ways.ends}
+    wanted = {m for _, besides in found.values() for m in besides}
+    for n, (ways, besides) in found.items():
+        if ways.others or not _leaves_both(n, (), ways.few):
+            wanted.difference_update(besides)
+    steps = {m: _in_one_step(m) for m in wanted if m.dtype.is_float and _follows(m, ends)}
+    if not (steps and all(m in steps for _, besides in found.values() for m in besides)):
+        return {}
+    changed: Changed = {}
+    for node, again in renewed(order, changed):
+        if not (isinstance(node, INLINE) or steps.keys().isdisjoint(node.sources)):
+            changed[node] = again.with_sources(tuple(map(steps.get, node.sources, again.sources)))
+    return changed | {m: step for m, step in steps.items() if m in roots}
+
+
+def _inside(node: LazyBuffer) -> list[lazy.Reduce]:
+    """The products as large as a node that it is made of, together with other folds."""
+    folds = [e for e in _until_folds(node) if isinstance(e, lazy.Reduce) and e is not node]
+    products = [fold for fold in folds if fold.size == node.size and _may_be(fold)]
+    return products if len(products) < len(folds) else []
+
+
+def _until_folds(node: LazyBuffer) -> list[LazyBuffer]:
+    return toposort([node], (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
+
+
+def _follows(node: LazyBuffer, ends: Container[LazyBuffer]) -> bool:
+    """Whether a node is made of folds: not of a product alone, which might as well be read."""
+    return any(e in ends for e in _until_folds(node))
+
+
+def _in_one_step(node: LazyBuffer) -> LazyBuffer:
+    """The same as a sum over an axis of size 1, below moves and casts."""
+    cast = isinstance(node, lazy.Map) and node.op is Op.CAST and node.sources[0].dtype.is_float
+    moved = isinstance(node, lazy.Move) and node.movement in (Movement.RESHAPE, Movement.PERMUTE)
+    if cast or moved:
+        return node.with_sources((_in_one_step(node.sources[0]),))
+    shape = (1, *node.shape)
+    source = lazy.reshape(node, shape)
+    added = lazy.node(lazy.Reduce, shape, node.dtype, node.device, (source,), (Op.ADD, (0,)))
+    return lazy.reshape(added, node.shape)
 
 
 def _may_be(node: lazy.Reduce) -> bool:
@@ -143,7 +231,9 @@ def _folded_both_ways(
     few: bool,
 ) -> Ways | None:
     """The ways, if some folds that a product ends in are along other long axes than others."""
-    found, others = set(), []
+    found: set[tuple[int, ...]] = set()
+    tiles: list[lazy.Reduce] = []
+    others: list[lazy.Reduce] = []
     for end, steps, uses in ends:
         for labels in uses.get(node, ()):
             along = {a: steps[x] for a, x in enumerate(labels) if x >= 0 and steps[x] > 1}
@@ -151,10 +241,10 @@ def _folded_both_ways(
                 others.append(end)
             elif is_worth_it(node, along, few):
                 found.add(tuple(along))
-            elif not _leaves_both(node, along, few):
-                others.append(end)
+            else:
+                (tiles if _leaves_both(node, along, few) else others).append(end)
     every = tuple([end for end, _, _ in ends])
-    return Ways(few, every, (*others,)) if len(found) > 1 else None
+    return Ways(few, every, (*tiles,), (*others,)) if len(found) > 1 else None
 
 
 def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:

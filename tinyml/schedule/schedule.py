@@ -19,10 +19,10 @@ from tinyml.schedule.group import CircleError, Group, ordered, walked
 from tinyml.schedule.masks import narrow
 from tinyml.schedule.parts import parts
 from tinyml.schedule.regroup import joins, regroup
-from tinyml.schedule.remake import remade
+from tinyml.schedule.remake import in_tiles, remade
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.simplify import simpler
-from tinyml.schedule.split import join_sums, share_assigned, split_reductions
+from tinyml.schedule.split import add_up_wide, join_sums, share_assigned, split_reductions
 from tinyml.schedule.sweep import sweep
 from tinyml.schedule.transpose import transpose
 from tinyml.schedule.units import find_units
@@ -88,7 +88,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, parts, channels_last, associate, sweep, split_reductions),
+    *(join_sums, add_up_wide, parts, channels_last, associate, in_tiles, sweep, split_reductions),
     *(share_assigned, narrow, transpose, regroup),
 )
 

@@ -33,6 +33,7 @@ PIECES = 64  # of them
 MOST_PIECES = 512
 PIECE = 1024  # elements that one piece of other folds has, about
 EXTREMES = frozenset({Op.MAX, Op.MIN})
+ROUNDED = frozenset({Op.ADD, Op.MUL})  # each time, by index in memory
 
 
 def join_sums(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
@@ -143,6 +144,20 @@ def with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuff
     raise TypeError(f"{move!r} repeats elements")
 
 
+def add_up_wide(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
+    """The same values, with halves that are combined by index as floats, and rounded once."""
+    changed: Changed = {}
+    if not any(type(node) is lazy.Scatter for node in order):
+        return changed
+    for node, again in renewed(order, changed):
+        if isinstance(again, lazy.Scatter) and again.dtype.is_half and again.op in ROUNDED:
+            base, index, source = again.sources
+            base, source = lazy.cast(base, float32), lazy.cast(source, float32)
+            wide = lazy.scatter(base, index, source, again.axis, again.op)
+            changed[node] = lazy.cast(wide, node.dtype)
+    return changed
+
+
 def split_reductions(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with large reductions done in two steps."""
     changed: Changed = {}
@@ -165,9 +180,10 @@ def _cascades(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> set[
     found = set[LazyBuffer]()
     for top in tops:
         for made in (f for f in folds_read(top) if f.size == top.sources[0].size):
-            ends, between = ends_of(made, readers, roots)
+            ends, between, wanted = ends_of(made, readers, roots)
             inner = [e for e in ends if any(e in folds_read(other) for other in ends)]
-            alone = all({*ends_of(e, readers, roots)[0]} <= ends.keys() for e in inner)
+            below = [ends_of(e, readers, roots) for e in inner]
+            alone = not wanted and all(w or {*e} <= ends.keys() for e, _, w in below)
             alike = all(_folded(e) == _folded(top) for e in ends)
             if inner and alone and alike and all(map(exact, between)):
                 found |= ends.keys()

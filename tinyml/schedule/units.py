@@ -253,24 +253,30 @@ def readers_of(order: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]
 
 
 def ends_of(
-    node: LazyBuffer, readers: Readers, roots: Container[LazyBuffer]
-) -> tuple[dict[lazy.Reduce, None], set[LazyBuffer]]:
-    """The folds that all that is made of `node` ends in, and that; none if some of it is wanted."""
+    node: LazyBuffer, readers: Readers, roots: Container[LazyBuffer], besides: bool = False
+) -> tuple[dict[lazy.Reduce, None], set[LazyBuffer], list[LazyBuffer]]:
+    """The folds that all that is made of `node` ends in, that, and what of it is wanted `besides`.
+
+    If nobody asks for that, there are none as soon as some is.
+    """
     stack, seen = [node], {node}
     ends: dict[lazy.Reduce, None] = {}
+    wanted: list[LazyBuffer] = []
     while stack:
         each = stack.pop()
         if each in roots:
-            return {}, seen
+            wanted.append(each)
         for reader in readers[each]:
             if isinstance(reader, lazy.Reduce):
                 ends[reader] = None
             elif not isinstance(reader, (lazy.Map, lazy.Move)):
-                return {}, seen
+                wanted.append(each)
             elif reader not in seen:
                 seen.add(reader)
                 stack.append(reader)
-    return ends, seen
+        if wanted and not besides:
+            return {}, seen, wanted
+    return ends, seen, wanted
 
 
 def _goes_on(

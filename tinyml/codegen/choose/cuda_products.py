@@ -1,9 +1,8 @@
 """Rules of thumb for products of matrices in CUDA: which tiles blocks, warps and threads get.
 
-Tensor cores multiply what they know: halves, and floats if TF32 says that they may lose bits. Other
-floats are multiplied by threads that keep sums in registers. What blocks read in all shrinks with
-the edges of a tile; but there are to be blocks for all multiprocessors, so tiles are no larger than
-that leaves, and where they are few several blocks share the fold of one.
+Tensor cores multiply halves, and floats if TF32 says that they may lose bits; all others threads
+that keep sums in registers. What blocks read in all shrinks with the edges of a tile; but each
+multiprocessor is to have blocks, so tiles are as small as that asks, and several share a fold.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _multiplied(chooser: Chooser, number: int) -> bool:
     known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
         return known and _cascade(chooser, number, sides, inner)
-    if not sides.around and _by_warpgroups(chooser, number, sides, axis):
+    if not (sides.around or sides.beside) and _by_warpgroups(chooser, number, sides, axis):
         return True
     if known and (sides.depth == 16 or target.tf32):
         return _on_tensor_cores(chooser, number, sides, axis)
@@ -190,7 +189,7 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         one = chooser.one(number)
         looks_up = any(e.position.looked for e in _loads(one))  # each row has its own address
         beside = LOOKED * looks_up + read * (edges[1] // warps[1] // COLUMNS_APART)
-        held = _held(one, prod(edges), WARP * prod(warps)) + beside
+        held = _held(one, prod(edges) * (1 + len(sides.beside)), WARP * prod(warps)) + beside
         if not (parts > 1 or beside >= LOOKED) or held + WORKING <= THREAD:
             break
     return True
@@ -301,7 +300,7 @@ def _tile(
     others = nests * prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
     found = []
-    if sides.around:
+    if sides.in_turn:
         down = across = _edges_around(chooser, sides)
     elif _is_heavy(chooser.one(number), sides):
         down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
@@ -311,7 +310,7 @@ def _tile(
         sums = rows * columns * SUM
         even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
         most = min(even, chooser.target.cores // blocks, factors // least)
-        parts = max(1, most) if nests == 1 and not sides.around else 1
+        parts = max(1, most) if nests == 1 and not (sides.around or sides.beside) else 1
         waves = -(-blocks * parts // chooser.target.cores)
         read = waves * (rows + columns) * factors // parts + (parts > 1) * (parts + 1) * sums
         found.append((read, -rows - columns, rows, columns, parts))
@@ -319,7 +318,7 @@ def _tile(
 
 
 def _edges_around(chooser: Chooser, sides: Sides) -> Sequence[int]:
-    """Edges of tiles made for each step around, so that all rows of factors have room, if any."""
+    """Edges of tiles made one after the other, so that all rows of factors have room, if any."""
     steps = max(prod(a.size for a in each.fold.axes) for each in (sides, *sides.beside))
     row = -(-steps * sides.a.dtype.itemsize // BYTES) * BYTES + PADDING
     most = min(chooser.target.cache // (2 * (1 + len(sides.beside)) * row), HEAVY_EDGE)
@@ -386,7 +385,8 @@ def _stage(
     """Both factors in tiles, `steps` steps of an axis at a time, filled ahead if there are more."""
     inner = _inner(chooser, number, name, steps, written_out)
     walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name not in inner]
-    folded = [a for a in walked if chooser.nest.kind(a) is Kind.LOOP]
+    whole = sides.in_turn and not sides.around  # rows of factors
+    folded = [a for a in walked if chooser.nest.kind(a) is Kind.LOOP and not whole]
     grid = chooser.nest.grid(chooser.one(number))
     if not folded and not grid:
         return
@@ -394,7 +394,7 @@ def _stage(
     for each in (sides, *sides.beside):
         for factor in (each.a, each.b):
             _copied(chooser, number, factor, after)
-    if sides.around and _bytes(chooser.one(number).tiles) > chooser.target.cache:
+    if sides.in_turn and _bytes(chooser.one(number).tiles) > chooser.target.cache:
         chooser.nest, chooser.opts[:] = before
     elif folded:
         _fill_ahead(chooser, number, after)

@@ -60,6 +60,12 @@ class Sides:
     around: tuple[Axis, ...] = ()  # steps of folds in each of which all of them are made
 
     @property
+    def in_turn(self) -> bool:
+        """Whether the others are made one after the other, and not all at each step of a fold."""
+        others = any(sides.fold.axes != self.fold.axes for sides in self.beside)
+        return others or self.around != ()
+
+    @property
     def longest(self) -> Axis:
         """The axis of the fold that has most steps."""
         return max(self.fold.axes, key=lambda a: (a.size, a.name))
@@ -94,7 +100,8 @@ def _alike(one: Nest, folds: Iterable[Fold], around: Iterable[Fold] = ()) -> Sid
     first, *others = found
     steps = dict.fromkeys(a for fold in around for a in fold.axes)
     alike = all(_walked(sides) == _walked(first) for sides in others)
-    same = steps or all(sides.fold.axes == first.fold.axes for sides in others)
+    in_turn = steps or len(found) == len(one.folds)
+    same = in_turn or all(sides.fold.axes == first.fold.axes for sides in others)
     if not (alike and same) or (walked and walked != [first.columns]):
         return None
     return replace(first, beside=tuple(others), around=(*steps,))
@@ -160,12 +167,12 @@ def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
     """
     inner, axes = [], found.fold.axes
     last = found, *found.beside
-    if found.around:
-        made = [sides.fold for sides in last]
+    made = [sides.fold for sides in last]
+    if found.around or all(fold in made for fold in one.folds):
         alone = all(f in made or {*f.axes} == {*found.around} for f in one.folds)
         return [] if alone and found.columns in one.rows else None
     for fold in one.folds:
-        if fold in [sides.fold for sides in last]:
+        if fold in made:
             continue
         factors = _factors(fold)
         own = [f for f in factors if found.rows in f.free and axes[0] not in f.free]
@@ -226,7 +233,7 @@ def _multiplied(
         raise OptError(f"cannot make matrix products over {axis.name}: warps keep what they make")
     shape = rows, columns, depth
     whole = zip((found.rows, found.columns, axis), shape, strict=True)
-    others = (*inner, *(found.beside if found.around else ()))
+    others = (*inner, *(found.beside if found.in_turn else ()))
     for changed, step in (*whole, *((sides.longest, depth) for sides in others)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
             raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
@@ -263,7 +270,7 @@ class _Fragments:
             found = sides_of(one)
             assert found is not None
         for sides in (found, *found.beside):
-            axis = sides.longest if found.around else self.axis
+            axis = sides.longest if found.in_turn else self.axis
             one = reading(one, sides.fold, self._share(sides, axis, "f"))
         one = _in_rows_alone(one, columns)
         row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
