@@ -138,7 +138,7 @@ class CudaMachine(Addressed):
             self.stream = self.driver.Stream()
             self._timer = (self.driver.Event(), self.driver.Event())
             self.faults = CudaFaults(self.driver)
-        self.maps = TensorMaps(self.driver)
+        self.maps = TensorMaps(self.driver, self.stream)
         self.ranges = open_ranges() if config.current.nvtx else None
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)  # launched since the last wait
         self._sources = ""  # the folder of the sources of what a fault may be one's of

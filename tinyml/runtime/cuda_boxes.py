@@ -2,7 +2,8 @@
 
 A map as a parameter would have to lie where only the compiler knows, and PyCUDA sends one packed
 buffer; so kernels take its address. Maps are kept for good, because graphs know their addresses:
-128 bytes for each box and memory that it was asked of.
+128 bytes for each box and memory that it was asked of. They are copied on the stream of kernels,
+out of page-locked memory of their own: any other copy waits until the card has done all work.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import ctypes
 import functools
 import threading
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tinyml.errors import KernelError
 from tinyml.program import Box
@@ -24,10 +28,10 @@ _TYPES, _SWIZZLE_128, _PROMOTE_128 = {2: 1, 4: 11}, 3, 2
 class TensorMaps:
     """Maps by box and address of the slot. The caller sees to it that a context is current."""
 
-    def __init__(self, driver: Any) -> None:
-        self._driver, self._turn = driver, threading.Lock()
+    def __init__(self, driver: Any, stream: Any) -> None:
+        self._driver, self._stream, self._turn = driver, stream, threading.Lock()
         self._known: dict[tuple[Box, int], int] = {}
-        self._chunks: list[Any] = []
+        self._chunks: list[tuple[Any, npt.NDArray[np.uint8]]] = []  # on the card, and on the host
 
     def address(self, box: Box, slot: int) -> int:
         """Where the map of boxes of a slot is, on the card. Copies it there the first time."""
@@ -40,10 +44,15 @@ class TensorMaps:
     def _write(self, content: bytes) -> int:
         number = len(self._known) % _TOGETHER
         if number == 0:
-            self._chunks.append(self._driver.mem_alloc(_TOGETHER * _BYTES))
-        place = int(self._chunks[-1]) + number * _BYTES
-        self._driver.memcpy_htod(place, content)
-        return place
+            size = _TOGETHER * _BYTES
+            host = self._driver.pagelocked_empty(size, np.uint8)
+            self._chunks.append((self._driver.mem_alloc(size), host))
+        chunk, host = self._chunks[-1]
+        begin = number * _BYTES
+        staged = host[begin : begin + _BYTES]
+        staged[:] = np.frombuffer(content, np.uint8)
+        self._driver.memcpy_htod_async(int(chunk) + begin, staged, self._stream)
+        return int(chunk) + begin
 
     def forget(self) -> None:
         """Release the memory: for the end of the process."""
