@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import graphs
 import products
 import stages
 from products import kernel_of
 
+from tinyml import lazy
 from tinyml.codegen import linear as ir
-from tinyml.codegen.copies import APART, alike, alike_in_tile, gathered, written_out
+from tinyml.codegen.copies import (
+    APART,
+    alike,
+    alike_abreast,
+    alike_in_tile,
+    gathered,
+    written_out,
+)
 from tinyml.codegen.expr import Expr, Fold, Load, Name, Stored, alu, const, select
-from tinyml.codegen.linear import EACH, Instr
+from tinyml.codegen.linear import EACH, Instr, verify
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Store, Tile
@@ -62,6 +71,20 @@ def test_steps_of_a_tile_are_alike_unless_one_reads_what_another_overwrites() ->
     assert not alone(product(asked))
 
 
+def test_what_a_map_stores_is_alike_unless_one_step_decides() -> None:
+    def alone(value: Expr, valid: Valid = ()) -> bool:
+        store = Store(0, float32, linear(ROW) * 4 + linear(COLUMN), value, valid)
+        return alike_abreast(ROW, [store], {ROW, COLUMN})
+
+    value: Expr = Load(0, float32, linear(ROW) * 4 + linear(COLUMN), ())
+    decided = (inside(linear(ROW), 1, 2),)
+    asked = (inside(linear(ROW) + linear(STEP), 4, 5),)
+    assert alone(value)
+    assert alone(value, asked)
+    assert not alone(value, decided)
+    assert not alone(select(decided, value, const(0, float32)))
+
+
 def name(text: str) -> Name:
     made: Name = Name(text, float32, 1)
     return made
@@ -75,8 +98,14 @@ def test_what_belongs_to_a_step_is_gathered_behind_what_does_not() -> None:
     added: Instr = ir.Update(total, Op.ADD, alu(Op.MUL, float32, own, other))
     families = {own.name: ROW, total.name: ROW}
     begin, end = ir.Begin(ROW, copied=True), ir.End(ROW)
-    assert gathered([first, plain, added], families, {ROW}) == (plain, begin, first, added, end)
-    apart = gathered([added, APART, added], families, {ROW})
+    assert gathered([first, plain, added], families, {ROW: False}) == (
+        plain,
+        begin,
+        first,
+        added,
+        end,
+    )
+    apart = gathered([added, APART, added], families, {ROW: False})
     assert apart == (begin, added, end, begin, added, end)
 
 
@@ -98,6 +127,21 @@ def test_written_out_each_step_has_names_and_places_of_its_own() -> None:
         (2, "v0_1"),
         (3, "v0_2"),
     ]
+
+
+def test_vectors_of_a_map_are_made_once_and_each_line_is_copied_for_all() -> None:
+    k = kernel_of(lazy.map_(Op.EXP, graphs.mul(graphs.leaf(37), graphs.leaf(37))))
+    made = linearize(
+        optimize(lower(k), [Opt(OptKind.LANES, "i0", 4), Opt(OptKind.UNROLL, "i0", 4)])
+    )
+    verify(made)
+    begins = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Begin)]
+    assert [i.axis.size for i in begins if i.abreast] == [4]
+    text = CRenderer(made).render("k", [], Cost(0, 0, 0)).source
+    assert EACH not in text
+    loaded = [line.split()[2] for line in text.splitlines() if "= *(const f32x4 *)(slot1" in line]
+    assert loaded[:4] == ["v0_0", "v0_1", "v0_2", "v0_3"]  # before any product of them
+    stages.assert_right(k)
 
 
 def test_the_rows_of_a_register_tile_are_made_once_and_those_that_remain() -> None:

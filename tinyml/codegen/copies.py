@@ -65,11 +65,29 @@ def alike_in_tile(axis: Axis, tile: Tile, value: Expr, within: Set[Axis]) -> boo
     places = [e.index for e in made if isinstance(e, Stored) and e.name == tile.name]
     if not _said_once(made) or any(axis not in place.free for place in (tile.index, *places)):
         return False
-    asked = [r for r in _asked(made) if axis in r.free]
+    return not _vanishes(axis, _asked(made), within)
+
+
+def alike_abreast(axis: Axis, stores: Sequence[Store], within: Set[Axis]) -> bool:
+    """Whether what is made to be stored differs from step to step in its places only.
+
+    All is made before any of it is stored. No condition vanishes at some of the steps.
+    """
+    for store in stores:
+        if store.op or store.some or store.position.looked or axis not in store.position.free:
+            return False
+    made = toposort(store.value for store in stores)
+    asked = chain(_asked(made), *(store.valid for store in stores))
+    return _said_once(made) and not _vanishes(axis, asked, within)
+
+
+def _vanishes(axis: Axis, asked: Iterable[Range], within: Set[Axis]) -> bool:
+    """Whether one of the conditions, at some step, is not asked where steps are written out."""
+    asked = [r for r in asked if axis in r.free]
     if any(r.free <= within for r in asked):
-        return False
+        return True
     steps: list[Image] = [{axis: linear(step)} for step in range(axis.size if asked else 0)]
-    return not any(moved(r, step).is_always for r in asked for step in steps)
+    return any(moved(r, step).is_always for r in asked for step in steps)
 
 
 def _said_once(made: Iterable[Expr]) -> bool:
@@ -86,8 +104,10 @@ def _asked(made: Iterable[Expr]) -> Iterator[Range]:
                 yield from (r for r, _ in outside)
 
 
-def gathered(instrs: Iterable[Instr], families: Families, axes: Set[Axis]) -> tuple[Instr, ...]:
-    """Instructions with those of every step together, in a block for each of the axes.
+def gathered(
+    instrs: Iterable[Instr], families: Families, axes: Mapping[Axis, bool]
+) -> tuple[Instr, ...]:
+    """Instructions with those of every step together, in a block for each axis; or `abreast`.
 
     What has a name without the axis goes before it: it loads nothing that a step overwrites.
     """
@@ -99,7 +119,7 @@ def gathered(instrs: Iterable[Instr], families: Families, axes: Set[Axis]) -> tu
         axis = _axis_of(instr, families, axes)
         stays = axis is None and isinstance(instr, (ir.Let, ir.Fetch))
         if own is not None and axis is not own and not stays:
-            made += [ir.Begin(own, copied=True), *block, ir.End(own)]
+            made += [ir.Begin(own, copied=True, abreast=axes[own]), *block, ir.End(own)]
             block, own = [], None
         if axis is not None:
             block.append(instr)
@@ -135,9 +155,8 @@ def written_out(instrs: Sequence[Instr]) -> Iterator[Instr]:
         at += 1
 
 
-def _at_step(instr: Instr, axis: Axis, step: int) -> Instr | None:
-    """An instruction at one step; None if it does nothing there."""
-    known = {axis: linear(step)}
+def named_at(e: Expr, step: int) -> Expr:
+    """An expression in names of every step, at one of them."""
 
     def one(e: Expr) -> Expr | None:
         if not isinstance(e, Name):
@@ -145,11 +164,18 @@ def _at_step(instr: Instr, axis: Axis, step: int) -> Instr | None:
         name: Name = Name(e.name.replace(EACH, str(step)), e.dtype, e.lanes)
         return name
 
+    return rewrite(e, one)
+
+
+def _at_step(instr: Instr, axis: Axis, step: int) -> Instr | None:
+    """An instruction at one step; None if it does nothing there."""
+    known = {axis: linear(step)}
+
     def value(e: Expr) -> Expr:
-        return rewrite(substitute(e, known), one)
+        return named_at(substitute(e, known), step)
 
     def named(name: Name) -> Name:
-        again = one(name)
+        again = named_at(name, step)
         assert isinstance(again, Name)
         return again
 

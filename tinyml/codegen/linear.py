@@ -60,14 +60,16 @@ class Instr:
 class Begin(Instr):
     """A loop over the steps of `axis` that no start lies behind, and that lie before every stop.
 
-    If it is `copied`, there will be no loop, but its instructions over and over, one step after
-    the other. Names with EACH in them are those of a step, and known behind the end, too.
+    If it is `copied`, there will be no loop, but its instructions over and over, step after step;
+    or, `abreast`, each of them for all steps before the next one. Names with EACH in them are
+    those of a step, and known behind the end, too, with its number.
     """
 
     axis: Axis
     starts: tuple[Linear, ...] = ()
     stops: tuple[Linear, ...] = ()
     copied: bool = False
+    abreast: bool = False
 
 
 @dataclass(frozen=True)
@@ -357,8 +359,8 @@ def _text(instr: Instr) -> str:
     match instr:
         case Begin(axis, starts, stops):
             low = "".join(f"{start} <= " for start in starts)
-            word, ends = "each" if instr.copied else "for", [axis.size, *stops]
-            return f"{word} {low}{axis.name} < {', '.join(map(str, ends))}:"
+            word = "abreast" if instr.abreast else "each" if instr.copied else "for"
+            return f"{word} {low}{axis.name} < {', '.join(map(str, [axis.size, *stops]))}:"
         case Number(axes, at):
             return f"{', '.join(a.name for a in axes)} at {at}"
         case Let(name, value):
@@ -467,19 +469,17 @@ def verify(k: LinearKernel) -> None:
             elif isinstance(instr, End):
                 if not open_axes or open_axes.pop() is not instr.axis:
                     raise VerifyError(f"{k.name}: {instr} ends no open loop\n{k}")
-                scopes = scopes if copied else scopes[:-1]
-                copied = False
-            for name in _used(instr):
+                if copied:
+                    steps = map(str, range(instr.axis.size))
+                    scopes[-1] |= {n.replace(EACH, s) for s in steps for n in scopes[-1]}
+                scopes, copied = scopes if copied else scopes[:-1], False
+            for name in (e.name for e in toposort(values_of(instr)) if isinstance(e, Name)):
                 if not any(name in scope for scope in scopes) or (EACH in name and not copied):
                     raise VerifyError(f"{k.name}: {name} is used before it is made\n{k}")
             if isinstance(instr, (Let, Declare, AcrossLanes)):
                 if any(instr.name.name in scope for scope in scopes):
                     raise VerifyError(f"{k.name}: {instr.name.name} is made twice\n{k}")
                 scopes[-1].add(instr.name.name)
-
-
-def _used(instr: Instr) -> Iterator[str]:
-    yield from (e.name for e in toposort(values_of(instr)) if isinstance(e, Name))
 
 
 def values_of(instr: Instr) -> tuple[Expr, ...]:
@@ -489,9 +489,7 @@ def values_of(instr: Instr) -> tuple[Expr, ...]:
             return (value,)
         case Update(name, _, value):
             return (name, value)
-        case AcrossLanes(source=source):
-            return (source,)
-        case AcrossThreads(name) | Together(name):
+        case AcrossLanes(source=name) | AcrossThreads(name) | Together(name):
             return (name,)
         case AcrossBlocks(names) | BeginProducts(names) | AwaitProducts(names):
             return names

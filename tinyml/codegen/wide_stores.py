@@ -24,7 +24,7 @@ from tinyml.index import (
 )
 
 
-def _moved(store: Store, at: Known, value: Expr) -> Store | None:
+def store_at(store: Store, at: Known, value: Expr) -> Store | None:
     """The store at a step, and its value there; None if it never happens."""
     valid = substitute_valid(store.valid, at)
     if valid is None:
@@ -161,7 +161,7 @@ def at_steps(
     varied: list[list[Store]] = []
     for at, values in _with_values(stores, every_step(known, others)):
         for store, value in zip(stores, values, strict=True):
-            one = _moved(store, at, value)
+            one = store_at(store, at, value)
             if one is None:
                 continue
             side = [one]
@@ -169,7 +169,7 @@ def at_steps(
                 one = widened(one, lane)
                 numbered = [{lane: linear(n)} for n in range(lane.size)]
                 each = _with_values([one], numbered)
-                side = [s for at, (made,) in each if (s := _moved(one, at, made)) is not None]
+                side = [s for at, (made,) in each if (s := store_at(one, at, made)) is not None]
             varied.append(side)
     return varied
 

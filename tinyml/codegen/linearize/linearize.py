@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
-from tinyml.codegen.copies import APART, alike, gathered
+from tinyml.codegen.copies import APART, alike, alike_abreast, gathered, named_at
 from tinyml.codegen.expr import (
     Alu,
     Expr,
@@ -39,7 +39,7 @@ from tinyml.codegen.optimize.fragments import placed
 from tinyml.codegen.optimize.tiles import names_read
 from tinyml.codegen.optimize.turns import in_turns
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
-from tinyml.codegen.wide_stores import at_steps, side_by_side, wide_loads
+from tinyml.codegen.wide_stores import at_steps, side_by_side, store_at, wide_loads
 from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, Range, linear, numbered
@@ -127,18 +127,20 @@ class _Emitter(AlongWriter):
 
         Then each step has names of its own, as a vector has lanes, and its text is a copy.
         """
-        several = self.vectors and unrolled and unrolled[0].size > 1
-        folded = all(store.value.has_fold for walk in walks for store in walk.stores)
-        if not (several and folded) or self.along or self.walks:
+        if not (self.vectors and unrolled and unrolled[0].size > 1) or self.along or self.walks:
             return None
         first, *others = unrolled
         made = [at_steps(walk.stores, known, others, self.kinds) for walk in walks]
-        slots = {store.slot for walk in walks for store in walk.stores}
-        few = self.calls and sum(map(len, made)) < VECTORS_AT_ONCE * len(slots)
-        if few or not alike(first, [*chain(*chain(*made))], self.within):
-            return None
-        self._copy(first)
-        return made
+        stores = [*chain(*chain(*made))]
+        abreast = not any(store.value.has_fold for store in stores)
+        few = self.calls and sum(map(len, made)) < VECTORS_AT_ONCE * len({s.slot for s in stores})
+        if abreast:
+            same = alike_abreast(first, stores, self.within)
+        else:
+            same = not few and alike(first, stores, self.within)
+        if same:
+            self._copy(first, abreast)
+        return made if same else None
 
     def _walk(
         self, scope: Scope, group: tuple[Axis, ...], stores: list[list[Store]], once: bool
@@ -188,7 +190,24 @@ class _Emitter(AlongWriter):
                 scope.instrs[first:] = in_turn(parts)
             each = sorted(zip(some, made, strict=True), key=lambda one: one[0][0].slot)
             for wide, values in each:  # a line of each at a time
-                self._put(scope, wide, values, once)
+                for stored, made_there in self._abreast(wide, values):
+                    self._put(scope, stored, made_there, once)
+
+    def _abreast(
+        self, stores: list[Store], values: list[Expr]
+    ) -> Iterator[tuple[list[Store], list[Expr]]]:
+        """What is stored, and the names of values, at each step of what is copied abreast."""
+        axis = self.copied
+        if axis is None or not self.copies[axis]:
+            yield stores, values
+            return
+        for n in range(axis.size):
+            at = {axis: linear(n)}
+            there = [named_at(substitute(value, at), n) for value in values]
+            pairs = zip((store_at(s, at, s.value) for s in stores), there, strict=True)
+            some = [(store, value) for store, value in pairs if store is not None]
+            if some:
+                yield [store for store, _ in some], [value for _, value in some]
 
     def _at_once(
         self, stores: list[list[Store]], made: Container[Expr]

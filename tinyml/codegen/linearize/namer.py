@@ -27,7 +27,7 @@ class Namer:
             *lanes
         }  # axes that are walked within instructions: lanes, and what is copied
         self.copied: Axis | None = None  # whose steps are said once
-        self.copies: set[Axis] = set()  # all such axes so far
+        self.copies: dict[Axis, bool] = {}  # all such axes so far, and whether they are abreast
         self.families: dict[str, Axis] = {}
         self.ahead = ahead
 
@@ -96,10 +96,10 @@ class Namer:
         assert isinstance(name, Name)
         return linear(Axis(name.name, size)) + low
 
-    def _copy(self, axis: Axis) -> None:
+    def _copy(self, axis: Axis, abreast: bool = False) -> None:
         """From here on what is written is one step of `axis`, and all others are copies of it."""
         self.copied = axis
-        self.copies.add(axis)
+        self.copies[axis] = abreast
         self.loose.add(axis)
 
     def _end_of_copies(self) -> list[Instr]:

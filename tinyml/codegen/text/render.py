@@ -136,14 +136,16 @@ class Renderer(Indices):
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
         pad = "  " * depth
         lines = [pad + line for line in (*self.numbered(part.grid, block), *self.thread_axes(part))]
-        first = 0  # of the lines that are copied
+        first, abreast = 0, False  # of the lines that are copied
         for instr in part.instrs:
             if isinstance(instr, ir.Begin) and instr.copied:
-                self.copied, first = instr.axis.name, len(lines)
+                self.copied, first, abreast = instr.axis.name, len(lines), instr.abreast
                 continue
             if isinstance(instr, ir.End):
                 if instr.axis.name == self.copied:
-                    lines[first:], self.copied = _copies(lines[first:], instr.axis.size), ""
+                    parts = [[line] for line in lines[first:]] if abreast else [lines[first:]]
+                    lines[first:] = [copy for p in parts for copy in _copies(p, instr.axis.size)]
+                    self.copied = ""
                     continue
                 pad = pad[2:]
                 lines.append(pad + "}")
