@@ -15,14 +15,15 @@ struct combine_max_float32 {
 };
 template <class Op, int N, int ALL>
 __device__ __forceinline__ typename Op::type across(typename Op::type value) {
-  constexpr int IN_WARP = N < 32 ? N : 32;
+  constexpr int IN_WARP = N < 32 ? N : 32, REST = ALL % 32;
+  const int warp = (threadIdx.y * N + threadIdx.x) / 32;
+  const unsigned lanes = REST && warp == ALL / 32 ? (1u << REST) - 1 : 0xffffffffu;
 #pragma unroll
   for (int step = IN_WARP / 2; step > 0; step /= 2)
-    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+    value = Op::of(value, __shfl_xor_sync(lanes, value, step));
   if (N > 32) {
     constexpr int WARPS = N > 32 ? N / 32 : 1;
     __shared__ typename Op::type part[ALL < 32 ? 1 : ALL / 32];
-    const int warp = (threadIdx.y * N + threadIdx.x) / 32;
     if (threadIdx.x % 32 == 0) part[warp] = value;
     __syncthreads();
     const int first = warp - warp % WARPS;
@@ -46,7 +47,7 @@ struct combine_add_float32 {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_c9500f7a(float *__restrict__ slot0, const float *__restrict__ slot1) {
+extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_1652aa8d(float *__restrict__ slot0, const float *__restrict__ slot1) {
   const int tx = threadIdx.x;
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;

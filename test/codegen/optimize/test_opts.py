@@ -181,6 +181,32 @@ def test_opts_on_machines(machine: str) -> None:
             np.testing.assert_allclose(*wide, 2e-2, 1e-3, err_msg=f"{name} {opt}")
 
 
+@pytest.mark.skipif(not Device.available("EMU"), reason="EMU does not answer")
+def test_threads_of_no_whole_warp_fold_together() -> None:
+    """A block smaller than a warp, or whose last warp lacks lanes; y threads by x of them."""
+    blocks = [(1, 4), (1, 16), (3, 8), (3, 16), (5, 16), (3, 32), (3, 96)]
+    made = [
+        (name, [Opt(OptKind.THREAD, "i0", y)] * (y > 1) + [Opt(OptKind.THREAD, fold, x)])
+        for y, x in blocks
+        for name, fold in (("softmax", "r0"), ("column sum", "r0"), ("layernorm", "r1"))
+    ]
+    fit = [(name, opts) for name, opts in made if fits(name, opts)]
+    assert {(len(opts), opts[-1].amount) for _, opts in fit} >= {(1, 4), (1, 16), (2, 8), (2, 96)}
+    runners = stages.compiled("EMU", [(KERNELS[name], opts) for name, opts in fit])
+    for (name, opts), runner in zip(fit, runners, strict=True):
+        k, found = KERNELS[name], arrays_of(KERNELS[name])
+        runner(k, found)
+        for output in k.outputs:
+            wide = (a[output.slot].astype(np.float64) for a in (found, WANTED[name]))
+            np.testing.assert_allclose(*wide, 1e-5, 1e-5, err_msg=f"{name} {opts}")
+
+
+def fits(name: str, opts: list[Opt]) -> bool:
+    with contextlib.suppress(OptError):
+        return bool(optimize(lower(KERNELS[name]), opts))
+    return False
+
+
 def first_of(kind: OptKind, name: str) -> list[Opt]:
     """The first Opt of a kind that fits a kernel, if one does."""
     plain = lower(KERNELS[name])
@@ -208,6 +234,8 @@ def plain_of(root: LazyBuffer) -> LoopNest:
         (Opt(OptKind.GRID, "r0"), "blocks that share a fold make it once"),
         (Opt(OptKind.PEEL, "r0", 2), "only row axes"),
         (Opt(OptKind.COLLAPSE, "r0"), "cannot collapse"),
+        (Opt(OptKind.THREAD, "r0", 3), "share a fold are whole warps"),
+        (Opt(OptKind.THREAD, "r0", 48), "share a fold are whole warps"),
     ],
 )
 def test_an_opt_that_does_not_fit_says_why(opt: Opt, why: str) -> None:

@@ -46,6 +46,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from tinyml.codegen.linear import TX
+from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.optimize.align import align
 from tinyml.codegen.optimize.boxes import bulk
@@ -272,6 +273,7 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
         made = split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
         threads = [{a for a in one.axes if a.name == TX} for one in made.nests]
         _require(all(len(t) < 2 for t in threads), opt, "as many threads must walk all of a row")
+        _require(_halved(made), opt, "threads that share a fold are whole warps, or 2, 4, 8, 16")
         return made
     letter, kind = {
         OptKind.LANES: ("v", Kind.LANE),
@@ -284,6 +286,13 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     _require(_one_lane(made, changed), opt, "values would have lanes along two axes")
     _require(_tiles_along(made, changed), opt, "a tile would be filled with jumps")
     return made
+
+
+def _halved(nest: LoopNest) -> bool:
+    """Whether those along tx who fold together are whole warps, or may be halved down to one."""
+    folds = any(a.name == TX for one in nest.nests for fold in one.folds for a in fold.axes)
+    most = max((a.size for one in nest.nests for a in one.axes if a.name == TX), default=1)
+    return not folds or most % WARP == 0 or WARP % most == 0
 
 
 def _one_lane(nest: LoopNest, nests: Sequence[Nest]) -> bool:

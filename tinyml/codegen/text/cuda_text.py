@@ -91,17 +91,19 @@ COMBINE = """struct NAME {
 };"""
 
 # N threads side by side along x, out of ALL in the block; every one gets the result. The order
-# is fixed: butterflies inside each warp, then the warps from the first to the last.
+# is fixed: butterflies inside each warp, then the warps from the first to the last. A mask may
+# name no lane that is not there: the last warp has REST of them, if the block is no whole warps.
 ACROSS = """template <class Op, int N, int ALL>
 __device__ __forceinline__ typename Op::type across(typename Op::type value) {
-  constexpr int IN_WARP = N < 32 ? N : 32;
+  constexpr int IN_WARP = N < 32 ? N : 32, REST = ALL % 32;
+  const int warp = (threadIdx.y * N + threadIdx.x) / 32;
+  const unsigned lanes = REST && warp == ALL / 32 ? (1u << REST) - 1 : 0xffffffffu;
 #pragma unroll
   for (int step = IN_WARP / 2; step > 0; step /= 2)
-    value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, step));
+    value = Op::of(value, __shfl_xor_sync(lanes, value, step));
   if (N > 32) {
     constexpr int WARPS = N > 32 ? N / 32 : 1;
     __shared__ typename Op::type part[ALL < 32 ? 1 : ALL / 32];
-    const int warp = (threadIdx.y * N + threadIdx.x) / 32;
     if (threadIdx.x % 32 == 0) part[warp] = value;
     __syncthreads();
     const int first = warp - warp % WARPS;
