@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -22,9 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import machine, peers, run, steps, workloads
+from benchmarks import machine, peers, run, search, steps, workloads
 from benchmarks.peers import Work
 from benchmarks.steps import GPTSize, Step
+from benchmarks.workloads import Workload
 from tinyml import Device, config, trace
 from tinyml.codegen.remember import Verdict
 from tinyml.device import open_device
@@ -36,6 +37,8 @@ ROUNDS = 20
 SECONDS = 2.0  # of rounds, at most
 SCRATCH = 512 << 20  # bytes that are copied: more than any cache
 OWN = "tinyml"
+BEAM = "beam"  # tinyml after a search, beside its rules of thumb
+RATIO = "default / best"
 CEILINGS = "ceilings"
 FORCED = "WARPGROUPS=0", "WARPGROUPS=1"  # beside what a trial said, which is the default
 ROUNDED = 1e-3  # of the largest value: what factors of 11 bits may be off
@@ -58,6 +61,11 @@ class Item:
         """What its products multiply."""
         dtype = "bfloat16" if getattr(self.work, "half", False) else self.work.dtype
         return "tf32" if dtype == "float32" and "TF32=1" in self.settings else dtype
+
+    @property
+    def searched(self) -> bool:
+        """Whether its kernels are searched for, too."""
+        return self.name in search.ON_CARDS
 
     @property
     def of_peers(self) -> bool:
@@ -109,11 +117,11 @@ def _models(small: bool) -> list[Work]:
 # ---- the process that measures ----
 
 
-def serve(pipe: Connection, device: str, small: bool) -> None:
+def serve(pipe: Connection, device: str, small: bool, beam: float = 0.0) -> None:
     """Answer (who, name) with what was measured, or with what went wrong, until None is asked."""
     known = {item.name: item for item in items(small)}
     try:
-        bench = Bench(device)
+        bench = Bench(device, beam)
         pipe.send(bench.facts())
     except (TinymlError, ImportError, OSError) as error:
         pipe.send({"error": run.words(error, 600)})
@@ -188,8 +196,9 @@ class TorchClock:
 class Bench:
     """A device, with what is measured on it."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, beam: float = 0.0) -> None:
         Device.DEFAULT = self.device = device
+        self.beam = beam  # seconds of a search for each kernel
         self.machine: Any = open_device(device).machine
         self.clock: Any = (
             CardClock(self.machine) if device == "CUDA" else HostClock(self.machine.synchronize)
@@ -229,6 +238,8 @@ class Bench:
         """Seconds of one call; tinyml's results are checked before, its kernels listed."""
         if item.first:
             return self._first(who, item.work)
+        if who == BEAM:
+            return self._searched(item.work)
         if who == OWN:
             return self._own(item.work) | {"dtype": item.dtype}
         if self.torch is not None:  # float32 stays float32, as in tinyml
@@ -261,6 +272,15 @@ class Bench:
         start = time.perf_counter()
         peer.numpy(peer.prepare(work, inputs)()[0])
         return {"seconds": time.perf_counter() - start}
+
+    def _searched(self, work: Work) -> dict[str, Any]:
+        """How far the rules of thumb are from what a search finds for each kernel."""
+        assert isinstance(work, Workload)
+        results = search.recorded(work, self.device)
+        found = [search.compared(k, self.device, self.beam) for k in search.kernels(*results)]
+        best, default = (sum(getattr(f, name) for f in found) for name in ("best", "default"))
+        ratio = default / best
+        return {"seconds": best, RATIO: ratio, "kernels": [asdict(f) for f in found]}
 
     def _own(self, work: Work) -> dict[str, Any]:
         inputs = work.inputs()

@@ -5,7 +5,8 @@
     python benchmarks/cuda.py matmul softmax --peers torch
     python benchmarks/cuda.py --device EMU --small       # a rehearsal without a card
 
-First everything by tinyml, checked against float64 and timed, then by one peer after the other.
+First everything by tinyml, checked against float64 and timed, then by one peer after the other;
+last, kernels by the rules of thumb beside the best that a search finds (`--beam 0`: no search).
 A process of its own measures (card.py): who fails a kernel, dies or hangs is one line of the
 table, and another process goes on. The file is written after each workload.
 """
@@ -29,14 +30,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
-from benchmarks import card, machine, report, run
-from benchmarks.card import CEILINGS, OWN, Item
+from benchmarks import card, machine, report, run, search
+from benchmarks.card import BEAM, CEILINGS, OWN, RATIO, Item
+from benchmarks.search import Compared
 from benchmarks.steps import Step
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PEERS = "torch", "compile", "tinygrad"
 LIMIT = 120.0  # seconds for one workload: what hangs must not end the run
-PATIENCE = 3  # times as long for what torch.compile makes of a whole step, and for a first call
+PATIENCE = 3  # times as long for torch.compile of a whole step, for a first call, and a search
 HANGS = 2  # of one kind, after which nobody asks for the rest
 NO_ANSWER = "no answer"
 HEAD = "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us | {} |"
@@ -51,6 +53,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1e9, help="for all of it")
     parser.add_argument("--limit", type=float, default=LIMIT, help="for a workload: %(default)s")
     parser.add_argument("--out", type=Path, help="JSON file to write, or to go on with")
+    parser.add_argument("--beam", type=float, default=20.0, help="for a search: %(default)s")
     parser.add_argument("--device", default="CUDA")
     parser.add_argument("--small", action="store_true", help="tiny inputs: a rehearsal")
     args = parser.parse_args(given)
@@ -83,12 +86,14 @@ def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterato
     if chosen and "error" in record.get(CEILINGS, {"error": ""}):
         record[CEILINGS] = worker.ask("", Item(chosen[0].work), CEILINGS)
     hung: Counter[tuple[str, ...]] = Counter()
-    for who in (OWN, *(name for name in args.peers.split(",") if name)):
+    last = [BEAM] if args.beam > 0 else []
+    for who in (OWN, *(name for name in args.peers.split(",") if name), *last):
         for item in sorted(chosen, key=lambda i: i.settings):
             results = record["results"].setdefault(item.name, {})
-            if "seconds" in results.get(who, {}) or not (who == OWN or item.of_peers):
+            asked = item.searched if who == BEAM else who == OWN or item.of_peers
+            if "seconds" in results.get(who, {}) or not asked:
                 continue
-            if time.monotonic() > args.end:
+            if time.monotonic() + (PATIENCE * args.beam if who == BEAM else 0) > args.end:
                 yield f"the time is over; the same command with --out {args.out} goes on"
                 return
             kind = who, item.work.group, *item.settings
@@ -100,7 +105,8 @@ def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterato
             results[who] = answer
             save(record, args.out)
             said = answer.get("error") or f"{report.milliseconds(answer['seconds'])} ms"
-            yield f"{item.name}: {who}: {said}"
+            ratio = f", the default {answer[RATIO]:.2f}x" if RATIO in answer else ""
+            yield f"{item.name}: {who}: {said}{ratio}"
 
 
 def save(record: Record, out: Path) -> None:
@@ -125,7 +131,7 @@ class Worker:
             self.pipe, its = self.context.Pipe()
             before = dict(os.environ)
             os.environ.update(s.split("=") for s in self.settings)
-            arguments = its, self.args.device, self.args.small
+            arguments = its, self.args.device, self.args.small, self.args.beam
             self.child = self.context.Process(target=card.serve, args=arguments, daemon=True)
             self.child.start()
             os.environ.clear()
@@ -162,7 +168,7 @@ class Worker:
         if "error" in facts:
             return facts
         self.pipe.send((who, name or item.name))
-        whole = item.first or (who == "compile" and isinstance(item.work, Step))
+        whole = item.first or who == BEAM or (who == "compile" and isinstance(item.work, Step))
         answer = self._answer(PATIENCE if whole else 1)
         if "CUDA" in answer.get("error", ""):  # after a fault a card refuses the process
             self.close()
@@ -209,6 +215,12 @@ def document(record: Record) -> str:
     first = {name: found for name, found in results.items() if name.endswith("first call")}
     usual = results.keys() - first.keys()
     lines += [row(n, found, others, ceilings) for n, found in results.items() if n in usual]
+    searched = [
+        search.line(f"{name}: {found['kernel']}", Compared(**found))
+        for name, results_of in results.items()
+        for found in results_of.get(BEAM, {}).get("kernels", ())
+    ]
+    lines += ["", search.HEAD, *searched] if searched else []
     lines += ["", *(f"- {name}: {seconds_of_first(found)}" for name, found in first.items())]
     failed = [
         f"- {name}: {who}: {answer['error']}"

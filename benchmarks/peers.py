@@ -73,7 +73,7 @@ class TinymlPeer:
     def launched(self, work: Work, arrays: Arrays) -> Call:
         """A call that does not wait for the results."""
         inputs = [self._tinyml.Tensor(array) for array in arrays]
-        inputs = [_narrowed(tensor, work) for tensor in inputs]
+        inputs = [narrowed(tensor, work) for tensor in inputs]
         if isinstance(work, Step):
             function = tinyml_step(work, inputs)
             inputs = work.split(inputs)[1]
@@ -110,7 +110,7 @@ class TinygradPeer:
         return f"{metadata.version('tinygrad')} {self._tinygrad.Device.DEFAULT}, TinyJit"
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
-        inputs = [_narrowed(self._tinygrad.Tensor(array), work).realize() for array in arrays]
+        inputs = [narrowed(self._tinygrad.Tensor(array), work).realize() for array in arrays]
         if isinstance(work, Step):
             step, inputs = self._step(work, inputs), work.split(inputs)[1]
             jitted = self._tinygrad.TinyJit(step)
@@ -150,7 +150,7 @@ class TinygradPeer:
         return array
 
 
-def _narrowed(tensor: Any, work: Work) -> Any:
+def narrowed(tensor: Any, work: Work) -> Any:
     """A tensor of tinyml or tinygrad, floats in the dtype of the workload."""
     wide = work.dtype != "float32" and tensor.is_floating_point()
     return tensor.cast(work.dtype) if wide else tensor
