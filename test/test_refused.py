@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from tinyml import Device, Tensor, dtypes
-from tinyml.errors import AxisError, DeviceError, DTypeError, GradientError, ShapeError
+from tinyml.errors import (
+    ArgumentError,
+    AxisError,
+    DeviceError,
+    DTypeError,
+    GradientError,
+    ShapeError,
+)
 
 X = Tensor.zeros(2, 3)
 V = Tensor.zeros(1, 1, 4, 4)
@@ -503,7 +510,8 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "num_samples", lambda: X.multinomial("a")),
     ],
     "dropout": [
-        (ShapeError, "between 0 and 1, got 1.5", lambda: X.dropout(1.5)),
+        (ArgumentError, "between 0 and 1, got 1.5", lambda: X.dropout(1.5)),
+        (ArgumentError, "between 0 and 1, got nan", lambda: X.dropout(float("nan"))),
         (TypeError, "p must be a number", lambda: X.dropout("a")),
     ],
     # the tensor itself

@@ -20,7 +20,7 @@ from tinyml import realize as realizing
 from tinyml.device import Device
 from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
-from tinyml.errors import DTypeError, ShapeError
+from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import new_shape, number, whole
 from tinyml.functional.bounded import required
 from tinyml.functional.steps import composition
@@ -408,7 +408,7 @@ def bernoulli(x: Tensor) -> Tensor:
 def dropout(x: Tensor, p: float = 0.5) -> Tensor:
     """In training: each element zero with probability p, the others scaled up by as much."""
     if not 0 <= number(p, "dropout", "p") <= 1:
-        raise ShapeError(f"dropout: the probability p is between 0 and 1, got {p}")
+        raise ArgumentError(f"dropout: the probability p is between 0 and 1, got {p}")
     if not type(x).training or p == 0:
         return x
     if p == 1:
