@@ -372,3 +372,49 @@ def test_a_lane_makes_the_bits_for_four_weights_at_once() -> None:
 def test_a_result_alone_is_one_kernel() -> None:
     y = plain(memory(1, QUERIES, 3), memory(1, KEYS, 3), memory(1, KEYS, 2))
     assert len(stages.kernels_of(schedule([y.lazy]))) == 1
+
+
+def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1) * 0.3).sigmoid() @ v
+
+
+def squares(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).relu() ** 2 @ v
+
+
+def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return q @ k.transpose(-2, -1) @ v
+
+
+def earlier(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).sigmoid().tril() @ v
+
+
+SINGLE = pytest.mark.parametrize("attend", [sigmoid, squares, linear, earlier])
+
+
+@SINGLE
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize(("device", "target"), [("CPU", stages.C), ("EMU", CARD)])
+def test_weights_of_one_fold_are_not_stored(
+    attend: Attention, dtype: DType, device: str, target: Target
+) -> None:
+    given = [graphs.memory(2, n, 3, dtype=dtype, device=device) for n in (64, 72, 72)]
+    (kernel,) = stages.kernels_of(schedule([attend(*given).lazy]))
+    stages.assert_right(kernel, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
+
+
+@SINGLE
+@pytest.mark.parametrize("device", ["CPU", "EMU"])
+def test_results_of_one_fold_are_those_of_numpy(attend: Attention, device: str) -> None:
+    rng = np.random.default_rng(3)
+    given = [rng.normal(size=(2, n, 3)).astype(np.float32) for n in (61, 67, 67)]
+    made, right = (attend(*(Tensor(x, device=d) for x in given)) for d in (device, "NUMPY"))
+    np.testing.assert_allclose(made.numpy(), right.numpy(), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("device", ["CPU", "EMU"])
+@pytest.mark.parametrize(("depth", "width"), [(64, 3), (3, 1025)])
+def test_products_that_are_small_or_wide_are_stored(depth: int, width: int, device: str) -> None:
+    a, b, c = (graphs.memory(*s, device=device) for s in ((64, depth), (depth, 72), (72, width)))
+    assert len(stages.kernels_of(schedule([(a @ b @ c).lazy]))) == 2

@@ -12,8 +12,8 @@ Two groups are joined when one reads the other row by row, so that values pass i
     map into reduction      same elements, or one per row    prologues that others read too
 
 Where a device keeps rows of a product close by, a cascade is one group too: a product, folds
-over its rows, and a product of what they make, as in softmax(q @ k.T) @ v. See `_cascade`. There a
-sum down rows joins what walks the rows, too. See `_join_pieces`.
+over its rows, and a product of what they make, as in softmax(q @ k.T) @ v; or only the two
+products. See `_cascade`. There a sum down rows joins what walks the rows, too. See `_join_pieces`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.schedule.balance import WIDEST, made_by_blocks
+from tinyml.schedule.balance import WIDEST, is_long
 from tinyml.schedule.group import (
     CACHED,
     FEW_ROWS,
@@ -36,6 +36,7 @@ from tinyml.schedule.group import (
     alone,
     assigns,
     domain,
+    fits,
     folded,
     idles,
     is_exact,
@@ -48,14 +49,13 @@ from tinyml.schedule.group import (
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.pieces import in_pieces, walks
+from tinyml.schedule.remake import is_worth_it
 from tinyml.schedule.units import ASKED, CARDS, contracts
 
 MOST_MEMBERS = 24
 MOST_NODES = 1000  # of all members' expressions: keeps compile time in bounds
 MOST_OUTPUTS = 48  # of an update of many buffers in one launch
 FEW = 8  # rows of a card that share what they fold: each reads it, out of a cache
-MOST_KEPT = 1 << 22  # elements of such a row
-MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
 
 
 class Fusion:
@@ -182,6 +182,8 @@ class Fusion:
         for middle in sorted(tail.before, key=lambda g: g.first):
             if tail.contracts and self._along(middle, tail):
                 return
+            if middle.contracts and tail.contracts and self._join_single(middle, tail):
+                return
             if not (middle.reduces and not middle.contracts and self._only_read_by(middle, tail)):
                 continue
             for head in sorted(middle.before, key=lambda g: g.first):
@@ -193,7 +195,8 @@ class Fusion:
         """Make three groups one. Where a card's rows share little, those of the middle are rows."""
         inner = nested_places(head, middle, self._uses_between(head, middle))
         outer = nested_places(middle, tail, self._uses_between(middle, tail))
-        if inner is None or outer is None or not self._fits(head, middle, tail):
+        small = self._small(head, middle, tail) and fits(prod(middle.rows), head, middle, tail)
+        if inner is None or outer is None or not small:
             return False
         rows = {
             r: outer[u][a]
@@ -220,6 +223,21 @@ class Fusion:
         if beside:
             self._walk_beside(tail.members[0], kept)
         return True
+
+    def _join_single(self, head: Group, tail: Group) -> bool:
+        """Join a product that is much larger than its factors with one product that folds it."""
+        inner = nested_places(head, tail, self._uses_between(head, tail))
+        if inner is None or not self._only_read_by(head, tail):
+            return False
+        folds = [m for m in (*head.members, *tail.members) if isinstance(m, lazy.Reduce)]
+        product = folds[0]
+        rows = prod(tail.rows[r] for r in {r for m in head.members for r in inner[m].values()})
+        steps = {a: n for a, n in enumerate(product.shape) if n > 1 and a not in inner[product]}
+        narrow = len(folds) == 2 and prod(tail.rows) <= WIDEST * rows  # each element is made once
+        may = narrow and self._small(head, tail) and fits(rows, head, tail)
+        if may and is_long(product) and is_worth_it(product, steps, few=True):
+            self._join(head, tail, inner)
+        return tail not in self.group_of.values()
 
     def _join_long(self, tail: Group) -> None:
         """Join the folds of a few long rows with what a cascade folds further, made of them."""
@@ -396,25 +414,6 @@ class Fusion:
     def _only_read_by(self, above: Group, *below: Group) -> bool:
         asked = any(self.units[m] == ASKED for m in above.members)
         return above.after <= {*below} and not asked
-
-    def _fits(self, head: Group, middle: Group, tail: Group) -> bool:
-        """Whether a cascade is small enough for caches, and for one kernel."""
-        groups = head, middle, tail
-        row = prod(head.rows) // max(1, prod(middle.rows))
-        within = [
-            prod(domain(m)) // max(1, prod(middle.rows)) for m in (*head.members, *tail.members)
-        ]
-        devices = {g.device for g in groups}
-        kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
-        narrow = devices <= CARDS and max(within) <= WIDEST * row
-        if narrow and head.contracts:
-            lead, *_ = (m for m in head.members if isinstance(m, lazy.Reduce))
-            narrow = made_by_blocks(lead, max(within[len(head.members) :]) // row)
-        return (
-            (kept or narrow)
-            and self._small(*groups)
-            and not any(g.apart or assigns(g) for g in groups)
-        )
 
     def _connected_around(self, above: Group, below: Group) -> bool:
         """Whether a third group reads `above` and is read by `below`: joining made a circle."""

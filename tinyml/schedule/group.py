@@ -12,12 +12,15 @@ from tinyml.errors import TinymlError
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
+from tinyml.schedule.balance import WIDEST, made_by_blocks
 from tinyml.schedule.labels import MIXED, Use, step, trace, unshaped
 from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
-from tinyml.schedule.units import contracts
+from tinyml.schedule.units import CARDS, contracts
 
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
+MOST_KEPT = 1 << 22  # elements of such a row of a product
+MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384
 LONG_WALK = 1024  # elements of a row that a warp of a card walks
@@ -107,6 +110,20 @@ def alone(unit: LazyBuffer, position: int, nodes: int) -> Group:
 
 def assigns(group: Group) -> bool:
     return any(isinstance(member, lazy.Assign) for member in group.members)
+
+
+def fits(rows: int, *groups: Group) -> bool:
+    """Whether a cascade of so many rows is small enough for caches, and for one kernel."""
+    (head, *_, tail), rows = groups, max(1, rows)
+    row = prod(head.rows) // rows
+    within = [prod(domain(m)) // rows for m in (*head.members, *tail.members)]
+    devices = {g.device for g in groups}
+    kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
+    narrow = devices <= CARDS and max(within) <= WIDEST * row
+    if narrow and head.contracts:
+        lead, *_ = (m for m in head.members if isinstance(m, lazy.Reduce))
+        narrow = made_by_blocks(lead, max(within[len(head.members) :]) // row)
+    return (kept or narrow) and not any(g.apart or assigns(g) for g in groups)
 
 
 def adds_up(lead: LazyBuffer, group: Group) -> bool:
