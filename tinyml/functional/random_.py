@@ -406,7 +406,10 @@ def bernoulli(x: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, p: float = 0.5) -> Tensor:
-    """In training: each element zero with probability p, the others scaled up by as much."""
+    """In training: each element zero with probability p, the others scaled up by as much.
+
+    Each is drawn by 16 bits: zeros come with the nearest multiple of 2 ** -16.
+    """
     if not 0 <= number(p, "dropout", "p") <= 1:
         raise ArgumentError(f"dropout: the probability p is between 0 and 1, got {p}")
     if not type(x).training or p == 0:

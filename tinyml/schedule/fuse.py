@@ -233,7 +233,7 @@ class Fusion:
         product = folds[0]
         rows = prod(tail.rows[r] for r in {r for m in head.members for r in inner[m].values()})
         steps = {a: n for a, n in enumerate(product.shape) if n > 1 and a not in inner[product]}
-        narrow = len(folds) == 2 and prod(tail.rows) <= WIDEST * rows  # a card makes it again past 256
+        narrow = len(folds) == 2 and prod(tail.rows) <= WIDEST * rows
         may = narrow and self._small(head, tail) and fits(rows, head, tail)
         if may and is_long(product) and is_worth_it(product, steps, few=True):
             self._join(head, tail, inner)
