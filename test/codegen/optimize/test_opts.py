@@ -172,13 +172,7 @@ def test_opts_on_machines(machine: str) -> None:
     kinds = common if machine == "CPU" else (*common, OptKind.THREAD)
     chosen = {(name, opt) for name in KERNELS for kind in kinds for opt in first_of(kind, name)}
     made = sorted(chosen, key=str)
-    runners = stages.compiled(machine, [(KERNELS[name], [opt]) for name, opt in made])
-    for (name, opt), runner in zip(made, runners, strict=True):
-        k, found = KERNELS[name], arrays_of(KERNELS[name])
-        runner(k, found)
-        for output in k.outputs:
-            wide = (a[output.slot].astype(np.float64) for a in (found, WANTED[name]))
-            np.testing.assert_allclose(*wide, 2e-2, 1e-3, err_msg=f"{name} {opt}")
+    assert_right_on(machine, [(name, [opt]) for name, opt in made], 2e-2, 1e-3)
 
 
 @pytest.mark.skipif(not Device.available("EMU"), reason="EMU does not answer")
@@ -192,13 +186,20 @@ def test_threads_of_no_whole_warp_fold_together() -> None:
     ]
     fit = [(name, opts) for name, opts in made if fits(name, opts)]
     assert {(len(opts), opts[-1].amount) for _, opts in fit} >= {(1, 4), (1, 16), (2, 8), (2, 96)}
-    runners = stages.compiled("EMU", [(KERNELS[name], opts) for name, opts in fit])
-    for (name, opts), runner in zip(fit, runners, strict=True):
+    assert_right_on("EMU", fit, 1e-5, 1e-5)
+
+
+def assert_right_on(
+    machine: str, made: list[tuple[str, list[Opt]]], rtol: float, atol: float
+) -> None:
+    """Kernels with Opts, compiled together, store on a machine what they are to."""
+    runners = stages.compiled(machine, [(KERNELS[name], opts) for name, opts in made])
+    for (name, opts), runner in zip(made, runners, strict=True):
         k, found = KERNELS[name], arrays_of(KERNELS[name])
         runner(k, found)
         for output in k.outputs:
             wide = (a[output.slot].astype(np.float64) for a in (found, WANTED[name]))
-            np.testing.assert_allclose(*wide, 1e-5, 1e-5, err_msg=f"{name} {opts}")
+            np.testing.assert_allclose(*wide, rtol, atol, err_msg=f"{name} {opts}")
 
 
 def fits(name: str, opts: list[Opt]) -> bool:

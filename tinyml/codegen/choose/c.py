@@ -41,10 +41,10 @@ WIDE = 64  # groups of columns at most: runs of two pages, if they are of four v
 
 
 def _longest(exprs: Iterable[Expr], work: Mapping[Op, int]) -> int:
-    """The work of ops, of expressions in order, that wait for one another."""
+    """The work of ops, those that have some, that wait for one another; expressions in order."""
     waits: dict[Expr, int] = {}
     for e in exprs:
-        own = work[e.op] if isinstance(e, Alu) else 0
+        own = work.get(e.op, 0) if isinstance(e, Alu) else 0
         waits[e] = own + max([waits[s] for s in e.sources], default=0)
     return max(waits.values(), default=0)
 
@@ -105,7 +105,7 @@ class CChooser(Chooser):
         """
         exprs = self.one(number).exprs
         if _longest(exprs, WORK) >= CHAIN:
-            functions = _longest(exprs, dict.fromkeys(WORK, 0) | {op: WORK[op] for op in FUNCTIONS})
+            functions = _longest(exprs, {op: WORK[op] for op in FUNCTIONS})
             self.apply(OptKind.UNROLL, row, VECTORS * (2 if functions >= IN_A_ROW else 1))
 
     def _read_across(self, number: int, last: Axis) -> Axis | None:
