@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from benchmarks import machine, peers, run, search, steps, workloads
 from benchmarks.peers import Work
+from benchmarks.scheduled import kernels_of
 from benchmarks.steps import GPTSize, Step
-from benchmarks.workloads import Workload
 from tinyml import Device, config, trace
 from tinyml.codegen.remember import Verdict
 from tinyml.device import open_device
@@ -275,12 +275,10 @@ class Bench:
 
     def _searched(self, work: Work) -> dict[str, Any]:
         """How far the rules of thumb are from what a search finds for each kernel."""
-        assert isinstance(work, Workload)
-        results = search.recorded(work, self.device)
-        found = [search.compared(k, self.device, self.beam) for k in search.kernels(*results)]
-        best, default = (sum(getattr(f, name) for f in found) for name in ("best", "default"))
-        ratio = default / best
-        return {"seconds": best, RATIO: ratio, "kernels": [asdict(f) for f in found]}
+        found = [search.compared(k, self.device, self.beam) for k in kernels_of(work)]
+        every = search.together(found)
+        ratio = every.default / every.best
+        return {"seconds": every.best, RATIO: ratio, "kernels": [asdict(f) for f in found]}
 
     def _own(self, work: Work) -> dict[str, Any]:
         inputs = work.inputs()

@@ -216,7 +216,7 @@ def document(record: Record) -> str:
     usual = results.keys() - first.keys()
     lines += [row(n, found, others, ceilings) for n, found in results.items() if n in usual]
     searched = [
-        search.line(f"{name}: {found['kernel']}", Compared(**found))
+        search.line(name, Compared(**found))
         for name, results_of in results.items()
         for found in results_of.get(BEAM, {}).get("kernels", ())
     ]

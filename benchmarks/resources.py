@@ -22,26 +22,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
-import numpy as np
-
 from benchmarks import card, machine, run
-from benchmarks.dialect import TinymlOps
-from benchmarks.peers import Work, spelled
-from benchmarks.steps import RATE, Step, differentiated, spoken
-from tinyml import Device, Tensor, config, lazy, nn, realize, trace
+from benchmarks.peers import Work
+from benchmarks.scheduled import kernels_of
+from tinyml import Device, config, trace
 from tinyml.cache import DiskCache
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
-from tinyml.device import open_device
-from tinyml.dtype import by_name
 from tinyml.errors import TinymlError
 from tinyml.kernel import Kernel
 from tinyml.program import REGISTERS, Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
-from tinyml.runtime.machine import Buffer
 from tinyml.runtime.nvcc import CudaBuilder, Images, Resources
-from tinyml.schedule import KernelItem, schedule
 
 TROUBLES = "does not compile", "spills", "stack", "registers", "shared memory"
 NOTHING = Resources(0, 0, 0, 0, 0)
@@ -181,46 +174,6 @@ def _failures(programs: Sequence[Program], images: Images) -> Iterator[tuple[str
         else:
             for program in programs:
                 yield from _failures([program], images)
-
-
-# ---- the kernels of a workload ----
-
-
-def kernels_of(work: Work) -> list[Kernel]:
-    """The kernels of one call, in order. Nothing is run, and inputs take no memory."""
-    results = _step(work) if isinstance(work, Step) else _results(work)
-    items = schedule([tensor.lazy for tensor in results]).items
-    return [item.kernel for item in items if isinstance(item, KernelItem)]
-
-
-def _results(work: Work) -> Sequence[Tensor]:
-    inputs = [in_memory(a.shape, a.dtype.name, work.dtype) for a in work.inputs()]
-    for tensor in inputs:
-        tensor.requires_grad = work.gradients is not None and tensor.is_floating_point()
-    return spelled(TinymlOps(), work)(*inputs)
-
-
-def _step(step: Step) -> Sequence[Tensor]:
-    parameters = {n: in_memory(s, "float32", step.dtype) for n, s in step.parameters.items()}
-    arrays = step.data(np.random.default_rng(0))
-    data = [in_memory(a.shape, a.dtype.name, step.dtype) for a in arrays]
-    for tensor in parameters.values():
-        tensor.requires_grad = True
-    optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
-    loss_of = step.loss and partial(step.loss, spoken(TinymlOps(), step), parameters)
-    with Tensor.train():
-        results = differentiated(loss_of, parameters, data)
-        return [*results, *optimizer.schedule_step()]
-
-
-def in_memory(shape: Sequence[int], dtype: str, floats: str) -> Tensor:
-    """A tensor on a card, or on what stands for one, whose memory nobody has asked for yet."""
-    kind = by_name(floats if dtype == "float32" else dtype)
-    leaf = lazy.data(tuple(shape), kind, Device.DEFAULT)
-    realize.memory[leaf] = Buffer(open_device(Device.DEFAULT).machine, prod(shape), kind)
-    tensor = Tensor(0.0)
-    tensor.lazy = leaf
-    return tensor
 
 
 if __name__ == "__main__":

@@ -326,7 +326,12 @@ def _conv(stride: int, ops: Ops, x: Any, w: Any) -> Any:
 
 
 def _attentions() -> list[Workload]:
-    shape, scores = (2, 8, 512, 64), 2 * 8 * 512 * 512
+    return [*_attentions_of(512, quick=True), *_attentions_of(4096, quick=False)]
+
+
+def _attentions_of(length: int, quick: bool) -> list[Workload]:
+    shapes, work = ((2, 8, length, 64),) * 3, 4 * 2 * 8 * length**2 * 64
+    half = work // 2  # of the scores are masked away, and need not be computed
 
     def plain(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, False)
@@ -334,33 +339,14 @@ def _attentions() -> list[Workload]:
     def causal(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, True)
 
-    name = "attention B2 H8 T512 D64"
-    forward = 4 * scores * 64
+    name, kind, back = f"attention B2 H8 T{length} D64", "attention", _attention_gradient
+    backward = f"{name}, backward too", f"{name}, causal, backward too"
+    causal_back = partial(back, causal=True)
     return [
-        Workload(name, "attention", (shape,) * 3, plain, forward),
-        # half of the scores are masked away, and need not be computed
-        Workload(f"{name}, causal", "attention", (shape,) * 3, causal, forward // 2, quick=False),
-        Workload(
-            f"{name}, backward too",
-            "attention",
-            (shape,) * 3,
-            plain,
-            3 * forward,
-            _attention_gradient,
-            quick=False,
-        ),
-        *_long_attentions(plain, causal),
-    ]
-
-
-def _long_attentions(plain: Callable[..., Any], causal: Callable[..., Any]) -> list[Workload]:
-    shapes, work = ((2, 8, 4096, 64),) * 3, 4 * 2 * 8 * 4096**2 * 64
-    name, kind = "attention B2 H8 T4096 D64", "attention"
-    back = _attention_gradient
-    return [
-        Workload(name, kind, shapes, plain, work, quick=False),
-        Workload(f"{name}, causal", kind, shapes, causal, work // 2, quick=False),
-        Workload(f"{name}, backward too", kind, shapes, plain, 3 * work, back, quick=False),
+        Workload(name, kind, shapes, plain, work, quick=quick),
+        Workload(f"{name}, causal", kind, shapes, causal, half, quick=False),
+        Workload(backward[0], kind, shapes, plain, 3 * work, back, quick=False),
+        Workload(backward[1], kind, shapes, causal, 3 * half, causal_back, quick=False),
     ]
 
 

@@ -28,6 +28,7 @@ from benchmarks import (
     report,
     resources,
     run,
+    scheduled,
     size,
     steps,
     timing,
@@ -491,5 +492,5 @@ def test_registers_suffice(architecture: str, name: str, monkeypatch: pytest.Mon
 def test_steps_are_compiled_as_they_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters are overwritten in place."""
     monkeypatch.setattr(Device, "DEFAULT", "EMU")
-    made = resources.kernels_of(steps.mlp((6, 5, 3), 4))
+    made = scheduled.kernels_of(steps.mlp((6, 5, 3), 4))
     assert sum(slot == ((5, 6), float32) for k in made for slot in k.slots) >= 3

@@ -1,0 +1,56 @@
+"""The kernels of a workload, as the scheduler makes them. Nothing is run, inputs take no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from benchmarks.dialect import TinymlOps
+from benchmarks.peers import Work, spelled
+from benchmarks.steps import RATE, Step, differentiated, spoken
+from tinyml import Device, Tensor, lazy, nn, realize
+from tinyml.device import open_device
+from tinyml.dtype import by_name
+from tinyml.kernel import Kernel
+from tinyml.runtime.machine import Buffer
+from tinyml.schedule import KernelItem, schedule
+
+
+def kernels_of(work: Work) -> list[Kernel]:
+    """The kernels of one call on the default device, in order."""
+    results = _step(work) if isinstance(work, Step) else _results(work)
+    items = schedule([tensor.lazy for tensor in results]).items
+    return [item.kernel for item in items if isinstance(item, KernelItem)]
+
+
+def _results(work: Work) -> Sequence[Tensor]:
+    inputs = [in_memory(a.shape, a.dtype.name, work.dtype) for a in work.inputs()]
+    for tensor in inputs:
+        tensor.requires_grad = work.gradients is not None and tensor.is_floating_point()
+    return spelled(TinymlOps(), work)(*inputs)
+
+
+def _step(step: Step) -> Sequence[Tensor]:
+    parameters = {n: in_memory(s, "float32", step.dtype) for n, s in step.parameters.items()}
+    arrays = step.data(np.random.default_rng(0))
+    data = [in_memory(a.shape, a.dtype.name, step.dtype) for a in arrays]
+    for tensor in parameters.values():
+        tensor.requires_grad = True
+    optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
+    loss_of = step.loss and partial(step.loss, spoken(TinymlOps(), step), parameters)
+    with Tensor.train():
+        results = differentiated(loss_of, parameters, data)
+        return [*results, *optimizer.schedule_step()]
+
+
+def in_memory(shape: Sequence[int], dtype: str, floats: str) -> Tensor:
+    """A tensor on a card, or on what stands for one, whose memory nobody has asked for yet."""
+    kind = by_name(floats if dtype == "float32" else dtype)
+    leaf = lazy.data(tuple(shape), kind, Device.DEFAULT)
+    realize.memory[leaf] = Buffer(open_device(Device.DEFAULT).machine, prod(shape), kind)
+    tensor = Tensor(0.0)
+    tensor.lazy = leaf
+    return tensor
