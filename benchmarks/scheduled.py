@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from math import prod
+from unittest import mock
 
 import numpy as np
 
@@ -15,15 +17,32 @@ from tinyml import Device, Tensor, lazy, nn, realize
 from tinyml.device import open_device
 from tinyml.dtype import by_name
 from tinyml.kernel import Kernel
+from tinyml.lazy import LazyBuffer
 from tinyml.runtime.machine import Buffer
 from tinyml.schedule import KernelItem, schedule
 
 
 def kernels_of(work: Work) -> list[Kernel]:
     """The kernels of one call on the default device, in order."""
-    results = _step(work) if isinstance(work, Step) else _results(work)
-    items = schedule([tensor.lazy for tensor in results]).items
+    items = schedule(_computed(_step(work) if isinstance(work, Step) else _results(work))).items
     return [item.kernel for item in items if isinstance(item, KernelItem)]
+
+
+class _EnoughError(Exception):
+    """What is to be computed is known."""
+
+
+def _computed(tensors: Sequence[Tensor]) -> list[LazyBuffer]:
+    """What realizing these computes: also what others hold that reads what is overwritten."""
+    found: list[LazyBuffer] = []
+
+    def note(unreal: list[LazyBuffer], *rest: object) -> None:
+        found.extend(unreal)
+        raise _EnoughError
+
+    with mock.patch.object(realize, "_run", note), contextlib.suppress(_EnoughError):
+        Tensor.realize(*tensors)
+    return found
 
 
 def _results(work: Work) -> Sequence[Tensor]:
@@ -43,7 +62,7 @@ def _step(step: Step) -> Sequence[Tensor]:
     loss_of = step.loss and partial(step.loss, spoken(TinymlOps(), step), parameters)
     with Tensor.train():
         results = differentiated(loss_of, parameters, data)
-        return [*results, *optimizer.schedule_step()]
+        return [*optimizer.schedule_step(), *results]  # a loss is made before what it reads is new
 
 
 def in_memory(shape: Sequence[int], dtype: str, floats: str) -> Tensor:

@@ -40,7 +40,7 @@ from benchmarks.peers import NumpyPeer, TinymlPeer, Work
 from benchmarks.steps import GPTSize
 from benchmarks.timing import Round
 from benchmarks.workloads import Workload
-from tinyml import Device
+from tinyml import Device, config, kernel, trace
 from tinyml.cache import DiskCache
 from tinyml.dtype import float32
 from tinyml.errors import CompileError, DeviceError
@@ -494,3 +494,16 @@ def test_steps_are_compiled_as_they_go_on(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Device, "DEFAULT", "EMU")
     made = scheduled.kernels_of(steps.mlp((6, 5, 3), 4))
     assert sum(slot == ((5, 6), float32) for k in made for slot in k.slots) >= 3
+
+
+@pytest.mark.skipif(not Device.available("CPU"), reason="needs a C compiler")
+def test_the_kernels_of_a_step_are_those_that_it_launches() -> None:
+    """Gradients, too, are kept before the parameters that they were made of are overwritten."""
+    step = steps.mlp((6, 5, 3), 4)
+    with Device.default("CPU"), config.override(jit=False):
+        call = TinymlPeer().prepare(step, step.inputs())
+        for _ in range(2):
+            with trace.listen(trace.KernelRan) as launches:
+                call()
+        made = [kernel.name(k) for k in scheduled.kernels_of(step)]
+    assert made == [launch.program.name.rpartition("_")[0] for launch in launches]
