@@ -413,6 +413,31 @@ def test_results_of_one_fold_are_those_of_numpy(attend: Attention, device: str) 
     np.testing.assert_allclose(made.numpy(), right.numpy(), 1e-4, 1e-4)
 
 
+@SINGLE
+@TARGETS
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_training_with_weights_of_one_fold_stores_no_scores(
+    attend: Attention, dtype: DType, target: Target
+) -> None:
+    given = [memory(2, n, 12, dtype=dtype) for n in (QUERIES, KEYS, KEYS)]
+    kernels = training(attend, *given)
+    assert len(kernels) <= 4
+    assert largest(kernels) == 2 * KEYS * 12
+    for k in kernels:
+        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
+
+
+@SINGLE
+@pytest.mark.parametrize("device", ["CPU", "EMU"])
+def test_gradients_of_weights_of_one_fold_are_those_of_numpy(
+    attend: Attention, device: str
+) -> None:
+    shapes = [(2, 37, 5), (2, 41, 5), (2, 41, 9)]
+    made, right = (trained(attend, d, shapes, 2 * 37 * 41) for d in (device, "NUMPY"))
+    for mine, wanted in zip(made, right, strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-3)
+
+
 @pytest.mark.parametrize("device", ["CPU", "EMU"])
 @pytest.mark.parametrize(("depth", "width"), [(64, 3), (3, 1025)])
 def test_products_that_are_small_or_wide_are_stored(depth: int, width: int, device: str) -> None:

@@ -37,6 +37,16 @@ def test_a_card_stores_no_scores(heads: int, rows: int, width: int) -> None:
         assert stored(y, *given) == heads * rows * wanted
 
 
+@pytest.mark.parametrize(("heads", "rows", "width"), [(1, 2048, 64), (2, 512, 64), (3, 256, 16)])
+def test_weights_that_nothing_leads_are_made_again_if_scores_are_large(
+    heads: int, rows: int, width: int
+) -> None:
+    """They are 8 times as large as queries, though they may be few."""
+    given = [memory(heads, rows, width, device="EMU") for _ in range(3)]
+    y = (given[0] @ given[1].transpose(-2, -1)).sigmoid() @ given[2]
+    assert stored(y, *given) == heads * rows * width
+
+
 @pytest.mark.parametrize(("heads", "rows", "width"), STORED)
 def test_scores_of_short_rows_and_much_work_are_stored(heads: int, rows: int, width: int) -> None:
     given = [memory(heads, rows, width, device="EMU") for _ in range(3)]

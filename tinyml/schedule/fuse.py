@@ -235,7 +235,7 @@ class Fusion:
         steps = {a: n for a, n in enumerate(product.shape) if n > 1 and a not in inner[product]}
         narrow = len(folds) == 2 and prod(tail.rows) <= WIDEST * rows
         may = narrow and self._small(head, tail) and fits(rows, head, tail)
-        if may and is_long(product) and is_worth_it(product, steps, few=True):
+        if may and is_long(product) and is_worth_it(product, steps, few=False):
             self._join(head, tail, inner)
         return tail not in self.group_of.values()
 

@@ -96,11 +96,11 @@ def _found(
     for n, (found, made, _) in ends.items():
         if LIMITS[n.device].led and _lead_each_other(found, made, readers):
             led.update(m for m in made if m.size == n.size)
-    walks = cache(partial(_walks, folds=folds))  # several products end in the same folds
+    walked = cache(partial(walks, folds=folds))  # several products end in the same folds
     ways: _Found = {}
     for n, (found, made, wanted) in ends.items():
         if (few := not led.isdisjoint(made)) or _is_large(n, readers):
-            each = _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
+            each = _folded_both_ways(n, [(end, *walked(end)) for end in found], few)
             if each is not None:
                 ways[n] = each, wanted
     return ways
@@ -180,10 +180,10 @@ def _may_be(node: lazy.Reduce) -> bool:
     return node.size >= smallest and not deep and (node.device not in CARDS or made_by_all(node))
 
 
-def _is_large(node: LazyBuffer, readers: Readers) -> bool:
+def _is_large(node: lazy.Reduce, readers: Readers) -> bool:
     limits = LIMITS[node.device]
     masked = node.size >= limits.masked and _is_masked(node, readers)
-    return node.size >= limits.elements or masked
+    return node.size >= limits.elements or masked or (limits.led and is_long(node))
 
 
 def _lead_each_other(
@@ -214,7 +214,7 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
     return False
 
 
-def _walks(
+def walks(
     end: lazy.Reduce, folds: Container[LazyBuffer]
 ) -> tuple[Sequence[int], dict[LazyBuffer, list[Labels]]]:
     """How many steps a fold walks along each axis of what it moves, and how that walks others."""
@@ -250,15 +250,22 @@ def _folded_both_ways(
 def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
     """Whether a fold by so many steps `along` some axes of a product has the length and the rows.
 
-    A `few` rows will do if they are as many as all the steps; or as the steps along each axis, of
-    what is too large to store whatever it takes. A mask alone is no reason if a part of an axis is
-    folded: no kernel adds up what it makes across such a fold (`Fusion._join_across`).
+    Fewer rows will do of what is too large to store whatever it takes, if they are as many as the
+    steps along each axis; a `few`, if they are as many as all the steps. A mask alone is no reason
+    if a part of an axis is folded: no kernel adds up what it makes across such a fold
+    (`Fusion._join_across`).
     """
     limits, walked = LIMITS[node.device], prod(along.values())
     longest = max(along.values(), default=1)
-    least = min(limits.rows, longest if is_long(node) else walked) if few else limits.rows
+    least = longest if is_long(node) else walked if few else limits.rows
     large = few or node.size >= limits.elements or all(n == node.shape[a] for a, n in along.items())
-    return large and longest >= limits.steps and node.size // walked >= least
+    return large and longest >= limits.steps and node.size // walked >= min(limits.rows, least)
+
+
+def has_steps(node: lazy.Reduce) -> bool:
+    """Whether a fold has as many steps as folds over what is made again have to have."""
+    limits = LIMITS.get(node.device)
+    return limits is not None and node.sources[0].size >= limits.steps * max(1, node.size)
 
 
 def _leaves_both(node: lazy.Reduce, along: Container[int], few: bool) -> bool:

@@ -1,0 +1,205 @@
+"""Terms: a product of a sum is a sum of products, if each term is made along rows of its own.
+
+Attention's weights may be the difference of two, as those of differential transformers:
+
+    (softmax(a @ b.T) - x * softmax(c @ d.T)) @ v
+
+No kernel makes rows of two products of matrices, so one of both weights would be stored. But folds
+of sums are sums of folds: softmax(a @ b.T) @ v - x * (softmax(c @ d.T) @ v). What nothing is folded
+along, as x is, stays outside. That is a product more, and takes longer than to store short rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyml import lazy
+from tinyml.frozen import dataclass
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import Movement, Op
+from tinyml.schedule.balance import WIDEST, made_by_blocks
+from tinyml.schedule.labels import MIXED, Labels, through
+from tinyml.schedule.remake import has_steps, walks
+from tinyml.schedule.rewrite import Changed, renewed
+from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
+
+MOST = 64  # nodes that a product is looked for in, or a sum
+PLACED = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND})
+
+
+@dataclass(frozen=True)
+class _Step:
+    """From a node down to one of its sources, of which it is a multiple or a sum."""
+
+    node: LazyBuffer
+    number: int  # of the source
+    outside: bool = False  # what that is multiplied by is the same all along what is folded
+
+    @property
+    def below(self) -> LazyBuffer:
+        return self.node.sources[self.number]
+
+
+_Path = tuple[_Step, ...]  # from factors multiplied with each other to a term of one of them
+
+
+def terms(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
+    """The same values; a product of what is added up of rows of several products is several."""
+    folds = (n for n in order if isinstance(n, lazy.Reduce) and has_steps(n))
+    found = {n: paths for n in folds if contracts(n) and (paths := _paths(n))}
+    if not found:
+        return {}
+    rows = _Rows(order, roots)
+    changed: Changed = {}
+    for node, _ in renewed(order, changed):
+        if not isinstance(node, lazy.Reduce) or node not in found:
+            continue
+        if all(rows.make(node, path[-1].below) for path in found[node]):
+            changed[node] = _added(node, found[node], changed)
+    return changed
+
+
+class _Rows:
+    """Knows what kernels make along rows of a product, so that neither is stored.
+
+    In training rows are no reason: products are read both ways, and stored or made again.
+    """
+
+    def __init__(self, order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> None:
+        self.roots, self.readers = {*roots}, readers_of(order)
+        self.folds = {n for n in order if isinstance(n, lazy.Reduce)}
+
+    def make(self, node: lazy.Reduce, term: LazyBuffer) -> bool:
+        """Whether one kernel makes a term and adds it up, and nobody else reads its product."""
+        product, *more = _products(term)
+        ends, _, wanted = ends_of(product, self.readers, self.roots)
+        if more or wanted or all(map(contracts, ends)):
+            return False
+        columns = node.sources[0].size // product.size
+        if node.device in CARDS and (columns > WIDEST or not made_by_blocks(product, columns)):
+            return False
+        along, below = self._along(node, product), {*toposort([node])}
+        return all(e in below and self._along(e, product) == along for e in ends)
+
+    def _along(self, end: lazy.Reduce, product: lazy.Reduce) -> list[list[int]]:
+        """The axes of a product that a fold folds, for each way in which it reads it."""
+        steps, uses = walks(end, self.folds)
+        return [
+            [a for a, x in enumerate(labels) if x == MIXED or (x >= 0 and steps[x] > 1)]
+            for labels in uses.get(product, ())
+        ]
+
+
+def _paths(node: lazy.Reduce) -> list[_Path]:
+    """The ways down to the terms of a factor, if each of them is made of another product."""
+    multiplied, labels = node.sources[0], tuple(range(len(node.sources[0].shape)))
+    for number in range(len(multiplied.sources)):
+        paths = _ways((_Step(multiplied, number),), labels, node)
+        if len(paths) > 1:
+            return paths
+    return []
+
+
+def _ways(path: _Path, labels: Labels, fold: lazy.Reduce) -> list[_Path]:
+    """The ways down from here: further ones for each term of a sum."""
+    node = path[-1].below
+    if len(path) == MOST:
+        return [path]
+    if type(node) is lazy.Map and node.op is Op.ADD:
+        one, other = map(_products, node.sources)
+        if one and other and one.isdisjoint(other):
+            both = [(*path, _Step(node, n)) for n in range(2)]
+            return [way for each in both for way in _ways(each, labels, fold)]
+        return [path]
+    if (step := _step(node, labels, fold)) is None:
+        return [path]
+    labels = through(node, labels) if isinstance(node, lazy.Move) else labels
+    ways = _ways((*path, step), labels, fold)
+    kept = len(node.sources) > 1 and not step.outside
+    return [path] if kept and len(ways) == 1 else ways
+
+
+def _step(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> _Step | None:
+    """The way down to that source of which a node is a multiple, if there is one."""
+    if isinstance(node, lazy.Move):
+        return _Step(node, 0) if node.movement in PLACED else None
+    if type(node) is not lazy.Map:
+        return None
+    match node.op:
+        case Op.NEG | Op.DIV:
+            return _Step(node, 0)
+        case Op.CAST if node.sources[0].dtype.is_float:
+            return _Step(node, 0)
+        case Op.MUL:
+            made = [n for n, source in enumerate(node.sources) if _products(source)]
+            if len(made) == 1:
+                other = node.sources[1 - made[0]]
+                return _Step(node, made[0], not _folded_along(other, labels, fold))
+    return None
+
+
+def _folded_along(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> bool:
+    """Whether a node changes along what is folded."""
+    while isinstance(node, lazy.Move):
+        labels = through(node, labels)
+        (node,) = node.sources
+    walked = {x for x, n in zip(labels, node.shape, strict=True) if n > 1}
+    return not walked.isdisjoint((MIXED, *fold.axes))
+
+
+def _products(node: LazyBuffer) -> set[lazy.Reduce]:
+    """The products of matrices that a node is made of, element by element."""
+    stack, seen = [node], {node}
+    found: set[lazy.Reduce] = set()
+    while stack and len(seen) < MOST:
+        each = stack.pop()
+        if isinstance(each, lazy.Reduce):
+            found |= {each} if contracts(each) else set()
+        elif isinstance(each, (lazy.Map, lazy.Move)) and each.size == node.size:
+            stack += [s for s in each.sources if s not in seen]
+            seen.update(each.sources)
+    return found
+
+
+def _added(node: LazyBuffer, paths: Sequence[_Path], changed: Changed) -> LazyBuffer:
+    """The sum of the products of all terms."""
+    made: LazyBuffer | None = None
+    for path in paths:
+        term = _folded(node, path, changed)
+        made = term if made is None else lazy.map_(Op.ADD, made, term)
+    assert made is not None
+    return made
+
+
+def _folded(node: LazyBuffer, path: _Path, changed: Changed) -> LazyBuffer:
+    """The product of one term, times what stays outside."""
+    assert isinstance(node, lazy.Reduce)
+    value, negative = path[-1].below, False
+    value = changed.get(value, value)
+    outside: list[LazyBuffer] = []
+    for step in reversed(path):
+        sources = [changed.get(s, s) for s in step.node.sources]
+        match step.node:
+            case lazy.Move():
+                outside = [_moved(step.node, x) for x in outside]
+            case lazy.Map(op=Op.NEG):
+                negative = not negative
+                continue
+            case lazy.Map(op=Op.ADD):
+                continue
+        if step.outside:
+            outside.append(sources[1 - step.number])
+        else:
+            sources[step.number] = value
+            value = step.node.with_sources(tuple(sources))
+    made = lazy.reduce_(node.op, value, node.axes)
+    spans = tuple([(0, n) for n in node.shape])
+    for each in outside:
+        made = lazy.map_(Op.MUL, made, lazy.cast(lazy.shrink(each, spans), node.dtype))
+    return lazy.map_(Op.NEG, made) if negative else made
+
+
+def _moved(move: lazy.Move, node: LazyBuffer) -> LazyBuffer:
+    """What is multiplied before a movement, moved the same way, whatever its dtype."""
+    return lazy.node(lazy.Move, move.shape, node.dtype, node.device, (node,), move.arg)
