@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 from expressions import EXPRESSIONS, Made
 
-from tinyml import Tensor, trace
+from tinyml import Tensor, lazy, trace
 from tinyml.device import Device
+from tinyml.graph import toposort
+from tinyml.lazy import LazyBuffer
 from tinyml.schedule import KernelItem, schedule
 
 
@@ -56,6 +58,20 @@ def test_of_random_bits_one_byte_is_stored() -> None:
     outputs = [o for item in items((out, gradient)) for o in item.outputs]
     (bits,) = (o for o in outputs if not o.dtype.is_float)
     assert (bits.dtype.name, bits.size) == ("bool", 2 * 2 * 40 * 40)
+
+
+def test_a_layernorm_and_its_gradient_fold_a_row_twice() -> None:
+    """The mean, and then at once the variance and both means that the gradient is made of."""
+    x, weight = (Tensor.randn(24, 40).realize() for _ in range(2))
+    x.requires_grad = True
+    out = x.layernorm()
+    (gradient,) = (out * weight).sum().gradient(x)
+    (item,) = items((out, gradient))
+    deep: dict[LazyBuffer, int] = {}
+    for node in toposort([output.value for output in item.kernel.outputs]):
+        below = max([deep[source] for source in node.sources], default=0)
+        deep[node] = below + isinstance(node, lazy.Reduce)
+    assert max(deep.values()) == 2
 
 
 def test_the_table_is_long_enough() -> None:

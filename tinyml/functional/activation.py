@@ -24,6 +24,7 @@ from tinyml.functional.composed import (
     fma,
     in_float32,
     to_float,
+    with_gradient,
     with_gradient_of_result,
     with_slope,
 )
@@ -298,8 +299,21 @@ def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean 0 and variance 1 along axes."""
     axes = resolve_axes(axis, x.ndim, "layernorm")
     number(eps, "layernorm", "eps")
-    centred = x - x.mean(axes, keepdim=True)
-    return centred * ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
+
+    def centred(x: Tensor) -> Tensor:
+        return x - x.mean(axes, keepdim=True)
+
+    def scale(deviation: Tensor) -> Tensor:
+        return (deviation.square().mean(axes, keepdim=True) + eps).rsqrt()
+
+    def rule(grad: Tensor, out: Tensor, x: Tensor) -> mlops.Grads:
+        deviation = centred(x)
+        # none of the means is made of another one, so that one pass finds them all
+        along = (grad * deviation).mean(axes, keepdim=True)
+        by = scale(deviation)
+        return ((grad - grad.mean(axes, keepdim=True) - out * (along * by)) * by,)
+
+    return with_gradient(lambda x: (d := centred(x)) * scale(d), rule, x)
 
 
 @composition
