@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import machine, peers, run, search, steps, workloads
+from benchmarks import cublas, machine, peers, run, search, steps, workloads
 from benchmarks.peers import Work
 from benchmarks.scheduled import kernels_of
 from benchmarks.steps import GPTSize, Step
@@ -30,7 +30,7 @@ from tinyml import Device, config, trace
 from tinyml.codegen.remember import Verdict
 from tinyml.device import open_device
 from tinyml.dtype import by_name
-from tinyml.errors import TinymlError
+from tinyml.errors import DeviceError, TinymlError
 from tinyml.search.warpgroups import decide
 
 ROUNDS = 20
@@ -39,7 +39,7 @@ SCRATCH = 512 << 20  # bytes that are copied: more than any cache
 OWN = "tinyml"
 BEAM = "beam"  # tinyml after a search, beside its rules of thumb
 RATIO = "default / best"
-CEILINGS = "ceilings"
+CEILINGS, PRODUCTS = "ceilings", "products"
 FORCED = "WARPGROUPS=0", "WARPGROUPS=1"  # beside what a trial said, which is the default
 ROUNDED = 1e-3  # of the largest value: what factors of 11 bits may be off
 
@@ -221,14 +221,29 @@ class Bench:
         return found
 
     def ceilings(self) -> dict[str, Any]:
-        """Bytes per second of a copy, FLOPs per second of torch's products of matrices."""
-        found: dict[str, Any] = {}
-        if isinstance(self.clock, CardClock):
-            found["copy"] = self.clock.bandwidth()
-        torch = self.torch
-        for name in ("bfloat16", "float16", "tf32", "float32") if torch is not None else ():
+        """Bytes per second of a copy, FLOPs per second of a library's products of matrices.
+
+        Under `PRODUCTS` is who made those, or why nobody did.
+        """
+        if not isinstance(self.clock, CardClock):
+            return {}
+        found: dict[str, Any] = {"copy": self.clock.bandwidth()}
+        if self.torch is not None:
+            return found | {PRODUCTS: f"torch {self.torch.__version__}"} | self._rates_of_torch()
+        newest = self.machine.driver.get_driver_version() // 1000
+        try:
+            library = cublas.opened(self.machine.stream.handle, newest)
+            rates = cublas.rates(library, self.machine, partial(timed, self.clock), cublas.SIZE)
+            library.close()
+        except DeviceError as error:
+            return found | {PRODUCTS: f"nobody, {run.words(error)}"}
+        return found | {PRODUCTS: f"cuBLAS {library.version}"} | rates
+
+    def _rates_of_torch(self) -> dict[str, float]:
+        torch, found, size = self.torch, {}, cublas.SIZE
+        for name in ("bfloat16", "float16", "tf32", "float32"):
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
-            size, dtype = 8192, getattr(torch, name, torch.float32)
+            dtype = getattr(torch, name, torch.float32)
             a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
             times = timed(TorchClock(torch), partial(torch.matmul, a, b))
             found[name] = 2 * size**3 / statistics.median(times)

@@ -31,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need not be installed
 
 from benchmarks import card, machine, report, run, search
-from benchmarks.card import BEAM, CEILINGS, OWN, RATIO, Item
+from benchmarks.card import BEAM, CEILINGS, OWN, PRODUCTS, RATIO, Item
 from benchmarks.search import Compared
 from benchmarks.steps import Step
 
@@ -208,8 +208,10 @@ def document(record: Record) -> str:
     results = record["results"]
     others = [name for name in PEERS if any(name in found for found in results.values())]
     lines = [f"- {name}: {value}" for name, value in record["facts"].items()]
-    ceilings = {n: x for n, x in record.get(CEILINGS, {}).items() if not isinstance(x, str)}
+    said = record.get(CEILINGS, {})
+    ceilings = {n: x for n, x in said.items() if not isinstance(x, str)}
     lines += [f"- ceiling, {name}: {value:.4g}" for name, value in ceilings.items()]
+    lines += [f"- products of matrices made by: {said[PRODUCTS]}"] if PRODUCTS in said else []
     head = HEAD.format(" | ".join([f"{name} ms" for name in others])).replace(" |  |", " |")
     lines += ["", head, "| --- " + "| ---: " * (head.count("|") - 2) + "|"]
     first = {name: found for name, found in results.items() if name.endswith("first call")}

@@ -407,7 +407,7 @@ def test_figures_of_a_card_as_a_table() -> None:
     own = {"seconds": 2e-3, "bytes": 4e9, "flops": 8e12, "kernels": [("k", 2e-3)], "dtype": "tf32"}
     record: dict[str, Any] = {
         "facts": {"card": "a fast one"},
-        "ceilings": {"copy": 4e12, "tf32": 8e15},
+        "ceilings": {"copy": 4e12, "tf32": 8e15, "products": "cuBLAS 13.3.2"},
         "results": {
             "add": {"tinyml": own | {"host seconds": 1e-5}, "torch": {"seconds": 3e-3}},
             "mul": {"tinyml": {"error": "KernelError: no"}},
@@ -416,6 +416,7 @@ def test_figures_of_a_card_as_a_table() -> None:
     text = cuda.document(record)
     assert "| add | 1 | 2 | 50 % | 2000.0 | 4000.0 | 10 | 3 (1.50x) |" in text
     assert "| mul |  | failed |" in text
+    assert "- products of matrices made by: cuBLAS 13.3.2" in text
     assert text.endswith("- mul: tinyml: KernelError: no")
 
 

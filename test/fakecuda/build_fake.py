@@ -62,6 +62,15 @@ def built(cache: Path) -> Path:
     return folder
 
 
+def products(folder: Path, version: int = 99) -> str:
+    """The path of a library that multiplies matrices as cuBLAS does, on the host: fakecublas.c."""
+    library = str(folder / f"libcublas.so.{version}")
+    options = ("-std=gnu11", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library)
+    command = [_compiler("cc", "gcc"), *options, str(HERE / "fakecublas.c")]
+    _run(command, "fakecublas.c does not build")
+    return library
+
+
 def find_cuda_header() -> Path:
     """The folder of cuda.h, of the toolkit or of a pip package."""
     places = [Path("/usr/local/cuda/include"), Path("/opt/cuda/include")]

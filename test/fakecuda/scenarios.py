@@ -10,6 +10,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import build_fake
 import numpy as np
 import numpy.typing as npt
 
@@ -723,14 +725,17 @@ def in_trial(number: int, line: str, seconds: float) -> None:
 
 def benchmarks() -> None:
     """What benchmarks/cuda.py asks of a card."""
-    from benchmarks import card
+    from benchmarks import card, cublas
 
-    card.SCRATCH = 1 << 20
+    card.SCRATCH, cublas.SIZE, cublas._places = 1 << 20, 16, lambda newest: iter(())
     m = machine()
     device._opened["CUDA"] = device.OpenDevice("CUDA", m, Target(Language.CUDA, 4, cache=48 << 10))
     bench = card.Bench("CUDA")
     assert "fakecuda" in bench.facts()["card"]
-    assert bench.ceilings()["copy"] > 0
+    ceilings = bench.ceilings()
+    assert ceilings.pop("copy") > 0
+    assert ceilings.pop("products").startswith("nobody, DeviceError: no libcublas.so.")
+    assert not ceilings
     (item,) = (i for i in card.items(small=True) if i.name == "rmsnorm 8192x1024, backward too")
     answer = bench.measure("tinyml", item)
     assert len(answer["kernels"]) > 1
@@ -741,6 +746,12 @@ def benchmarks() -> None:
     assert bench.facts()["warpgroups"] == "used: tried on CUDA"
     with config.override(warpgroups=False):
         assert bench.facts()["warpgroups"] == "not used: as was set"
+    with tempfile.TemporaryDirectory() as folder:
+        cublas._places = lambda newest: iter([build_fake.products(Path(folder))])
+        ceilings = bench.ceilings()
+    assert ceilings.pop("products") == "cuBLAS 13.3.2"
+    assert ceilings.keys() == {"copy", "bfloat16", "float16", "tf32", "float32"}
+    assert min(ceilings.values()) > 0
 
 
 # ---------------------------------------------------------------- the process
