@@ -4,8 +4,9 @@
 // by tinyml.runtime.emu.compile, whose bytes are passed where a cubin would be. Streams are lazy:
 // work is done when somebody waits for it and not before, so that whoever forgets to wait, or
 // reuses page-locked memory too early, gets wrong results. A kernel that fails breaks the context
-// for good, and the next wait says so, as on a card. In a child by fork every call fails, as of
-// NVIDIA's driver, and says so on stderr: tinyml makes none there.
+// for good, and the next wait says so, as on a card; so does one that was launched before another
+// stream has copied what it takes, whichever of both runs first here. In a child by fork every call
+// fails, as of NVIDIA's driver, and says so on stderr: tinyml makes none there.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <elf.h>
@@ -50,6 +51,7 @@ struct Task {
   Function *function = nullptr;
   unsigned grid[3] = {}, block[3] = {}, shared = 0;
   std::vector<char> arguments;  // of a launch: packed
+  bool early = false;           // a launch that waits for nobody who copies what it takes
   void *target = nullptr;       // of a copy
   const void *source = nullptr;
   std::shared_ptr<std::vector<char>> snapshot;  // the source, where it may change before the copy
@@ -116,6 +118,11 @@ CUresult kind_of_fault(const std::string &message) {
 }
 
 void launch(const Task &task) {
+  if (task.early) {
+    fputs("fakecuda: a kernel does not wait for what another stream copies\n", stderr);
+    fault = CUDA_ERROR_LAUNCH_FAILED;
+    return;
+  }
   emu::Launch launch = {};
   memcpy(launch.grid, task.grid, sizeof launch.grid);
   memcpy(launch.block, task.block, sizeof launch.block);
@@ -158,6 +165,23 @@ CUresult finish_all() {
   return finish(&default_stream);
 }
 
+// Whether another stream is yet to copy to where an argument of a launch points. The default stream
+// is in order with all others.
+bool comes_early(const Task &launch, const Stream *own) {
+  for (size_t place = 0; place + 8 <= launch.arguments.size(); place += 8) {
+    char *address;
+    memcpy(&address, &launch.arguments[place], 8);
+    for (auto &entry : streams) {
+      for (const Task &task : entry.first->pending) {
+        char *start = static_cast<char *>(task.target);
+        bool within = task.kind == Task::COPY && start <= address && address < start + task.nbytes;
+        if (within && entry.first != own) return true;
+      }
+    }
+  }
+  return false;
+}
+
 CUresult enqueue(CUstream handle, Task task) {
   if (CUresult error = ready()) return error;
   Stream *stream = as_stream(handle);
@@ -168,6 +192,7 @@ CUresult enqueue(CUstream handle, Task task) {
     return CUDA_SUCCESS;
   }
   if (task.kind == Task::RECORD) task.event->pending++;
+  if (task.kind == Task::LAUNCH) task.early = comes_early(task, stream);
   stream->pending.push_back(std::move(task));
   return CUDA_SUCCESS;
 }

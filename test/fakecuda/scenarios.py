@@ -566,12 +566,19 @@ for (int i = t; i < 512; i += 128)  // floats, two pieces of two bytes each
 }"""
 
 
+BOX = Box(1, 2, 0, (64, 32, 1), (128, 4096), (64, 16))
+
+
+def copying(m: CudaMachine) -> cuda.CudaExecutable:
+    more = {"slots": 2, "block": (128, 1, 1), "shared": 2048, "boxes": (BOX,)}
+    (copy,) = m.load([Program("copy_box", Language.CUDA, (HOPPER,), COPY_BOX, **more)])
+    return copy
+
+
 def boxes() -> None:
     """A card is told of an array before it copies boxes of it, also where it replays a graph."""
     m = machine()
-    box = Box(1, 2, 0, (64, 32, 1), (128, 4096), (64, 16))
-    more = {"slots": 2, "block": (128, 1, 1), "shared": 2048, "boxes": (box,)}
-    (copy,) = m.load([Program("copy_box", Language.CUDA, (HOPPER,), COPY_BOX, **more)])
+    copy = copying(m)
     x, y, other = buffer(m, X), empty(m, 512), buffer(m, 3 * X)
     plan = m.plan([(copy, [y.memory, x.memory])] * 3)
     for run in range(4):
@@ -579,9 +586,29 @@ def boxes() -> None:
         plan.run()
         same(y.read(), (3 * X if run % 2 else X)[256:768])
         assert (plan._graph is not None) == (run > 0)
-    odd = replace(box, strides=(100, 4096))
+    odd = replace(BOX, strides=(100, 4096))
     (wrong,) = m.load([replace(copy.program, boxes=(odd,))])
     raised(KernelError, lambda: wrong.launch([y.memory, x.memory]), "no tensor map for Box(slot=1")
+
+
+def fault_of_a_late_map() -> None:
+    """What a card is told of an array is there before the kernel, though nobody waits for it.
+
+    By another stream it may come later, which the fake driver makes an error.
+    """
+    m = machine()
+    copy, (add_one,) = copying(m), m.load([ADD_ONE])
+    x, y, z = buffer(m, X), empty(m, 512), empty(m)
+    under_way = np.ctypeslib.as_array((ctypes.c_float * 1024).from_address(z.memory))
+    add_one.launch([z.memory, x.memory])
+    copy.launch([y.memory, x.memory])
+    assert np.isnan(under_way).all()
+    same(y.read(), X[256:768])
+    same(under_way, X + 1)
+    other = buffer(m, X)
+    m.maps._stream = m.driver.Stream()
+    copy.launch([y.memory, other.memory])
+    raised(KernelError, m.wait_for_all, "because a kernel failed", "last wait: copy_box")
 
 
 def ranges() -> None:

@@ -22,7 +22,7 @@ SCENARIOS = (
     *("other_threads", "machine_of_another_thread"),
     *("forked", "forked_before", "forked_tensors"),
     *("graphs", "plans_without_graphs", "a_driver_that_refuses_graphs", "fault_in_a_graph"),
-    *("boxes", "ranges"),
+    *("boxes", "fault_of_a_late_map", "ranges"),
     *("array_interface", "benchmarks", "still_in_use_at_exit"),
 )
 
