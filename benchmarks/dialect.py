@@ -38,6 +38,7 @@ class Ops(Protocol):
     def max_pool(self, x: Array) -> Array: ...
     def swap(self, x: Array, first: int, second: int) -> Array: ...
     def cat(self, first: Array, second: Array, axis: int) -> Array: ...
+    def expand(self, x: Array, shape: tuple[int, ...]) -> Array: ...
     def dropout(self, x: Array, share: float) -> Array: ...  # a training step's
     def attention(
         self, q: Array, k: Array, v: Array, causal: bool, window: int = 0
@@ -115,6 +116,9 @@ class _Methods:
 
     def cat(self, first: Array, second: Array, axis: int) -> Array:
         return first.cat(second, dim=axis)
+
+    def expand(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return x.expand(*shape)
 
     def max_pool(self, x: Array) -> Array:
         return x.max_pool2d()
@@ -287,6 +291,9 @@ class NumpyOps:
     def cat(self, first: Array, second: Array, axis: int) -> Array:
         return np.concatenate((first, second), axis)
 
+    def expand(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(x, shape)
+
     def max_pool(self, x: Array) -> Array:
         n, c, height, width = x.shape
         return x.reshape(n, c, height // 2, 2, width // 2, 2).max(axis=(3, 5))
@@ -384,6 +391,9 @@ class JaxOps:
 
     def cat(self, first: Array, second: Array, axis: int) -> Array:
         return self._np.concatenate((first, second), axis)
+
+    def expand(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return self._np.broadcast_to(x, shape)
 
     def max_pool(self, x: Array) -> Array:
         n, c, height, width = x.shape

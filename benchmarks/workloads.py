@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,13 +10,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dialect import NumpyOps, Ops, TinymlOps, band
+from benchmarks.dialect import NumpyOps, Ops, TinymlOps
+from benchmarks.gradients import (
+    Gradients,
+    attention_gradient,
+    biased_gradient,
+    capped,
+    conv_gradients,
+    cross_entropy_gradient,
+    dropout_gradient,
+    layer_norm_gradient,
+    log_softmax_gradient,
+    rms_norm_gradient,
+    sigmoids,
+    sinks_gradient,
+    softmax_gradient,
+)
 
 Shape = tuple[int, ...]
 Arrays = list[npt.NDArray[Any]]
 DROPPED = 0.1  # by dropout
-# Gradients of all inputs that have one, from the upstream gradient and the inputs; in numpy.
-Gradients = Callable[..., tuple[npt.NDArray[Any], ...]]
 
 
 @dataclass(frozen=True)
@@ -86,106 +98,6 @@ def _normal(random: np.random.Generator, shapes: tuple[Shape, ...]) -> Arrays:
     return [np.asarray(random.standard_normal(shape, dtype=np.float32)) for shape in shapes]
 
 
-# ---- gradients, for the reference ----
-
-
-def _softmax_gradient(g: Any, x: Any) -> tuple[Any]:
-    y = NumpyOps().softmax(x)
-    return (y * (g - (g * y).sum(-1, keepdims=True)),)
-
-
-def _log_softmax_gradient(g: Any, x: Any) -> tuple[Any]:
-    return (g - NumpyOps().softmax(x) * g.sum(-1, keepdims=True),)
-
-
-def _layer_norm_gradient(g: Any, x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-    centred = x - x.mean(-1, keepdims=True)
-    scale = 1 / np.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5)
-    normal, gw = centred * scale, g * weight
-    means = gw.mean(-1, keepdims=True), (gw * normal).mean(-1, keepdims=True)
-    return scale * (gw - means[0] - normal * means[1]), (g * normal).sum(0), g.sum(0)
-
-
-def _rms_norm_gradient(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
-    scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
-    normal, gw = x * scale, g * weight
-    return scale * (gw - normal * (gw * normal).mean(-1, keepdims=True)), (g * normal).sum(0)
-
-
-def _cross_entropy_gradient(g: Any, x: Any, labels: Any) -> tuple[Any]:
-    slope = NumpyOps().softmax(x)
-    slope[np.arange(len(labels)), labels] -= 1
-    return (g / len(labels) * slope,)
-
-
-def _dropout_gradient(g: Any, x: Any) -> tuple[Any]:
-    return (NumpyOps().dropout(g, DROPPED),)
-
-
-def _conv_gradients(stride: int) -> Gradients:
-    def gradients(g: Any, x: Any, weight: Any) -> tuple[Any, Any]:
-        n, (_, inner, size, _), half = len(x), weight.shape, weight.shape[-1] // 2
-        groups = x.shape[1] // inner
-        g = g.reshape(n, groups, -1, *g.shape[2:])
-        kernels = weight.reshape(groups, -1, inner, size, size)
-        padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)))
-        padded = padded.reshape(n, groups, inner, *padded.shape[2:])
-        gx, gw = np.zeros_like(padded), np.empty_like(kernels)
-        for i, j in itertools.product(range(size), repeat=2):  # the taps
-            rows = slice(i, i + stride * g.shape[3], stride)
-            columns = slice(j, j + stride * g.shape[4], stride)
-            seen = padded[..., rows, columns]
-            gw[..., i, j] = np.einsum("ngohw,ngchw->goc", g, seen, optimize=True)
-            share = np.einsum("ngohw,goc->ngchw", g, kernels[..., i, j], optimize=True)
-            gx[..., rows, columns] += share
-        gx = gx.reshape(n, groups * inner, *gx.shape[3:])
-        height, width = x.shape[2:]
-        gx = gx[:, :, half : half + height, half : half + width]
-        return gx, gw.reshape(weight.shape)
-
-    return gradients
-
-
-def _attention_gradient(
-    g: Any, q: Any, k: Any, v: Any, *, causal: bool = False, share: int = 1
-) -> tuple[Any, ...]:
-    """Head by head: the scores of all of them would be gigabytes.
-
-    A causal query sees a `share` of all keys at most.
-    """
-    group = q.shape[1] // k.shape[1]  # heads that have their keys in common
-    several = (np.repeat(x, group, 1) for x in (k, v))
-    heads = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, *several)), strict=True)
-    window = q.shape[-2] // share if causal else 0
-    made = zip(*(_head_gradient(*head, window)[:3] for head in heads), strict=True)
-    gq, *others = (np.stack(part).reshape(*q.shape[:2], *part[0].shape) for part in made)
-    return gq, *(x.reshape(*k.shape[:2], group, *x.shape[2:]).sum(2) for x in others)
-
-
-def _biased_gradient(g: Any, q: Any, k: Any, v: Any, bias: Any) -> tuple[Any, ...]:
-    """That of the bias, too: of keys or of pairs, which all heads share."""
-    made, total = [], np.zeros_like(bias)
-    for head in zip(*(x.reshape(-1, *x.shape[-2:]) for x in (g, q, k, v)), strict=True):
-        *own, of_scores = _head_gradient(*head, 0, bias)
-        total += of_scores.reshape(-1, *bias.shape).sum(0)
-        made.append(own)
-    return *(np.stack(x).reshape(q.shape) for x in zip(*made, strict=True)), total
-
-
-def _head_gradient(
-    g: Any, q: Any, k: Any, v: Any, window: int, bias: Any = 0.0
-) -> tuple[Any, Any, Any, Any]:
-    """Of queries, keys, values and scores."""
-    scale = q.shape[-1] ** -0.5
-    scores = q @ k.T * scale + bias
-    if window:
-        scores[~band(np.arange(len(q)), window)] = -np.inf
-    weights = NumpyOps().softmax(scores)
-    scores = g @ v.T
-    scores = weights * (scores - (scores * weights).sum(-1, keepdims=True))
-    return scores @ k * scale, scores.T @ q * scale, weights.T @ g, scores
-
-
 # ---- the list ----
 
 
@@ -203,7 +115,11 @@ def _streams() -> list[Workload]:
         Workload("gelu(a*b+c) 16M", "stream", (big,) * 3, lambda ops, a, b, c: ops.gelu(a * b + c)),
         Workload("sin-exp-tanh-sigmoid 256k", "stream", (small,), _chain),
         replace(dropout, name="dropout 16M"),
-        replace(dropout, name="dropout 16M, backward too", gradients=_dropout_gradient),
+        replace(
+            dropout,
+            name="dropout 16M, backward too",
+            gradients=partial(dropout_gradient, share=DROPPED),
+        ),
     ]
 
 
@@ -211,10 +127,10 @@ def _rows() -> list[Workload]:
     rows, wide, square = (8192, 1024), (8192, 4096), (4096, 4096)
     norm = (rows, (1024,), (1024,))
     soft: list[tuple[str, tuple[Shape, ...], Callable[..., Any], Gradients]] = [
-        ("softmax", (rows,), lambda ops, x: ops.softmax(x), _softmax_gradient),
-        ("log-softmax", (rows,), lambda ops, x: ops.log_softmax(x), _log_softmax_gradient),
-        ("layernorm", norm, lambda ops, x, w, b: ops.layer_norm(x, w, b), _layer_norm_gradient),
-        ("rmsnorm", norm[:2], lambda ops, x, w: ops.rms_norm(x, w), _rms_norm_gradient),
+        ("softmax", (rows,), lambda ops, x: ops.softmax(x), softmax_gradient),
+        ("log-softmax", (rows,), lambda ops, x: ops.log_softmax(x), log_softmax_gradient),
+        ("layernorm", norm, lambda ops, x, w, b: ops.layer_norm(x, w, b), layer_norm_gradient),
+        ("rmsnorm", norm[:2], lambda ops, x, w: ops.rms_norm(x, w), rms_norm_gradient),
     ]
     found = [Workload(f"{n} 8192x1024", "row", s, run) for n, s, run, _ in soft]
     found += [
@@ -243,7 +159,7 @@ def _cross_entropies(rows: int, classes: int) -> list[Workload]:
         quick=False,
         initial=_labelled,
     )
-    back = replace(loss, name=f"{loss.name}, backward too", gradients=_cross_entropy_gradient)
+    back = replace(loss, name=f"{loss.name}, backward too", gradients=cross_entropy_gradient)
     return [loss, back]
 
 
@@ -315,7 +231,7 @@ def _convolutions(*cases: tuple[str, int, int, int, int]) -> list[Workload]:
         shapes, flops = (image, (channels, 64 // groups, size, size)), channels * size * size
         flops *= work // groups // stride**2
         found.append(Workload(name, "contraction", shapes, run, flops))
-        back = _conv_gradients(stride)
+        back = conv_gradients(stride)
         name = f"{name.split(' 8x')[0]}, backward too"
         found.append(Workload(name, "contraction", shapes, run, 3 * flops, back, quick=False))
     return found
@@ -339,7 +255,7 @@ def _attentions_of(length: int, quick: bool) -> list[Workload]:
     def causal(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, True)
 
-    name, kind, back = f"attention B2 H8 T{length} D64", "attention", _attention_gradient
+    name, kind, back = f"attention B2 H8 T{length} D64", "attention", attention_gradient
     backward = f"{name}, backward too", f"{name}, causal, backward too"
     causal_back = partial(back, causal=True)
     return [
@@ -386,8 +302,7 @@ def for_cards() -> list[Workload]:
 
 def _wide_attentions() -> list[Workload]:
     """Of the size that a large model trains with, and as people write it in plain ops."""
-    large, middle = ((8, 16, 4096, 128),) * 3, ((2, 8, 4096, 128),) * 3
-    work, name = 4 * 8 * 16 * 4096**2 * 128, "attention B8 H16 T4096 D128"
+    large, work = ((8, 16, 4096, 128),) * 3, 4 * 8 * 16 * 4096**2 * 128
 
     def plain(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, False)
@@ -395,76 +310,88 @@ def _wide_attentions() -> list[Workload]:
     def causal(ops: Ops, q: Any, k: Any, v: Any) -> Any:
         return ops.attention(q, k, v, True)
 
-    def capped(ops: Ops, q: Any, k: Any, v: Any) -> Any:
-        scores = q @ ops.swap(k, -2, -1) * 0.088
-        return ops.softmax(ops.tanh(scores / 5.0) * 5.0) @ v
-
-    def biased(ops: Ops, q: Any, k: Any, v: Any, bias: Any) -> Any:
-        return ops.softmax(q @ ops.swap(k, -2, -1) * q.shape[-1] ** -0.5 + bias) @ v
-
-    def windowed(ops: Ops, q: Any, k: Any, v: Any) -> Any:
-        return ops.attention(q, k, v, True, q.shape[-2] // 4)
-
-    kind, back, share = "attention", _attention_gradient, work // 8
+    name, kind, half = "attention B8 H16 T4096 D128", "attention", work // 2
+    back, causal_back = attention_gradient, partial(attention_gradient, causal=True)
+    backward = f"{name}, backward too", f"{name}, causal, backward too"
     grouped = (4, 16, 4096, 128), *((4, 4, 4096, 128),) * 2
-    shorter = "B2 H8 T4096 D128"
     shared = "attention, causal, 4 heads of keys B4 H16 T4096 D128"
     return [
         Workload(name, kind, large, plain, work, quick=False),
-        Workload(f"{name}, causal", kind, large, causal, work // 2, quick=False),
-        Workload(f"{name}, backward too", kind, large, plain, 3 * work, back, quick=False),
-        Workload(
-            f"{name}, causal, backward too",
-            kind,
-            large,
-            causal,
-            3 * work // 2,
-            partial(back, causal=True),
-            quick=False,
-        ),
-        Workload(f"attention, capped {shorter}", kind, middle, capped, share, quick=False),
-        Workload(
-            f"attention, biased {shorter}", kind, (*middle, (4096,)), biased, share, quick=False
-        ),
-        *(
-            Workload(
-                f"attention, trained bias of {what}, backward too, {shorter}",
-                kind,
-                (*middle, shape),
-                biased,
-                3 * share,
-                _biased_gradient,
-                quick=False,
-            )
-            for what, shape in (("keys", (4096,)), ("pairs", (4096, 4096)))
-        ),
-        # the first quarter of the queries sees half a window
-        Workload(
-            f"attention, window of 1024, {shorter}",
-            kind,
-            middle,
-            windowed,
-            share * 7 // 32,
-            quick=False,
-        ),
-        Workload(
-            f"attention, window of 1024, backward too, {shorter}",
-            kind,
-            middle,
-            windowed,
-            3 * share * 7 // 32,
-            partial(back, causal=True, share=4),
-            quick=False,
-        ),
-        Workload(shared, kind, grouped, causal, work // 4, quick=False),
+        Workload(f"{name}, causal", kind, large, causal, half, quick=False),
+        Workload(backward[0], kind, large, plain, 3 * work, back, quick=False),
+        Workload(backward[1], kind, large, causal, 3 * half, causal_back, quick=False),
+        *_written_attentions(),
+        Workload(shared, kind, grouped, causal, half // 2, quick=False),
         Workload(
             f"{shared}, backward too",
             kind,
             grouped,
             causal,
-            3 * work // 4,
-            partial(back, causal=True),
+            3 * half // 2,
+            causal_back,
             quick=False,
+        ),
+    ]
+
+
+_CAP = 5.0  # of scores
+
+
+def _written_attentions() -> list[Workload]:
+    """In plain ops, with something else than a softmax of scores."""
+
+    def scores(ops: Ops, q: Any, k: Any) -> Any:
+        return q @ ops.swap(k, -2, -1) * q.shape[-1] ** -0.5
+
+    def bent(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        return ops.softmax(ops.tanh(scores(ops, q, k) / _CAP) * _CAP) @ v
+
+    def biased(ops: Ops, q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return ops.softmax(scores(ops, q, k) + bias) @ v
+
+    def beside(ops: Ops, q: Any, k: Any, v: Any, sinks: Any) -> Any:
+        found = scores(ops, q, k)
+        joined = ops.cat(found, ops.expand(sinks, (*found.shape[:-1], 1)), -1)
+        return ops.softmax(joined)[..., :-1] @ v
+
+    def once(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        return ops.sigmoid(scores(ops, q, k)) @ v
+
+    def windowed(ops: Ops, q: Any, k: Any, v: Any) -> Any:
+        return ops.attention(q, k, v, True, q.shape[-2] // 4)
+
+    size, shapes = "B2 H8 T4096 D128", ((2, 8, 4096, 128),) * 3
+    work, of_keys, of_pairs = 4 * 2 * 8 * 4096**2 * 128, (4096,), (4096, 4096)
+    seen = work * 7 // 32  # the first quarter of the queries sees half a window
+    back, within = attention_gradient, partial(attention_gradient, causal=True, share=4)
+    of_bent = partial(back, weigh=partial(capped, most=_CAP))
+    forward: list[tuple[str, Callable[..., Any], tuple[Shape, ...], int]] = [
+        (f"attention, capped {size}", bent, shapes, work),
+        (f"attention, biased {size}", biased, (*shapes, of_keys), work),
+        (f"attention, window of 1024, {size}", windowed, shapes, seen),
+    ]
+    trained: list[tuple[str, Callable[..., Any], tuple[Shape, ...], int, Gradients]] = [
+        ("trained bias of keys", biased, (*shapes, of_keys), work, biased_gradient),
+        ("trained bias of pairs", biased, (*shapes, of_pairs), work, biased_gradient),
+        ("window of 1024", windowed, shapes, seen, within),
+        ("capped", bent, shapes, work, of_bent),
+        ("trained sinks", beside, (*shapes, (8, 1, 1)), work, sinks_gradient),
+        ("by sigmoids", once, shapes, work, partial(back, weigh=sigmoids)),
+    ]
+    kind = "attention"
+    return [
+        *(Workload(n, kind, given, run, flops, quick=False) for n, run, given, flops in forward),
+        *(
+            Workload(
+                f"attention, {n}, backward too, {size}",
+                kind,
+                given,
+                run,
+                3 * flops,
+                to,
+                quick=False,
+            )
+            for n, run, given, flops, to in trained
         ),
     ]
 
