@@ -96,11 +96,11 @@ def _found(
     for n, (found, made, _) in ends.items():
         if LIMITS[n.device].led and _lead_each_other(found, made, readers):
             led.update(m for m in made if m.size == n.size)
-    walked = cache(partial(walks, folds=folds))  # several products end in the same folds
+    walks = cache(partial(_walks, folds=folds))  # several products end in the same folds
     ways: _Found = {}
     for n, (found, made, wanted) in ends.items():
         if (few := not led.isdisjoint(made)) or _is_large(n, readers):
-            each = _folded_both_ways(n, [(end, *walked(end)) for end in found], few)
+            each = _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
             if each is not None:
                 ways[n] = each, wanted
     return ways
@@ -180,6 +180,12 @@ def _may_be(node: lazy.Reduce) -> bool:
     return node.size >= smallest and not deep and (node.device not in CARDS or made_by_all(node))
 
 
+def is_made_again(node: lazy.Reduce, readers: Readers) -> bool:
+    """Whether nobody stores a product that folds both ways read, of rows that lead each other."""
+    limits = LIMITS.get(node.device)
+    return limits is not None and _may_be(node) and (limits.led or _is_large(node, readers))
+
+
 def _is_large(node: lazy.Reduce, readers: Readers) -> bool:
     limits = LIMITS[node.device]
     masked = node.size >= limits.masked and _is_masked(node, readers)
@@ -214,7 +220,7 @@ def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
     return False
 
 
-def walks(
+def _walks(
     end: lazy.Reduce, folds: Container[LazyBuffer]
 ) -> tuple[Sequence[int], dict[LazyBuffer, list[Labels]]]:
     """How many steps a fold walks along each axis of what it moves, and how that walks others."""

@@ -22,9 +22,10 @@ from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.remake import in_tiles, remade
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.simplify import simpler
+from tinyml.schedule.slices import in_slices
 from tinyml.schedule.split import add_up_wide, join_sums, share_assigned, split_reductions
 from tinyml.schedule.sweep import sweep
-from tinyml.schedule.terms import terms
+from tinyml.schedule.terms import apart
 from tinyml.schedule.transpose import transpose
 from tinyml.schedule.units import find_units
 from tinyml.schedule.writes import reads_what_it_writes, scattered
@@ -89,8 +90,8 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, add_up_wide, parts, terms, channels_last, associate, in_tiles, sweep),
-    *(split_reductions, share_assigned, narrow, transpose, regroup),
+    *(join_sums, add_up_wide, parts, in_slices, apart, channels_last, associate),
+    *(in_tiles, sweep, split_reductions, share_assigned, narrow, transpose, regroup),
 )
 
 

@@ -12,6 +12,7 @@ along, as x is, stays outside. That is a product more, and takes longer than to 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
@@ -19,9 +20,10 @@ from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST, made_by_blocks
-from tinyml.schedule.labels import MIXED, Labels, through
-from tinyml.schedule.remake import has_steps, walks
+from tinyml.schedule.labels import FIXED, MIXED, Labels, through, trace
+from tinyml.schedule.remake import has_steps, is_made_again
 from tinyml.schedule.rewrite import Changed, renewed
+from tinyml.schedule.slices import products_of, sliced
 from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
 
 MOST = 64  # nodes that a product is looked for in, or a sum
@@ -44,7 +46,7 @@ class _Step:
 _Path = tuple[_Step, ...]  # from factors multiplied with each other to a term of one of them
 
 
-def terms(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
+def apart(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values; a product of what is added up of rows of several products is several."""
     folds = (n for n in order if isinstance(n, lazy.Reduce) and has_steps(n))
     found = {n: paths for n in folds if contracts(n) and (paths := _paths(n))}
@@ -55,8 +57,10 @@ def terms(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     for node, _ in renewed(order, changed):
         if not isinstance(node, lazy.Reduce) or node not in found:
             continue
-        if all(rows.make(node, path[-1].below) for path in found[node]):
-            changed[node] = _added(node, found[node], changed)
+        terms = [(path, rows.term(node, path[-1].below, changed)) for path in found[node]]
+        made = [_folded(node, path, term, changed) for path, term in terms if term is not None]
+        if len(made) == len(terms):
+            changed[node] = reduce(partial(lazy.map_, Op.ADD), made)
     return changed
 
 
@@ -70,25 +74,29 @@ class _Rows:
         self.roots, self.readers = {*roots}, readers_of(order)
         self.folds = {n for n in order if isinstance(n, lazy.Reduce)}
 
-    def make(self, node: lazy.Reduce, term: LazyBuffer) -> bool:
-        """Whether one kernel makes a term and adds it up, and nobody else reads its product."""
-        product, *more = _products(term)
+    def term(self, node: lazy.Reduce, term: LazyBuffer, changed: Changed) -> LazyBuffer | None:
+        """What a term became, if one kernel makes it and adds it up, and nobody else reads it."""
+        (product, part), *more = products_of(term)
         ends, _, wanted = ends_of(product, self.readers, self.roots)
         if more or wanted or all(map(contracts, ends)):
-            return False
-        columns = node.sources[0].size // product.size
+            return None
+        columns = node.sources[0].size // term.size
         if node.device in CARDS and (columns > WIDEST or not made_by_blocks(product, columns)):
-            return False
+            return None
         along, below = self._along(node, product), {*toposort([node])}
-        return all(e in below and self._along(e, product) == along for e in ends)
+        if not all(e in below and self._along(e, product) == along for e in ends):
+            return None
+        if part is None:
+            return changed.get(term, term)
+        return sliced(part, product, changed) if is_made_again(product, self.readers) else None
 
-    def _along(self, end: lazy.Reduce, product: lazy.Reduce) -> list[list[int]]:
-        """The axes of a product that a fold folds, for each way in which it reads it."""
-        steps, uses = walks(end, self.folds)
-        return [
-            [a for a, x in enumerate(labels) if x == MIXED or (x >= 0 and steps[x] > 1)]
-            for labels in uses.get(product, ())
-        ]
+    def _along(self, end: lazy.Reduce, product: lazy.Reduce) -> set[tuple[int, ...]]:
+        """The axes of a product that a fold walks, for each way in which it reads it."""
+        axes = enumerate(end.sources[0].shape)
+        labels = tuple([a if a in end.axes and n > 1 else FIXED for a, n in axes])
+        uses, _ = trace([(end.sources[0], labels)], self.folds)
+        found = (use.labels for use in uses if use.node is product)
+        return {tuple([a for a, x in enumerate(each) if x != FIXED]) for each in found}
 
 
 def _paths(node: lazy.Reduce) -> list[_Path]:
@@ -107,7 +115,7 @@ def _ways(path: _Path, labels: Labels, fold: lazy.Reduce) -> list[_Path]:
     if len(path) == MOST:
         return [path]
     if type(node) is lazy.Map and node.op is Op.ADD:
-        one, other = map(_products, node.sources)
+        one, other = map(products_of, node.sources)
         if one and other and one.isdisjoint(other):
             both = [(*path, _Step(node, n)) for n in range(2)]
             return [way for each in both for way in _ways(each, labels, fold)]
@@ -132,7 +140,7 @@ def _step(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> _Step | None:
         case Op.CAST if node.sources[0].dtype.is_float:
             return _Step(node, 0)
         case Op.MUL:
-            made = [n for n, source in enumerate(node.sources) if _products(source)]
+            made = [n for n, source in enumerate(node.sources) if products_of(source)]
             if len(made) == 1:
                 other = node.sources[1 - made[0]]
                 return _Step(node, made[0], not _folded_along(other, labels, fold))
@@ -148,35 +156,9 @@ def _folded_along(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> bool:
     return not walked.isdisjoint((MIXED, *fold.axes))
 
 
-def _products(node: LazyBuffer) -> set[lazy.Reduce]:
-    """The products of matrices that a node is made of, element by element."""
-    stack, seen = [node], {node}
-    found: set[lazy.Reduce] = set()
-    while stack and len(seen) < MOST:
-        each = stack.pop()
-        if isinstance(each, lazy.Reduce):
-            found |= {each} if contracts(each) else set()
-        elif isinstance(each, (lazy.Map, lazy.Move)) and each.size == node.size:
-            stack += [s for s in each.sources if s not in seen]
-            seen.update(each.sources)
-    return found
-
-
-def _added(node: LazyBuffer, paths: Sequence[_Path], changed: Changed) -> LazyBuffer:
-    """The sum of the products of all terms."""
-    made: LazyBuffer | None = None
-    for path in paths:
-        term = _folded(node, path, changed)
-        made = term if made is None else lazy.map_(Op.ADD, made, term)
-    assert made is not None
-    return made
-
-
-def _folded(node: LazyBuffer, path: _Path, changed: Changed) -> LazyBuffer:
-    """The product of one term, times what stays outside."""
-    assert isinstance(node, lazy.Reduce)
-    value, negative = path[-1].below, False
-    value = changed.get(value, value)
+def _folded(node: lazy.Reduce, path: _Path, value: LazyBuffer, changed: Changed) -> LazyBuffer:
+    """The product of one term, of that value, times what stays outside."""
+    negative = False
     outside: list[LazyBuffer] = []
     for step in reversed(path):
         sources = [changed.get(s, s) for s in step.node.sources]
