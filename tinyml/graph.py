@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
@@ -147,6 +147,19 @@ def toposort(
             else:
                 done[node] = None
     return list(done)
+
+
+def reached(starts: Iterable[_N], onward: Callable[[_N], Iterable[_N]]) -> Iterator[_N]:
+    """The starts, and all that leads `onward` from them, each once and in no order."""
+    stack = [*starts]
+    seen = {*stack}
+    while stack:
+        node = stack.pop()
+        yield node
+        for other in onward(node):
+            if other not in seen:
+                seen.add(other)
+                stack.append(other)
 
 
 def numbered(roots: Iterable[_N]) -> dict[_N, int]:

@@ -43,6 +43,7 @@ from tinyml.schedule.group import (
     joined_places,
     led,
     levels,
+    link,
     nested_places,
     uses_of,
 )
@@ -90,17 +91,10 @@ class Fusion:
             for use in self.uses[unit]:
                 self.readers.setdefault(use.node, []).append(unit)
                 if use.node in self.group_of:
-                    self._link(self.group_of[use.node], self.group_of[unit])
-
+                    link(self.group_of[use.node], self.group_of[unit])
         self.ends = self._find_ends()
         self.folds = {*self.remade, *self.uses}
         self.walks: dict[LazyBuffer, list[Use]] = {}  # what folds read of these
-
-    @staticmethod
-    def _link(before: Group, after: Group) -> None:
-        if before is not after:
-            after.before.add(before)
-            before.after.add(after)
 
     def groups(self) -> list[Group]:
         """The groups there are, in the order of their first members."""

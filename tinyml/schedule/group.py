@@ -52,6 +52,13 @@ class Group:
         self.members = [member for part in self.parts for member in part]
 
 
+def link(before: Group, after: Group) -> None:
+    """One group comes before another."""
+    if before is not after:
+        after.before.add(before)
+        before.after.add(after)
+
+
 def domain(unit: LazyBuffer) -> Shape:
     """The shape that computing `unit` walks."""
     match unit:

@@ -17,6 +17,8 @@ from tinyml.ops import Movement
 
 FIXED = -1
 MIXED = -2
+ALL = frozenset(Movement)
+ONE_TO_ONE = ALL - {Movement.EXPAND}
 Labels = tuple[int, ...]
 
 
@@ -133,8 +135,13 @@ def factor_groups(shape: Shape, other: Shape) -> list[tuple[list[int], list[int]
     return groups
 
 
+def unmoved(node: LazyBuffer, kinds: Container[Movement] = ALL) -> LazyBuffer:
+    """What is below moves of some kinds."""
+    while isinstance(node, lazy.Move) and node.movement in kinds:
+        node = node.sources[0]
+    return node
+
+
 def unshaped(unit: LazyBuffer) -> LazyBuffer:
     """What lies in memory as the unit does, as it was computed."""
-    while isinstance(unit, lazy.Move) and unit.movement is Movement.RESHAPE:
-        unit = unit.sources[0]
-    return unit
+    return unmoved(unit, (Movement.RESHAPE,))

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from tinyml import lazy
-from tinyml.graph import toposort
+from tinyml.graph import reached, toposort
 from tinyml.interpret import Number, known_result
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement, Op
+from tinyml.ops import Op
+from tinyml.schedule.labels import ONE_TO_ONE, unmoved
 from tinyml.schedule.rewrite import Changed, renewed
 
 Known = dict[LazyBuffer, Number]  # the number that a value is wherever a mask does not hold
@@ -70,13 +71,9 @@ class Masks:
         return known_result(node.op, node.dtype, operands, [s.dtype for s in node.sources])
 
     def _only_positions(self, mask: LazyBuffer) -> bool:
-        stack, seen = [mask], {mask}
-        while stack:
-            node = stack.pop()
-            if node in self.units or not isinstance(node, POSITIONS) or len(seen) > MOST:
+        for count, node in enumerate(reached([mask], lambda e: e.sources)):
+            if node in self.units or not isinstance(node, POSITIONS) or count >= MOST:
                 return False
-            stack += [source for source in node.sources if source not in seen]
-            seen.update(node.sources)
         return True
 
 
@@ -118,9 +115,7 @@ def _needs(
 
 
 def _is_fold(node: LazyBuffer) -> bool:
-    while isinstance(node, lazy.Move) and node.movement is not Movement.EXPAND:
-        node = node.sources[0]
-    return isinstance(node, lazy.Reduce)
+    return isinstance(unmoved(node, ONE_TO_ONE), lazy.Reduce)
 
 
 def _operands(node: LazyBuffer) -> tuple[LazyBuffer, ...]:

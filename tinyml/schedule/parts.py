@@ -19,12 +19,11 @@ from tinyml import lazy
 from tinyml.dtype import float32, from_text
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import through
+from tinyml.schedule.labels import through, unmoved
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import Readers, contracts, readers_of
+from tinyml.schedule.units import Readers, by_element, contracts, readers_of
 
 _T = TypeVar("_T")
-MOST = 64  # nodes between a product and where it is padded
 
 
 def parts(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
@@ -60,15 +59,7 @@ def _joint(node: LazyBuffer) -> Joint | None:
 
 def _is_of_product(node: LazyBuffer) -> bool:
     """Whether a node is made of a product of matrices, element by element."""
-    stack, seen = [node], {node}
-    while stack and len(seen) < MOST:
-        each = stack.pop()
-        if contracts(each):
-            return True
-        if isinstance(each, (lazy.Map, lazy.Move)) and each.size == node.size:
-            stack += [s for s in each.sources if s not in seen]
-            seen.update(each.sources)
-    return False
+    return any(map(contracts, by_element(node)))
 
 
 def _made_of(pad: LazyBuffer, readers: Readers, roots: Container[LazyBuffer]) -> Joints:
@@ -189,13 +180,10 @@ def _replaced(items: tuple[_T, ...], axis: int, item: _T) -> tuple[_T, ...]:
 
 def _known(mask: LazyBuffer, axis: int, start: int, stop: int) -> bool | None:
     """What a comparison of positions with a number is on all of a part, if it is that."""
-    while isinstance(mask, lazy.Move) and mask.movement is Movement.EXPAND:
-        (mask,) = mask.sources
+    mask = unmoved(mask, (Movement.EXPAND,))
     if not isinstance(mask, lazy.Map) or mask.op is not Op.LESS:
         return None
-    place, number = mask.sources
-    while isinstance(number, lazy.Move):
-        (number,) = number.sources
+    place, number = mask.sources[0], unmoved(mask.sources[1])
     counted = isinstance(place, lazy.Move) and isinstance(place.sources[0], lazy.Iota)
     if not (counted and place.shape[axis] == place.size and isinstance(number, lazy.Const)):
         return None

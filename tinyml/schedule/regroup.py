@@ -13,6 +13,7 @@ from itertools import chain
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement
+from tinyml.schedule.labels import unmoved
 from tinyml.schedule.rewrite import Changed, renewed
 
 
@@ -51,9 +52,7 @@ def _made(node: LazyBuffer) -> LazyBuffer:
 
 
 def _is_sum(node: LazyBuffer) -> bool:
-    while _permutes(node):
-        node = node.sources[0]
-    return isinstance(node, lazy.Reduce)
+    return isinstance(unmoved(node, (Movement.PERMUTE,)), lazy.Reduce)
 
 
 def _permutes(node: LazyBuffer) -> bool:

@@ -10,21 +10,29 @@ as in causal attention: then it stores no smaller ones, either.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from math import prod
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
-from tinyml.graph import toposort
+from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST, is_long, made_by_all
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import CARDS, Readers, contracts, ends_of, narrowest, readers_of
+from tinyml.schedule.units import (
+    CARDS,
+    Readers,
+    contracts,
+    ends_of,
+    narrowest,
+    readers_of,
+    until_folds,
+)
 
 
 @dataclass(frozen=True)
@@ -144,18 +152,14 @@ def in_tiles(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Change
 
 def _inside(node: LazyBuffer) -> list[lazy.Reduce]:
     """The products as large as a node that it is made of, together with other folds."""
-    folds = [e for e in _until_folds(node) if isinstance(e, lazy.Reduce) and e is not node]
+    folds = [e for e in until_folds([node]) if isinstance(e, lazy.Reduce) and e is not node]
     products = [fold for fold in folds if fold.size == node.size and _may_be(fold)]
     return products if len(products) < len(folds) else []
 
 
-def _until_folds(node: LazyBuffer) -> list[LazyBuffer]:
-    return toposort([node], (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
-
-
 def _follows(node: LazyBuffer, ends: Container[LazyBuffer]) -> bool:
     """Whether a node is made of folds: not of a product alone, which might as well be read."""
-    return any(e in ends for e in _until_folds(node))
+    return any(e in ends for e in until_folds([node]))
 
 
 def _in_one_step(node: LazyBuffer) -> LazyBuffer:
@@ -196,28 +200,19 @@ def _lead_each_other(
     ends: Iterable[LazyBuffer], made: Container[LazyBuffer], readers: Readers
 ) -> bool:
     """Whether folds are read by what others fold, as the largest of scores."""
-    stack, seen = [*ends], {*ends}
-    while stack:
-        for reader in readers[stack.pop()]:
-            if reader in made:
-                return True
-            if isinstance(reader, (lazy.Map, lazy.Move)) and reader not in seen:
-                seen.add(reader)
-                stack.append(reader)
-    return False
+    return any(reader in made for e in _onward(ends, readers) for reader in readers[e])
+
+
+def _onward(nodes: Iterable[LazyBuffer], readers: Readers) -> Iterator[LazyBuffer]:
+    """Nodes, and all that is made of them, element by element."""
+    inline = (lazy.Map, lazy.Move)
+    return reached(nodes, lambda e: [r for r in readers[e] if isinstance(r, inline)])
 
 
 def _is_masked(node: LazyBuffer, readers: Readers) -> bool:
     """Whether a mask of positions is put on what is made of each of its elements."""
-    masks, stack, below = Masks(()), [node], {node}
-    while stack:
-        for reader in readers[stack.pop()]:
-            if isinstance(reader, lazy.Map) and reader.op is Op.WHERE and masks.of(reader):
-                return True
-            if isinstance(reader, (lazy.Map, lazy.Move)) and reader not in below:
-                below.add(reader)
-                stack.append(reader)
-    return False
+    masks = Masks(())
+    return any(e.arg is Op.WHERE and masks.of(e) for e in _onward((node,), readers) if e != node)
 
 
 def _walks(

@@ -10,12 +10,12 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.merge import merged
-from tinyml.ops import Movement
 from tinyml.schedule.associate import associate
 from tinyml.schedule.build import build
 from tinyml.schedule.channels import channels_last
 from tinyml.schedule.fuse import Fusion
-from tinyml.schedule.group import CircleError, Group, ordered, walked
+from tinyml.schedule.group import CircleError, Group, link, ordered, walked
+from tinyml.schedule.labels import unshaped
 from tinyml.schedule.masks import narrow
 from tinyml.schedule.parts import parts
 from tinyml.schedule.regroup import joins, regroup
@@ -123,9 +123,7 @@ def _unshaped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
     """
     taken, found = set(roots), []
     for root in roots:
-        below = root
-        while isinstance(below, lazy.Move) and below.movement is Movement.RESHAPE:
-            below = below.sources[0]
+        below = unshaped(root)
         made = type(below) is lazy.Map or (isinstance(below, lazy.Reduce) and joins(root))
         computed = made and below not in taken
         taken.add(below)
@@ -197,8 +195,7 @@ def _order_writes(
         if alone and not late and faults.come_before(writer):
             in_place.update(dict.fromkeys((versions[0], made), target))
             for reader in readers - {writer}:
-                reader.after.add(writer)
-                writer.before.add(reader)
+                link(reader, writer)
     return in_place
 
 
@@ -230,8 +227,7 @@ class _Faults:
             free = [g for g in known if g is not writer and not _reaches(writer, g)]
             if not free:
                 return False
-            free[0].after.add(writer)
-            writer.before.add(free[0])
+            link(free[0], writer)
         return True
 
 

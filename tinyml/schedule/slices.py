@@ -26,9 +26,7 @@ from tinyml.schedule.labels import FIXED, MIXED, factor_groups, trace
 from tinyml.schedule.remake import INLINE, is_made_again
 from tinyml.schedule.rewrite import Changed
 from tinyml.schedule.sweep import is_zero
-from tinyml.schedule.units import Readers, contracts, readers_of
-
-MOST = 64  # nodes that a product is looked for in
+from tinyml.schedule.units import Readers, by_element, contracts, readers_of
 
 Part = tuple[lazy.Reduce, LazyBuffer | None]  # a product, and where it is cut, if it is
 
@@ -200,33 +198,19 @@ def _made(start: set[LazyBuffer], wanted: Iterable[LazyBuffer]) -> set[LazyBuffe
 
 def products_of(node: LazyBuffer) -> set[Part]:
     """The products of matrices that a node is made of, element by element, or slices of them."""
-    stack, seen = [node], {node}
     found: set[Part] = set()
-    while stack and len(seen) < MOST:
-        each = stack.pop()
-        if each.size != node.size:
-            continue
-        if isinstance(each, lazy.Reduce):
-            found |= {(each, None)} if contracts(each) else set()
+    for each in (e for e in by_element(node) if e.size == node.size):
+        if isinstance(each, lazy.Reduce) and contracts(each):
+            found.add((each, None))
         elif isinstance(each, lazy.Move) and each.movement is Movement.SHRINK:
             found.update((product, each) for product, _ in products_of(each.sources[0]))
-        elif isinstance(each, (lazy.Map, lazy.Move)):
-            stack += [s for s in each.sources if s not in seen]
-            seen.update(each.sources)
     return found
 
 
 def _is_joined(node: LazyBuffer) -> bool:
     """Whether a node is made, element by element, of what is padded: of parts, each among zeros."""
-    stack, seen = [node], {node}
-    while stack and len(seen) < MOST:
-        each = stack.pop()
-        if isinstance(each, lazy.Move) and each.movement is Movement.PAD:
-            return True
-        if isinstance(each, (lazy.Map, lazy.Move)) and each.size == node.size:
-            stack += [s for s in each.sources if s not in seen]
-            seen.update(each.sources)
-    return False
+    moves = (e for e in by_element(node) if isinstance(e, lazy.Move))
+    return any(move.movement is Movement.PAD for move in moves)
 
 
 class _Slices:

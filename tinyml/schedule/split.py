@@ -15,13 +15,13 @@ from math import prod
 
 from tinyml import lazy
 from tinyml.dtype import float32, to_text
-from tinyml.graph import toposort
 from tinyml.interpret import identity
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.labels import ONE_TO_ONE
 from tinyml.schedule.powers import exact
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
+from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of, until_folds
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 FEW_PRODUCTS = 1 << 17  # the same of products of matrices
@@ -47,14 +47,13 @@ def join_sums(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Chang
     changed: Changed = {}
     for node, again in renewed(order, changed):
         if isinstance(node, lazy.Reduce) and node.op is Op.ADD:
-            if _moved_sum(node.sources[0], shared, _ONE_TO_ONE) is not None:
+            if _moved_sum(node.sources[0], shared, ONE_TO_ONE) is not None:
                 changed[node] = _joined(again)
         elif _is_part(node, shared):
             changed[node] = _cropped(again)
     return changed
 
 
-_ONE_TO_ONE = frozenset(Movement) - {Movement.EXPAND}
 _REARRANGE = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.SHRINK, Movement.FLIP})
 
 
@@ -249,8 +248,7 @@ def _are_columns(node: lazy.Reduce) -> bool:
 
 def folds_read(node: lazy.Reduce) -> Iterator[lazy.Reduce]:
     """The folds that a fold is made of, but not those that these are made of."""
-    read = toposort(node.sources, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
-    return (e for e in read if isinstance(e, lazy.Reduce))
+    return (e for e in until_folds(node.sources) if isinstance(e, lazy.Reduce))
 
 
 def _split(node: lazy.Reduce) -> LazyBuffer:

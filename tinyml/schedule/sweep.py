@@ -19,7 +19,7 @@ from tinyml import lazy
 from tinyml.dtype import DType, float32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import MIXED, trace
+from tinyml.schedule.labels import MIXED, trace, unmoved
 from tinyml.schedule.remake import Ways, is_worth_it, own_axes, ways_of
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.split import folds_read, with_tail
@@ -83,8 +83,7 @@ def _multiplied(node: LazyBuffer) -> Sequence[LazyBuffer]:
 
 
 def is_zero(node: LazyBuffer) -> bool:
-    while isinstance(node, lazy.Move):
-        node = node.sources[0]
+    node = unmoved(node)
     return isinstance(node, lazy.Const) and node.value == 0
 
 

@@ -7,15 +7,17 @@ Whether a unit is really stored is decided later, by who ends up in one kernel w
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from tinyml import lazy
-from tinyml.graph import toposort
+from tinyml.graph import reached, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
 from tinyml.schedule.writes import scattered
 
 MOST_LOADS = 24  # buffers that one expression reads
 MANY = 4  # arrays that two readers read in longer than it takes to store what is made of them
+FEW = 64  # nodes that a product is looked for in
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
 OFTEN = 256  # times that products read what a card's tensor cores want rounded: two tiles of them
@@ -59,7 +61,7 @@ def find_units(
 
 def _asked_of(roots: Iterable[LazyBuffer], units: Container[LazyBuffer]) -> list[LazyBuffer]:
     """What is required of values that a kernel makes, given the units."""
-    inside = toposort(roots, (), lambda e: () if e in units else lazy.read_sources(e))
+    inside = toposort(roots, units, lazy.read_sources)
     return [node for node in inside if isinstance(node, lazy.Require)]
 
 
@@ -170,11 +172,7 @@ def _goes_on_alone(node: LazyBuffer, unit: LazyBuffer, units: Container[LazyBuff
     """Whether `node` is made of `unit`, element by element, and of few numbers besides."""
     if node in units or node.size != unit.size or not isinstance(node, (lazy.Map, lazy.Move)):
         return False
-
-    def sources(n: LazyBuffer) -> Sequence[LazyBuffer]:
-        return () if n in units else lazy.read_sources(n)
-
-    below: list[LazyBuffer] = toposort([node], (), sources)
+    below: list[LazyBuffer] = toposort([node], units, lazy.read_sources)
     leaves = [n for n in below if n in units or isinstance(n, lazy.Data)]
     folded = any(isinstance(n, lazy.Reduce) and n not in units for n in below)  # what is remade
     return not folded and all(n is unit or n.size < unit.size for n in leaves)
@@ -199,14 +197,9 @@ def _free(read: _Read) -> set[LazyBuffer]:
 
 def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
     """What is there once for each number that sums add up: larger by far than the sums."""
-    found: set[LazyBuffer] = set()
-    stack = [node.sources[0] for node in remade]
-    while stack:
-        node = stack.pop()
-        if node not in found and not _is_repeated(node):
-            found.add(node)
-            stack.extend(lazy.read_sources(node))
-    return found
+    starts = (node.sources[0] for node in remade)
+    found = reached(starts, lambda e: () if _is_repeated(e) else lazy.read_sources(e))
+    return {node for node in found if not _is_repeated(node)}
 
 
 def _around(
@@ -221,14 +214,9 @@ def _around(
 
 def _met(made: set[LazyBuffer]) -> set[LazyBuffer]:
     """What is repeated where products are made again: to make it takes less than that."""
-    found: set[LazyBuffer] = set()
-    stack = [s for node in made for s in node.sources if s not in made]
-    while stack:
-        node = stack.pop()
-        if node not in found and isinstance(node, lazy.Move):
-            found.add(node)
-            stack.extend(node.sources)
-    return found
+    starts = (s for node in made for s in node.sources if s not in made)
+    found = reached(starts, lambda e: e.sources if isinstance(e, lazy.Move) else ())
+    return {node for node in found if isinstance(node, lazy.Move)}
 
 
 def _beside(made: set[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
@@ -241,6 +229,20 @@ def _beside(made: set[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
         if not _is_repeated(node) and own.issuperset(readers[node]):
             own.add(node)
     return own - made
+
+
+def by_element(node: LazyBuffer) -> Iterator[LazyBuffer]:
+    """A node and the next few that it is made of, element by element, to what has other sizes."""
+
+    def sources(e: LazyBuffer) -> tuple[LazyBuffer, ...]:
+        return e.sources if isinstance(e, (lazy.Map, lazy.Move)) and e.size == node.size else ()
+
+    return islice(reached([node], sources), FEW)
+
+
+def until_folds(nodes: Iterable[LazyBuffer]) -> list[LazyBuffer]:
+    """Nodes and what they are made of, down to folds."""
+    return toposort(nodes, (), lambda e: () if isinstance(e, lazy.Reduce) else e.sources)
 
 
 def readers_of(order: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]]:
@@ -360,13 +362,11 @@ def _made_in_tiles(
     whole = node.sources[0].size == base.size  # no windows
     if base.device not in CARDS or times > OFTEN or not (whole and _is_factor(base, readers)):
         return False
-
-    def sources(n: LazyBuffer) -> Sequence[LazyBuffer]:
-        return () if n in units and n is not base else lazy.read_sources(n)
-
-    inner = toposort([base], (), sources)
+    others = units.keys() - {base}
+    inner = toposort([base], others, lazy.read_sources)
     work = sum(WORK[n.op] for n in inner if isinstance(n, lazy.Map) and n.size >= base.size)
-    wide = [n for n in inner if n.size >= base.size and not sources(n)]
+    leaves = (n for n in inner if n in others or not lazy.read_sources(n))
+    wide = [n for n in leaves if n.size >= base.size]
     if len(wide) != 1 or max(work, CHEAP) * times > CHEAP * OFTEN:
         return False
     return isinstance(wide[0], lazy.Data) or _is_wanted(wide[0], base, units, readers)
