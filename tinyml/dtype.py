@@ -93,21 +93,7 @@ bfloat16 = DType("bfloat16", "f", 2, "bf16")
 float32 = DType("float32", "f", 4, "float")
 float64 = DType("float64", "f", 8, "double")
 
-ALL = (
-    bool_,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-    int8,
-    int16,
-    int32,
-    int64,
-    float16,
-    bfloat16,
-    float32,
-    float64,
-)
+ALL = tuple(found for found in [*globals().values()] if isinstance(found, DType))  # in this order
 FLOATS = tuple(d for d in ALL if d.kind == "f")
 INTS = tuple(d for d in ALL if d.kind in "ui")
 

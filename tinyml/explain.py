@@ -157,10 +157,6 @@ def _section(say: Say, value: str, what: str, text: object) -> None:
     say(f"\n== {value}: {what}\n{textwrap.indent(str(text).rstrip(), '    ')}")
 
 
-def _tell_schedule(say: Say, event: trace.Scheduled) -> None:
-    _section(say, "Schedule", "which kernels, and why", schedule_text(event))
-
-
 def _tell_lowered(say: Say, event: trace.KernelLowered) -> None:
     name = event.program.name
     _section(say, "Kernel", f"{name}, one fused computation", event.kernel)
@@ -172,10 +168,6 @@ def _tell_lowered(say: Say, event: trace.KernelLowered) -> None:
     _section(say, "LinearKernel", "instructions in order", event.linear)
     took = seconds_text(event.seconds)
     _section(say, "Program", f"source text, made in {took}", event.program.source)
-
-
-def _tell_compiled(say: Say, event: trace.Compiled) -> None:
-    _section(say, "Compiler", event.device, compiled_text(event))
 
 
 def _tell_ran(say: Say, event: trace.KernelRan) -> None:
@@ -191,9 +183,9 @@ def _tell_interpreted(say: Say, event: trace.Interpreted) -> None:
 
 
 _TOLD: dict[type[trace.Event], Callable[[Say, Any], None]] = {
-    trace.Scheduled: _tell_schedule,
+    trace.Scheduled: lambda s, e: _section(s, "Schedule", "which kernels, why", schedule_text(e)),
     trace.KernelLowered: _tell_lowered,
-    trace.Compiled: _tell_compiled,
+    trace.Compiled: lambda say, e: _section(say, "Compiler", e.device, compiled_text(e)),
     trace.KernelRan: _tell_ran,
     trace.Interpreted: _tell_interpreted,
 }

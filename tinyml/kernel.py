@@ -115,15 +115,11 @@ def spelled(k: Kernel) -> str:
     return "\n".join(lines)
 
 
-def _making(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
-    """The sources that make a node's value: not what is only required of it."""
-    return node.sources[:1] if isinstance(node, lazy.Require) else node.sources
-
-
 def name(k: Kernel) -> str:
     """What the kernel does, as an identifier: sum_mul_128x10_r784."""
     roots = [root for output in k.outputs for root in output.roots]
-    used = toposort(roots, sources=_making)
+    # not what is only required of values
+    used = toposort(roots, (), lambda n: n.sources[: 1 if isinstance(n, lazy.Require) else None])
     folds = [n for n in used if isinstance(n, lazy.Reduce)]
     words = ["sum" if f.op is Op.ADD else f.op.name.lower() for f in folds]
     silent = (Op.CAST, Op.REQUIRE)

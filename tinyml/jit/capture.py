@@ -83,7 +83,7 @@ def capture(
         if t.grad is not None and t.grad is not grads[i]
     ]
     outline, analysis = recording.outline(), _Analysis(recording, before, inputs, results)
-    given = _given_untouched(results)
+    given = [r.of for r in results if isinstance(r, Shown) and isinstance(r.of, Tensor)]
     obstacle = ""
     if recording.disturbed or recording.foreign & analysis.wanted:
         obstacle = "it uses what another thread assigns to meanwhile"
@@ -93,11 +93,6 @@ def capture(
     tensors = _tensors(results, inputs)[hidden:]
     used = [*outside.used(recording), *map(weakref.ref, given)]
     return Captured(tensors, structure, step, outline, used, obstacle)
-
-
-def _given_untouched(results: list[_Raw]) -> list[Tensor]:
-    """Those from outside that are results, or that results are views of."""
-    return [r.of for r in results if isinstance(r, Shown) and isinstance(r.of, Tensor)]
 
 
 def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:
@@ -296,8 +291,8 @@ class _Analysis:
         for leaf, buffer in realizing.in_memory():
             number = self.recording.numbers.get(buffer)
             if number is not None:
-                found = [t for t in leaf.readers.members() if t.lazy is leaf]
-                found = [t for t in found if id(t) not in excepted and self._is_ours(t, leaf)]
+                found = [t for t in outside.holders(leaf) if id(t) not in excepted]
+                found = [t for t in found if self._is_ours(t, leaf)]
                 holders.setdefault(number, []).extend(found)
         return {number: tensors for number, tensors in holders.items() if tensors}
 

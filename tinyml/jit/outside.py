@@ -40,11 +40,11 @@ class Before:
         self.buffers = WeakSet(buffer for _, buffer in known)
         self.held = WeakSet[Buffer]()  # by tensors
         for leaf, buffer in known:
-            holders = _holders(leaf)
-            for t in holders:
+            held = holders(leaf)
+            for t in held:
                 self.leaves[id(t)] = weakref.ref(t, partial(self._dropped, id(t))), leaf
                 self.held.add(buffer)
-            own = [t for t in holders if views.has_own(t)]
+            own = [t for t in held if views.has_own(t)]
             if (
                 buffer.several
                 or len(own) > 1
@@ -81,7 +81,8 @@ class Before:
         return not recording.waiting and self.unready.isdisjoint(recording.numbers)
 
 
-def _holders(leaf: Data) -> list[Tensor]:
+def holders(leaf: Data) -> list[Tensor]:
+    """The tensors whose values are those of a leaf."""
     return [t for t in leaf.readers.members() if t._lazy is leaf]
 
 
@@ -91,7 +92,7 @@ def used(recording: Recording) -> list[weakref.ref[Tensor]]:
     return [
         *recording.waiting,
         *map(weakref.ref, recording.left()),
-        *(weakref.ref(tensor) for leaf in leaves for tensor in _holders(leaf)),
+        *(weakref.ref(tensor) for leaf in leaves for tensor in holders(leaf)),
     ]
 
 
@@ -129,7 +130,7 @@ def prepare(inputs: list[Tensor], used: list[Tensor]) -> None:
         leaf = tensor._lazy
         if type(leaf) is not Data:
             continue
-        if memory[leaf].several or sum(map(views.has_own, _holders(leaf))) > 1:
+        if memory[leaf].several or sum(map(views.has_own, holders(leaf))) > 1:
             (tensor.lazy,) = realizing.compute([mlops.Clone().forward(leaf)])
     buffers = {id(memory[t._lazy]) for t in own if type(t._lazy) is Data}
     realizing.keep_values(buffers, {id(t) for t in tensors})

@@ -18,7 +18,6 @@ from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
-from tinyml.kernel import Kernel
 from tinyml.plan import CopyCall, KernelCall, NewBuffer, ReferenceCall
 from tinyml.realize import has_data, memory, pending
 from tinyml.runtime.machine import Buffer
@@ -33,11 +32,6 @@ def flows(call: CopyCall | ReferenceCall) -> dict[int, set[int]]:
         n: {number[x] for x in toposort([node], sources=lazy.read_sources) if x in number}
         for n, node in enumerate(call.nodes, len(number))
     }
-
-
-def flows_of(k: Kernel) -> dict[int, set[int]]:
-    """As `flows`, of a kernel's slots."""
-    return {output.slot: _made_of(output) for output in k.outputs}
 
 
 def _made_of(output: kernel.Output) -> set[int]:
@@ -147,7 +141,9 @@ class Recording:
         if isinstance(call, KernelCall):
             made = self._flows.get(id(call.kernel))
             if made is None:
-                made = self._flows[id(call.kernel)] = flows_of(call.kernel)
+                made = self._flows[id(call.kernel)] = {
+                    output.slot: _made_of(output) for output in call.kernel.outputs
+                }
         else:
             made = flows(call)
         numbered = {own[slot]: frozenset([own[i] for i in of]) for slot, of in made.items()}
@@ -174,16 +170,13 @@ class Recording:
 
     def realizing(self, event: trace.Realizing) -> None:
         """Note pending tensors from outside whose graphs are a part of what is computed."""
-        now = {node: of for node, of in _pending_by_node().items() if not any(map(self._ours, of))}
+        held = _pending_by_node().items()
+        now = {node: of for node, of in held if not any(self.changed(t()) for t in of)}
         nodes = toposort(event.wanted)
         self._asked.append(said(nodes))
-        held = {*self._outside, *now}
-        for node in filter(held.__contains__, nodes):
+        for node in filter({*self._outside, *now}.__contains__, nodes):
             if has_data(node):
                 self.waiting += [*self._outside.get(node, ()), *now.get(node, ())]
-
-    def _ours(self, reference: weakref.ref[Any]) -> bool:
-        return self.changed(reference())
 
     def left(self) -> list[Any]:
         """The tensors that were made or assigned to, and are still there."""
@@ -222,13 +215,15 @@ class Recording:
 
     def constants(self) -> list[lazy.Data]:
         """Leaves with values of the host, other than random counters."""
+        return [upload.leaf for upload in self._uploaded()]
+
+    def _uploaded(self) -> list[trace.Uploaded]:
         counters = {event.leaf for event in self.draws}
-        return [event.leaf for event in self.uploads if event.leaf not in counters]
+        return [event for event in self.uploads if event.leaf not in counters]
 
     def outline(self) -> Outline:
         """What was done, without tensors and memory."""
-        counters = {event.leaf for event in self.draws}
-        uploads = [u.values for u in self.uploads if u.leaf not in counters]
+        uploads = [upload.values for upload in self._uploaded()]
         shapes = tuple((u.shape, u.dtype) for u in uploads)
         values = tuple(np.asarray(u).tobytes() for u in uploads)
         if self.foreign:  # what others compute with is not compared

@@ -81,15 +81,11 @@ def through(node: lazy.Move, labels: Labels) -> Labels:
         case Movement.RESHAPE:
             return _reshaped(labels, node.shape, source.shape)
         case Movement.SHRINK | Movement.PAD | Movement.SKEW | Movement.FLIP:
-            flipped = arg if node.movement is Movement.FLIP else ()
+            turned = {Movement.FLIP: arg, Movement.SKEW: arg[:1]}.get(node.movement, ())
             return tuple(
-                x if n == m and a not in flipped and not _skewed(node, a) else _moved(x, n)
+                x if n == m and a not in turned else _moved(x, n)
                 for a, (x, n, m) in enumerate(zip(labels, source.shape, node.shape, strict=True))
             )
-
-
-def _skewed(node: lazy.Move, axis: int) -> bool:
-    return node.movement is Movement.SKEW and node.arg[1][0] == axis
 
 
 def _moved(label: int, size: int) -> int:

@@ -89,7 +89,8 @@ def narrow(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     changed: Changed = {}
     for node, again in renewed(order, changed):
         asked = needs[node] and isinstance(node, lazy.Map) and node.dtype.is_float
-        if asked and any(map(_is_fold, node.sources)) and not masks.of(node):
+        made = (unmoved(source, ONE_TO_ONE) for source in node.sources)
+        if asked and any(isinstance(e, lazy.Reduce) for e in made) and not masks.of(node):
             mask = next(each for each in order if each in needs[node])
             zero = lazy.const(0, node.dtype, node.device, node.shape)
             changed[node] = lazy.map_(Op.WHERE, mask, again, zero)
@@ -112,10 +113,6 @@ def _needs(
                 via |= {mask for mask, number in other.items() if number == 0}
             needs[source] = needs[source] & via if source in needs else via
     return needs
-
-
-def _is_fold(node: LazyBuffer) -> bool:
-    return isinstance(unmoved(node, ONE_TO_ONE), lazy.Reduce)
 
 
 def _operands(node: LazyBuffer) -> tuple[LazyBuffer, ...]:

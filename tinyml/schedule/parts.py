@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 def parts(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with what is made of joined parts, and wanted in parts, never made whole."""
     padded = (n for n in order if type(n) is lazy.Move and n.movement is Movement.PAD)
-    pads = [n for n in padded if _joint(n) is not None and _is_of_product(n.sources[0])]
+    joined = (n for n in padded if _joint(n) is not None)
+    pads = [n for n in joined if any(map(contracts, by_element(n.sources[0])))]
     if not pads:
         return {}
     readers, joints = readers_of(order), Joints()
@@ -55,11 +56,6 @@ def _joint(node: LazyBuffer) -> Joint | None:
     counts = [(a, *count) for a, count in enumerate(node.arg[1][0]) if any(count)]
     (axis, before, after), *more = counts
     return None if more or (before and after) else (axis, before or node.shape[axis] - after)
-
-
-def _is_of_product(node: LazyBuffer) -> bool:
-    """Whether a node is made of a product of matrices, element by element."""
-    return any(map(contracts, by_element(node)))
 
 
 def _made_of(pad: LazyBuffer, readers: Readers, roots: Container[LazyBuffer]) -> Joints:

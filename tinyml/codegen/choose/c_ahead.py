@@ -51,12 +51,9 @@ def _filled_along(chooser: Chooser, tile: Tile) -> Axis | None:
     """The axis of whose steps a tile is copied one after the other, if that comes from memory."""
     nest = chooser.nest
     loads = [e for e in nodes(tile.value) if isinstance(e, Load)]
-    far = any(_nbytes(chooser, load) > chooser.target.cache for load in loads)
+    sizes = (prod(nest.slots[e.slot][0]) * e.dtype.itemsize for e in loads)
+    far = any(nbytes > chooser.target.cache for nbytes in sizes)
     lane = next((a for a in tile.axes if nest.kind(a) is Kind.LANE), None)
     if not (tile.copies and far) or lane is None or is_gathered(tile, lane):
         return None
     return next((a for a in by_stride(tile) if nest.kind(a) is Kind.LOOP), None)
-
-
-def _nbytes(chooser: Chooser, load: Load) -> int:
-    return prod(chooser.nest.slots[load.slot][0]) * load.dtype.itemsize

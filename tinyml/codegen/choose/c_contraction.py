@@ -206,7 +206,8 @@ def _tiling(
         most = min(most, NEARLY * cycles[-1])
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
-    if _work_after(one, fold) > HEAVY and not best.step:
+    stored = [store.value for walk in one.walks for store in walk.stores]
+    if _work(stored, (fold,)) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
 
@@ -384,11 +385,6 @@ def _step(fold: Fold, count: int) -> int:
         count += 1
         step = -(-size // count)
     return step
-
-
-def _work_after(one: Nest, fold: Fold) -> int:
-    """What is done with each sum before it is stored."""
-    return _work([store.value for walk in one.walks for store in walk.stores], (fold,))
 
 
 def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:

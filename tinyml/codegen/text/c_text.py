@@ -327,26 +327,16 @@ _SHR = """static inline TYPE NAME(TYPE a, TYPE b) {
   return b >= 0 && b < BITS ? a >> b : a < 0 ? -1 : 0;
 }"""
 _MAX = "static inline TYPE NAME(TYPE a, TYPE b) { return a > b ? a : b; }"
-_MIN = "static inline TYPE NAME(TYPE a, TYPE b) { return a < b ? a : b; }"
+_MIN = _MAX.replace(">", "<")
+_MAX_OF_FLOATS = """static inline TYPE NAME(TYPE a, TYPE b) {
+  const TYPE m = a > b ? a : b;  // without a branch, which could not be predicted
+  return a != a ? a : m;
+}"""
 
 # by kind of dtype: floating, signed, unsigned
 FUNCTIONS: dict[Op, dict[str, str]] = {
-    Op.MAX: {
-        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
-  const TYPE m = a > b ? a : b;  // without a branch, which could not be predicted
-  return a != a ? a : m;
-}""",
-        "i": _MAX,
-        "u": _MAX,
-    },
-    Op.MIN: {
-        "f": """static inline TYPE NAME(TYPE a, TYPE b) {
-  const TYPE m = a < b ? a : b;  // without a branch, which could not be predicted
-  return a != a ? a : m;
-}""",
-        "i": _MIN,
-        "u": _MIN,
-    },
+    Op.MAX: {"f": _MAX_OF_FLOATS, "i": _MAX, "u": _MAX},
+    Op.MIN: {"f": _MAX_OF_FLOATS.replace(">", "<"), "i": _MIN, "u": _MIN},
     # erfc(x) at x = -b / sqrt(2), and its slope times what x lacks
     Op.NDTR: {
         "f": """static inline TYPE NAME(TYPE a, TYPE b) {

@@ -31,6 +31,7 @@ from tinyml.codegen.text.c_text import (
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.dtype import (
+    ALL,
     DType,
     bfloat16,
     bool_,
@@ -46,11 +47,7 @@ from tinyml.faults import Fault
 from tinyml.ops import Op
 
 TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
-SHORT = {
-    "bool": "i32", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "int8": "i8",
-    "int16": "i16", "int32": "i32", "int64": "i64", "float16": "u16", "bfloat16": "u16",
-    "float32": "f32", "float64": "f64",
-}  # fmt: skip
+SHORT = {d.name: "u16" if d.is_half else f"{d.kind}{d.bitsize}" for d in ALL} | {"bool": "i32"}
 EXACT = frozenset({Op.ABS, Op.SQRT, Op.TRUNC, Op.FMA})  # libm's in lanes too
 POLYNOMIALS = {
     dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()

@@ -73,15 +73,11 @@ def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:
         raise FileNotFoundError("not found on PATH")
     said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
     # Everything that a binary depends on and that is not in its own text.
-    version = key(said.stdout, platform.machine(), *map(Path.read_bytes, shim_files()))
+    shim = sorted(path for path in SHIM.rglob("*") if path.suffix in (".h", ".cpp"))
+    version = key(said.stdout, platform.machine(), *map(Path.read_bytes, shim))
     scheduler = Compiler(command, (*_COMMON, *_SCHEDULER_FLAGS), ".cpp", (), version, "")
     text = (SHIM / "emu_scheduler.cpp").read_text()
     built = build(scheduler, cache, text).binary.read_bytes()
     # Every unit is linked with it, so it must not go when another process makes room in the cache.
     libraries = (str(DiskCache(None).put(scheduler.key_of(text), ".o", built)),)
     return Compiler(command, (*_COMMON, *_UNIT_FLAGS), ".cpp", libraries, version, "")
-
-
-def shim_files() -> list[Path]:
-    """The C++ files of the emulator, in a fixed order."""
-    return sorted(path for path in SHIM.rglob("*") if path.suffix in (".h", ".cpp"))
