@@ -84,7 +84,7 @@ def _touched(plain: LoopNest, slot: int) -> tuple[int, int]:
         for load in one.loads:
             if load.slot == slot:
                 read += prod(a.size for a in load.free)
-        for store in (s for walk in one.walks for s in walk.stores if s.slot == slot):
+        for store in (s for s in one.stores if s.slot == slot):
             size = prod(a.size for a in store.position.free | store.value.free)
             written += size
             read += size if store.op is not None else 0

@@ -150,6 +150,11 @@ class Nest:
         return tuple([e for e in self.exprs if type(e) is Load])
 
     @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        """Every store."""
+        return tuple([store for walk in self.walks for store in walk.stores])
+
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """Every axis that is walked: rows, then those of walks, of folds, and of tiles."""
         walked = [a for walk in self.walks for a in walk.axes]
@@ -167,12 +172,12 @@ class Nest:
     @property
     def adds(self) -> bool:
         """Whether something is combined with what is in memory already."""
-        return any(store.op is not None for walk in self.walks for store in walk.stores)
+        return any(store.op is not None for store in self.stores)
 
     @property
     def ordered(self) -> frozenset[Axis]:
         """Rows each of which adds to the places that the one before added to: one thread's."""
-        stores = [s for walk in self.walks for s in walk.stores if s.op and not s.position.looked]
+        stores = [s for s in self.stores if s.op and not s.position.looked]
         return frozenset(a for a in self.rows for s in stores if a not in s.position.free)
 
     @cached_property
@@ -210,6 +215,11 @@ class LoopNest:
     def kind(self, axis: Axis) -> Kind:
         return self._kind_of.get(axis, Kind.LOOP)
 
+    @property
+    def lanes(self) -> frozenset[Axis]:
+        """The axes of vectors."""
+        return frozenset(a for a, kind in self.kinds if kind is Kind.LANE)
+
     def parts(self, one: Nest) -> tuple[Axis, ...]:
         """Axes of folds whose steps are shared out among blocks."""
         folded = dict.fromkeys(a for fold in one.folds for a in fold.axes)
@@ -245,8 +255,7 @@ def _walked(values: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def roots(nest: Nest) -> list[Expr]:
     """The expressions that a nest evaluates."""
-    stored = [store.value for walk in nest.walks for store in walk.stores]
-    return [*stored, *(tile.value for tile in nest.tiles)]
+    return [*(store.value for store in nest.stores), *(tile.value for tile in nest.tiles)]
 
 
 def _lines(ln: LoopNest) -> Iterator[str]:

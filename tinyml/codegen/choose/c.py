@@ -12,7 +12,7 @@ from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_online import run_along
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_windows import windowed
-from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
 from tinyml.codegen.choose.estimate import CROWDED
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Alu, Expr, Load, nodes
@@ -128,23 +128,19 @@ class CChooser(Chooser):
         Large ones are copied to a tile in whole vectors, where memory delivers them, or where
         rows begin so far apart that their lines would push each other out of the cache.
         """
-        before, made = self.nest, len(self.opts)
         jumps = self._jumping(number, across, last)
         side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps))
         apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps]
         worth = self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
-        if worth and min(across.size, last.size) >= side:
-            self._square(number, across, last, side)
-            if self._copied(number, across, last):
-                self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
-                return
-            self.nest = before
-            del self.opts[made:]
-        self._square(number, across, last, SQUARE)
+        large = worth and min(across.size, last.size) >= side
+        if not (large and self._copied(number, across, last, side)):
+            self._square(number, across, last, SQUARE)
         self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
 
-    def _copied(self, number: int, across: Axis, last: Axis) -> bool:
+    @all_or_nothing
+    def _copied(self, number: int, across: Axis, last: Axis, side: int) -> bool:
         """Whether what jumps along a square could be copied to tiles, in whole vectors."""
+        self._square(number, across, last, side)
         grid = self.nest.grid(self.one(number))
         down, along = (self.row(number, f"{axis.name}s") for axis in (across, last))
         if not grid or down is None or along is None:
@@ -170,8 +166,7 @@ class CChooser(Chooser):
     def scatter(self, number: int) -> None:
         """Only rows that alone decide where their stores go are shared out: no two of them meet."""
         one = self.one(number)
-        stores = [store for walk in one.walks for store in walk.stores]
-        atoms = [[atom for atom, _ in store.position.terms] for store in stores]
+        atoms = [[atom for atom, _ in store.position.terms] for store in one.stores]
         looked = {
             a for own in atoms for atom in own if not isinstance(atom, Axis) for a in atom.free
         }
@@ -253,14 +248,13 @@ class CChooser(Chooser):
 
         A line at a time: what has begun one, of several results in turn, would send it in parts.
         """
-        stores = [store for walk in self.one(number).walks for store in walk.stores]
-        read = {load.slot for load in self.one(number).loads}
+        stores, read = self.one(number).stores, {load.slot for load in self.one(number).loads}
         if self.nbytes <= self.target.last_cache or any(s.slot in read for s in stores):
             return
         for lane in [a for a, kind in self.nest.kinds if kind is Kind.LANE]:
             if any(lane in store.position.free for store in stores):
                 self.apply(OptKind.STREAM, lane)
-        past = [s for walk in self.one(number).walks for s in walk.stores if s.streams]
+        past = [s for s in self.one(number).stores if s.streams]
         for lane in {a for s in past for a in s.position.free if self.nest.kind(a) is Kind.LANE}:
             vector = lane.size * min(s.dtype.itemsize for s in past)
             self.apply(OptKind.UNROLL, lane.name.removesuffix("v"), LINE // vector)
@@ -269,12 +263,11 @@ class CChooser(Chooser):
         """Whether neighbouring rows fold the same few elements, each in its own way."""
         one = self.one(number)
         short = all(prod(a.size for a in fold.axes) <= SHORT for fold in one.folds)
-        stores = [store for walk in one.walks for store in walk.stores]
         return (
             short
             and any(row in fold.free for fold in one.folds)
             and all(e.position.stride(row) in (0, 1) for e in one.loads)
-            and all(store.position.stride(row) == 1 for store in stores)
+            and all(store.position.stride(row) == 1 for store in one.stores)
         )
 
     def _keep(self, number: int) -> None:

@@ -30,7 +30,7 @@ def read_rows_ahead(chooser: Chooser, number: int, rows: Axis, other: Load) -> N
 def read_behind(chooser: Chooser, number: int) -> None:
     """What is read once for each sum is asked for before a long sum is made, not behind it."""
     one = chooser.one(number)
-    values = [store.value for walk in one.walks for store in walk.stores]
+    values = [store.value for store in one.stores]
     behind = toposort(values, (), lambda e: () if isinstance(e, Fold) else e.sources)
     sums = prod(a.size for a in one.rows)
     each = any(isinstance(e, Load) and prod(a.size for a in e.free) >= sums for e in behind)

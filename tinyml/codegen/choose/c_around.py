@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tinyml.codegen.choose.chooser import Chooser, Contraction
 from tinyml.codegen.expr import Fold, Load, nodes
-from tinyml.codegen.nest import Kind, Nest
+from tinyml.codegen.nest import Nest
 from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.ops import Op
@@ -24,7 +24,7 @@ def with_steps_around(one: Nest, found: Contraction) -> Contraction:
 
 def packed_beside(chooser: Chooser, number: int, packed: Load) -> list[Load]:
     """What other products read with jumps along the lanes: it is packed, too."""
-    lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
+    lanes = chooser.nest.lanes
     bodies = [fold.body for fold in chooser.one(number).folds if not fold.body.has_fold]
     loads = [e for e in toposort(bodies) if isinstance(e, Load) and e.free & lanes]
     jump = {e.slot: e for e in loads if all(e.position.stride(a) != 1 for a in lanes & e.free)}

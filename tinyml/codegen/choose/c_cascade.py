@@ -115,7 +115,7 @@ def _vectors(chooser: Chooser, axis: Axis, lanes: int) -> None:
 def _pack(chooser: Chooser, number: int) -> None:
     """Panels of the factors that all rows of a piece of work pass over, packed once for it."""
     grid = chooser.nest.grid(chooser.one(number))
-    lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
+    lanes = chooser.nest.lanes
     products = [f for f in chooser.one(number).folds if f.op is Op.ADD]
     for fold in products if grid else ():
         for load in (e for e in nodes(fold.body) if isinstance(e, Load)):

@@ -123,7 +123,7 @@ def _join_rows(chooser: Chooser, number: int, found: Contraction) -> None:
 
 def _is_one_run(one: Nest, outer: Axis, row: Axis, but: Container[Load | None]) -> bool:
     """Whether rows follow each other in all that is stored and read, but for some loads."""
-    stored = [store.position for walk in one.walks for store in walk.stores]
+    stored = [store.position for store in one.stores]
     read = [e.position for e in one.loads if e not in but and e.free & {outer, row}]
     after = all(i.stride(outer) == row.size * (i.stride(row) or 0) for i in (*stored, *read))
     return after and all(i.stride(row) == 1 for i in stored)
@@ -206,8 +206,7 @@ def _tiling(
         most = min(most, NEARLY * cycles[-1])
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
-    stored = [store.value for walk in one.walks for store in walk.stores]
-    if _work(stored, (fold,)) > HEAVY and not best.step:
+    if _work([store.value for store in one.stores], (fold,)) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
 
@@ -282,12 +281,11 @@ def _apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
 
     Those whose lines push each other out of the closest cache count as several.
     """
-    stores = [store for walk in one.walks for store in walk.stores]
-    after = toposort([store.value for store in stores], (fold,))
+    after = toposort([store.value for store in one.stores], (fold,))
     vectors, lanes = Axis("vectors", -(-lane.size // chooser.lanes)), Axis("lanes", chooser.lanes)
     within = {lane: linear(vectors) * lanes.size + linear(lanes)}
     count = 0
-    for e in (e for e in (*after, *stores) if isinstance(e, (Load, Store))):
+    for e in (e for e in (*after, *one.stores) if isinstance(e, (Load, Store))):
         stride = e.position.substitute(within).stride(lanes)
         spread = isinstance(e, Load) or chooser.target.vector_registers > 16
         if stride not in ((0, 1, 2) if spread else (0, 1)):
@@ -472,7 +470,7 @@ def _stage_factor(chooser: Chooser, number: int, after: str, slot: int, packed: 
     """Copy what folds read of a slot, wherever else that is read, as the other factor, too."""
     one = chooser.one(number)
     found, folded = ways(one, slot), toposort([fold.body for fold in one.folds])
-    lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
+    lanes = chooser.nest.lanes
     inside = [n for n, e in enumerate(found, 1) if e in folded and (not lanes & e.free) != packed]
     which = inside[0] if len(inside) == 1 < len(found) else 0
     chooser.apply(OptKind.STAGE, after, which, slot)

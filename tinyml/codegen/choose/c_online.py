@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile, Walk
 from tinyml.codegen.optimize.keep import divided_last
@@ -23,6 +23,7 @@ WASTE = 16  # of so many rows one may be surplus in larger blocks
 LONG = 1024  # steps of a fold whose rows are not kept whole
 
 
+@all_or_nothing
 def run_along(chooser: Chooser, number: int) -> bool:
     """Choose blocks and steps; False if no long fold is made of products that can run along."""
     one = divided_last(chooser.one(number))
@@ -33,11 +34,10 @@ def run_along(chooser: Chooser, number: int) -> bool:
     kept, others = sides
     width = chooser.lanes * VECTORS
     adding = [a for w in one.walks for s in w.stores if s.op for a in w.axes]
-    if adding and any(s.position.free & others != others for w in one.walks for s in w.stores):
+    if adding and any(s.position.free & others != others for s in one.stores):
         return False  # rows that are walked in order
     if kept.size < width + (not others):
         return False
-    before, made = chooser.nest, len(chooser.opts)
     whole = range(STEP, STEP // 2, -1)
     step = next((n for n in whole if found.axis.size % n == 0), STEP)
     for axis in (found.axis, *(a for a in adding if a.size == found.axis.size)):
@@ -48,8 +48,6 @@ def run_along(chooser: Chooser, number: int) -> bool:
     blocks = chooser.row(number, kept.name) if adding and kept.name != inner else None
     after = blocks or chooser.nest.grid(chooser.one(number))[-1]
     if not chooser.apply(OptKind.ONLINE, after, step):
-        chooser.nest = before
-        del chooser.opts[made:]
         return False
     while chooser.apply(OptKind.ONLINE, after, step):
         pass  # another walk, of folds that read what the last one made
@@ -100,7 +98,7 @@ def _lanes_of_blocks(
 
 def _stage_rows(chooser: Chooser, number: int, after: Axis) -> None:
     """The block's own rows, side by side in lanes."""
-    lanes = {a for a, kind in chooser.nest.kinds if kind is Kind.LANE}
+    lanes = chooser.nest.lanes
     for tile in chooser.one(number).tiles:
         bound = {a for e in nodes(tile.value) if isinstance(e, Fold) for a in e.axes}
         for load in (e for e in nodes(tile.value) if isinstance(e, Load)):

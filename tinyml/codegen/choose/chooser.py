@@ -7,8 +7,10 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from math import prod
+from typing import Concatenate, ParamSpec, TypeVar
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, nodes
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
@@ -23,6 +25,8 @@ from tinyml.index import Axis
 from tinyml.ops import Op
 
 MOST_NESTS = 16  # that phases make of one
+_C = TypeVar("_C", bound="Chooser")
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,7 @@ class Chooser:
     def steps_of_masks(self, found: Iterable[Expr]) -> frozenset[Axis]:
         """The axes that conditions on the lanes of what is loaded depend on."""
         asked = {v.free for e in toposort(found) if isinstance(e, Load) for v in e.valid}
-        lanes = {a for a, kind in self.nest.kinds if kind is Kind.LANE}
-        return frozenset().union(*(own for own in asked if own & lanes))
+        return frozenset().union(*(own for own in asked if own & self.nest.lanes))
 
     def collapse(self, nests: Iterable[Nest], divided: int = 0) -> None:
         """Neighbouring axes joined wherever that is possible; see change.collapse."""
@@ -196,6 +199,23 @@ class Chooser:
         for axis in self.one(number).rows:
             if self.nest.kind(axis) is Kind.LOOP and axis.name not in but:
                 self.apply(OptKind.GRID, axis)
+
+
+def all_or_nothing(
+    choose: Callable[Concatenate[_C, _P], bool],
+) -> Callable[Concatenate[_C, _P], bool]:
+    """Takes back the Opts that a choice has applied, where the choice is False."""
+
+    @functools.wraps(choose)
+    def chosen(chooser: _C, /, *args: _P.args, **kwargs: _P.kwargs) -> bool:
+        before, count = chooser.nest, len(chooser.opts)
+        done = choose(chooser, *args, **kwargs)
+        if not done:
+            chooser.nest = before
+            del chooser.opts[count:]
+        return done
+
+    return chosen
 
 
 def side_by_side(one: Nest, axis: Axis) -> int:

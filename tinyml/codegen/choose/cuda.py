@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import prod
 
 from tinyml.codegen import crop
-from tinyml.codegen.choose.chooser import Chooser, Contraction, side_by_side
+from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
 from tinyml.codegen.choose.cuda_few import by_warps
 from tinyml.codegen.choose.cuda_online import run_along
 from tinyml.codegen.choose.cuda_products import multiply, shared
@@ -85,8 +85,7 @@ class CudaChooser(Chooser):
     def _elements(self, number: int, along: Collection[Axis]) -> int:
         """Of the widest that is read or stored along some axes, in 16 bytes."""
         one, apart = self.one(number), {*along}.isdisjoint
-        stores = [store for walk in one.walks for store in walk.stores]
-        sizes = [store.dtype.itemsize for store in stores if not apart(store.position.free)]
+        sizes = [store.dtype.itemsize for store in one.stores if not apart(store.position.free)]
         sizes += [load.dtype.itemsize for load in one.loads if not apart(load.free)]
         return 16 // max(sizes, default=4)
 
@@ -221,13 +220,9 @@ class CudaChooser(Chooser):
             return True
         if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False
-        before = self.nest, [*self.opts]
-        if self._small_tiles(number, found):
-            if sum(tile.nbytes for tile in self.one(number).tiles) <= self.target.cache:
-                return True
-            self.nest, self.opts[:] = before
-        return False
+        return self._small_tiles(number, found)
 
+    @all_or_nothing
     def _small_tiles(self, number: int, found: Contraction) -> bool:
         """Each thread has sums of up to four rows and columns, of factors in shared memory."""
         position = self.one(number).walks[0].stores[0].position
@@ -257,4 +252,4 @@ class CudaChooser(Chooser):
         for load in (found.kept_load, found.streamed_load):
             if load is not None and after:
                 self.apply(OptKind.STAGE, after, slot=load.slot)
-        return True
+        return sum(tile.nbytes for tile in self.one(number).tiles) <= self.target.cache

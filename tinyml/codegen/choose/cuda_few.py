@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt, prod
 
-from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.choose.cuda_products import of_groups
 from tinyml.codegen.matrices import TOGETHER, WARP
 from tinyml.codegen.nest import Nest
@@ -26,17 +26,16 @@ EACH, STEPS = 32, 8  # elements that a lane asks for at once; steps of the fold,
 ACCESS = 16  # bytes
 
 
+@all_or_nothing
 def by_warps(chooser: Chooser, number: int) -> bool:
     """Choose parts of the fold, steps and rows; False if these are many, or nothing runs along."""
-    before = chooser.nest, [*chooser.opts]
     of_groups(chooser, number)
     one = divided_last(chooser.one(number))
     found = running(one)
-    axes = _axes(one, found) if found is not None and len(chooser.nest.nests) == 1 else ()
-    if found is not None and axes and _to_warps(chooser, number, found.axis, axes):
-        return True
-    chooser.nest, chooser.opts[:] = before
-    return False
+    if found is None or len(chooser.nest.nests) > 1:
+        return False
+    axes = _axes(one, found)
+    return len(axes) > 0 and _to_warps(chooser, number, found.axis, axes)
 
 
 def _axes(one: Nest, found: Running) -> Sequence[Axis]:
@@ -84,7 +83,7 @@ def _to_warps(chooser: Chooser, number: int, folded: Axis, axes: Sequence[Axis])
 def _to_lanes(chooser: Chooser, number: int, axis: Axis) -> bool:
     """An axis to the lanes of a warp, several neighbours to each."""
     one, name = chooser.one(number), axis.name
-    stored = [s.dtype.itemsize for walk in one.walks for s in walk.stores]
+    stored = [s.dtype.itemsize for s in one.stores]
     lanes = ACCESS // max([load.dtype.itemsize for load in one.loads] + stored)
     while lanes > 1 and (axis.size % lanes or axis.size < WARP * lanes):
         lanes //= 2

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import product
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
@@ -34,16 +34,13 @@ def run_along(chooser: Chooser, number: int) -> bool:
     sides = sides_along(one, found) if found is not None else None
     if found is None or sides is None:
         return False
-    before, made = chooser.nest, len(chooser.opts)
+    walked = found.axis, *sides
     sizes = sorted(product(ROWS, STEPS), key=_reads)
-    for staged, (rows, step) in (*product((True, False), sizes), *product((False,), FEWEST)):
-        if _tiled(chooser, number, (found.axis, *sides), rows, step, staged):
-            return True
-        chooser.nest = before
-        del chooser.opts[made:]
-    return False
+    ways = (*product((True, False), sizes), *product((False,), FEWEST))
+    return any(_tiled(chooser, number, walked, *size, staged) for staged, size in ways)
 
 
+@all_or_nothing
 def _tiled(
     chooser: Chooser,
     number: int,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from math import isqrt, prod
 
-from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest, Tile
@@ -54,17 +54,9 @@ HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more 
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
 
 
+@all_or_nothing
 def multiply(chooser: Chooser, number: int) -> bool:
     """Choose tiles for a product of matrices; False if it is too small, or of other numbers."""
-    before = chooser.nest, [*chooser.opts]
-    done = _multiplied(chooser, number)
-    if not done:
-        chooser.nest, chooser.opts[:] = before
-    return done
-
-
-def _multiplied(chooser: Chooser, number: int) -> bool:
-    """As `multiply`, but where it is False Opts may have been applied."""
     sides = sides_of(chooser.one(number)) or of_groups(chooser, number)
     if sides is None or not sides.depth:
         return False
@@ -209,10 +201,11 @@ def _read_for_columns(one: Nest, sides: Sides) -> int:
 
 def _loads(one: Nest) -> list[Load]:
     """What is loaded for the values that are stored."""
-    values = toposort([store.value for walk in one.walks for store in walk.stores])
+    values = toposort([store.value for store in one.stores])
     return [e for e in values if isinstance(e, Load)]
 
 
+@all_or_nothing
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
     """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
 
@@ -224,7 +217,6 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
     wanted = chooser.target.warpgroups is not False
     if not (wanted and known and len(chooser.nest.nests) == 1):
         return False
-    before = chooser.nest, [*chooser.opts]
     rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
     row, name = row_of(sides.a.dtype), axis.name
     steps = row // sides.depth
@@ -240,7 +232,6 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
             if chooser.target.warpgroups is None:
                 raise UndecidedError(axis.name)
             return True
-    chooser.nest, chooser.opts[:] = before
     return False
 
 
@@ -428,17 +419,15 @@ def _bytes(tiles: Iterable[Tile]) -> int:
     return sum(tile.nbytes for tile in tiles)
 
 
+@all_or_nothing
 def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
     """Tiles filled by the card; no more blocks than it runs at once, if there are more tiles."""
-    before, grid = (chooser.nest, [*chooser.opts]), chooser.nest.grid(chooser.one(number))
+    grid = chooser.nest.grid(chooser.one(number))
     blocks = chooser.target.cores * (chooser.target.cache // (stages * held + BARRIERS))
     turns = -(-prod(a.size for a in grid) // max(1, blocks))
     if turns > 1:
         chooser.apply(OptKind.PERSIST, grid[0], turns)
-    done = chooser.apply(OptKind.BULK, after, stages)
-    if not done:
-        chooser.nest, chooser.opts[:] = before
-    return done
+    return chooser.apply(OptKind.BULK, after, stages)
 
 
 def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:

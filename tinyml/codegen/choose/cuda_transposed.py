@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Load
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.opts import OptKind
@@ -22,10 +22,10 @@ SECTOR = 32  # bytes of a line that are read at least
 MOST = 4  # tiles
 
 
+@all_or_nothing
 def transposed(chooser: Chooser, number: int) -> bool:
     """Choose tiles for what is read across; False if there is nothing."""
     one = chooser.one(number)
-    before = chooser.nest, [*chooser.opts]
     last = one.rows[-1]
     jumping = _jumping(one, last)
     across = _across(one, jumping)
@@ -36,10 +36,7 @@ def transposed(chooser: Chooser, number: int) -> bool:
     chooser.bind_grid(number)
     grid = chooser.nest.grid(chooser.one(number))
     alone = sum(last in e.free for e in one.loads) == 1  # then tiles hold what is made of it
-    if grid and all(_staged(chooser, number, grid[-1], slot, alone) for slot in slots):
-        return True
-    chooser.nest, chooser.opts[:] = before
-    return False
+    return grid != () and all(_staged(chooser, number, grid[-1], slot, alone) for slot in slots)
 
 
 def _staged(chooser: Chooser, number: int, after: Axis, slot: int, alone: bool) -> bool:
@@ -49,9 +46,8 @@ def _staged(chooser: Chooser, number: int, after: Axis, slot: int, alone: bool) 
 
 def _jumping(one: Nest, last: Axis) -> list[Load]:
     """Loads whose neighbours along the last axis lie in other lines, if stores' do not."""
-    stores = [store for walk in one.walks for store in walk.stores]
     alone = not (one.adds or one.folds or any(walk.axes for walk in one.walks))
-    if not alone or last.size < EDGE or any(s.position.stride(last) != 1 for s in stores):
+    if not alone or last.size < EDGE or any(s.position.stride(last) != 1 for s in one.stores):
         return []
     steps = [(e, e.position.stride(last) or 0) for e in one.loads if last in e.free]
     return [e for e, step in steps if not e.sources and abs(step) * e.dtype.itemsize > SECTOR]

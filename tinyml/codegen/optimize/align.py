@@ -55,7 +55,7 @@ def _along(one: Nest, axis: Axis) -> Iterator[tuple[Linear, int]]:
     for load in one.loads:
         if load.position.stride(axis) == 1 and not load.position.looked:
             yield load.position, prod(a.size for a in load.free)
-    for store in (s for walk in one.walks for s in walk.stores):
+    for store in one.stores:
         if store.position.stride(axis) == 1 and not store.position.looked:
             yield store.position, prod(a.size for a in store.position.free)
 

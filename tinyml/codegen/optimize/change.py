@@ -325,7 +325,7 @@ def _next(nest: LoopNest, outer: Axis) -> Axis | None:
 def _undivided(one: Nest, divided: int) -> Iterator[Linear]:
     """The indices that must not divide an axis."""
     if divided < STORES:
-        yield from (store.position for walk in one.walks for store in walk.stores)
+        yield from (store.position for store in one.stores)
     for e in one.exprs:
         if isinstance(e, Stored) or (divided < LOADS and isinstance(e, Place)):
             yield e.index

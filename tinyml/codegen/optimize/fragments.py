@@ -114,7 +114,7 @@ def _walked(sides: Sides) -> tuple[object, ...]:
 def _sides(one: Nest, fold: Fold, walked: list[Axis]) -> Sides | None:
     """A fold of products as one of matrices, if each factor has rows of its own."""
     left, right = _factors(fold)
-    stores = [s for walk in one.walks for s in walk.stores if fold in nodes(s.value)]
+    stores = [s for s in one.stores if fold in nodes(s.value)]
     position = stores[0].position
 
     def own(factor: Expr, other: Expr) -> Axis | None:

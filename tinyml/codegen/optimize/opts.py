@@ -297,12 +297,11 @@ def _halved(nest: LoopNest) -> bool:
 
 def _one_lane(nest: LoopNest, nests: Sequence[Nest]) -> bool:
     """Whether no value depends on two axes of lanes."""
-    lanes = {a for a, kind in nest.kinds if kind is Kind.LANE}
+    lanes = nest.lanes
     if len(lanes) < 2:
         return True
     values = [e.free for one in nests for e in one.exprs]
-    stores = [s for one in nests for walk in one.walks for s in walk.stores]
-    places = [s.position.free | s.value.free for s in stores]
+    places = [s.position.free | s.value.free for one in nests for s in one.stores]
     return all(len(free & lanes) < 2 for free in (*values, *places))
 
 

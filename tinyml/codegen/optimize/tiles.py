@@ -224,7 +224,7 @@ def within_fold(nest: LoopNest, axis: Axis) -> bool:
 def check_filled(nest: LoopNest, one: Nest) -> None:
     """Whether each tile is filled no later than those that read it: the grid comes before loops."""
     order = sorted(one.axes, key=lambda a: nest.kind(a) is not Kind.GRID)
-    stored = (store.value for walk in one.walks for store in walk.stores)
+    stored = (store.value for store in one.stores)
     made = [e for e in toposort(stored) if isinstance(e, Fold)]  # not at the step of a tile
     for tile in one.tiles:
         last = tile.after if tile.over is None else tile.over
@@ -270,7 +270,7 @@ def loads_of(one: Nest, slot: int) -> list[Expr]:
 
 def _computed(one: Nest) -> list[Expr]:
     """What a nest computes, without what it only copies to tiles."""
-    stored = [store.value for walk in one.walks for store in walk.stores]
+    stored = (store.value for store in one.stores)
     return [*stored, *(tile.value for tile in one.tiles if not tile.copies)]
 
 
@@ -283,7 +283,7 @@ def _written_out(nest: LoopNest, tile: Tile) -> list[Axis]:
 def _lane_of(nest: LoopNest, tile: Tile) -> Axis | None:
     """The axis of a tile that can be filled a vector at a time: the image of a lane axis."""
     last = tile.axes[-1]
-    lanes = {a.name for a, kind in nest.kinds if kind is Kind.LANE}
+    lanes = {a.name for a in nest.lanes}
     places = [e.position for e in nodes(tile.value) if isinstance(e, Load)]
     strides = {i.stride(last) for i in places if not is_in_rows(i, last)}
     plain = None not in strides and strides != {0}
