@@ -478,9 +478,9 @@ OWN: dict[str, list[Case]] = {
     "arange": [
         (ValueError, "step cannot be 0", lambda: Tensor.arange(1, 2, 0)),
         (ValueError, "cut to 0", lambda: Tensor.arange(1, 2, 0.5, dtype="int32")),
-        (RuntimeError, "1 do not lead from 5 to 0", lambda: Tensor.arange(5, 0)),
-        (RuntimeError, "-1 do not lead from 0 to 5", lambda: Tensor.arange(0, 5, -1)),
-        (RuntimeError, "finite", lambda: Tensor.arange(0, float("inf"))),
+        (ValueError, "1 do not lead from 5 to 0", lambda: Tensor.arange(5, 0)),
+        (ValueError, "-1 do not lead from 0 to 5", lambda: Tensor.arange(0, 5, -1)),
+        (ValueError, "finite", lambda: Tensor.arange(0, float("inf"))),
         (TypeError, "stop must be a number", lambda: Tensor.arange(1, "a")),
     ],
     "linspace": [
@@ -497,7 +497,7 @@ OWN: dict[str, list[Case]] = {
     "from_dlpack": [(TypeError, "list has no __dlpack__", lambda: Tensor.from_dlpack([1.0]))],
     # random
     "randint": [
-        (ShapeError, "low < high", lambda: Tensor.randint(3, low=4, high=4)),
+        (ArgumentError, "low < high", lambda: Tensor.randint(3, low=4, high=4)),
         (DTypeError, "integers, not float32", lambda: Tensor.randint(3, dtype="float32")),
     ],
     "uniform": [(TypeError, "low must be", lambda: Tensor.uniform(3, low="a"))],
@@ -506,7 +506,7 @@ OWN: dict[str, list[Case]] = {
     "randperm": [(TypeError, "a size", lambda: Tensor.randperm("a"))],
     "manual_seed": [(TypeError, "seed", lambda: Tensor.manual_seed("a"))],
     "multinomial": [
-        (ShapeError, "cannot draw 5 of 3", lambda: X.multinomial(5)),
+        (ArgumentError, "cannot draw 5 of 3", lambda: X.multinomial(5)),
         (TypeError, "num_samples", lambda: X.multinomial("a")),
     ],
     "dropout": [

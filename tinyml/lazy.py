@@ -496,5 +496,5 @@ def skew(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer:
     """
     if axis == by or step == 0 or size < 0:
         raise ShapeError(f"cannot skew axis {axis} of {x.shape} by axis {by} in steps of {step}")
-    shape = tuple(size if a == axis else n for a, n in enumerate(x.shape))
+    shape = shapes.replaced(x.shape, axis, size)
     return node(Move, shape, x.dtype, x.device, (x,), (Movement.SKEW, (axis, by, step, size)))

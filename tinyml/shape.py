@@ -7,13 +7,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tinyml.errors import ShapeError
 
 Shape: TypeAlias = tuple[int, ...]
 Spans: TypeAlias = tuple[tuple[int, int], ...]
+_T = TypeVar("_T")
 _kept = lru_cache(maxsize=4096)
+
+
+def replaced(items: tuple[_T, ...], axis: int, item: _T) -> tuple[_T, ...]:
+    """What is said of each axis, with something else for one of them."""
+    return (*items[:axis], item, *items[axis + 1 :])
+
+
+def spans_along(shape: Shape, axis: int, start: int, stop: int) -> Spans:
+    """Elements start <= i < stop of one axis, and all of the others."""
+    return replaced(tuple([(0, n) for n in shape]), axis, (start, stop))
 
 
 @_kept

@@ -12,6 +12,7 @@ from math import prod
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
+from tinyml.shape import replaced, spans_along
 
 DEEPEST = 32  # nodes looked through
 
@@ -43,15 +44,15 @@ def _inside(
             if places[0] is None or places[1] is None:
                 return None
             inner = _inside(source, places[0], places[1], step, size, depth - 1)
-            return None if inner is None else lazy.reshape(inner, _resized(x.shape, axis, size))
+            return None if inner is None else lazy.reshape(inner, replaced(x.shape, axis, size))
     return None
 
 
 def _of_product(x: LazyBuffer, axis: int, by: int, step: int, size: int) -> LazyBuffer | None:
     for moved, fixed in (x.sources, x.sources[::-1]):
         if _is_constant(fixed, axis, DEEPEST):
-            spans = tuple([(0, 1 if a == axis else n) for a, n in enumerate(fixed.shape)])
-            spread = lazy.expand(lazy.shrink(fixed, spans), _resized(x.shape, axis, size))
+            one = lazy.shrink(fixed, spans_along(fixed.shape, axis, 0, 1))
+            spread = lazy.expand(one, replaced(x.shape, axis, size))
             return lazy.map_(Op.MUL, lazy.skew(moved, axis, by, step, size), spread)
     return None
 
@@ -85,7 +86,3 @@ def _same_axis(shape: Shape, below: Shape, axis: int) -> int | None:
         if n == size and prod(below[:place]) == before and size > 1:
             return place
     return None
-
-
-def _resized(shape: Shape, axis: int, size: int) -> Shape:
-    return (*shape[:axis], size, *shape[axis + 1 :])

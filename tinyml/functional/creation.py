@@ -9,7 +9,7 @@ from tinyml import lazy
 from tinyml.device import Device
 from tinyml.dtype import DType, float32, int32, int64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
-from tinyml.errors import ShapeError
+from tinyml.errors import ArgumentError, ShapeError
 from tinyml.functional.axes import new_shape, number, whole
 from tinyml.functional.steps import composition
 
@@ -107,7 +107,7 @@ def arange(
 ) -> Tensor:
     """start, start + step, ... before stop; with an integer dtype start and step are cut to it.
 
-    ShapeError (a ValueError) where the step is 0 or leads away from stop.
+    ArgumentError (a ValueError) where the step is 0 or leads away from stop.
     """
     start, stop = (0, start) if stop is None else (start, stop)
     whole = type(start) is type(stop) is type(step) is int
@@ -148,11 +148,11 @@ def _line(places: Tensor, start: float, step: float) -> Tensor:
 def _count(start: float, stop: float, step: float) -> int:
     """How many steps there are before stop."""
     if step == 0:
-        raise ShapeError("arange: the step cannot be 0, nor be cut to 0 by an integer dtype")
+        raise ArgumentError("arange: the step cannot be 0, nor be cut to 0 by an integer dtype")
     if not all(map(math.isfinite, (start, stop, step))):
-        raise ShapeError(f"arange: bounds and step are finite, got {start}, {stop} and {step}")
+        raise ArgumentError(f"arange: bounds and step are finite, got {start}, {stop} and {step}")
     if (stop - start) * step < 0:
-        raise ShapeError(f"arange: steps of {step} do not lead from {start} to {stop}")
+        raise ArgumentError(f"arange: steps of {step} do not lead from {start} to {stop}")
     return math.ceil((stop - start) / step)
 
 

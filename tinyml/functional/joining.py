@@ -12,7 +12,7 @@ from tinyml.functional.axes import apart, resolve_axis, wrong_type
 from tinyml.functional.steps import composition
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.shape import Spans
+from tinyml.shape import replaced, spans_along
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -34,21 +34,20 @@ class _Join(mlops.Function):
 
     def _pair(self, x: LazyBuffer, y: LazyBuffer) -> LazyBuffer:
         n, m, ndim = x.shape[self.axis], y.shape[self.axis], len(x.shape)
-        head, tail = lazy.pad(x, self._along(ndim, 0, m)), lazy.pad(y, self._along(ndim, n, 0))
+        nothing = ((0, 0),) * ndim
+        head = lazy.pad(x, replaced(nothing, self.axis, (0, m)))
+        tail = lazy.pad(y, replaced(nothing, self.axis, (n, 0)))
         place = lazy.iota(n + m, int32, x.device)
-        place = lazy.reshape(place, tuple([n + m if a == self.axis else 1 for a in range(ndim)]))
+        place = lazy.reshape(place, replaced((1,) * ndim, self.axis, n + m))
         first = lazy.map_(Op.LESS, place, lazy.const(n, int32, x.device, place.shape))
         return lazy.map_(Op.WHERE, first, head, tail)
-
-    def _along(self, ndim: int, before: int, after: int) -> Spans:
-        return tuple([(before, after) if a == self.axis else (0, 0) for a in range(ndim)])
 
     def backward(self, grad: Tensor, out: Tensor) -> mlops.Grads:
         parts, start = [], 0
         for x, wanted in zip(self.inputs, self.wanted, strict=True):
             stop = start + x.shape[self.axis]
-            spans = [(start, stop) if a == self.axis else (0, n) for a, n in enumerate(x.shape)]
-            parts.append(grad._apply(moves.Shrink(tuple(spans))) if wanted else None)
+            spans = spans_along(grad.shape, self.axis, start, stop)
+            parts.append(grad._apply(moves.Shrink(spans)) if wanted else None)
             start = stop
         return tuple(parts)
 

@@ -21,7 +21,7 @@ from tinyml.functional.joining import cat
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
-from tinyml.shape import Spans, shrunk_shape, squeezed_shape
+from tinyml.shape import Spans, replaced, shrunk_shape, spans_along, squeezed_shape
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -289,27 +289,19 @@ def _margins(
         return before.flip(axis), after.flip(axis)
     if mode == "replicate":
         before, after = part(x, axis, 0, 1), part(x, axis, n - 1, n)
-        return _spread(before, axis, front), _spread(after, axis, back)
+        front_shape, back_shape = (replaced(x.shape, axis, count) for count in counts)
+        return broadcast_to(before, front_shape), broadcast_to(after, back_shape)
     return part(middle, axis, m - front, m), part(middle, axis, 0, back)
 
 
 def part(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     """Elements start <= i < stop of one axis."""
-    return _cut(x, _span_along(x._lazy.shape, axis, start, stop))
-
-
-def _span_along(shape: Shape, axis: int, start: int, stop: int) -> Spans:
-    return tuple([(start, stop) if a == axis else (0, n) for a, n in enumerate(shape)])
+    return _cut(x, spans_along(x._lazy.shape, axis, start, stop))
 
 
 def pad_axis(x: Tensor, axis: int, before: int, after: int, value: Scalar = 0) -> Tensor:
     """`value` added before and after one axis."""
-    counts = tuple((before, after) if a == axis else (0, 0) for a in range(x.ndim))
-    return pad_by(x, counts, value)
-
-
-def _spread(x: Tensor, axis: int, count: int) -> Tensor:
-    return broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+    return pad_by(x, replaced(((0, 0),) * x.ndim, axis, (before, after)), value)
 
 
 @composition
@@ -357,7 +349,7 @@ def _pieces(shape: Shape, sizes: int | tuple[int, ...], dim: int) -> tuple[Spans
     if sum(sizes) != n:
         raise ShapeError(f"split: sizes {list(sizes)} do not add up to {n}, axis {dim} of {shape}")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple([_span_along(shape, dim, s, s + k) for s, k in zip(starts, sizes, strict=True)])
+    return tuple([spans_along(shape, dim, s, s + k) for s, k in zip(starts, sizes, strict=True)])
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:

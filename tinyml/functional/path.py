@@ -15,7 +15,7 @@ from tinyml.errors import ShapeError
 from tinyml.frozen import dataclass
 from tinyml.lazy import Shape
 from tinyml.moves import Rearrangement
-from tinyml.shape import Spans
+from tinyml.shape import Spans, replaced, spans_along
 
 if TYPE_CHECKING:
     from tinyml.tensor import Scalar, Tensor
@@ -74,9 +74,7 @@ class Path:
 
     def first(self, axis: int, count: int) -> Path:
         """The first elements of one axis."""
-        return self.shrink(
-            tuple([(0, count if a == axis else n) for a, n in enumerate(self.shape)])
-        )
+        return self.shrink(spans_along(self.shape, axis, 0, count))
 
     def every(self, axis: int, step: int) -> Path:
         """Elements 0, step, 2 * step, ... of one axis."""
@@ -85,7 +83,7 @@ class Path:
         before, n, after = self.shape[:axis], self.shape[axis], self.shape[axis + 1 :]
         count = -(-n // step)
         missing = count * step - n
-        padded = self.pad(tuple([(0, missing if a == axis else 0) for a in range(len(self.shape))]))
+        padded = self.pad(replaced(((0, 0),) * len(self.shape), axis, (0, missing)))
         return (
             padded.reshape((*before, count, step, *after))
             .first(axis + 1, 1)

@@ -253,7 +253,7 @@ def randint(
     if not target.is_int or not (isinstance(low, int) and isinstance(high, int)):
         raise DTypeError(f"randint: integers between integers, not {target} in [{low}, {high})")
     if low >= high or low < target.min or high - 1 > target.max:
-        raise ShapeError(f"randint: low < high, within {target}; got {low} and {high}")
+        raise ArgumentError(f"randint: low < high, within {target}; got {low} and {high}")
     sizes = new_shape(shape, "randint")
     drawn = _between(_counter(kind, device), sizes, int(low), int(high), target)
     return drawn._requiring(requires_grad)
@@ -381,7 +381,9 @@ def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> T
             f"multinomial: a vector or matrix and a positive count, not {x.shape} and {num_samples}"
         )
     if not replacement and num_samples > x.shape[-1]:
-        raise ShapeError(f"multinomial: cannot draw {num_samples} of {x.shape[-1]} only once each")
+        raise ArgumentError(
+            f"multinomial: cannot draw {num_samples} of {x.shape[-1]} only once each"
+        )
     weights = x.detach().cast(float32)
     fit = (weights >= 0) & (weights < math.inf)
     weights = required(weights, fit, RuntimeError, "multinomial: a weight is negative, inf or NaN")

@@ -13,7 +13,6 @@ sink, and a sum is one of two sums. What is left are folds of scores, and a numb
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TypeVar
 
 from tinyml import lazy
 from tinyml.dtype import float32, from_text
@@ -22,8 +21,7 @@ from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import through, unmoved
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import Readers, by_element, contracts, readers_of
-
-_T = TypeVar("_T")
+from tinyml.shape import replaced, spans_along
 
 
 def parts(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
@@ -114,7 +112,7 @@ class _Apart:
         if not isinstance(node, lazy.Reduce):
             spans = node.arg[1]
             cut = self.part(source, axis, *spans[axis])
-            return lazy.shrink(cut, _replaced(spans, axis, (0, cut.shape[axis])))
+            return lazy.shrink(cut, replaced(spans, axis, (0, cut.shape[axis])))
         wide = float32 if node.dtype.is_half and node.op is Op.ADD else node.dtype  # rounded once
         both = [self.part(source, axis, *span) for span in ((0, at), (at, source.shape[axis]))]
         folds = [lazy.reduce_(node.op, lazy.cast(x, wide), node.axes) for x in both]
@@ -138,13 +136,13 @@ class _Apart:
             moved = self._moved(node, axis, start, stop)
             if moved is not None:
                 return moved
-        spans = tuple([(0, n) for n in node.shape])
-        return lazy.shrink(self.changed.get(node, node), _replaced(spans, axis, (start, stop)))
+        spans = spans_along(node.shape, axis, start, stop)
+        return lazy.shrink(self.changed.get(node, node), spans)
 
     def _moved(self, node: lazy.Move, axis: int, start: int, stop: int) -> LazyBuffer | None:
         """The part, if it is a move of a part, or there is the same all along the axis."""
         (source,), (movement, arg) = node.sources, node.arg
-        shape = _replaced(node.shape, axis, stop - start)
+        shape = replaced(node.shape, axis, stop - start)
         if movement is Movement.PAD and any(arg[0][axis]):
             before, number = arg[0][axis][0], from_text(arg[1], node.dtype)
             if stop <= before or start >= before + source.shape[axis]:
@@ -152,7 +150,7 @@ class _Apart:
             if start < before or stop > before + source.shape[axis]:
                 return None
             inner = self.part(source, axis, start - before, stop - before)
-            return lazy.pad(inner, _replaced(arg[0], axis, (0, 0)), number)
+            return lazy.pad(inner, replaced(arg[0], axis, (0, 0)), number)
         labels = through(node, tuple(range(len(node.shape))))
         if axis not in labels:
             same = movement is Movement.EXPAND
@@ -166,12 +164,8 @@ class _Apart:
             case Movement.PERMUTE:
                 return lazy.permute(inner, arg)
             case Movement.SHRINK:
-                return lazy.shrink(inner, _replaced(arg, axis, (0, stop - start)))
+                return lazy.shrink(inner, replaced(arg, axis, (0, stop - start)))
         return None
-
-
-def _replaced(items: tuple[_T, ...], axis: int, item: _T) -> tuple[_T, ...]:
-    return (*items[:axis], item, *items[axis + 1 :])
 
 
 def _known(mask: LazyBuffer, axis: int, start: int, stop: int) -> bool | None:

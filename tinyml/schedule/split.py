@@ -22,6 +22,7 @@ from tinyml.schedule.labels import ONE_TO_ONE
 from tinyml.schedule.powers import exact
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of, until_folds
+from tinyml.shape import replaced
 
 FEW_RESULTS = 256  # more results than this keep a machine busy by themselves
 FEW_PRODUCTS = 1 << 17  # the same of products of matrices
@@ -294,7 +295,7 @@ def _in_pieces(
     pieces = next((p for p in range(pieces, pieces // 2, -1) if size % p == 0), pieces)
     length = -(-size // pieces)
     more = pieces * length - size
-    counts = tuple([(0, more if a == axis else 0) for a in range(len(source.shape))])
+    counts = replaced(((0, 0),) * len(source.shape), axis, (0, more))
     source = lazy.pad(source, counts, identity(node.op, node.dtype))
     shape = (*source.shape[:axis], pieces, length, *source.shape[axis + 1 :])
     inner = tuple(a + (a >= axis) for a in node.axes if a not in outer)

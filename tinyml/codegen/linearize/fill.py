@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
+from typing import NamedTuple
 
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import (
@@ -51,6 +52,20 @@ from tinyml.ops import Op
 WAITING = 32  # values of a thread, at most, that wait in registers while a step is computed
 
 
+class _Site(NamedTuple):
+    """What is filled at a step: a tile from a place on, its axes in `order`, if `when`."""
+
+    tile: Tile
+    place: Linear
+    order: list[Axis]
+    when: Valid
+
+    @staticmethod
+    def at(tile: Tile, known: Known, when: Valid) -> _Site:
+        """The site at a step."""
+        return _Site(tile, tile.index.substitute(known), by_stride(tile, together=True), when)
+
+
 class Filler:
     """Fills tiles by all threads of a block together."""
 
@@ -82,14 +97,11 @@ class Filler:
         registers.
         """
         for tile in tiles:
-            index, order = tile.index.substitute(known), by_stride(tile, together=True)
-            found = self._copied(tile)
+            site, found = _Site.at(tile, known, when), self._copied(tile)
             if found is not None:
-                source, size = found
-                self._by_piece(scope, tile, substitute(source, known), index, order, when, size)
+                self._by_piece(scope, site, substitute(found[0], known), found[1])
             else:
-                value = substitute(tile.value, known)
-                self._by_value(scope, tile, value, index, order, when, later)
+                self._by_value(scope, site, substitute(tile.value, known), later)
 
     def shared_out(
         self, scope: Scope, name: str, axes: Sequence[Axis]
@@ -164,33 +176,25 @@ class Filler:
         outer = Scope(scope.bound | self.number.free, scope)
         inner = Scope(outer.bound | {come}, outer)
         for tile in tiles:
-            found, order = self._copied(tile), by_stride(tile, together=True)
+            found = self._copied(tile)
             if found is None or found[0] is tile.value:
                 continue
             source, _ = found
-            index = tile.index.substitute(known)
             stage = Axis(f"{tile.name}stage", tile.stages)  # one that there is, after the last step
             place = tile.index.substitute({tile.after: linear(stage)})
             lying: Expr = Stored(tile.name, source.dtype, place, come)
             where = {**known, stage: known[tile.after] % tile.stages}
             value = substitute(_instead(tile.value, source, lying), where)
-            size = 16 // value.dtype.itemsize
-            self._by_value(inner, tile, value, index, order, when, inner.instrs, size)
+            site = _Site.at(tile, known, when)
+            self._by_value(inner, site, value, inner.instrs, 16 // value.dtype.itemsize)
         scope.instrs += outer.instrs
         return [ir.Await(tiles[0].stages - 2), *inner.instrs] if inner.instrs else []
 
     def _by_value(
-        self,
-        scope: Scope,
-        tile: Tile,
-        value: Expr,
-        index: Linear,
-        order: list[Axis],
-        when: Valid,
-        later: list[Instr] | None,
-        size: int = 0,
+        self, scope: Scope, site: _Site, value: Expr, later: list[Instr] | None, size: int = 0
     ) -> None:
         """Through registers: `size` neighbours at a time, or as many as lie side by side."""
+        tile, index, order, when = site
         each, sizes = size or self._neighbours(value, order), [a.size for a in order]
         lane = Axis(f"{tile.name}v", each)
         sizes[-1] //= lane.size
@@ -266,16 +270,8 @@ class Filler:
         halves = isinstance(value, Load) and value.dtype.is_half and order[-1].size % 2 == 0
         return 2 if halves and count % (2 * self.threads) == 0 else 1
 
-    def _by_piece(
-        self,
-        scope: Scope,
-        tile: Tile,
-        value: Expr,
-        index: Linear,
-        order: list[Axis],
-        when: Valid,
-        size: int,
-    ) -> None:
+    def _by_piece(self, scope: Scope, site: _Site, value: Expr, size: int) -> None:
+        tile, index, order, when = site
         sizes = tuple(a.size for a in order)
         step, at, guard = self._share(tile, prod(sizes) // size, when)
         where = dict(zip(order, unravel(at * size, sizes), strict=True))
@@ -291,7 +287,7 @@ class Filler:
         else:  # zeros
             found = self._copied(tile)
             made = found is not None and found[0] is not tile.value  # by who has copied it
-            self._by_value(scope, tile, value, index, order, when, None, size if made else 0)
+            self._by_value(scope, site, value, None, size if made else 0)
 
     def _copied(self, tile: Tile) -> tuple[Load, int] | None:
         """What is copied to a tile; where it is made of that, each thread has as much to do."""

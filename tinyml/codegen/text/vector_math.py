@@ -300,7 +300,6 @@ _CIRCLE = """  const F32 z = t * t;
   c = c * z + 4.166664568298827e-2f;
   c = c * (z * z) - t * low - z * 0.5f + 1.0f;
   F32 r = pick_F32((j & 1) != 0, c, s);
-  r = (F32)((I32)r ^ (SIGN & (int)0x80000000));
 """
 
 # t + rest without its rounding is y + low; in odd quadrants, -1 over that
@@ -311,10 +310,10 @@ _TAN = written_out("""  const F32 z = t * t;
   const F32 rest = (t + p) * (t + p) * low + low + p, y = t + rest;
   const F32 lost = rest - (y - t), q = -1.0f / y;
   F32 r = pick_F32((j & 1) != 0, q * q * lost + q, y);
-  r = (F32)((I32)r ^ ((I32)x & (int)0x80000000));
 """)
 
-_LARGE = """  if (any_I32(large))
+_LARGE = """  r = (F32)((I32)r ^ (SIGN & (int)0x80000000));
+  if (any_I32(large))
     for (int i = 0; i < LANES; ++i)
       if (large[i]) r[i] = __builtin_NAMEf(x[i]);
   return r;
@@ -322,10 +321,9 @@ _LARGE = """  if (any_I32(large))
 """
 
 
-def _circle(name: str, formula: str, turn: int = 0, sign: str = "") -> str:
-    head = f"static inline F32 {name}_F32(F32 x) {{"
-    body = _QUADRANT.replace("TURN", str(turn)) + formula.replace("SIGN", sign)
-    return head + body + _LARGE.replace("NAME", name)
+def _circle(name: str, formula: str, sign: str, turn: int = 0) -> str:
+    head = f"static inline F32 {name}_F32(F32 x) {{{_QUADRANT.replace('TURN', str(turn))}"
+    return head + formula + _LARGE.replace("NAME", name).replace("SIGN", sign)
 
 
 _TANH = written_out("""static inline F32 tanh_F32(F32 x) {
@@ -450,9 +448,9 @@ BODIES: dict[Op, str] = {
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
-    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, 0, "((j << 30) ^ (I32)x)"),
-    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, 1, "(j << 30)"),
-    Op.TAN: _PICK + _ANY + _circle("tan", _TAN),
+    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, "((j << 30) ^ (I32)x)"),
+    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, "(j << 30)", turn=1),
+    Op.TAN: _PICK + _ANY + _circle("tan", _TAN, "(I32)x"),
     Op.ATAN: _PICK + _SIGNED + _ATAN,
     Op.TANH: _PICK + _SIGNED + _TANH,
     Op.ERF: _PICK + _SIGNED + _ERF,
