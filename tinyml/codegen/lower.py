@@ -1,4 +1,9 @@
-"""Lower: a Kernel becomes a LoopNest. Movement becomes index arithmetic, padding a condition."""
+"""Lower: a Kernel becomes a LoopNest. Movement becomes index arithmetic, padding a condition.
+
+Each node is evaluated at a symbolic index, from the output down to the slots: what it needs is
+asked for as (source, index, conditions), where all of the conditions must hold for a load to be
+inside of its slot.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +63,7 @@ def lower(k: Kernel) -> LoopNest:
 
 
 class _Lowering:
-    """Lowers one part. Axes of equal size are shared by folds, so that folds can share loops."""
+    """Lowers one part. Folds of equal size share an axis, so that they can share a loop."""
 
     def __init__(self, number: int, part: tuple[kernel.Output, ...]) -> None:
         self.part = part
@@ -78,7 +83,7 @@ class _Lowering:
         return Nest(rows, tuple(Walk(axes, tuple(stores)) for axes, stores in walks.items()))
 
     def _steps_of_rows(self) -> Index:
-        """Where each row axis is at each of its steps: only those at which anything is stored."""
+        """The index along each row axis, whose loop runs only over what is stored."""
         first = self.part[0]
         shape = first.value.shape
         rows = [Axis(f"i{n}{self.mark}", shape[a]) for n, a in enumerate(first.rows)]
@@ -249,9 +254,10 @@ def _conditions(mask: Expr) -> Valid:
 
 
 def _relevant(node: LazyBuffer, index: Index, valid: Valid) -> Request:
-    """Without conditions on what the index is not made of: they cannot keep it in bounds.
+    """The request without conditions on axes that its index does not use: they guard no load here.
 
-    So a reduction inside a padded region does not come to depend on where in it one is.
+    So a reduction inside a padded region does not depend on the place in that region, and is
+    shared.
     """
     if valid:
         atoms = {atom for i in index for atom in (*i.free, *i.looked)}

@@ -28,6 +28,7 @@ WARPS, COLUMNS = 2048, 1 << 15  # rows that keep a card busy: a warp has each, o
 
 Place = dict[int, int]  # axis of a unit's domain -> row
 Places = dict[LazyBuffer, Place]
+_RowOf = dict[int, int | None]  # by row of one group, that of its reader; None: walked inside
 
 
 @dataclass(eq=False)
@@ -38,9 +39,9 @@ class Group:
     rows: tuple[int, ...]  # the size of each row axis
     places: Places
     device: str
-    apart: bool  # never joined: it copies, adds up by index, or has no elements
+    apart: bool  # never joined: a copy, a scatter, or without elements
     reduces: bool
-    contracts: bool  # a product of two that repeat along the rows: wants tiles, not rows
+    contracts: bool  # a contraction, which wants tiles, not rows
     first: int  # positions of the members in the order of the graph
     last: int
     nodes: int  # how much there is to evaluate
@@ -120,7 +121,7 @@ def assigns(group: Group) -> bool:
 
 
 def fits(rows: int, *groups: Group) -> bool:
-    """Whether a cascade of so many rows is small enough for caches, and for one kernel."""
+    """Whether a cascade (see fuse.py) of so many rows is small enough for caches."""
     (head, *_, tail), rows = groups, max(1, rows)
     row = prod(head.rows) // rows
     within = [prod(domain(m)) // rows for m in (*head.members, *tail.members)]
@@ -141,7 +142,7 @@ def adds_up(lead: LazyBuffer, group: Group) -> bool:
 
 
 def led(group: Group) -> bool:
-    """Whether powers follow the largest of their exponents, in full precision."""
+    """Whether exponentials are of what the largest was subtracted from, as in a stable softmax."""
     inside = {*group.members}
     made = toposort(inside, (), lambda e: () if _ends(e, inside) else e.sources)
     ops = {e.op for e in made if isinstance(e, (lazy.Map, lazy.Reduce)) and not _ends(e, inside)}
@@ -211,7 +212,7 @@ def _ways_to_results(groups: Sequence[Group]) -> dict[Group, int]:
 
 
 def idles(above: Group, below: Group, between: Between) -> bool:
-    """Whether too few rows of a card's fold would take the long walks of what is made of it.
+    """Whether a reduction has too few rows to keep a card busy with the elementwise ops behind it.
 
     As statistics of channels are; or rows lie side by side, and walks are across them. Rows that
     are read to be folded stay with the walks, which then read them out of a cache.
@@ -229,21 +230,11 @@ def joined_places(
     above: Group, below: Group, uses: Iterable[tuple[LazyBuffer, Use]]
 ) -> Places | None:
     """Where the members' axes lie among the joined group's rows; None if rows do not match."""
-    row_of: dict[int, int | None] = {}  # row of above -> row of below; None: walked inside
+    row_of: _RowOf = {}
     for reader, use in uses:
-        walks = walked(use.node.shape)
-        labels = [use.labels[a] for a in walks]
-        if not _one_to_one(labels):
+        if not _matches(row_of, above.places[use.node], below.places[reader], use, below.reduces):
             return None
-        rows, below_rows = above.places[use.node], below.places[reader]
-        for axis, label in zip(walks, labels, strict=True):
-            row, below_row = rows.get(axis), below_rows.get(label)
-            if row is None:
-                if below.reduces and below_row is not None:
-                    return None
-            elif row_of.setdefault(row, below_row) != below_row:
-                return None
-        whole = above.reduces or len(labels) == len(walked(domain(reader)))
+        whole = above.reduces or len(walked(use.node.shape)) == len(walked(domain(reader)))
         if not whole and (None in row_of.values() or not below.reduces):
             return None
     return _check_rows(above, below, row_of)
@@ -253,26 +244,33 @@ def nested_places(
     above: Group, below: Group, uses: Iterable[tuple[LazyBuffer, Use]]
 ) -> Places | None:
     """Where above's axes lie among below's rows, of which it may have more or fewer."""
-    row_of: dict[int, int | None] = {}
+    row_of: _RowOf = {}
     for reader, use in uses:
-        walks = walked(use.node.shape)
-        labels = [use.labels[a] for a in walks]
-        if not _one_to_one(labels):
+        if not _matches(row_of, above.places[use.node], below.places[reader], use, True):
             return None
-        for axis, label in zip(walks, labels, strict=True):
-            row, below_row = above.places[use.node].get(axis), below.places[reader].get(label)
-            if row is None and below_row is not None:
-                return None
-            if row is not None and row_of.setdefault(row, below_row) != below_row:
-                return None
     return {**below.places, **_moved(above.places, row_of)}
 
 
-def _one_to_one(labels: list[int]) -> bool:
-    return not labels or (min(labels) >= 0 and len({*labels}) == len(labels))
+def _matches(row_of: _RowOf, rows: Place, below: Place, use: Use, folds: bool) -> bool:
+    """Whether each row of what is read is one row of its reader, and the same one as so far.
+
+    What the reader `folds` along its own rows must lie along rows of what it reads.
+    """
+    walks = walked(use.node.shape)
+    labels = [use.labels[a] for a in walks]
+    if min(labels, default=0) < 0 or len({*labels}) < len(labels):
+        return False
+    for axis, label in zip(walks, labels, strict=True):
+        row, below_row = rows.get(axis), below.get(label)
+        if row is None:
+            if folds and below_row is not None:
+                return False
+        elif row_of.setdefault(row, below_row) != below_row:
+            return False
+    return True
 
 
-def _check_rows(above: Group, below: Group, row_of: Mapping[int, int | None]) -> Places | None:
+def _check_rows(above: Group, below: Group, row_of: _RowOf) -> Places | None:
     kept = [row for row in row_of.values() if row is not None]
     if len(row_of) != len(above.rows) or len({*kept}) < len(kept):
         return None

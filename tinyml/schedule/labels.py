@@ -1,8 +1,8 @@
-"""Labels: which axis of a reader walks which axis of what it reads.
+"""Labels: by which axis of a reader each axis of what it reads is indexed.
 
-A reader walks its own axes 0, 1, 2, ... Looking down from it through maps and moves, every
-axis of a node below has one label: the number of the reader's axis that walks it one to one,
-FIXED where the index does not change, or MIXED for anything else (merged, shifted, looked up).
+A reader loops over its own axes 0, 1, 2, ... Followed down from it through maps and moves, every
+axis of a node below has one label: the number of the reader's axis that is its index, unchanged;
+FIXED where the index is constant; or MIXED for anything else (merged, shifted, gathered).
 """
 
 from __future__ import annotations

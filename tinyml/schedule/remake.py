@@ -1,5 +1,6 @@
-"""Remake: large products of matrices that every kernel that reads them makes again.
+"""Remake: large products of matrices that are not stored, but computed again by every reader.
 
+That is rematerialization, as checkpoints do it, inside of kernels.
 Attention's scores are folded along both axes in training: by what is made of them for the result
 and the gradient of the queries along one, by the gradients of keys and values along the other. No
 one kernel makes all of that, and in memory scores grow with the square of what they are made of.
@@ -61,7 +62,7 @@ LIMITS = {
 
 
 def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
-    """The products among `order` that nobody stores, and folds of tiles that are added by index."""
+    """The products among `order` that are not stored, and folds of tiles that a scatter adds."""
     ways = {n: each for n, each in ways_of(order, roots).items() if not each.others}
     readers = readers_of(order) if any(each.tiles for each in ways.values()) else {}
     tiles = {t for each in ways.values() for t in each.tiles if _is_added(t, readers, roots)}
@@ -70,12 +71,12 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
 
 @dataclass(frozen=True)
 class Ways:
-    """How a product is folded: `others` of its ends are none that anybody makes it again for."""
+    """The reductions at which all that is computed from a product ends."""
 
-    few: bool  # rows will do
+    few: bool  # whether few rows are enough to compute it again
     ends: tuple[lazy.Reduce, ...]
-    tiles: tuple[lazy.Reduce, ...]  # those of them that leave rows and columns of it
-    others: tuple[lazy.Reduce, ...]
+    tiles: tuple[lazy.Reduce, ...]  # those of them that keep rows and columns of the product
+    others: tuple[lazy.Reduce, ...]  # those of them that it would not be computed again for
 
 
 def ways_of(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> dict[lazy.Reduce, Ways]:

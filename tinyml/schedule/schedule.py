@@ -116,10 +116,10 @@ def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 def _unshaped(roots: Sequence[LazyBuffer]) -> list[LazyBuffer]:
-    """What lies in memory as the roots do, with the axes that it was computed along.
+    """The roots without their last reshapes: elements in the same order, but other axes.
 
-    Those may be the rows of a reduction that it reads. No two roots become one: each has memory
-    of its own.
+    Along the axes that they were computed with, they may join the reduction that they read. No two
+    roots become one: each has memory of its own.
     """
     taken, found = set(roots), []
     for root in roots:
@@ -166,9 +166,10 @@ def _order_writes(
     stored: Container[LazyBuffer],
     roots: Container[LazyBuffer],
 ) -> dict[LazyBuffer, LazyBuffer]:
-    """Which assignments can be done in place, with readers of the old values put before them.
+    """Which assignments can be done in place: each with the leaf whose memory it overwrites.
 
-    Each is given the leaf in whose memory it is; and so is what it takes from a scatter into it.
+    Readers of the old values are put before them. A scatter that an assignment takes its values
+    from writes to the same memory, and is listed, too.
     """
     assigns: dict[LazyBuffer, list[LazyBuffer]] = {}
     for unit in fusion.uses:
@@ -200,7 +201,7 @@ def _order_writes(
 
 
 class _Faults:
-    """What is required of values, and which groups find out."""
+    """The Require nodes of a graph, and the groups whose kernels check them."""
 
     def __init__(
         self, order: Iterable[LazyBuffer], groups: Iterable[Group], fusion: Fusion
@@ -220,7 +221,7 @@ class _Faults:
         self._later = [_after(known) for known in self._groups.values()]
 
     def come_before(self, writer: Group) -> bool:
-        """Whether all is found out before `writer` overwrites something; sees to it if it can."""
+        """Whether all checks come before `writer` overwrites something; orders them if it can."""
         for known, later in zip(self._groups.values(), self._later, strict=True):
             if writer in later:
                 continue

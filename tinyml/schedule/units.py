@@ -1,7 +1,8 @@
-"""Units: the nodes that may get memory of their own, each with the reason.
+"""Units: the nodes that may be stored in memory of their own, each with the reason.
 
-A unit is computed as a whole; everything else is computed inside the units that read it.
-Whether a unit is really stored is decided later, by who ends up in one kernel with it.
+A unit is computed as a whole; everything else is inlined: computed again inside each unit that
+reads it. Whether a unit is really stored is decided later: not if all of its readers end up in its
+kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def find_units(
 ) -> dict[LazyBuffer, str]:
     """Every unit among `order` (sources first), with the reason why it is one.
 
-    What is `remade` is none, nor what is made of it element by element.
+    A product that is `remade` (computed again by each kernel that reads it) is no unit, and neither
+    is what is computed from it element by element.
     """
     units: dict[LazyBuffer, str] = {
         root: ASKED for root in roots if not isinstance(root, lazy.Data)
@@ -80,7 +82,7 @@ _Read = dict[LazyBuffer, tuple[LazyBuffer, ...]]  # nodes, sources first, and wh
 def _add_shared(
     read: _Read, readers: Readers, units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
 ) -> None:
-    """Values that cost much and are read more than once."""
+    """Add units: values that cost much and would be computed more than once if inlined."""
     sinks = dict(_with_sinks(read, units))
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
@@ -205,7 +207,7 @@ def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
 def _around(
     remade: Iterable[LazyBuffer], readers: Readers
 ) -> tuple[set[LazyBuffer], set[LazyBuffer]]:
-    """What is met, and what is there beside all that is made of products made again."""
+    """What products that are computed again read (see _met), and what is beside them (_beside)."""
     made: set[LazyBuffer] = set()
     for node in remade:
         made |= ends_of(node, readers, ())[1]
@@ -213,16 +215,16 @@ def _around(
 
 
 def _met(made: set[LazyBuffer]) -> set[LazyBuffer]:
-    """What is repeated where products are made again: to make it takes less than that."""
+    """What is broadcast into products that are computed again: it costs less than they do."""
     starts = (s for node in made for s in node.sources if s not in made)
     found = reached(starts, lambda e: e.sources if isinstance(e, lazy.Move) else ())
     return {node for node in found if isinstance(node, lazy.Move)}
 
 
 def _beside(made: set[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
-    """What is there once for each element of what is made again, and for nobody else.
+    """What has an element for each of what is computed again, and no other readers.
 
-    As the random bits that drop attention's weights.
+    For example the random bits of dropout on attention's weights.
     """
     own = {*made}
     for node in reversed([*readers]) if made else ():
@@ -257,9 +259,11 @@ def readers_of(order: Iterable[LazyBuffer]) -> dict[LazyBuffer, list[LazyBuffer]
 def ends_of(
     node: LazyBuffer, readers: Readers, roots: Container[LazyBuffer], besides: bool = False
 ) -> tuple[dict[lazy.Reduce, None], set[LazyBuffer], list[LazyBuffer]]:
-    """The folds that all that is made of `node` ends in, that, and what of it is wanted `besides`.
+    """The reductions at which all that is computed from `node`, element by element, ends.
 
-    If nobody asks for that, there are none as soon as some is.
+    With them come the nodes on the way, and those of these that others need as a whole: because
+    they are roots, or because what reads them cannot be inlined. Unless `besides` allows for such
+    nodes, one of them is enough for an answer without reductions.
     """
     stack, seen = [node], {node}
     ends: dict[lazy.Reduce, None] = {}
@@ -305,7 +309,7 @@ def _is_position(node: LazyBuffer) -> bool:
 def _with_sinks(
     read: _Read, units: Container[LazyBuffer]
 ) -> Iterator[tuple[LazyBuffer, frozenset[LazyBuffer]]]:
-    """Readers first, each node with two at most of the units that would evaluate it themselves.
+    """Readers first, each node with two at most of the units that it is inlined into.
 
     A look-up does not count: it evaluates the few elements that it picks. Whoever is told may
     change whether the node is a unit.
@@ -400,7 +404,7 @@ def _is_factor(node: LazyBuffer, readers: Mapping[LazyBuffer, list[LazyBuffer]])
 
 
 def contracts(unit: LazyBuffer) -> bool:
-    """Whether a reduction is a sum of products whose factors both repeat themselves."""
+    """Whether a reduction is a contraction: a sum of products of two factors, both broadcast."""
     if not (isinstance(unit, lazy.Reduce) and unit.op is Op.ADD):
         return False
     node = unit.sources[0]
@@ -438,7 +442,7 @@ def widens(node: LazyBuffer) -> bool:
 
 
 def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:
-    """Cuts through expressions that would read too much or nest too deep for one kernel."""
+    """Add units: cuts through expressions that read too many buffers or nest too deep."""
     loads: dict[LazyBuffer, _Nodes] = {}
     depth: dict[LazyBuffer, int] = {}
     for node, sources in read.items():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tinyml.codegen.text.vector_math import LOOP, select
+from tinyml.codegen.text.vector_math import lane_function, select
 from tinyml.ops import Op
 
 MASKED = 64  # bytes of a vector that instructions take under a mask
@@ -27,19 +25,6 @@ def whole(floats: str, integers: str, lanes: int) -> str:
   const {integers} near = ({integers})(part * part <= 0x1p62f);
   return __builtin_convertvector(({floats})(near & ({integers})part), {integers});
 }}"""
-
-
-def lane_function(name: str, call: str, result: str, operands: Sequence[str], lanes: int) -> str:
-    """`call` on each lane."""
-    letters = "abc"[: len(operands)]
-    parameters = ", ".join(f"{t} {x}" for t, x in zip(operands, letters, strict=True))
-    arguments = ", ".join(f"{x}[i]" for x in letters)
-    return (
-        f"static inline {result} {name}_x{lanes}({parameters}) {{\n"
-        f"  {result} r;\n"
-        f"  {LOOP.replace('LANES', str(lanes))} r[i] = {call}({arguments});\n"
-        f"  return r;\n}}"
-    )
 
 
 def apart(value: str, size: int) -> str:
@@ -313,7 +298,11 @@ def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: in
         return f"static inline {target} {name}_x{lanes}({source} a) {{\n  return {text};\n}}"
 
     general = _HALF_LANES.get((dtype, what))
-    plain = made(general) if general else lane_function(name, name, target, [source], lanes)
+    plain = (
+        made(general)
+        if general
+        else lane_function(f"{name}_x{lanes}", name, target, [source], lanes)
+    )
     if (dtype, what, lanes) not in _X86:
         return plain
     present, text = _X86[dtype, what, lanes]

@@ -21,7 +21,6 @@ from tinyml.codegen.text.c_text import (
     function,
     half_lanes,
     lane_body,
-    lane_function,
     require,
     require_lanes,
     require_range,
@@ -30,6 +29,7 @@ from tinyml.codegen.text.c_text import (
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
+from tinyml.codegen.text.vector_math import lane_function
 from tinyml.dtype import (
     ALL,
     DType,
@@ -240,7 +240,8 @@ class CValues(Renderer):
             )
         if not vector:
             return call
-        self.prelude[lane_function(name, call, vector, [vector] * arity, lanes)] = None
+        text = lane_function(f"{name}_x{lanes}", call, vector, [vector] * arity, lanes)
+        self.prelude[text] = None
         return f"{name}_x{lanes}"
 
     def _lane_names(self, name: str, dtype: DType, lanes: int) -> dict[str, str]:

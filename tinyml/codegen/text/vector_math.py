@@ -9,6 +9,7 @@ docs/numerics.md has the measured errors, all below 2 ulp.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tinyml.ops import Op
 
@@ -44,6 +45,28 @@ PICK = f"static inline F32 pick_F32(I32 m, F32 a, F32 b) {{\n{select('F32', 'I32
 
 # gcc unrolls it by itself
 LOOP = '_Pragma("clang loop unroll(full)") for (int i = 0; i < LANES; ++i)'
+
+
+def lane_function(
+    name: str, call: str, result: str, operands: Sequence[str], lanes: int | str
+) -> str:
+    """`call` on each lane."""
+    letters = "abc"[: len(operands)]
+    parameters = ", ".join(f"{t} {x}" for t, x in zip(operands, letters, strict=True))
+    arguments = ", ".join(f"{x}[i]" for x in letters)
+    return (
+        f"static inline {result} {name}({parameters}) {{\n"
+        f"  {result} r;\n"
+        f"  {LOOP.replace('LANES', str(lanes))} r[i] = {call}({arguments});\n"
+        f"  return r;\n}}"
+    )
+
+
+def _per_lane(name: str, arity: int) -> str:
+    return (
+        lane_function(f"{name}_F32", f"__builtin_{name}f", "F32", ["F32"] * arity, "LANES") + "\n"
+    )
+
 
 # what gcc and clang call the same instruction for vectors of 64 bytes
 _EXTREME512 = """#ifdef __clang__
@@ -391,17 +414,6 @@ NDTR = written_out(f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
   return pick_F32(b <= 0.0f, below, a - clamp_F32(below, -3.40282347e38f, 3.40282347e38f));
 }}
 """)
-
-
-def _per_lane(name: str, arity: int) -> str:
-    letters = "abc"[:arity]
-    parameters = ", ".join(f"F32 {x}" for x in letters)
-    arguments = ", ".join(f"{x}[i]" for x in letters)
-    return (
-        f"static inline F32 {name}_F32({parameters}) {{\n  F32 r;\n"
-        f"  {LOOP} r[i] = __builtin_{name}f({arguments});\n"
-        f"  return r;\n}}\n"
-    )
 
 
 # 2**(y * (e + log2(1 + m))) in float64, whose rounding no float32 sees. F64, I64 and HALF have
