@@ -1,12 +1,12 @@
 """Remake: large products of matrices that are not stored, but computed again by every reader.
 
-That is rematerialization, as checkpoints do it, inside of kernels.
-Attention's scores are folded along both axes in training: by what is made of them for the result
-and the gradient of the queries along one, by the gradients of keys and values along the other. No
-one kernel makes all of that, and in memory scores grow with the square of what they are made of.
-So each kernel makes those that it meets, a few steps at a time (codegen/optimize/online.py). On a
-CPU that takes longer than to read them, but not where a mask of positions leaves half of them out,
-as in causal attention: then it stores no smaller ones, either.
+That is rematerialization, as checkpoints do it, inside of kernels. Attention's scores are folded
+along both axes in training: by what is made of them for the result and the gradient of the queries
+along one, by the gradients of keys and values along the other. No one kernel makes all of that, and
+in memory scores grow with the square of what they are made of. So each kernel makes those that it
+meets, a few steps at a time (codegen/optimize/online.py). On a CPU that takes longer than to read
+them, but not where a mask of positions leaves half of them out, as in causal attention: then it
+stores no smaller ones, either.
 """
 
 from __future__ import annotations
