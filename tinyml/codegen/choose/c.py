@@ -31,6 +31,8 @@ CHAIN = 24  # work of one: two functions, or the rounds of a random number
 IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the last one: four
 # cycles, in each of which two others may begin, so that twice as many vectors go through them
 ROWS = 4  # that are folded at a time
+FEW = 8  # vectors of a row whose folds take less time than to add up their lanes
+PIECES = 64  # of work at least, whatever is walked together
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
 WRITTEN = 12  # vectors of a row whose folds are written out
@@ -217,14 +219,18 @@ class CChooser(Chooser):
         self._within_rows(number, last_row)
 
     def _within_rows(self, number: int, last_row: Axis | None) -> None:
-        """Lanes and accumulators along each row; several rows at a time if that reads less."""
-        folded = {f.axes[-1] for f in self.one(number).folds}
+        """Lanes and accumulators along each row; several rows at a time where that pays."""
         together = last_row is not None and self._read_together(number, last_row)
+        most = 2 if together else 4
         if together and last_row is not None:
             self.apply(OptKind.PEEL, last_row, ROWS)
+        elif last_row is not None and (count := self._wait_together(number, last_row)) > 1:
+            self.apply(OptKind.UNROLL, last_row.name, count)
+            most = 8 // count
         self._keep(number)
+        folded = {f.axes[-1] for f in self.one(number).folds}
         for axis in folded:
-            self._vector_fold(axis, 2 if together else 4)
+            self._vector_fold(axis, most)
         if together and last_row is not None:
             self.apply(OptKind.UNROLL, last_row.name, ROWS)
         for walk in self.one(number).walks:
@@ -234,14 +240,39 @@ class CChooser(Chooser):
         self._read_ahead(number)
         self._stream(number)
 
+    def _wait_together(self, number: int, row: Axis) -> int:
+        """How many short rows are walked at a time, where folds read folds of the same row.
+
+        Other rows' vectors go through the same ops while the lanes of one are folded, for which
+        the row's next fold waits. Where functions are cheap, memory's latency is better hidden by
+        one row after the other, whose loads and stores a processor does at the same time.
+        """
+        one = self.one(number)
+        if not any(fold.body.has_fold for fold in one.folds):
+            return 1
+        longest = max(a.size for fold in one.folds for a in fold.axes)
+        costly = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
+        near = costly or self.nbytes <= self.target.last_cache
+        pieces = prod(a.size for a in one.rows)
+        choices = ((4 * FEW if near else FEW, ROWS), (8 * FEW if costly else 0, ROWS // 2))
+        for vectors, rows in choices:
+            fits = row.size % rows == 0 and pieces >= rows * PIECES
+            if fits and longest <= vectors * self.lanes:
+                return rows
+        return 1
+
     def _read_ahead(self, number: int) -> None:
         """Memory is asked for the next row, where all that rows are made of fits the cache."""
-        rows = self.one(number).rows
+        rows = self._one_by_one(number)
         if not rows or self.nbytes <= self.target.cache:
             return
         outer = prod(a.size for a in rows)
         if 2 * self.nbytes // outer <= self.target.cache:
             self.apply(OptKind.AHEAD, rows[-1])
+
+    def _one_by_one(self, number: int) -> list[Axis]:
+        """The rows that are walked one after the other, by one thread or several."""
+        return [a for a in self.one(number).rows if self.nest.kind(a) is not Kind.UNROLL]
 
     def _stream(self, number: int) -> None:
         """Results go past the caches, which could not hold them until they are read.
@@ -279,7 +310,7 @@ class CChooser(Chooser):
             self.bind_grid(number)
             if axis.size * found[0].dtype.itemsize > most:
                 return
-            tile = self.keep(number, rows[-1])
+            tile = self.keep(number, self._one_by_one(number)[-1])
             if tile is None:
                 return
             most -= tile.nbytes

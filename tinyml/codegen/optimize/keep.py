@@ -50,7 +50,9 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
     for one in nest.nests:
         one = divided_last(one)
         same = (
-            _next_values(one, walked_before(nest, one, after), after) if after in one.axes else ()
+            _next_values(nest, one, walked_before(nest, one, after), after)
+            if after in one.axes
+            else ()
         )
         if not same:
             kept.append(one)
@@ -77,7 +79,8 @@ def _kept(
     bound = {a for e in folds if e.free - outside for a in e.axes}  # others are made before it
     inner = list(value.free - outside)
     folded = {a for fold in one.folds for a in fold.axes}
-    inner.sort(key=lambda a: (ORDER[nest.kind(a)], a in folded, a.name))
+    rows = _written_out(nest, one)
+    inner.sort(key=lambda a: (a not in rows, ORDER[nest.kind(a)], a in folded, a.name))
     if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
         raise OptError(f"cannot keep {value}: a last step is shorter")
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in sorted({*inner, *bound}, key=str)}
@@ -193,27 +196,39 @@ def unmasked(e: Expr) -> tuple[Valid, Expr]:
     return found, e
 
 
-def _next_values(one: Nest, outside: set[Axis], after: Axis) -> tuple[Expr, ...]:
+def _next_values(nest: LoopNest, one: Nest, outside: set[Axis], after: Axis) -> tuple[Expr, ...]:
     """The first value to be kept: see the top of this file; and what else is equal to it.
 
-    Where folds are made in steps, only those values are there that a step makes.
+    Where folds are made in steps, only those values are there that a step makes. Of rows that are
+    written out, folds wait in registers, but for what the fill of a tile would make again.
     """
     order = one.exprs
     below = _folds_below(order)
-    readers: dict[Expr, list[Expr]] = {e: [] for e in order}
-    for e in order:
-        for source in e.sources:
-            readers[source].append(e)
+    known = outside | _written_out(nest, one)
     found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
-    ends, whole = {*roots(one)}, all(tile.over is not after for tile in one.tiles)
-    for value in found:
-        while len(readers[value]) == 1 and value not in ends:
-            if not _goes_with(readers[value][0], value, below):
-                break
-            value = readers[value][0]
-        if value.free - outside and (whole or after in value.free):
+    whole = all(tile.over is not after for tile in one.tiles)
+    for value in (_with_readers(one, e, below) for e in found):
+        if value.free - known and (whole or after in value.free):
             return (value,)
-    return made_again(one, outside) if whole else ()
+    again = made_again(one, known) if whole else ()
+    folds = [e for e in order if again and e in below[again[0]] and e.free - outside]
+    return (_with_readers(one, folds[0], below),) if folds else again
+
+
+def _written_out(nest: LoopNest, one: Nest) -> set[Axis]:
+    """Rows that are walked at the same time."""
+    return {a for a in one.rows if nest.kind(a) is Kind.UNROLL}
+
+
+def _with_readers(one: Nest, value: Expr, below: dict[Expr, frozenset[Expr]]) -> Expr:
+    """What is made of a value element by element, as long as nothing else reads what lies between."""
+    ends = {*roots(one)}
+    while value not in ends:
+        readers = [e for e in one.exprs if value in e.sources]
+        if len(readers) != 1 or not _goes_with(readers[0], value, below):
+            break
+        value = readers[0]
+    return value
 
 
 def _folds_below(order: Iterable[Expr]) -> dict[Expr, frozenset[Expr]]:
