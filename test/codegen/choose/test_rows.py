@@ -144,3 +144,65 @@ def test_windows_of_a_short_row_are_whole_vectors(n: int, chosen: str) -> None:
     k = kernel_of(x.realize().conv2d(w.realize(), groups=3, padding=1).lazy)
     assert {chosen, "lanes i3 8", "unroll r1 3"} <= {*opts(k)}
     stages.assert_right(k, 1e-4, SMALL)
+
+
+def images(*shape: int) -> Tensor:
+    return Tensor(np.ones(shape, np.float32), device="CPU").realize()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "together"), [(256, 24, 4), (254, 24, 2), (256, 320, 2), (257, 24, 1)]
+)
+def test_short_rows_whose_folds_read_folds_are_walked_several_at_a_time(
+    rows: int, columns: int, together: int
+) -> None:
+    """Equal rows have equal results: there is no rest of other steps."""
+    k = kernel_of(images(rows, columns).log_softmax().lazy)
+    found = [opt for opt in opts(k) if opt.startswith("unroll i0")]
+    assert found == ([f"unroll i0 {together}"] if together > 1 else [])
+    stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_long_rows_few_rows_and_single_folds_are_walked_one_by_one() -> None:
+    for x in (images(256, 8 * 65).log_softmax(), images(64, 24).log_softmax()):
+        assert not any(opt.startswith("unroll i0") for opt in opts(kernel_of(x.lazy)))
+    x = images(256, 24)
+    assert "unroll i0 4" not in opts(kernel_of((x / x.sum(1, keepdim=True)).lazy))
+
+
+def test_cheap_rows_from_memory_are_walked_several_at_a_time_if_they_have_few_vectors() -> None:
+    from_memory = replace(SMALL, last_cache=1 << 10)
+    for n, together in ((64, True), (72, False)):
+        k = kernel_of(images(256, n).layernorm().lazy)
+        found = [str(opt) for opt in choose(lower(k), from_memory)[0]]
+        assert ("unroll i0 4" in found) == together
+
+
+def test_what_several_rows_would_compute_again_is_kept_for_each() -> None:
+    """Their largest numbers, too, which filling the tile with exponentials would fold again."""
+    k = kernel_of(images(256, 24).softmax().lazy)
+    found = opts(k)
+    assert found.count("keep i0") == 2
+    assert {"unroll i0 4", "lanes j0_kept1 8"} <= {*found}
+    stages.assert_right(k, 1e-5, SMALL)
+
+
+def test_sums_of_all_places_of_a_window_are_made_in_one_walk() -> None:
+    x, w = images(4, 16, 9, 9), images(16, 1, 3, 3)
+    w.requires_grad = True
+    y = x.conv2d(w, groups=16, padding=1)
+    (gradient,) = (y * images(4, 16, 9, 9)).sum().gradient(w)
+    found = [
+        k for k in stages.kernels_of(schedule([gradient.lazy])) if len(lower(k).nests[0].rows) > 2
+    ]
+    assert found
+    for k in found:
+        assert {"unroll i1 3", "unroll i2 3"} <= {*opts(k)}
+        stages.assert_right(k, 1e-4, SMALL)
+
+
+@pytest.mark.parametrize(("n", "lanes"), [(12, 4), (20, 4), (16, 8), (21, 8), (60, 4)])
+def test_a_short_row_has_half_a_vector_where_that_leaves_no_step_over(n: int, lanes: int) -> None:
+    k = kernel_of(graphs.total(leaf(5, n), 1))
+    assert f"lanes r0 {lanes}" in opts(k)
+    stages.assert_right(k, 1e-5, SMALL)

@@ -31,8 +31,10 @@ CHAIN = 24  # work of one: two functions, or the rounds of a random number
 IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the last one: four
 # cycles, in each of which two others may begin, so that twice as many vectors go through them
 ROWS = 4  # that are folded at a time
+ACCUMULATORS = 8  # in all, where several rows are folded at a time
+WINDOW = 16  # places of a window at most whose sums are made in one walk
 FEW = 8  # vectors of a row whose folds take less time than to add up their lanes
-PIECES = 64  # of work at least, whatever is walked together
+PIECES = 64  # of work, about, are left for threads by what is walked together
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
 WRITTEN = 12  # vectors of a row whose folds are written out
@@ -220,13 +222,15 @@ class CChooser(Chooser):
 
     def _within_rows(self, number: int, last_row: Axis | None) -> None:
         """Lanes and accumulators along each row; several rows at a time where that pays."""
+        last_row = self._write_out_windows(number, last_row)
         together = last_row is not None and self._read_together(number, last_row)
-        most = 2 if together else 4
         if together and last_row is not None:
             self.apply(OptKind.PEEL, last_row, ROWS)
         elif last_row is not None and (count := self._wait_together(number, last_row)) > 1:
             self.apply(OptKind.UNROLL, last_row.name, count)
-            most = 8 // count
+        kinds = ((a.size, self.nest.kind(a)) for a in self.one(number).rows)
+        at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
+        most = ACCUMULATORS // (ROWS * at_once if together else at_once)
         self._keep(number)
         folded = {f.axes[-1] for f in self.one(number).folds}
         for axis in folded:
@@ -239,6 +243,22 @@ class CChooser(Chooser):
         self.bind_grid(number)
         self._read_ahead(number)
         self._stream(number)
+
+    def _write_out_windows(self, number: int, row: Axis | None) -> Axis | None:
+        """Few rows that read something together, as all places of a window do, in one walk.
+
+        The last row that is left; what they share is loaded once, and each has a sum of its own.
+        """
+        folds, written = self.one(number).folds, 1
+        pieces = prod(a.size for a in self.one(number).rows)
+        while row is not None and len(folds) == 1 and row.size * written <= WINDOW:
+            written *= row.size
+            shared = {row in load.free for load in self.one(number).loads} == {True, False}
+            enough = pieces >= written * PIECES // 4
+            if not (shared and enough and self.apply(OptKind.UNROLL, row.name, row.size)):
+                break
+            row = next(iter(reversed(self._one_by_one(number))), None)
+        return row
 
     def _wait_together(self, number: int, row: Axis) -> int:
         """How many short rows are walked at a time, where folds read folds of the same row.
@@ -361,8 +381,12 @@ class CChooser(Chooser):
 
     def _vector_fold(self, axis: Axis, most: int) -> None:
         """Several vector accumulators, so that one addition need not wait for the last."""
-        if axis.size >= self.lanes > 1 and self.apply(OptKind.LANES, axis, self.lanes):
-            steps = axis.size // self.lanes
+        lanes, half = self.lanes, self.lanes // 2
+        rest = axis.size < FEW * lanes and axis.size % lanes and axis.size % max(half, 1) == 0
+        if half > 1 and (rest or axis.size < lanes):  # else steps are left over, one by one
+            lanes = half
+        if axis.size >= lanes > 1 and self.apply(OptKind.LANES, axis, lanes):
+            steps = axis.size // lanes
             for count in (4, 2):
                 if count <= most and steps >= 2 * count:
                     self.apply(OptKind.UNROLL, axis.name, count)

@@ -221,7 +221,7 @@ def _written_out(nest: LoopNest, one: Nest) -> set[Axis]:
 
 
 def _with_readers(one: Nest, value: Expr, below: dict[Expr, frozenset[Expr]]) -> Expr:
-    """What is made of a value element by element, as long as nothing else reads what lies between."""
+    """What is made of a value element by element, as far as nothing else reads it before."""
     ends = {*roots(one)}
     while value not in ends:
         readers = [e for e in one.exprs if value in e.sources]
