@@ -112,6 +112,15 @@ def test_substituting_is_looking_up_elsewhere(pair: Pair, first: Pair, second: P
 
 
 @quick
+@given(PAIRS, PAIRS)
+def test_each_of_several_steps_is_substituted(pair: Pair, other: Pair) -> None:
+    numbers = [{AXES[0]: linear(a), AXES[1]: linear(b)} for a in range(3) for b in range(4)]
+    moved = [{**at, AXES[1]: other[0] % 4} for at in numbers]
+    for steps in ([], numbers, moved):
+        assert pair[0].at_each(steps) == [pair[0].substitute(at) for at in steps]
+
+
+@quick
 @given(PAIRS, st.integers(-20, 20), st.integers(0, 20))
 def test_conditions_hold_where_they_should(pair: Pair, low: int, span: int) -> None:
     condition = inside(pair[0], low, low + span)

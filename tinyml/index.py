@@ -217,6 +217,18 @@ class Linear(metaclass=Interned):
             return Linear(tuple(kept), constant)
         return _sum((*kept, *added), constant)
 
+    def at_each(self, steps: Sequence[Mapping[Axis, Linear]]) -> list[Linear]:
+        """The same expression at several steps, at each of which the same axes are replaced."""
+        if not steps or self.free.isdisjoint(steps[0]):
+            return [self] * len(steps)
+        kept = tuple([term for term in self.terms if term[0].free.isdisjoint(steps[0])])
+        moving = [(a, f) for a, f in self.terms if isinstance(a, Axis) and a in steps[0]]
+        divided = len(kept) + len(moving) < len(self.terms)
+        if divided or any(at[a].terms for a, _ in moving for at in steps):
+            return [self.substitute(at) for at in steps]
+        constants = [sum([f * at[a].constant for a, f in moving]) for at in steps]
+        return [Linear(kept, self.constant + n) for n in constants]  # what is left is in order
+
     def __str__(self) -> str:
         if self._text is None:
             parts = ["-" * (f < 0) + a.text + f"*{abs(f)}" * (f * f != 1) for a, f in self.terms]

@@ -12,6 +12,7 @@ from tinyml.index import Axis, Linear, inside, linear
 from tinyml.ops import Op
 
 ROW, COLUMN, STEP, WHOLE = Axis("i", 3), Axis("j", 2), Axis("r", 5), Axis("w", 4)
+ELSEWHERE = linear(Axis("e", 6))
 
 
 def load(slot: int, position: Linear) -> Expr:
@@ -36,6 +37,11 @@ def test_each_root_at_every_step_is_what_substituting_makes_of_it(
     known: dict[Axis, Linear],
 ) -> None:
     roots = [product(), masked(), alu(Op.ADD, float32, product(), masked()), load(4, linear(STEP))]
+    edges = inside(linear(ROW) + linear(STEP), 1, 5), inside(linear(COLUMN), 1, 1)
+    roots += [
+        Load(5, float32, linear(ROW) + linear(WHOLE), edges),
+        Load(5, float32, ELSEWHERE, edges[:1]),
+    ]
     steps = every_step(known, [ROW, COLUMN])
     assert at_each(roots, steps) == [[substitute(r, at) for at in steps] for r in roots]
 

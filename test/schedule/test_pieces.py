@@ -13,7 +13,7 @@ from tinyml import Tensor, kernel
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind
-from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
+from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply, find
 from tinyml.kernel import Kernel
 from tinyml.schedule import pieces, schedule, split
 
@@ -135,8 +135,8 @@ def test_a_piece_is_walked_in_order() -> None:
             apply(plain, opt)
     for cores in (1, 2, 64):
         _, nest = choose(plain, replace(stages.C, cores=cores))
-        assert nest.kind(nest.named[rows.name]) is Kind.LOOP
-        assert nest.kind(nest.named[pieces_.name]) is Kind.GRID
+        assert nest.kind(find(nest, rows.name)) is Kind.LOOP
+        assert nest.kind(find(nest, pieces_.name)) is Kind.GRID
 
 
 def test_all_that_is_added_up_in_memory_begins_with_one_kernel() -> None:

@@ -23,7 +23,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Fold, Load
 from tinyml.codegen.scope import Scope
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, linear
+from tinyml.index import ZERO, Axis, Linear, linear
 
 LINE = 64  # bytes that memory delivers at once
 FURTHER = 4  # steps of a tile's axis, which take much less time than rows that are computed with
@@ -72,7 +72,7 @@ class Ahead:
             return []
         found = [] if load.valid else self._of_rows(load, scope)
         for axis in self.filled:
-            for start in _lines(load, self.lanes):
+            for start in _lines(load, self.lanes) if axis in load.position.free else ():
                 line = _line(start, load)
                 if stride := line.stride(axis):
                     found += self._once(load, scope, line, FURTHER * stride)
@@ -112,7 +112,11 @@ def _lines(load: Load, lanes: Set[Axis]) -> list[Linear]:
     lane = next((a for a in load.free if a in lanes), None)
     if lane is None:
         return [load.position]
-    first, second = (load.position.substitute({lane: linear(n)}) for n in range(2))
+    first, stride = load.position.substitute({lane: ZERO}), load.position.stride(lane)
+    if stride is not None:
+        apart = max(abs(stride) * load.dtype.itemsize, 1)
+        return [first + stride * n for n in range(0, lane.size, max(LINE // apart, 1))]
+    second = load.position.substitute({lane: linear(1)})
     apart = abs(second.constant - first.constant) * load.dtype.itemsize
     steps = range(0, lane.size, max(LINE // max(apart, 1), 1))
     return [load.position.substitute({lane: linear(n)}) for n in steps]

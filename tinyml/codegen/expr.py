@@ -237,7 +237,7 @@ def substitute(
     `done` is what was made before, of expressions that have parts in common with this one.
     """
     made: dict[Expr, Expr] = {} if done is None else done
-    for e in _along(root, frozenset(known)) if walked is None else _in_folds(root, known, walked):
+    for e in _along(root, frozenset(known), walked is not None):
         if e in made:
             continue
         if type(e) is Alu:  # most are
@@ -253,24 +253,12 @@ def substitute(
 
 
 @lru_cache(maxsize=64)  # the same, for each step that is written out
-def _along(root: Expr, axes: frozenset[Axis]) -> tuple[Expr, ...]:
-    """All that depends on any of the axes, operands first."""
-    if root.free.isdisjoint(axes):
-        return ()
+def _along(root: Expr, axes: frozenset[Axis], folds: bool) -> list[Expr]:
+    """All that depends on any of the axes, or has a fold in it, operands first."""
     apart = axes.isdisjoint
-    return tuple(toposort([root], (), lambda e: [s for s in e.sources if not apart(s.free)]))
-
-
-def _in_folds(root: Expr, known: Image, walked: Walked) -> list[Expr]:
-    """All that depends on axes or walks some, operands first; not below folds of their own axes."""
-    apart = frozenset(known).isdisjoint
-
-    def below(e: Expr) -> Sequence[Expr]:
-        if type(e) is Fold and _own(e, known, walked):
-            return ()
-        return [s for s in e.sources if s.has_fold or not apart(s.free)]
-
-    return toposort([root], (), below) if root.has_fold or not apart(root.free) else []
+    if apart(root.free) and not (folds and root.has_fold):
+        return []
+    return [e for e in nodes(root) if not apart(e.free) or (folds and e.has_fold)]
 
 
 def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:

@@ -23,9 +23,9 @@ Every axis has a kind, which says who walks it:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import chain
 from math import gcd, prod
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, nodes, place_text, rewrite
@@ -34,7 +34,6 @@ from tinyml.codegen.matrices import WARP, Product
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.frozen import cached_property, dataclass, replace
-from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
 from tinyml.ops import SIGN, Op
@@ -137,7 +136,9 @@ class Nest:
     @cached_property
     def exprs(self) -> tuple[Expr, ...]:
         """Every expression that is evaluated, operands first."""
-        return _walked(tuple(roots(self)))
+        found = roots(self)
+        each = map(nodes, found)
+        return nodes(found[0]) if len(found) == 1 else tuple(dict.fromkeys(chain(*each)))
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
@@ -162,6 +163,11 @@ class Nest:
         folded = [a for fold in self.folds for a in fold.axes]
         filled = [a for tile in self.tiles for a in tile.axes]
         return tuple(dict.fromkeys([*self.rows, *walked, *steps, *folded, *filled]))
+
+    @cached_property
+    def named(self) -> dict[str, Axis]:
+        """Every axis that is walked, by its name."""
+        return {a.name: a for a in reversed(self.axes)}
 
     @property
     def alike(self) -> bool:
@@ -207,10 +213,9 @@ class LoopNest:
     def _kind_of(self) -> dict[Axis, Kind]:
         return dict(self.kinds)
 
-    @cached_property
-    def named(self) -> dict[str, Axis]:
-        """Every axis that is walked, by its name."""
-        return {a.name: a for one in reversed(self.nests) for a in reversed(one.axes)}
+    def axis(self, name: str) -> Axis | None:
+        """The axis of that name that is walked, if there is one."""
+        return next((a for one in self.nests if (a := one.named.get(name)) is not None), None)
 
     def kind(self, axis: Axis) -> Kind:
         return self._kind_of.get(axis, Kind.LOOP)
@@ -246,11 +251,6 @@ def with_stores(one: Nest, change: Callable[[Store], Store]) -> Nest:
 def rewritten(one: Nest, rule: Callable[[Expr], Expr | None]) -> Nest:
     """The nest with a rule applied to all that it stores, but not to what tiles hold."""
     return with_stores(one, lambda store: replace(store, value=rewrite(store.value, rule)))
-
-
-@functools.lru_cache(maxsize=64)  # the same, where axes change their order or are given to others
-def _walked(values: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    return tuple(toposort(values))
 
 
 def roots(nest: Nest) -> list[Expr]:

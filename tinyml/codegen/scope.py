@@ -7,12 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
 
-from tinyml.codegen.expr import Alu, Expr, Load, Name, Part, Require, Select, Wide, substituted
+from tinyml.codegen.expr import (
+    Alu,
+    Expr,
+    Load,
+    Name,
+    Part,
+    Require,
+    Select,
+    Wide,
+    substituted,
+    zero,
+)
 from tinyml.codegen.linear import Fetch, Instr, Let, values_of
 from tinyml.codegen.matrices import Fragment, Piece
 from tinyml.codegen.nest import Split
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Valid, linear
+from tinyml.index import Axis, Linear, Range, Valid, both, linear, moved
 from tinyml.ops import WORK
 
 Known: TypeAlias = Mapping[Axis, Linear]
@@ -174,12 +185,29 @@ def at_each(roots: Sequence[Expr], steps: Sequence[Known]) -> list[list[Expr]]:
         firsts, number = alike.get(axes) or alike.setdefault(axes, _alike(axes, steps))
         columns = [made.get(s) or [s] * len(steps) for s in e.sources]
         sources = [*zip(*columns, strict=True)] if columns else [()] * len(steps)
+        values: list[Expr]
         if type(e) is Alu:  # most are
-            values: list[Expr] = [Alu(e.op, e.dtype, sources[n]) for n in firsts]
+            values = [Alu(e.op, e.dtype, sources[n]) for n in firsts]
+        elif type(e) is Load and not e.sources:
+            values = _loads(e, [steps[n] for n in firsts])
         else:
             values = [substituted(e, steps[n], sources[n]) for n in firsts]
         made[e] = values if len(firsts) == len(steps) else [values[n] for n in number]
     return [made.get(root) or [root] * len(steps) for root in roots]
+
+
+def _loads(e: Load, steps: Sequence[Known]) -> list[Expr]:
+    """A load at several steps. Few of them differ in what a condition asks."""
+    asked: list[list[Range]] = []
+    valid: list[Valid | None] = [e.valid] * len(steps)
+    for v in e.valid:
+        firsts, number = _alike(v.free & steps[0].keys(), steps)
+        made = [moved(v, steps[n]) for n in firsts]
+        asked.append([made[n] for n in number])
+    if any(not v.free.isdisjoint(steps[0]) for v in e.valid):
+        valid = [both(held) for held in zip(*asked, strict=True)]
+    places = zip(e.position.at_each(steps), valid, strict=True)
+    return [zero(e.dtype) if v is None else Load(e.slot, e.dtype, at, v) for at, v in places]
 
 
 def _alike(axes: frozenset[Axis], steps: Sequence[Known]) -> tuple[list[int], list[int]]:

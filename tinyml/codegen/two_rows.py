@@ -42,7 +42,7 @@ def is_in_rows(i: Linear, lane: Axis) -> bool:
 def two_rows(e: Load, lane: Axis) -> Expr | None:
     """The load as a choice of two, each of elements of one row; None if it is not of two."""
     found = _divided(e.position, lane)
-    if not is_in_rows(e.position, lane):
+    if len(found) != 1 or _step(e.position, lane) is None:
         return None
     if any(_step(v.index, lane) is None or _divided(v.index, lane) - found for v in e.valid):
         return None

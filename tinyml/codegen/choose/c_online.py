@@ -26,6 +26,8 @@ LONG = 1024  # steps of a fold whose rows are not kept whole
 @all_or_nothing
 def run_along(chooser: Chooser, number: int) -> bool:
     """Choose blocks and steps; False if no long fold is made of products that can run along."""
+    if len(chooser.one(number).folds) < 2:  # none reads another
+        return False
     one = divided_last(chooser.one(number))
     found = running(one)
     sides = None if found is None or found.axis.size < LONG else sides_along(one, found)

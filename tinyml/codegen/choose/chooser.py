@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, nodes
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
+from tinyml.codegen.optimize.change import joins
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.optimize.phase import phases
 from tinyml.codegen.optimize.tiles import ways
@@ -185,8 +186,12 @@ class Chooser:
         for one in nests:
             outer = [a for group in one.groups for a in group[-2::-1]]  # none follows the last
             for name in dict.fromkeys(a.name for a in outer if self.nest.kind(a) is Kind.LOOP):
-                while self.apply(OptKind.COLLAPSE, name, divided):
+                while self._joins(name, divided) and self.apply(OptKind.COLLAPSE, name, divided):
                     pass
+
+    def _joins(self, name: str, divided: int) -> bool:
+        axis = self.nest.axis(name)
+        return axis is not None and joins(self.nest, axis, divided)
 
     def one(self, number: int) -> Nest:
         return self.nest.nests[number]

@@ -16,7 +16,7 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
-from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.opts import OptKind, find
 from tinyml.codegen.optimize.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
@@ -77,7 +77,7 @@ class CudaChooser(Chooser):
             lanes //= 2
         if lanes > 1 and axis.size >= LONG * lanes and not self.one(number).adds:
             self.apply(OptKind.ALIGN, axis, lanes)
-            axis = self.nest.named[axis.name]
+            axis = find(self.nest, axis.name)
         while lanes > 1 and axis.size % lanes:
             lanes //= 2
         return lanes if lanes > 1 and self.apply(OptKind.LANES, axis, lanes) else 1
@@ -190,7 +190,7 @@ class CudaChooser(Chooser):
             plain = most > 0 and not any(axis in fold.free for fold in one.folds)
             wide = plain and side_by_side(one, axis) >= 0
             lanes = self._wide(number, axis, threads, widest) if wide else 1
-            each = -(-self.nest.named[axis.name].size // threads)
+            each = -(-find(self.nest, axis.name).size // threads)
             few = -(-axis.size // (threads * lanes)) <= most // lanes
             self.apply(OptKind.THREAD, axis.name, threads)
             if plain and few and each > 1:

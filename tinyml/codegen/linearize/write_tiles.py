@@ -121,9 +121,8 @@ class TileWriter(Namer):
             steps = every_step(known, self._but_copied(tile, value, unrolled))
             (values,) = at_each([value], steps)
             self._folds(inner, values)
-            for step, made in zip(steps, values, strict=True):
+            for index, made in zip(tile.index.at_each(steps), values, strict=True):
                 stored = self.emit(inner, made)
-                index = tile.index.substitute(step)
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, stored, (), op))
             inner.instrs += self._end_of_copies()
 
@@ -131,9 +130,8 @@ class TileWriter(Namer):
         number = next((n for _, n in outside), None)
 
         def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
-            for step in every_step(known, unrolled):
-                assert number is not None
-                index = tile.index.substitute(step)
+            assert number is not None
+            for index in tile.index.at_each(every_step(known, unrolled)):
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
 
         loops = self._loops(by_stride(tile))

@@ -50,9 +50,10 @@ class OptError(TinymlError, ValueError):
 
 def find(nest: LoopNest, name: str) -> Axis:
     """The axis of that name; OptError if there is none."""
-    if name not in nest.named:
+    axis = nest.axis(name)
+    if axis is None:
         raise OptError(f"no axis {name} in {nest.name}")
-    return nest.named[name]
+    return axis
 
 
 def is_row(nest: LoopNest, axis: Axis) -> bool:
@@ -301,25 +302,38 @@ def collapse(nest: LoopNest, outer: Axis, divided: int = 0) -> LoopNest:
     What may divide the joined axis again: from 1 on conditions, from 2 on stores, from 3 on loads.
     """
     inner = _next(nest, outer)
-    whole = inner is not None and not outer.more and not inner.more
-    if inner is None or not whole or {nest.kind(outer), nest.kind(inner)} != {Kind.LOOP}:
+    if inner is None:
         raise OptError(f"cannot collapse {outer.name}: no loop follows it everywhere")
-    walking = [one for one in nest.nests if outer in one.axes]
-    if any(_divides(i, outer, inner) for one in walking for i in _undivided(one, divided)):
+    if _are_apart(nest, outer, inner, divided):
         raise OptError(f"cannot collapse {outer.name} and {inner.name}: they are read apart")
     joined, index = _joined(outer, inner)
     change = Change(index, {outer: (joined,), inner: ()}, {})
     return replace(nest, nests=tuple(change.nest(one) for one in nest.nests))
 
 
+def joins(nest: LoopNest, outer: Axis, divided: int) -> bool:
+    """Whether `collapse` would do: most often it would not."""
+    inner = _next(nest, outer)
+    return inner is not None and not _are_apart(nest, outer, inner, divided)
+
+
 def _next(nest: LoopNest, outer: Axis) -> Axis | None:
-    """The axis that directly follows `outer` wherever it is walked."""
+    """The loop that directly follows the loop over `outer` wherever it is walked."""
     groups = [group for one in nest.nests for group in one.groups]
     around = [(*group, None) for group in groups if outer in group]
     found = {group[group.index(outer) + 1] for group in around}
     inner = found.pop() if len(found) == 1 else None
+    if inner is None or outer.more or inner.more:
+        return None
+    loops = nest.kind(outer) is nest.kind(inner) is Kind.LOOP
     alone = any(inner in group and outer not in group for group in groups)
-    return None if alone else inner
+    return inner if loops and not alone else None
+
+
+def _are_apart(nest: LoopNest, outer: Axis, inner: Axis, divided: int) -> bool:
+    """Whether something would divide the axis that two become."""
+    walking = [one for one in nest.nests if outer in one.axes]
+    return any(_divides(i, outer, inner) for one in walking for i in _undivided(one, divided))
 
 
 def _undivided(one: Nest, divided: int) -> Iterator[Linear]:

@@ -286,14 +286,18 @@ def _statistics(one: Nest, outside: set[Axis]) -> list[Expr]:
 
 def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
     """A costly value that several loops along an axis compute, as each of them writes it."""
-    loops, below = _loops(one, outside), _folds_below(one.exprs)
     work: dict[Expr, int] = {}
-    largest: tuple[Expr, ...] = ()
     for e in one.exprs:
         own = WORK[e.op] if isinstance(e, Alu) else 0
         hoisted = isinstance(e, Fold) or e.free <= outside
-        work[e] = 0 if hoisted else min(1 << 20, own + sum(work[s] for s in e.sources))
-        if work[e] < COSTLY or e not in loops or not isinstance(e, (Alu, Select)):
+        work[e] = 0 if hoisted else min(1 << 20, own + sum([work[s] for s in e.sources]))
+    costly = [e for e, n in work.items() if n >= COSTLY and isinstance(e, (Alu, Select))]
+    if not costly:
+        return ()
+    loops, below = _loops(one, outside), _folds_below(one.exprs)
+    largest: tuple[Expr, ...] = ()
+    for e in costly:
+        if e not in loops:
             continue
         if largest and not (below[e] == below[largest[0]] and largest[0] in nodes(e)):
             continue

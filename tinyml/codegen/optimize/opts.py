@@ -155,11 +155,11 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     """The nest with one decision made; OptError if it does not fit."""
     made = _applied(nest, opt)
     for one in made.nests if opt.kind in (OptKind.GRID, OptKind.SPLIT) else ():
-        alike = one.alike and not any(walk.axes for walk in one.walks)
-        once = (alike or at_once(made, one)) and all(
-            made.kind(a) is not Kind.LOOP for a in one.rows
-        )
-        _require(once or not made.parts(one), opt, "blocks that share a fold make it once")
+        if made.parts(one):
+            alike = one.alike and not any(walk.axes for walk in one.walks)
+            apart = all(made.kind(a) is not Kind.LOOP for a in one.rows)
+            once = apart and (alike or at_once(made, one))
+            _require(once, opt, "blocks that share a fold make it once")
     return made
 
 

@@ -37,10 +37,11 @@ def windows(
 
 def _window(factor: Expr, axes: Iterable[Axis]) -> tuple[Expr, Axis, int, Axis, Axis] | None:
     position = position_of(factor)
-    for outer, inner in permutations(sorted(axes, key=lambda a: a.name), 2):
-        by, along = position.stride(inner), position.stride(outer)
-        step = (along or 0) // by if by else 0
-        if by and along == step * by and 0 < step < inner.size:
+    strides = {a: position.stride(a) for a in sorted(axes, key=lambda a: a.name)}
+    for outer, inner in permutations([a for a, stride in strides.items() if stride], 2):
+        by, along = strides[inner] or 1, strides[outer] or 0
+        step = along // by
+        if along == step * by and 0 < step < inner.size:
             wide = Axis(f"{inner.name}w", (outer.size - 1) * step + inner.size)
             image = {inner: linear(wide) - linear(outer) * step}
             if outer in position.substitute(image).free:

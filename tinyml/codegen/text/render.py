@@ -180,6 +180,10 @@ class Renderer(Indices):
                 return (self.update(instr.name, instr.op, instr.value),)
             case ir.Put():
                 return self.put(instr)
+            case ir.PutTile():
+                return self.put_tile(instr)
+            case ir.Fetch():
+                return self.fetch(instr)
             case ir.Declare():
                 name, kind = instr.name, self.type_of(instr.name)
                 return (f"{kind} {name.name} = {self.value(instr.value, name.lanes)};",)
@@ -194,10 +198,6 @@ class Renderer(Indices):
                 return (f"{name.name} = {self.across_threads(name, op, threads)};",)
             case ir.AcrossBlocks():
                 return self.across_blocks(instr)
-            case ir.PutTile():
-                return self.put_tile(instr)
-            case ir.Fetch():
-                return self.fetch(instr)
             case ir.Barrier():
                 return (self.barrier(),)
         raise TypeError(f"{self.language.name} has no text for {instr}")
