@@ -363,12 +363,10 @@ def _text(instr: Instr) -> str:
             return f"{word} {low}{axis.name} < {', '.join(map(str, [axis.size, *stops]))}:"
         case Number(axes, at):
             return f"{', '.join(a.name for a in axes)} at {at}"
-        case Let(name, value):
-            lanes = f" x{name.lanes}" if name.lanes > 1 else ""
-            return f"let {name.name}: {name.dtype}{lanes} = {_bare(value)}"
-        case Declare(name, value):
-            lanes = f" x{name.lanes}" if name.lanes > 1 else ""
-            return f"var {name.name}: {name.dtype}{lanes} = {_bare(value)}"
+        case Let(name, value) | Declare(name, value):
+            word, lanes = "let" if isinstance(instr, Let) else "var", f" x{name.lanes}"
+            kind = f"{name.dtype}{lanes if name.lanes > 1 else ''}"
+            return f"{word} {name.name}: {kind} = {_bare(value)}"
         case Update(name, op, value):
             return f"{name.name} {_assigned(op)} {_bare(value)}"
         case AcrossLanes(name, op, source):

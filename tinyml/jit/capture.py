@@ -98,13 +98,7 @@ def capture(
 def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:
     found: list[Tensor] = []
     for result in results:
-        match result:
-            case Shown(of=root, moves=moves):
-                found.append(views.read(inputs[root] if isinstance(root, int) else root, moves))
-            case Within(of=number, moves=moves):
-                found.append(views.read(found[number], moves))
-            case Tensor():
-                found.append(result)
+        found.append(result if isinstance(result, Tensor) else result.read(inputs, found))
     return found
 
 

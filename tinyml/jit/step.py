@@ -87,6 +87,9 @@ class Shown:
     of: int | Tensor  # the argument's number
     moves: tuple[Move, ...]
 
+    def read(self, inputs: Sequence[Tensor], _: Sequence[Tensor]) -> Tensor:
+        return read(inputs[self.of] if isinstance(self.of, int) else self.of, self.moves)
+
 
 @dataclass(frozen=True)
 class Within:
@@ -94,6 +97,9 @@ class Within:
 
     of: int  # the other one's number
     moves: tuple[Move, ...]
+
+    def read(self, _: Sequence[Tensor], results: Sequence[Tensor]) -> Tensor:
+        return read(results[self.of], self.moves)
 
 
 Result = Alias | Fresh | Constant | Shown | Within
@@ -455,13 +461,11 @@ class Step:
             match result:
                 case Fresh(number=number):
                     results.append(Tensor._of(leaves[number]))
-                case Within(of=number, moves=moves):
-                    results.append(read(results[number], moves))
                 case Alias(of=of):
                     holder = inputs[of] if isinstance(of, int) else of.alive()[0]
                     results.append(Tensor._of(holder.lazy))
-                case Shown(of=root, moves=moves):
-                    results.append(read(inputs[root] if isinstance(root, int) else root, moves))
+                case Shown() | Within():
+                    results.append(result.read(inputs, results))
                 case Constant(values=values, dtype=dtype, device=device):
                     results.append(Tensor._of(realizing.upload(values, dtype, device)))
         return results[self.parts.hidden :]

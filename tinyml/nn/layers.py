@@ -159,9 +159,10 @@ class Conv2d(_Layer):
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes); or without batch."""
         _check_input(self, x, -1 - len(self.kernel_size), self.in_channels)
-        return x.conv2d(
-            self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
-        )
+        return x.conv2d(*self._how())
+
+    def _how(self) -> tuple[Tensor, Tensor | None, int, Sizes, Sizes, Sizes]:
+        return self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
 
 
 class Conv1d(Conv2d):
@@ -196,15 +197,7 @@ class ConvTranspose2d(Conv2d):
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes); or without batch."""
         _check_input(self, x, -1 - len(self.kernel_size), self.in_channels)
-        return x.conv_transpose2d(
-            self.weight,
-            self.bias,
-            self.groups,
-            self.stride,
-            self.dilation,
-            self.padding,
-            self.output_padding,
-        )
+        return x.conv_transpose2d(*self._how(), self.output_padding)
 
 
 class ConvTranspose1d(ConvTranspose2d):

@@ -13,6 +13,7 @@ winner is kept in the disk cache by kernel, machine, compiler and n.
 """
 
 from tinyml.search.beam import Found, found, search
-from tinyml.search.trial import Opts, Trial
+from tinyml.search.candidates import Opts
+from tinyml.search.trial import Trial
 
 __all__ = ["Found", "Opts", "Trial", "found", "search"]

@@ -14,8 +14,8 @@ from tinyml.frozen import dataclass
 from tinyml.kernel import Kernel
 from tinyml.runtime.cpu import host_cache
 from tinyml.search.apart import Apart
-from tinyml.search.candidates import neighbours, seeds
-from tinyml.search.trial import OpenRunner, Opts, Trial
+from tinyml.search.candidates import Opts, neighbours, seeds
+from tinyml.search.trial import OpenRunner, Trial
 
 _VERSION = "1"  # of what this module keeps in the disk cache
 _HEAD = "opts"

@@ -17,15 +17,15 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.model import predict
 from tinyml.codegen.nest import LoopNest
-from tinyml.codegen.optimize.opts import Opt, optimize
+from tinyml.codegen.optimize.opts import optimize
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, ceilings
 from tinyml.errors import CompileError, DeviceError
 from tinyml.kernel import Kernel
 from tinyml.program import Language, Program
+from tinyml.search.candidates import Opts
 from tinyml.search.runner import Given, Here, Runner, drawn_for
 
-Opts: TypeAlias = tuple[Opt, ...]
 OpenRunner: TypeAlias = Callable[[OpenDevice, Given], Runner]
 
 _TEXT, _MORE_TEXT = 4, 32 << 10  # times the default's text, and bytes besides: longer takes long
