@@ -67,10 +67,10 @@ class _Lowering:
 
     def __init__(self, number: int, part: tuple[kernel.Output, ...]) -> None:
         self.part = part
-        self.mark = f"_{number}" if number else ""
-        self.inner: list[Axis] = []
+        self.mark = f"_{number}" if number else ""  # that names of this part's axes end in
+        self.inner: list[Axis] = []  # what outputs walk inside a row
         self.folded: list[Axis] = []
-        self.done: dict[Request, Expr] = {}
+        self.done: dict[Request, Expr] = {}  # a node that is asked for twice is evaluated once
 
     def nest(self) -> Nest:
         steps = self._steps_of_rows()
@@ -162,7 +162,7 @@ class _Lowering:
         return answer
 
     def _steps(self, node: LazyBuffer, index: Index, valid: Valid) -> Steps:
-        """Ask for what is needed by yielding requests; the answers come back as values."""
+        """Yields a request for each source that is needed, and is sent its value."""
         match node:
             case lazy.Slot():
                 plain = [bare(i) for i in index]

@@ -28,9 +28,9 @@ def build(
 ) -> list[Built]:
     """Kernels that compute the members of `group` that are stored.
 
-    Each comes with the nodes that are its outputs and its inputs. A group is one kernel, but where
-    something is combined in memory, as in a scatter, it is two: what that begins with comes first.
-    What is assigned `in_place` is written where it is not what was there before.
+    Each comes with the nodes that are its outputs and its inputs. A group is one kernel; but where
+    values are combined in memory, as by a scatter, a first kernel writes what they are added to.
+    What is assigned `in_place` is written only where it differs from what was there before.
     """
     first = group.members[0]
     if isinstance(first, lazy.Scatter):

@@ -134,10 +134,10 @@ def _both(one: _Nodes, other: _Nodes) -> _Nodes:
 
 
 def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
-    """Costly values that, now that their readers are units, one of these alone evaluates.
+    """Remove costly values again that only one unit is left to compute.
 
-    It does so itself, if that reads no more than the value is: what a backward pass alone wants is
-    not stored in the forward pass, but made of what is stored there anyway.
+    It does so itself, if that reads no more than the value is: what a backward pass alone needs is
+    not stored in the forward pass, but computed from what is stored there anyway.
     """
     if COSTLY not in units.values():
         return
@@ -154,10 +154,10 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
 
 
 def _narrow(readers: Readers, units: dict[LazyBuffer, str]) -> None:
-    """Of what is made of a costly value by itself, before others come in, the smallest is stored.
+    """Store, in place of a costly value, the smallest of what is computed from it alone.
 
-    Of dropout's random bits, whose last ops cost little, that is one byte that says what they
-    decide: a forward and a backward pass read a quarter.
+    Of dropout's random bits that is the mask, one byte for each: a forward and a backward pass read
+    a quarter.
     """
     for unit in [node for node, reason in units.items() if reason == COSTLY]:
         node = best = unit
