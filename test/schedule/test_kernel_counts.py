@@ -10,6 +10,7 @@ from expressions import EXPRESSIONS, Made
 from tinyml import Tensor, lazy, trace
 from tinyml.device import Device
 from tinyml.graph import toposort
+from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule import KernelItem, schedule
 
@@ -131,3 +132,16 @@ def test_numbers_that_rows_wait_for_keep_no_rows_apart() -> None:
     (rows,) = walked
     assert x.lazy in rows.inputs
     assert "max" in str(rows.kernel)
+
+
+def test_turns_that_look_up_what_the_turn_before_made_are_alike() -> None:
+    """What is looked up and repeated is stored, if it cost something: kernels do not grow."""
+
+    def search(turns: int) -> set[Kernel]:
+        scores = Tensor.zeros(1)
+        for _ in range(turns):
+            scores = (scores.unsqueeze(1) + steps.sin()).flatten().topk(3)[0]
+        return {item.kernel for item in items((scores,))}
+
+    steps = Tensor.rand(5).realize()
+    assert len(search(12)) == len(search(8))

@@ -101,7 +101,7 @@ def _add_shared(
         fewest[node], arrays[node] = few, reads
         if isinstance(node, lazy.Reduce) or _is_repeated(node):
             base = narrowest(sources[0])
-            own = isinstance(base, lazy.Map) and units.get(base, COSTLY) == COSTLY
+            own = _is_costly(base, work[base]) and units.get(base, COSTLY) == COSTLY
             if own and reduced[base].isdisjoint(remade):
                 again = node in met and all(a.size < base.size for a in arrays[base])
                 costs = (SHARED if base in units else work[base]) - again * (SHARED - CHEAP)
@@ -321,6 +321,11 @@ def _with_sinks(
         for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
             if len(sinks[source]) < 2:
                 sinks[source] = below if len(below) > 1 else _both(sinks[source], below)
+
+
+def _is_costly(base: LazyBuffer, work: int) -> bool:
+    """Whether a node may cost something: what is looked up may be made where it is looked up."""
+    return isinstance(base, lazy.Map) or (isinstance(base, lazy.Gather) and work >= SHARED)
 
 
 def _worth_storing(
