@@ -11,7 +11,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
-from tinyml.functional.missing import INSTEAD, OF_NN, OF_PACKAGE
+from tinyml.functional.missing import INSTEAD, OF_NN, OF_OPTIM, OF_PACKAGE, OF_PART
 
 KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
 X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
@@ -104,6 +104,21 @@ def test_layers_without_weights_are_methods() -> None:
         assert said(nn, name).endswith(told)
         for method in re.findall(r"x\.(\w+)\(", told):
             assert hasattr(Tensor, method)
+
+
+def test_what_modules_and_optimizers_of_torch_have() -> None:
+    layer = nn.Linear(2, 3)
+    optimizer = nn.optim.SGD([layer.weight])
+    for name, told in OF_PART.items():
+        assert said(layer, name) == f"Linear has no attribute {name!r}; {told}"
+        assert said(optimizer, name) == f"SGD has no attribute {name!r}; {told}"
+        for written in re.findall(r"nn\.(?:state|optim)\.(\w+)", told):
+            assert hasattr(nn.state, written) or hasattr(nn.optim, written)
+    assert said(layer, "wieght").endswith("'wieght'")
+    assert not hasattr(layer, "__deepcopy__")
+    for name, told in OF_OPTIM.items():
+        assert said(nn.optim, name) == f"module 'tinyml.nn.optim' has no attribute {name!r}; {told}"
+    assert said(nn.optim, "Adamw").endswith("; did you mean 'Adam'?")
 
 
 def test_types_of_python_and_numpy_are_dtypes() -> None:

@@ -18,6 +18,11 @@ fill fill_  x.assign(x.full_like(2))
 zero_  x.assign(x.zeros_like())
 copy_  x.assign(y)
 detach_  x.detach()
+unsqueeze_  x.unsqueeze(0)
+squeeze_  x.squeeze()
+transpose_ t_  x.T
+uniform_  x.assign(Tensor.uniform(*x.shape, low=-1, high=1).cast(x.dtype))
+normal_  x.assign(Tensor.normal(*x.shape, mean=0, std=1).cast(x.dtype))
 replace  x.assign(y)
 itemsize  x.element_size()
 nelement  x.numel()
@@ -109,10 +114,18 @@ OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 
 OF_NN = {
     "Module": "a model is any object; nn.state.get_parameters(model) finds its parameters",
-    "Parameter": "write Tensor([1.0, 2.0], requires_grad=True)",
+    **dict.fromkeys(("Parameter", "parameter"), "write Tensor([1.0, 2.0], requires_grad=True)"),
     "Sequential": "write x.sequential([layer, Tensor.relu])",
     "functional": "functions are methods of Tensor: x.relu(), x.cross_entropy(y)",
     "Flatten": "write x.flatten(1)",
+    "Conv3d": "write nn.Conv2d(1, 2, (3, 3, 3)), which has as many axes as there are sizes",
+    "ConvTranspose3d": "write nn.ConvTranspose2d(1, 2, (3, 3, 3)), of as many axes as sizes",
+    "Upsample": "write x.interpolate(scale_factor=2)",
+    "ZeroPad2d": "write x.pad((1, 1, 1, 1))",
+    "PixelShuffle": "write x.rearrange('b (c i j) h w -> b c (h i) (w j)', i=2, j=2)",
+    "CosineSimilarity": "write (x * y).sum(1) / (x.norm(axis=1) * y.norm(axis=1))",
+    "TransformerEncoderLayer": "write q.scaled_dot_product_attention(k, v) among nn.LayerNorm and "
+    "nn.Linear",
     "MSELoss": "write (x - y).square().mean()",
     "L1Loss": "write (x - y).abs().mean()",
     "CrossEntropyLoss": "write x.cross_entropy(y)",
@@ -133,6 +146,25 @@ OF_NN = {
     "utils": "to clip: n = Tensor.stack(*[p.grad.square().sum() for p in ps]).sum().sqrt(), and "
     "for each p.grad = p.grad * (1 / n).clip(max_=1)",
     **dict.fromkeys(("RNN", "GRU", "LSTM", "GRUCell", "RNNCell"), "nn.LSTMCell is a step of one"),
+}
+
+OF_OPTIM = {
+    "lr_scheduler": "write optimizer.lr = 0.1 before a step",
+    **dict.fromkeys(("RMSprop", "Adagrad", "Adadelta", "NAdam"), "nn.optim.Adam is alike"),
+}
+
+# what a torch module or optimizer has, and a layer or optimizer has not
+OF_PART = {
+    "parameters": "write nn.state.get_parameters(x)",
+    "named_parameters": "write nn.state.get_state_dict(x).items()",
+    "state_dict": "write nn.state.get_state_dict(x)",
+    "load_state_dict": "write nn.state.load_state_dict(x, state_dict)",
+    "param_groups": "write optimizer.lr = 0.1; nn.optim.OptimizerGroup is several optimizers",
+    "add_param_group": "write nn.optim.OptimizerGroup(optimizer, other)",
+    "train": "write Tensor.training = True, or with Tensor.train():",
+    "eval": "write Tensor.training = False, or with Tensor.train(False):",
+    **dict.fromkeys(("to", "cuda", "cpu"), 'write Device.DEFAULT = "CPU" before layers are made'),
+    "forward": "write layer(x)",
 }
 
 OF_PACKAGE = {
@@ -170,6 +202,17 @@ def no_function(
     known = not name.startswith("_") and callable(getattr(tensor, name, None))
     advice = f"write Tensor.{name}(...)" if known else _advice(tensor, name) or _near(name, names)
     return no_name("module 'tinyml'", name, f"write dtypes.{name}" if name in dtypes else advice)
+
+
+def no_part(x: object, name: str) -> NoReturn:
+    """Raise what is said where a layer or optimizer has not an attribute."""
+    raise no_name(type(x).__name__, name, OF_PART.get(name) or _near(name, dir(type(x))))
+
+
+def no_optimizer(optimizers: Iterable[str], name: str) -> AttributeError:
+    """The error for what `nn.optim` has not."""
+    advice = OF_OPTIM.get(name) or _near(name, optimizers)
+    return no_name("module 'tinyml.nn.optim'", name, advice)
 
 
 def no_layer(tensor: type[Any], layers: Iterable[str], name: str) -> AttributeError:

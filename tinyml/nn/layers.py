@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
+from tinyml.functional import missing
 from tinyml.functional.axes import number, whole, wrong_type
 from tinyml.functional.composed import in_float32
 from tinyml.functional.convolution import named_padding
@@ -79,7 +80,10 @@ def _check_input(layer: object, x: Any, axis: int, size: int, name: str = "the i
 
 
 class _Layer:
-    """What all layers have in common: how they print."""
+    """What all layers have in common: how they print, and what is said of what they have not."""
+
+    if not TYPE_CHECKING:  # else every name would be known
+        __getattr__ = missing.no_part
 
     def __repr__(self) -> str:
         """Everything it holds by name: `Linear(weight=(8, 3), bias=(8,))`, tensors by shape."""

@@ -8,7 +8,7 @@ from step to step is a Tensor, the learning rate too: a step works inside TinyJi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tinyml import dtype as dt
 from tinyml import realize as realizing
 from tinyml.autograd import no_grad
 from tinyml.errors import ArgumentError, DeviceError, GradientError
+from tinyml.functional import missing
 from tinyml.functional.axes import number, wrong_type
 from tinyml.functional.gradients import check_given, is_leaf
 from tinyml.functional.steps import composition
@@ -31,6 +32,9 @@ class Optimizer:
 
     `fused` is there for programs written for tinygrad: a step is always one realize.
     """
+
+    if not TYPE_CHECKING:  # else every name would be known
+        __getattr__ = missing.no_part
 
     def __init__(self, params: Sequence[Tensor], lr: float, fused: bool = False) -> None:
         params = _listed(type(self).__name__, params)
@@ -366,3 +370,10 @@ class OptimizerGroup(Optimizer):
     def schedule_step(self) -> list[Tensor]:
         """Assign the next values of all; what is to be realized for them."""
         return [tensor for o in self.optimizers for tensor in o.schedule_step()]
+
+
+if not TYPE_CHECKING:  # else every name would be known
+
+    def __getattr__(name: str) -> object:
+        optimizers = ("SGD", "Adam", "AdamW", "LAMB", "Muon", "Optimizer", "OptimizerGroup")
+        raise missing.no_optimizer(optimizers, name)
