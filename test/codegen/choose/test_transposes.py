@@ -51,6 +51,20 @@ def test_other_rows_stay_where_they_are_while_caches_hold_them() -> None:
     stages.assert_right(k, 0)
 
 
+def test_rows_pages_apart_are_copied_once_they_leave_the_own_cache_of_a_core() -> None:
+    k, small = kernel_of(turned(70, 2308)), replace(stages.C, cache=1 << 18)
+    assert tiles(k, small) == 1
+    assert tiles(k, replace(stages.C, cache=1 << 21)) == 0
+    assert tiles(kernel_of(turned(70, 1999)), small) == 0
+    stages.assert_right(k, 0)
+
+
+def test_squares_of_one_image_come_after_each_other() -> None:
+    _, nest = choose(lower(kernel_of(turned(5, 70, 300))), stages.C)
+    sizes = [(a.name, a.size) for a in nest.nests[0].rows[:3]]
+    assert sizes == [("i0", 5), ("i1", 18), ("i2", 4)]
+
+
 def test_what_is_made_of_them_is_copied_ready_made() -> None:
     both = lazy.map_(Op.MAX, turned(70, 1024), turned(70, 1024))
     k = kernel_of(lazy.map_(Op.NEG, both))

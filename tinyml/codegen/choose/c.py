@@ -40,6 +40,7 @@ SHORT = 64  # elements of a fold that takes no longer than to add up lanes, abou
 WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
 TILE = 256  # bytes of a row of a square that is copied
+FAR = 8192  # bytes from row to row, whose lines no processor fetches ahead: it sees pages
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 
@@ -129,13 +130,14 @@ class CChooser(Chooser):
     def _transpose(self, number: int, across: Axis, last: Axis) -> None:
         """Squares of elements, so that what one row of a square brings to the cache serves all.
 
-        Large ones are copied to a tile in whole vectors, where memory delivers them, or where
-        rows begin so far apart that their lines would push each other out of the cache.
+        Large ones are copied to a tile in whole vectors, where memory delivers them or no line is
+        fetched ahead, or where rows begin so far apart that their lines would push each other out.
         """
         jumps = self._jumping(number, across, last)
         side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps))
         apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps]
-        worth = self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
+        far = self.nbytes > self.target.cache and max(apart) >= FAR
+        worth = far or self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
         large = worth and min(across.size, last.size) >= side
         if not (large and self._copied(number, across, last, side)):
             self._square(number, across, last, SQUARE)
@@ -160,10 +162,12 @@ class CChooser(Chooser):
         return True
 
     def _square(self, number: int, across: Axis, last: Axis, side: int) -> None:
+        """Neighbouring squares follow each other: the other rows, of images mostly, change last."""
+        others = [a for a in self.one(number).rows if a not in (across, last)]
         for axis in (across, last):
             self.apply(OptKind.PEEL, axis.name, side)
             self.apply(OptKind.SPLIT, axis.name, side)
-        for axis in (last, across):
+        for axis in (last, across, *reversed(others)):
             self.apply(OptKind.ORDER, axis.name)
         self.bind_grid(number, but=(f"{across.name}s", f"{last.name}s"))
 
