@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import graphs
+import numpy as np
 import products
 import stages
 from products import kernel_of
 
-from tinyml import lazy
+from tinyml import Tensor, lazy
 from tinyml.codegen import linear as ir
 from tinyml.codegen.copies import (
     APART,
@@ -154,3 +155,15 @@ def test_the_rows_of_a_register_tile_are_made_once_and_those_that_remain() -> No
     text = CRenderer(made).render("k", [], Cost(0, 0, 0)).source
     assert EACH not in text
     assert text.count("acc0_3 +=") == 1
+
+
+def test_rows_of_a_product_are_made_one_by_one_beside_others_that_hold_a_number() -> None:
+    """Lines of all rows in turn would need a register for each row's number at once."""
+    x, y = (Tensor(np.ones(s, np.float32), device="CPU").realize() for s in ((48, 24), (24, 64)))
+    k = kernel_of(((x @ y).tril() * 2).lazy)
+    opts = [Opt(OptKind.LANES, "i1", 8), Opt(OptKind.UNROLL, "i1", 2), Opt(OptKind.UNROLL, "i0", 4)]
+    opts += [Opt(OptKind.ORDER, "i0u"), Opt(OptKind.ORDER, "i0")]
+    made = linearize(optimize(lower(k), opts))
+    copied = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Begin) and i.copied]
+    assert copied
+    assert not any(begin.abreast for begin in copied)

@@ -133,6 +133,8 @@ class _Emitter(AlongWriter):
         made = [at_steps(walk.stores, known, others, self.kinds) for walk in walks]
         stores = [*chain(*chain(*made))]
         abreast = not any(store.value.has_fold for store in stores)
+        if self.copies.get(first, abreast) is not abreast:
+            return None  # an axis has been copied in the other way, and so would all of it be
         few = self.calls and sum(map(len, made)) < VECTORS_AT_ONCE * len({s.slot for s in stores})
         if abreast:
             same = alike_abreast(first, stores, self.within)
