@@ -28,6 +28,7 @@ from cards import CARD, compiled, on_emu
 
 from tinyml import Tensor
 from tinyml.codegen.choose import c_online as choose_c_online
+from tinyml.codegen.choose import cuda_products
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -281,6 +282,27 @@ def test_blocks_share_the_columns_of_wide_heads(order: ThreadOrder) -> None:
         stages.assert_made(k, on_emu(program, order), 2e-2, cancels=True)
 
 
+@pytest.mark.parametrize("order", ThreadOrder)
+@pytest.mark.parametrize(("width", "columns"), [(144, 144), (40, 24)])
+def test_tensor_cores_make_gradients_of_keys_and_values_one_by_one(
+    width: int, columns: int, order: ThreadOrder
+) -> None:
+    """If they are not equally wide; or if blocks would share their columns, and make more again."""
+    shapes = (QUERIES, width), (KEYS, width), (KEYS, columns), (QUERIES, columns)
+    q, k, v, g = (
+        graphs.memory(2, *shape, dtype=bfloat16, device="EMU").requires_grad_() for shape in shapes
+    )
+    y = causal(q, k, v)
+    gradients = (y * g.detach()).sum().gradient(q, k, v)
+    kernels = stages.kernels_of(schedule([y.lazy, *(x.lazy for x in gradients)]))
+    assert [len(kernel.outputs) for kernel in kernels] == [4, 1, 1, 1]
+    for kernel in kernels:
+        program = compile(kernel, CARD, verify=True)
+        assert program.grid == 2 * 2
+        assert "add_product" in program.source
+        stages.assert_made(kernel, on_emu(program, order), 2e-2, cancels=True)
+
+
 def test_a_card_trains_without_scores() -> None:
     """What its kernels make together is what numpy makes of the graph."""
     shapes = [(2, QUERIES, 3), (2, KEYS, 3), (2, KEYS, 5)]
@@ -293,6 +315,31 @@ def test_a_card_trains_without_scores() -> None:
 def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
     for k in training(causal, memory(1, 37, 20), memory(1, KEYS, 20), memory(1, KEYS, 9)):
         stages.assert_made(k, on_emu(compile(k, CARD, verify=True), order), 1e-4)
+
+
+@pytest.mark.parametrize("order", ThreadOrder)
+@pytest.mark.parametrize("attend", [plain, causal])
+def test_blocks_share_what_few_keys_fold(
+    attend: Attention, order: ThreadOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_products, "PART", 4)
+    rows = 40 if attend is causal else 20
+    given = [memory(1, n, 12, dtype=bfloat16) for n in (1100, rows, rows)]
+    (k,) = (k for k in training(attend, *given) if len(k.outputs) == 2)
+    program = compile(k, CARD, verify=True)
+    assert program.grid > -(-rows // 16)
+    stages.assert_made(k, on_emu(program, order), 2e-2, cancels=True)
+
+
+@pytest.mark.parametrize("order", ThreadOrder)
+@pytest.mark.parametrize("cache", [6000, 3000, 800])
+def test_what_has_no_room_in_tiles_stays_in_memory(cache: int, order: ThreadOrder) -> None:
+    """A warp's rows first, and then what they meet."""
+    for k in training(causal, *(memory(1, n, 40, dtype=bfloat16) for n in (QUERIES, KEYS, KEYS))):
+        program = compile(k, replace(CARD, cache=cache), verify=True)
+        assert "add_product" in program.source
+        assert program.shared <= cache
+        stages.assert_made(k, on_emu(program, order), 2e-2, cancels=True)
 
 
 @pytest.mark.parametrize("order", ThreadOrder)
@@ -316,7 +363,7 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
         stages.assert_right(k, 0.02, CARD, cancels=True)
 
 
-@pytest.mark.parametrize("width", [128, 256, 384, 512])
+@pytest.mark.parametrize("width", [128, 256, 512, 576, 1024])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_registers_of_a_card_suffice(dtype: DType, width: int, tmp_path: Path) -> None:
     given = [memory(8, 4096, width, dtype=dtype) for _ in range(3)]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from math import prod
 
+import graphs
 import numpy as np
 import pytest
 import stages
 
 from tinyml import Tensor
+from tinyml.dtype import DType, bfloat16, float32
 from tinyml.graph import toposort
-from tinyml.schedule import balance, remake, schedule
+from tinyml.schedule import KernelItem, balance, remake, schedule
 
 MADE_AGAIN = [(64, 128, 64), (2048, 32, 16), (8, 512, 320), (1, 4096, 64)]
 FEW = [(1, 128, 64), (1, 2048, 64), (4, 512, 128), (1, 2048, 512)]  # rows
 LONG = [(4, 8192, 640), (1, 4096, 320), (1, 8192, 1024)]  # times the width
-STORED = [(2048, 24, 16), (8, 2048, 576), (8, 4096, 1024), (1, 16384, 1280)]
+WIDE = [(8, 2048, 576), (8, 4096, 1024), (1, 1056, 768)]
+STORED = [(2048, 24, 16), (1, 16384, 1280)]
 
 
-def memory(*shape: int, device: str) -> Tensor:
-    return Tensor(np.zeros(shape, np.float32), device=device).requires_grad_()
+def memory(*shape: int, device: str, dtype: DType = float32) -> Tensor:
+    return graphs.memory(*shape, device=device, dtype=dtype).requires_grad_()
 
 
 def stored(y: Tensor, *given: Tensor) -> int:
@@ -29,7 +32,7 @@ def stored(y: Tensor, *given: Tensor) -> int:
     return max(int(np.prod(shape)) for k in kernels for shape, _ in k.slots)
 
 
-@pytest.mark.parametrize(("heads", "rows", "width"), [*MADE_AGAIN, *FEW, *LONG])
+@pytest.mark.parametrize(("heads", "rows", "width"), [*MADE_AGAIN, *FEW, *LONG, *WIDE])
 def test_a_card_stores_no_scores(heads: int, rows: int, width: int) -> None:
     for device, wanted in (("EMU", width), ("CPU", max(rows, width))):
         given = [memory(heads, rows, width, device=device) for _ in range(3)]
@@ -48,27 +51,60 @@ def test_weights_that_nothing_leads_are_made_again_if_scores_are_large(
 
 
 @pytest.mark.parametrize(("heads", "rows", "width"), STORED)
-def test_scores_of_short_rows_and_much_work_are_stored(heads: int, rows: int, width: int) -> None:
+def test_scores_of_short_or_very_wide_rows_are_stored(heads: int, rows: int, width: int) -> None:
     given = [memory(heads, rows, width, device="EMU") for _ in range(3)]
     y = given[0].scaled_dot_product_attention(*given[1:])
     assert stored(y, *given) == heads * rows * max(rows, width)
 
 
-@pytest.mark.parametrize(("width", "times"), [(384, 1.13), (512, 1.48), (513, 1.89), (1024, 3.53)])
-def test_how_much_longer_a_card_takes_that_stores_no_scores(width: int, times: float) -> None:
-    """By products and bytes: so heads of up to 512 are worth it, whatever their length."""
-    assert balance.longer(width) == pytest.approx(times, abs=0.01)
-
-
 @pytest.mark.parametrize(
-    ("rows", "width", "kernels"), [(512, 784, 3), (512, 640, 1), (6400, 784, 1)]
+    ("dtype", "queries", "keys"),
+    [
+        *((float32, 16384, 1024), (float32, 1024, 16384), (bfloat16, 16384, 1024)),
+        *((bfloat16, 1 << 17, 40), (bfloat16, 300, 16384)),
+    ],
 )
-def test_a_result_alone_is_one_kernel_where_that_pays_or_rows_are_long(
-    rows: int, width: int, kernels: int
-) -> None:
+def test_one_head_of_any_ratio_stores_no_scores(dtype: DType, queries: int, keys: int) -> None:
+    """Blocks share what few keys or queries fold, of halves; of floats a sixteenth will do."""
+    given = [memory(1, n, 8, device="EMU", dtype=dtype) for n in (queries, keys, keys)]
+    y = given[0].scaled_dot_product_attention(*given[1:])
+    assert stored(y, *given) == max(queries, keys) * 8
+
+
+@pytest.mark.parametrize(("width", "times"), [(384, 1.13), (512, 1.32), (576, 1.92), (1024, 3.09)])
+def test_what_memory_for_scores_costs_is_a_reason(width: int, times: float) -> None:
+    """By products and bytes: what takes up to half as long again is not worth saying."""
+    given = [memory(8, 1024, width, device="EMU") for _ in range(3)]
+    y = given[0].scaled_dot_product_attention(*given[1:])
+    gradients = y.square().sum().gradient(*given)
+    items = schedule([y.lazy, *(g.lazy for g in gradients)]).items
+    reasons = [r for item in items if isinstance(item, KernelItem) for r in item.reasons]
+    told = {r.partition(" made again, in ")[2].split(" ")[0] for r in reasons} - {""}
+    assert told == ({str(round(times, 1))} if times > balance.SLOWER else set())
+
+
+@pytest.mark.parametrize(("rows", "width"), [(512, 784), (512, 640), (6400, 1024)])
+def test_a_result_alone_is_one_kernel(rows: int, width: int) -> None:
     given = [memory(2, rows, width, device="EMU") for _ in range(3)]
     made = schedule([given[0].scaled_dot_product_attention(*given[1:]).lazy])
+    assert len(stages.kernels_of(made)) == 1
+
+
+@pytest.mark.parametrize(("heads", "width", "kernels"), [(16, 128, 1), (16, 320, 2), (1, 128, 2)])
+def test_weights_of_heads_are_made_within_where_one_block_makes_them(
+    heads: int, width: int, kernels: int
+) -> None:
+    """What one product alone folds, without a softmax: of a single head it may be hidden units."""
+    q, k, v = (memory(heads, 512, width, device="EMU") for _ in range(3))
+    made = schedule([((q @ k.transpose(-2, -1)).sigmoid() @ v).lazy])
     assert len(stages.kernels_of(made)) == kernels
+
+
+def test_logits_of_wide_rows_are_stored() -> None:
+    """They lead each other as scores do, but meet no other product."""
+    x, w = memory(1024, 640, device="EMU"), memory(4096, 640, device="EMU")
+    loss = (x @ w.transpose(0, 1)).logsumexp(1).sum()
+    assert stored(loss, x, w) == 1024 * 4096
 
 
 @pytest.mark.parametrize(("rows", "width", "hidden"), [(2048, 64, 512), (1 << 17, 256, 2048)])

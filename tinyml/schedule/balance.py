@@ -1,9 +1,9 @@
 """Balance: whether a card stores a product of matrices for what is made of it, or makes it again.
 
 A card's tensor cores do a hundred and more operations in the time in which its memory delivers a
-byte, so that scores of attention are made again sooner than they are read; unless the fold that
-makes them is long, and unless many blocks make them, each for some columns of what they meet. And
-whatever it takes, a product that is much larger than its factors is not stored, so that memory
+byte, so that products are made again sooner than they are read; unless the fold that makes them is
+long, and unless many blocks make them, each for some columns of what they meet. And whatever it
+takes, scores of attention and what is much larger than its factors are not stored, so that memory
 grows with the length of a row and not with its square. Likewise a factor is worth a copy that lies
 as products copy it to their tiles, if it is multiplied for longer than it is copied.
 """
@@ -13,16 +13,15 @@ from __future__ import annotations
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule.units import narrowest
+from tinyml.schedule.units import CARDS, contracts, narrowest
 
 FLOPS = 150  # in the time of a byte: of a card's tensor cores at 0.6 of what they can do
 COLUMNS = 256  # whose sums a warp keeps; of more, several blocks make the product
 WIDEST = 1024  # that a fold may be: rows of it have room in shared memory, with what they meet
 LONG = 8  # times as large as its larger factor: no such product is stored
 SLOWER = 1.5  # than with scores in memory, at most, for the memory that they would take
-# products that there are anyhow, and bytes that an element of scores moves if it is stored: it is
-# written, read, made a weight; or what a step of GPT-2 moves for each, with all gradients
-FORWARD, TRAINING = (2, 12), (6, 42)
+# products that there are anyhow, and bytes that a step of GPT-2 moves for each score it stores
+PRODUCTS, NBYTES = 6, 42
 
 SAVED = 0.15  # of a product's time, at least, if a factor is copied to tiles past the registers
 LAUNCH = 6 << 20  # bytes in the time of a launch
@@ -34,42 +33,67 @@ def worth_a_copy(factor: LazyBuffer, times: int) -> bool:
     return SAVED * 2 * times * factor.size > FLOPS * nbytes
 
 
-def made_by_blocks(product: lazy.Reduce, columns: int) -> bool:
-    """Whether scores are made by each block that has some columns of what they are factors of."""
-    times = _longer(_depth(product), _blocks(columns) - 1, *FORWARD)
-    return times <= SLOWER or is_long(product)
-
-
 def made_by_all(product: lazy.Reduce) -> bool:
     """Whether scores and their gradient are made wherever training reads them, and not stored."""
-    return longer(_depth(product)) <= SLOWER or is_long(product)
+    return longer(product) <= SLOWER or is_long(product)
 
 
-def longer(depth: int) -> float:
-    """How many times as long training takes without scores in memory, which fold so many.
+def made_apart(one: LazyBuffer, other: LazyBuffer, rows: int) -> bool:
+    """Whether products that meet the same, of so many rows, are no kernel of a card together.
 
-    They are made for the result and for the gradient of the queries, of as many columns as the
-    scores are sums of; and for those of keys and values together. Stored, both are made once.
+    Tensor cores make them of equally many columns; and where a warp does not keep all sums, more
+    blocks would make again what both meet than those of one product and of the other.
     """
-    return _longer(depth, 3 * _blocks(depth) + 2 * _blocks(2 * depth) - 2, *TRAINING)
+    if one.device not in CARDS or not all(contracts(each) for each in (one, other)):
+        return False
+    first, second = one.size // rows, other.size // rows
+    return in_halves(one) and in_halves(other) and (first != second or 2 * first > COLUMNS)
 
 
-def _longer(depth: int, again: int, products: int, nbytes: int) -> float:
+def made_within(product: LazyBuffer, columns: int) -> bool:
+    """Whether what is made of a product is not stored for one other, of so many columns.
+
+    As attention's weights without a softmax, unless several blocks would make them; of hidden
+    units, whose weights all of a batch share, only what is much larger than its factors.
+    """
+    one, other = (narrowest(factor).size for factor in _factors(product))
+    of_heads = one * other > product.sources[0].size * _depth(product)
+    return columns <= (WIDEST if is_long(product) else COLUMNS if of_heads else 0)
+
+
+def longer(product: LazyBuffer) -> float:
+    """How many times as long training takes without scores in memory.
+
+    They are made for the result and for the gradients of queries, keys and values, with their own
+    gradient for two of these, of as many columns as scores are sums of. Stored, both are made once.
+    """
+    depth = _depth(product)
+    apart = 6 * _blocks(depth)
+    again = min(apart, 3 * _blocks(depth) + 2 * _blocks(2 * depth)) - 2
     each = 2 * depth
-    return each * (products + again) / (each * products + FLOPS * nbytes)
+    return each * (PRODUCTS + again) / (each * PRODUCTS + FLOPS * NBYTES)
 
 
 def _blocks(columns: int) -> int:
     return -(-columns // COLUMNS)
 
 
-def _depth(product: lazy.Reduce) -> int:
+def _depth(product: LazyBuffer) -> int:
     return product.sources[0].size // max(1, product.size)
 
 
-def is_long(product: lazy.Reduce) -> bool:
+def is_long(product: LazyBuffer) -> bool:
     """Whether a product is so much larger than its factors that it is not stored."""
-    node: LazyBuffer = product.sources[0]
+    return product.size >= LONG * max(narrowest(factor).size for factor in _factors(product))
+
+
+def in_halves(product: LazyBuffer) -> bool:
+    """Whether tensor cores make a product."""
+    return all(narrowest(factor).dtype.is_half for factor in _factors(product))
+
+
+def _factors(product: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    node = product.sources[0]
     while isinstance(node, lazy.Map) and node.op is Op.CAST:
         node = node.sources[0]
-    return product.size >= LONG * max(narrowest(factor).size for factor in node.sources)
+    return node.sources

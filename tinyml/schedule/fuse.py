@@ -25,7 +25,7 @@ from typing import Any
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.schedule.balance import WIDEST, is_long
+from tinyml.schedule.balance import made_apart, made_within
 from tinyml.schedule.group import (
     CACHED,
     FEW_ROWS,
@@ -219,7 +219,7 @@ class Fusion:
         return True
 
     def _join_single(self, head: Group, tail: Group) -> bool:
-        """Join a product that is much larger than its factors with one product that folds it."""
+        """Join a product with one that folds it, if what lies between is not worth storing."""
         inner = nested_places(head, tail, self._uses_between(head, tail))
         if inner is None or not self._only_read_by(head, tail):
             return False
@@ -227,9 +227,9 @@ class Fusion:
         product = folds[0]
         rows = prod(tail.rows[r] for r in {r for m in head.members for r in inner[m].values()})
         steps = {a: n for a, n in enumerate(product.shape) if n > 1 and a not in inner[product]}
-        narrow = len(folds) == 2 and prod(tail.rows) <= WIDEST * rows
-        may = narrow and self._small(head, tail) and fits(rows, head, tail)
-        if may and is_long(product) and is_worth_it(product, steps, few=False):
+        may = len(folds) == 2 and made_within(product, prod(tail.rows) // rows)
+        may = may and self._small(head, tail) and fits(rows, head, tail)
+        if may and is_worth_it(product, steps, few=0):
             self._join(head, tail, inner)
         return tail not in self.group_of.values()
 
@@ -324,7 +324,8 @@ class Fusion:
         if None in axes or groups[0] is groups[1]:
             return False
         rows, more = (sorted(found.values()) for found in axes if found is not None)
-        if rows != more or self._depend(*groups) or not self._small(*groups):
+        apart = made_apart(other, lead, prod(node.shape[a] for a in rows))
+        if rows != more or apart or self._depend(*groups) or not self._small(*groups):
             return False
         places: Places = {}
         for group, row_of in zip(groups, axes, strict=True):

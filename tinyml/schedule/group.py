@@ -12,7 +12,7 @@ from tinyml.errors import TinymlError
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
-from tinyml.schedule.balance import WIDEST, made_by_blocks
+from tinyml.schedule.balance import WIDEST
 from tinyml.schedule.labels import MIXED, Use, step, trace, unshaped
 from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
@@ -128,9 +128,6 @@ def fits(rows: int, *groups: Group) -> bool:
     devices = {g.device for g in groups}
     kept = devices <= CACHED and row <= MOST_KEPT and max(within) <= MOST_PACKED
     narrow = devices <= CARDS and max(within) <= WIDEST * row
-    if narrow and head.contracts:
-        lead, *_ = (m for m in head.members if isinstance(m, lazy.Reduce))
-        narrow = made_by_blocks(lead, max(within[len(head.members) :]) // row)
     return (kept or narrow) and not any(g.apart or assigns(g) for g in groups)
 
 

@@ -21,7 +21,7 @@ from tinyml.frozen import dataclass
 from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.balance import WIDEST, is_long, made_by_all
+from tinyml.schedule.balance import WIDEST, in_halves, is_long, made_by_all
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.rewrite import Changed, renewed
@@ -50,6 +50,7 @@ class Limits:
 
 INLINE = (lazy.Map, lazy.Move, lazy.Reduce)  # what kernels make of others, element by element
 
+FEWER = 16  # times fewer rows of scores than steps leave a card's memory as busy as its cores
 # A card wants many rows: hidden units of a model are too few. It keeps fewer elements than these in
 # its cache. Scores are made again whatever they are, in half as many launches, unless they are no
 # larger than their keys.
@@ -73,7 +74,7 @@ def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozens
 class Ways:
     """The reductions at which all that is computed from a product ends."""
 
-    few: bool  # whether few rows are enough to compute it again
+    few: int  # times fewer rows than steps are enough; 0 if rows have to be many
     ends: tuple[lazy.Reduce, ...]
     tiles: tuple[lazy.Reduce, ...]  # those of them that keep rows and columns of the product
     others: tuple[lazy.Reduce, ...]  # those of them that it would not be computed again for
@@ -102,13 +103,25 @@ def _found(
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
     ends = {n: ends_of(n, readers, roots, besides) for n in products}
     led: set[LazyBuffer] = set()  # what there is of elements that folds of their rows lead
+    rows: set[LazyBuffer] = set()  # likewise, as those of a softmax: each element follows a fold
     for n, (found, made, _) in ends.items():
-        if LIMITS[n.device].led and _lead_each_other(found, made, readers):
-            led.update(m for m in made if m.size == n.size)
+        alike = {m for m in made if m.size == n.size} if LIMITS[n.device].led else set()
+        if alike and _lead_each_other(found, made, readers):
+            led |= alike
+            rows |= alike if _lead_each_other(found, alike, readers) else set()
+
+    def attends(made: set[LazyBuffer]) -> bool:
+        """Whether it is attention's scores: they meet another product, the gradient of weights."""
+        met = sum(not made.isdisjoint(other) for _, other, _ in ends.values())
+        return met > 1 and not rows.isdisjoint(made)
+
     walks = cache(partial(_walks, folds=folds))  # several products end in the same folds
     ways: _Found = {}
     for n, (found, made, wanted) in ends.items():
-        if (few := not led.isdisjoint(made)) or _is_large(n, readers):
+        scores = attends(made)
+        few = FEWER if scores else int(not led.isdisjoint(made))
+        pays = scores or n.device not in CARDS or made_by_all(n)
+        if pays and (few or _is_large(n, readers)):
             each = _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
             if each is not None:
                 ways[n] = each, wanted
@@ -182,7 +195,7 @@ def _may_be(node: lazy.Reduce) -> bool:
         return False
     smallest = limits.steps**2 if limits.led else min(limits.masked, limits.elements)
     deep = node.sources[0].size > limits.depth * node.size
-    return node.size >= smallest and not deep and (node.device not in CARDS or made_by_all(node))
+    return node.size >= smallest and not deep
 
 
 def is_made_again(node: lazy.Reduce, readers: Readers) -> bool:
@@ -230,7 +243,7 @@ def _walks(
 def _folded_both_ways(
     node: lazy.Reduce,
     ends: Sequence[tuple[lazy.Reduce, Sequence[int], Mapping[LazyBuffer, list[Labels]]]],
-    few: bool,
+    few: int,
 ) -> Ways | None:
     """The ways, if some folds that a product ends in are along other long axes than others."""
     found: set[tuple[int, ...]] = set()
@@ -249,18 +262,20 @@ def _folded_both_ways(
     return Ways(few, every, (*tiles,), (*others,)) if len(found) > 1 else None
 
 
-def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: bool) -> bool:
+def is_worth_it(node: lazy.Reduce, along: Mapping[int, int], few: int) -> bool:
     """Whether a fold by so many steps `along` some axes of a product has the length and the rows.
 
     Fewer rows will do of what is too large to store whatever it takes, if they are as many as the
-    steps along each axis; a `few`, if they are as many as all the steps. A mask alone is no reason
-    if a part of an axis is folded: no kernel adds up what it makes across such a fold
-    (`Fusion._join_across`).
+    steps along each axis; a `few`, if they are so many times fewer than all the steps, or blocks
+    share these. A mask alone is no reason if a part of an axis is folded: no kernel adds up what it
+    makes across such a fold (`Fusion._join_across`).
     """
     limits, walked = LIMITS[node.device], prod(along.values())
     longest = max(along.values(), default=1)
     least = longest if is_long(node) else walked if few else limits.rows
-    large = few or node.size >= limits.elements or all(n == node.shape[a] for a, n in along.items())
+    least = 1 if few == FEWER and in_halves(node) else least // max(few, 1)
+    whole = all(n == node.shape[a] for a, n in along.items())
+    large = few > 0 or node.size >= limits.elements or whole
     return large and longest >= limits.steps and node.size // walked >= min(limits.rows, least)
 
 
@@ -270,7 +285,7 @@ def has_steps(node: lazy.Reduce) -> bool:
     return limits is not None and node.sources[0].size >= limits.steps * max(1, node.size)
 
 
-def _leaves_both(node: lazy.Reduce, along: Container[int], few: bool) -> bool:
+def _leaves_both(node: lazy.Reduce, along: Container[int], few: int) -> bool:
     """Whether a fold leaves rows and columns of a product: tiles of it are made for each step.
 
     As for a bias of attention that all of a batch share. A mask alone is no reason: it leaves out

@@ -19,7 +19,7 @@ from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.balance import WIDEST, made_by_blocks
+from tinyml.schedule.balance import WIDEST
 from tinyml.schedule.labels import FIXED, MIXED, Labels, through, trace
 from tinyml.schedule.remake import has_steps, is_made_again
 from tinyml.schedule.rewrite import Changed, renewed
@@ -81,7 +81,7 @@ class _Rows:
         if more or wanted or all(map(contracts, ends)):
             return None
         columns = node.sources[0].size // term.size
-        if node.device in CARDS and (columns > WIDEST or not made_by_blocks(product, columns)):
+        if node.device in CARDS and columns > WIDEST:
             return None
         along, below = self._along(node, product), {*toposort([node])}
         if not all(e in below and self._along(e, product) == along for e in ends):

@@ -7,14 +7,15 @@ multiprocessor is to have blocks, so tiles are as small as that asks, and severa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import isqrt, prod
 
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
-from tinyml.codegen.expr import Alu, Expr, Load, nodes
+from tinyml.codegen.choose.cuda_stages import STAGES, bytes_of, fill_ahead, to_tile
+from tinyml.codegen.expr import Alu, Load
 from tinyml.codegen.matrices import WARP
-from tinyml.codegen.nest import Kind, Nest, Tile
+from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
@@ -30,7 +31,6 @@ from tinyml.codegen.optimize.fragments import (
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.pieces import copied
-from tinyml.codegen.optimize.tiles import ways
 from tinyml.codegen.target import THREAD, WORKING, UndecidedError
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.graph import toposort
@@ -41,13 +41,12 @@ ROWS = WARPS * EDGE  # that a warpgroup has of it
 BYTES = 64  # of the fold that a row of a tile holds
 PADDING = 16  # bytes behind such a row
 SUM = 4  # bytes
-STAGES = 4  # of a tile, at most
-BARRIERS = 16 * STAGES  # bytes: two for each
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
-ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
 MULTIPLYING = {float16: 75, bfloat16: 80, float32: 80}  # and of those whose tensor cores know these
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
+PART = 32  # steps of a cascade's fold at least, of which a block has a part
+EACH = 4  # warps that keep a multiprocessor busy
 COLUMNS_APART = 4  # lanes that hold sums of other columns
 LOOKED = 64  # registers for the addresses of rows that are looked up, for all of a thread's sums
 HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
@@ -354,7 +353,8 @@ def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> 
 
     Other axes are divided first, and that one into whole steps.
     """
-    axes = chooser.one(number).folds[0].axes
+    every = [fold.axes for fold in chooser.one(number).folds]
+    axes = next((own for own in every if any(a.name == name for a in own)), every[0])
     for axis in sorted(axes, key=lambda a: a.name == name):
         unit = steps if axis.name == name else 1
         size = -(-axis.size // (parts * unit)) * unit
@@ -384,50 +384,11 @@ def _stage(
     after, before = (folded or grid)[-1], (chooser.nest, [*chooser.opts])
     for each in (sides, *sides.beside):
         for factor in (each.a, each.b):
-            _copied(chooser, number, factor, after)
-    if sides.in_turn and _bytes(chooser.one(number).tiles) > chooser.target.cache:
+            to_tile(chooser, number, factor, after)
+    if sides.in_turn and bytes_of(chooser.one(number).tiles) > chooser.target.cache:
         chooser.nest, chooser.opts[:] = before
     elif folded:
-        _fill_ahead(chooser, number, after)
-
-
-def _copied(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
-    """What a factor is made of in a tile, if that is read of one slot."""
-    loads = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
-    for load in loads:
-        found = ways(chooser.one(number), load.slot)
-        same = (n for n, e in enumerate(found, 1) if load in nodes(e))
-        which = next(same, 1) if len(found) > 1 else 0  # both factors may read it
-        chooser.apply(OptKind.STAGE, after, which, load.slot)
-        return
-
-
-def _fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
-    tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
-    if tiles and chooser.target.capability >= ASYNCHRONOUS:
-        held, cache = _bytes(tiles), chooser.target.cache
-        fixed = _bytes(chooser.one(number).tiles) - held
-        stages = min(STAGES, after.size, (cache - BARRIERS) // held)
-        if tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
-            return
-        shared = max(2, (cache // 2 - fixed) // held)  # by two blocks, if they hold enough each
-        stages = min(STAGES, after.size, shared, (cache - fixed) // held)
-        chooser.apply(OptKind.PIPELINE, after, stages)
-
-
-def _bytes(tiles: Iterable[Tile]) -> int:
-    return sum(tile.nbytes for tile in tiles)
-
-
-@all_or_nothing
-def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
-    """Tiles filled by the card; no more blocks than it runs at once, if there are more tiles."""
-    grid = chooser.nest.grid(chooser.one(number))
-    blocks = chooser.target.cores * (chooser.target.cache // (stages * held + BARRIERS))
-    turns = -(-prod(a.size for a in grid) // max(1, blocks))
-    if turns > 1:
-        chooser.apply(OptKind.PERSIST, grid[0], turns)
-    return chooser.apply(OptKind.BULK, after, stages)
+        fill_ahead(chooser, number, after)
 
 
 def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
@@ -452,16 +413,39 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     _divided(chooser, columns.name, OptKind.UNROLL, width // EDGE)
     _divided(chooser, axis.name, OptKind.UNROLL, steps)
     chooser.bind_grid(number)
+    busy = warps * prod(a.size for a in chooser.nest.grid(chooser.one(number)))
+    name = _among_blocks(chooser, number, axis.name, EACH * chooser.target.cores // busy)
+    before = chooser.nest, [*chooser.opts]
+    for waits in (True, False), (False,), ():  # rows of a warp, and what they meet
+        chooser.nest, chooser.opts[:] = before
+        _staged_within(chooser, number, name, waits)
+        if bytes_of(chooser.one(number).tiles) <= chooser.target.cache:
+            return True
+    return False
+
+
+def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
+    """A long fold of products in parts for blocks, if rows are too few for multiprocessors."""
+    walked = next((a for a in chooser.one(number).axes if a.name == name), None)
+    parts = min(most, walked.size // PART) if walked is not None and not chooser.nest.along else 1
+    return shared(chooser, number, name, 1, parts) if parts > 1 else name
+
+
+def _staged_within(chooser: Chooser, number: int, name: str, waits: Sequence[bool]) -> None:
+    """What products of a cascade multiply in tiles, if it `waits` from step to step, or does not.
+
+    The steps are those of the axis of that name; tiles are filled ahead of it.
+    """
     grid = chooser.nest.grid(chooser.one(number))
-    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == axis.name]
+    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == name]
     for made in products_of(chooser.nest):
         for factor in (made.a, made.b):
-            after = walked[0] if walked and walked[0] in factor.free else grid[-1] if grid else None
-            if after is not None and not factor.has_fold:
-                _copied(chooser, number, factor, after)
+            each = bool(walked) and walked[0] in factor.free
+            after = walked[0] if each else grid[-1] if grid else None
+            if after is not None and (not each) in waits and not factor.has_fold:
+                to_tile(chooser, number, factor, after)
     if walked:
-        _fill_ahead(chooser, number, walked[0])
-    return _bytes(chooser.one(number).tiles) <= chooser.target.cache
+        fill_ahead(chooser, number, walked[0])
 
 
 def _parts(columns: int, products: int) -> tuple[int, int]:

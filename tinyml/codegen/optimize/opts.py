@@ -45,6 +45,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
+from tinyml.codegen.expr import Fold, nodes
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
@@ -156,11 +157,20 @@ def apply(nest: LoopNest, opt: Opt) -> LoopNest:
     made = _applied(nest, opt)
     for one in made.nests if opt.kind in (OptKind.GRID, OptKind.SPLIT) else ():
         if made.parts(one):
-            alike = one.alike and not any(walk.axes for walk in one.walks)
             apart = all(made.kind(a) is not Kind.LOOP for a in one.rows)
-            once = apart and (alike or at_once(made, one))
+            once = apart and (_once(made, one) or at_once(made, one))
             _require(once, opt, "blocks that share a fold make it once")
     return made
+
+
+def _once(nest: LoopNest, one: Nest) -> bool:
+    """Whether folds that blocks share are made at once, and no others of what they make."""
+    parts = {*nest.parts(one)}
+    shared = [fold for fold in one.folds if not parts.isdisjoint(fold.axes)]
+    read = {e for fold in one.folds for e in nodes(fold.body) if isinstance(e, Fold)}
+    kinds = {(fold.axes, fold.op, fold.dtype) for fold in shared}
+    alike = len(kinds) == 1 and read.isdisjoint(shared)
+    return alike and not any(walk.axes for walk in one.walks)
 
 
 def _applied(nest: LoopNest, opt: Opt) -> LoopNest:

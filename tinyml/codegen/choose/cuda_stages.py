@@ -1,0 +1,56 @@
+"""Stages in CUDA: what products read is put into tiles, which are filled ahead if a card can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
+from tinyml.codegen.expr import Expr, Load, nodes
+from tinyml.codegen.nest import Tile
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.tiles import ways
+from tinyml.index import Axis
+
+STAGES = 4  # of a tile, at most
+BARRIERS = 16 * STAGES  # bytes: two for each
+ASYNCHRONOUS = 80  # capability of the first cards that copy to shared memory past the registers
+
+
+def to_tile(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
+    """What a factor is made of in a tile, if that is read of one slot."""
+    loads = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
+    for load in loads:
+        found = ways(chooser.one(number), load.slot)
+        same = (n for n, e in enumerate(found, 1) if load in nodes(e))
+        which = next(same, 1) if len(found) > 1 else 0  # both factors may read it
+        chooser.apply(OptKind.STAGE, after, which, load.slot)
+        return
+
+
+def fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
+    tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
+    if tiles and chooser.target.capability >= ASYNCHRONOUS:
+        held, cache = bytes_of(tiles), chooser.target.cache
+        fixed = bytes_of(chooser.one(number).tiles) - held
+        stages = min(STAGES, after.size, (cache - BARRIERS) // held)
+        if tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
+            return
+        shared = max(2, (cache // 2 - fixed) // held)  # by two blocks, if they hold enough each
+        stages = min(STAGES, after.size, shared, (cache - fixed) // held)
+        chooser.apply(OptKind.PIPELINE, after, stages)
+
+
+def bytes_of(tiles: Iterable[Tile]) -> int:
+    return sum(tile.nbytes for tile in tiles)
+
+
+@all_or_nothing
+def _by_boxes(chooser: Chooser, number: int, after: Axis, stages: int, held: int) -> bool:
+    """Tiles filled by the card; no more blocks than it runs at once, if there are more tiles."""
+    grid = chooser.nest.grid(chooser.one(number))
+    blocks = chooser.target.cores * (chooser.target.cache // (stages * held + BARRIERS))
+    turns = -(-prod(a.size for a in grid) // max(1, blocks))
+    if turns > 1:
+        chooser.apply(OptKind.PERSIST, grid[0], turns)
+    return chooser.apply(OptKind.BULK, after, stages)
