@@ -206,3 +206,21 @@ def test_a_short_row_has_half_a_vector_where_that_leaves_no_step_over(n: int, la
     k = kernel_of(graphs.total(leaf(5, n), 1))
     assert f"lanes r0 {lanes}" in opts(k)
     stages.assert_right(k, 1e-5, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("n", "chosen"), [(8, ["lanes i1 8"]), (5, ["pad i1 8", "lanes i1 8"]), (4, ["lanes i1 4"])]
+)
+def test_columns_that_fill_no_vector_are_a_shorter_one(n: int, chosen: list[str]) -> None:
+    """Their rows would be read across; a few of them have sums of their own."""
+    wide = replace(SMALL, vector_bytes=64)
+    k = kernel_of(graphs.total(leaf(7, 33, n), 1))
+    assert [str(opt) for opt in choose(lower(k), wide)[0]] == [*chosen, "unroll r0 3", "grid i0"]
+    stages.assert_right(k, 1e-4, wide)
+
+
+def test_functions_of_narrow_columns_have_whole_vectors() -> None:
+    k = kernel_of(graphs.total(lazy.map_(Op.TANH, leaf(7, 33, 4)), 1))
+    assert "lanes i1 4" not in [
+        str(opt) for opt in choose(lower(k), replace(SMALL, vector_bytes=64))[0]
+    ]

@@ -30,6 +30,8 @@ VECTORS = 4  # that go through a long chain of ops at a time
 CHAIN = 24  # work of one: two functions, or the rounds of a random number
 IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the last one: four
 # cycles, in each of which two others may begin, so that twice as many vectors go through them
+LEAST = 16  # bytes of a vector: with fewer, C compilers do as with single elements
+SUMS = 8  # of narrow columns, of which each waits for itself
 ROWS = 4  # that are folded at a time
 ACCUMULATORS = 8  # in all, where several rows are folded at a time
 WINDOW = 16  # places of a window at most whose sums are made in one walk
@@ -222,7 +224,31 @@ class CChooser(Chooser):
                 self._columns(number, last_row, most, masked)
                 self._stream(number)
                 return
-        self._within_rows(number, last_row)
+        narrow = last_row is not None and side_by_side(one, last_row) > along
+        if not (narrow and last_row is not None and self._narrow_columns(number, last_row)):
+            self._within_rows(number, last_row)
+
+    @all_or_nothing
+    def _narrow_columns(self, number: int, row: Axis) -> bool:
+        """Columns that fill no vector are a shorter one: along the fold they would be read across.
+
+        Several elements of the fold at a time have sums of their own. Functions want all lanes.
+        """
+        folds, lanes = self.one(number).folds, 1 << (row.size - 1).bit_length()
+        costly = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in self.one(number).exprs)
+        least = LEAST * self.lanes // self.target.vector_bytes
+        if costly or len(folds) != 1 or not least <= lanes < self.lanes:
+            return False
+        if row.size < lanes:
+            self.apply(OptKind.PAD, row, lanes)
+        made = self.apply(OptKind.LANES, row.name, lanes)
+        steps = folds[0].axes[-1]
+        sums = next(n for n in range(SUMS, 0, -1) if steps.size % n == 0)
+        if made and sums > 1:
+            self.apply(OptKind.UNROLL, steps, sums)
+        self.bind_grid(number)
+        self._stream(number)
+        return made
 
     def _within_rows(self, number: int, last_row: Axis | None) -> None:
         """Lanes and accumulators along each row; several rows at a time where that pays."""
