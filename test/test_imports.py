@@ -18,12 +18,12 @@ FLOORS: list[set[str]] = [
     {"dtype", "faults", "ops", "trace", "config", "cache", "ceilings", "turn", "setting", "shape"},
     {"graph", "roster"},
     {"index", "lazy", "program"},
-    {"interpret", "merge", "notation", "windows"},
+    {"interpret", "merge", "notation", "varying", "windows"},
     {"kernel", "known"},
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},
-    {"plan", "search"},
-    {"launch", "prepare", "recall", "varying"},
+    {"alike", "plan", "search"},
+    {"launch", "prepare", "recall"},
     {"realize"},
     {
         "mlops",

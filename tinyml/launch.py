@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from tinyml import interpret, kernel, lazy, trace
 from tinyml.device import open_device
-from tinyml.dtype import to_compute, to_storage
+from tinyml.dtype import from_text, to_compute, to_storage
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, Plan, ReferenceCall
+from tinyml.plan import Call, CopyCall, FixedNumber, KernelCall, NewBuffer, Plan, ReferenceCall
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import size_class
 from tinyml.turn import turn
@@ -142,6 +143,7 @@ class Routine:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._own = [_hold(number) for number in plan.numbers]
         self._numbers = [number for call in plan.calls for number in call.buffers]
         self._blocks, self._block_of = _place(plan)
         self._free: _FreePlan | None = None
@@ -154,6 +156,7 @@ class Routine:
         """Run all calls on the buffers of the leaves; the buffers of the results."""
         if self._plan.overwrites:
             turn.hold()
+        given = [*given, *self._own]
         if self._free is None or watched():
             return self._one_by_one(given)
         blocks = [_make(block) for block in self._blocks]
@@ -174,6 +177,12 @@ class Routine:
 
 def _make(new: NewBuffer) -> Buffer:
     return Buffer(open_device(new.device).machine, new.size, new.dtype)
+
+
+def _hold(number: FixedNumber) -> Buffer:
+    value = np.array([from_text(number.text, number.dtype)], number.dtype.compute)
+    buffer = Buffer(open_device(number.device).machine, 1, number.dtype)
+    return buffer.write(to_storage(value, number.dtype))
 
 
 def _place(plan: Plan) -> tuple[list[NewBuffer], list[int]]:

@@ -57,15 +57,25 @@ class NewBuffer:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Buffers are numbered: first the leaves in the order of the graph, then the new ones."""
+class FixedNumber:
+    """One number in memory."""
 
-    leaves: int
+    text: str
+    dtype: DType
+    device: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buffers are numbered: the leaves in the order of the graph, own numbers, the new ones."""
+
+    leaves: int  # own numbers, too
     new: tuple[NewBuffer, ...]
     calls: tuple[Call, ...]
     forget: tuple[tuple[int, ...], ...]  # per call: new buffers that nothing needs any more
     results: tuple[int, ...]  # per node asked for: its buffer
     overwrites: bool  # whether a leaf has other values afterwards
+    numbers: tuple[FixedNumber, ...] = ()  # its own, the same in each run
 
 
 def last_versions(roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinyml import config, lazy, trace
+from tinyml.alike import alike
 from tinyml.codegen.remember import remembered
 from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, Plan, last_versions
+from tinyml.plan import Call, CopyCall, FixedNumber, KernelCall, NewBuffer, Plan, last_versions
 from tinyml.program import Program
 from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.machine import Executable
@@ -38,28 +39,31 @@ def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
 def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     start = time.perf_counter()
     made = schedule(nodes)
-    trace.emit(trace.Scheduled(made.items, time.perf_counter() - start))
-    numbers: dict[LazyBuffer, int] = {leaf: n for n, leaf in enumerate(leaves)}
+    items, held = alike(made.items)
+    trace.emit(trace.Scheduled(tuple(items), time.perf_counter() - start))
+    numbers: dict[LazyBuffer, int] = {leaf: n for n, leaf in enumerate([*leaves, *held.values()])}
+    given = len(numbers)
     for node, leaf in made.in_place.items():
         numbers[node] = numbers[leaf]
     new: list[NewBuffer] = []
-    for item in made.items:
+    for item in items:
         for node in item.nodes:
             if node not in numbers:
-                numbers[node] = len(leaves) + len(new)
+                numbers[node] = given + len(new)
                 new.append(NewBuffer(node.size, node.dtype, node.device))
-    _compile([item for item in made.items if isinstance(item, KernelItem)])
+    _compile([item for item in items if isinstance(item, KernelItem)])
     kernels: dict[Kernel, Kernel] = {}  # equal ones are one object, which is stored and read once
-    calls = [call for item in made.items if (call := _call(item, numbers, kernels)) is not None]
+    calls = [call for item in items if (call := _call(item, numbers, kernels)) is not None]
     last = last_versions(made.roots)
     late = [r for r in dict.fromkeys(made.roots) if r in last and r not in made.in_place]
     calls += _store(late, numbers)
     for root in late:
         numbers[root] = numbers[lazy.assigned(root)]
     results = [numbers[root] for root in made.roots]
-    forget = _forget(calls, len(leaves), set(results))
+    forget = _forget(calls, given, set(results))
     overwrites = bool(made.in_place or late)
-    return Plan(len(leaves), tuple(new), tuple(calls), forget, tuple(results), overwrites)
+    own = tuple(FixedNumber(*said) for said in held)
+    return Plan(given, tuple(new), tuple(calls), forget, tuple(results), overwrites, own)
 
 
 def _store(late: Sequence[LazyBuffer], numbers: dict[LazyBuffer, int]) -> list[Call]:

@@ -100,9 +100,9 @@ def varying(family: Hashable, found: Sequence[Number]) -> list[int]:
     return [] if known.known_well(texts) else sorted(known.varying)
 
 
-def with_data(roots: Sequence[LazyBuffer], leaves: Mapping[Number, Data]) -> list[LazyBuffer]:
+def with_data(roots: Sequence[LazyBuffer], leaves: Mapping[Number, LazyBuffer]) -> list[LazyBuffer]:
     """The same graphs, in which these numbers are read from leaves."""
-    of: dict[LazyBuffer, dict[int, Data]] = {}
+    of: dict[LazyBuffer, dict[int, LazyBuffer]] = {}
     for number, leaf in leaves.items():
         of.setdefault(number.node, {})[number.axis] = leaf
     made: dict[LazyBuffer, LazyBuffer] = {}
@@ -119,10 +119,10 @@ class _Line(NamedTuple):
 
     axis: int
     size: int
-    start: Data
+    start: LazyBuffer
 
 
-def _line(node: Assign, of: Mapping[LazyBuffer, Mapping[int, Data]]) -> _Line | None:
+def _line(node: Assign, of: Mapping[LazyBuffer, Mapping[int, LazyBuffer]]) -> _Line | None:
     target, value = node.sources
     if not (type(value) is Map and value.op is Op.WHERE and value.sources[2] is target):
         return None
@@ -143,7 +143,7 @@ def _written(
     line: _Line,
     node: LazyBuffer,
     made: Mapping[LazyBuffer, LazyBuffer],
-    of: Mapping[LazyBuffer, Mapping[int, Data]],
+    of: Mapping[LazyBuffer, Mapping[int, LazyBuffer]],
 ) -> LazyBuffer:
     """An assignment to what it writes of `node`, and to nothing else, which is not read then."""
     target, axis, size = assign.sources[0], line.axis, line.size
@@ -169,7 +169,7 @@ def _stored(node: LazyBuffer) -> LazyBuffer:
     return lazy.node(lazy.Contiguous, node.shape, node.dtype, node.device, (node,))
 
 
-def _read(node: LazyBuffer, leaves: Mapping[int, Data]) -> LazyBuffer:
+def _read(node: LazyBuffer, leaves: Mapping[int, LazyBuffer]) -> LazyBuffer:
     """A node some of whose numbers are in leaves."""
     if type(node) is Const:
         return leaves[-1]
