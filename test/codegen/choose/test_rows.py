@@ -224,3 +224,16 @@ def test_functions_of_narrow_columns_have_whole_vectors() -> None:
     assert "lanes i1 4" not in [
         str(opt) for opt in choose(lower(k), replace(SMALL, vector_bytes=64))[0]
     ]
+
+
+@pytest.mark.parametrize(
+    ("height", "stride", "together"), [(8, 1, ["unroll i2 4"]), (7, 1, []), (8, 2, [])]
+)
+def test_rows_of_one_vector_that_share_a_window_are_made_several_at_a_time(
+    height: int, stride: int, together: list[str]
+) -> None:
+    """Where pixels of a window lie side by side, and no row is left over."""
+    x, w = images(8, 16, height * stride, 7 * stride), images(16, 1, 3, 3)
+    k = kernel_of(x.conv2d(w, groups=16, padding=1, stride=stride).lazy)
+    assert [opt for opt in opts(k) if opt.startswith("unroll i2")] == together
+    stages.assert_right(k, 1e-4, SMALL)

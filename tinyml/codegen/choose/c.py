@@ -443,10 +443,27 @@ class CChooser(Chooser):
         if vectors > 1:
             self.apply(OptKind.UNROLL, row.name, vectors)
         self._write_out_masks(number)
+        self._rows_of_columns(number, vectors)
         inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""
         self.bind_grid(number, but=(inner,))
         if inner:
             self._walk_in_turn(number, step, vectors)
+
+    def _rows_of_columns(self, number: int, vectors: int) -> None:
+        """Short folds that share something with the row above, as a window's weights, are made for
+        several rows at a time: one row alone has few sums that need not wait for one another.
+        """
+        one, axis = self.one(number), self.one(number).rows[-1]
+        rows = [a for a in one.rows if self.nest.kind(a) is Kind.LOOP]
+        short = all(prod(a.size for a in fold.axes) <= SHORT for fold in one.folds)
+        beside = all(load.position.stride(axis) in (0, 1) for load in one.loads)
+        if not (rows and short and beside):
+            return
+        most = self.target.vector_registers // 4 // vectors
+        most = min(most, prod(a.size for a in rows) // PIECES)
+        count = next((n for n in range(most, 1, -1) if rows[-1].size % n == 0), 1)
+        if count > 1 and {rows[-1] in load.free for load in one.loads} == {True, False}:
+            self.apply(OptKind.UNROLL, rows[-1], count)
 
     def _walk_in_turn(self, number: int, step: int, vectors: int) -> None:
         """A few elements of the fold at a time, written out: gcc leaves such a loop as it is."""
