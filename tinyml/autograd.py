@@ -139,10 +139,7 @@ class Deferred(Function):
     """The record of a composition, which is worked out when somebody walks through it."""
 
     __slots__ = ("__weakref__",)
-
-    def opened(self) -> Function:
-        """The record of the last step, as if the steps had been recorded one by one."""
-        raise NotImplementedError
+    opened: Callable[[], Function]  # that of the last step, as if all had been recorded one by one
 
 
 def record_of(tensor: Tensor) -> Function | None:

@@ -27,16 +27,13 @@ class Rearrangement(Function):
 
     __slots__ = ("arg",)
     move: ClassVar[Callable[..., LazyBuffer]]
+    back: Callable[[Tensor, Shape], Tensor]  # the gradient of what had that shape
 
     def __init__(self, arg: Any) -> None:
         self.arg = arg
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         return type(self).move(x, self.arg)
-
-    def back(self, grad: Tensor, shape: Shape) -> Tensor:
-        """The gradient of what had that shape."""
-        raise NotImplementedError
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return (self.back(grad, self.inputs[0].shape),)

@@ -40,6 +40,10 @@ class Blocks:
     are kept. Subclasses say where blocks come from, and who takes them back.
     """
 
+    _ask: Callable[[int], int | None]  # the address of a new block of that size, if there is one
+    _give_back: Callable[[int], None]
+    _full: Callable[[int], str]  # what there is to say when there is no memory
+
     def __init__(
         self,
         device: str,
@@ -112,17 +116,6 @@ class Blocks:
         """A new block, if there is room for it."""
         room = self.limit is None or self._in_use + self._cached + size <= self.limit
         return self._ask(size) if room else None
-
-    def _ask(self, size: int) -> int | None:
-        """The address of a new block, if it is to be had."""
-        raise NotImplementedError
-
-    def _give_back(self, address: int) -> None:
-        raise NotImplementedError
-
-    def _full(self, nbytes: int) -> str:
-        """What there is to say when there is no memory."""
-        raise NotImplementedError
 
 
 class HostMemory(Blocks):

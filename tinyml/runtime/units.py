@@ -40,23 +40,15 @@ class Units(Generic[_B]):
     """The binary that each program is in; each is made once per process, and once per cache."""
 
     render: Callable[[tuple[Program, ...]], str]  # the text of a unit
+    key_of: Callable[[str], str]  # the cache key of a text
+    recall: Callable[[str], Unit[_B] | None]  # a unit of the disk cache, if it is still there
+    # compiles programs; CompileError with a file of their text, if the bool says so
+    make: Callable[[tuple[Program, ...], bool], Unit[_B]]
 
     def __init__(self, device: str, cache: DiskCache, processes: int) -> None:
         self.device, self.cache, self.processes = device, cache, processes
         self._units: dict[str, Unit[_B]] = {}  # by key of the text
         self._unit_of: dict[str, str] = {}  # the unit's key by key of the program's text
-
-    def key_of(self, text: str) -> str:
-        """The cache key of a text."""
-        raise NotImplementedError
-
-    def recall(self, unit_key: str) -> Unit[_B] | None:
-        """A unit of the disk cache; None if there is none any more."""
-        raise NotImplementedError
-
-    def make(self, programs: tuple[Program, ...], keep: bool) -> Unit[_B]:
-        """Compile programs; CompileError with a file of their text, if that is to be kept."""
-        raise NotImplementedError
 
     def units(self, programs: Iterable[Program]) -> list[tuple[Program, _B]]:
         """Each program with its binary; CompileError if one does not compile.
@@ -108,7 +100,7 @@ class Units(Generic[_B]):
         """The error of the one program that is to blame for a unit's failure."""
         for program in unit:
             try:
-                self.make((program,), keep=True)
+                self.make((program,), True)
             except CompileError as alone:
                 return CompileError(f"{self.device}: program {program.name}: {alone}")
         names = ", ".join(program.name for program in unit)

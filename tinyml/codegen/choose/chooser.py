@@ -92,6 +92,10 @@ def _main_load(factor: Expr) -> Load | None:
 class Chooser:
     """Applies Opts as it chooses them, so that each choice sees what the last one made."""
 
+    contraction: Callable[[int, Contraction], bool]  # whether a nest could be given tiles
+    rows: Callable[[int], None]
+    map: Callable[[int], None]
+
     def __init__(self, nest: LoopNest, target: Target) -> None:
         self.nest, self.target = nest, target
         self.opts: list[Opt] = []
@@ -136,16 +140,6 @@ class Chooser:
             found = phases(self.one(number))
             if not any(self.apply(OptKind.PHASE, axis, by) for axis, by in found.items()):
                 number += 1
-
-    def contraction(self, number: int, found: Contraction) -> bool:
-        """Whether the nest could be given tiles."""
-        raise NotImplementedError
-
-    def rows(self, number: int) -> None:
-        raise NotImplementedError
-
-    def map(self, number: int) -> None:
-        raise NotImplementedError
 
     def scatter(self, number: int) -> None:
         """Stores that may meet in one place: walked by threads that take turns (atomics)."""

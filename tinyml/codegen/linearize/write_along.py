@@ -7,7 +7,7 @@ their terms change by when all parts are known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from tinyml.codegen import crop
@@ -31,18 +31,13 @@ Sums = Mapping[Fold, Sequence[tuple[Fold, Sequence[Fold]]]]
 class AlongWriter(TileWriter):
     """Writes folds that run along; whoever writes the rest of a nest declares what they fill."""
 
+    _declare: Callable[[Scope, Fold, Axis | None], Name]
+    _finish: Callable[[Scope, Fold, list[Name], Axis | None, Name | None], None]
+
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         super().__init__(nest, number, block, vectors)
         one = nest.nests[number]
         self.parts, self.grid = nest.parts(one), nest.grid(one)
-
-    def _declare(self, scope: Scope, fold: Fold, lane: Axis | None) -> Name:
-        raise NotImplementedError
-
-    def _finish(
-        self, scope: Scope, fold: Fold, parts: list[Name], lane: Axis | None, rest: Name | None
-    ) -> None:
-        raise NotImplementedError
 
     def _run_along(
         self, scope: Scope, group: tuple[Axis, ...], leaders: list[Fold], later: list[Fold]

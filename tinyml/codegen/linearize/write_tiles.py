@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from math import prod
@@ -26,6 +26,10 @@ from tinyml.ops import Op
 class TileWriter(Namer):
     """Fills the tiles of a nest; whoever writes the rest of it opens the loops."""
 
+    _open: Callable[[Scope, Loops, Known, Enter, Body], None]
+    _folds: Callable[[Scope, Iterable[Expr]], None]
+    _walks: Callable[[Scope, Iterable[Walk], Known, list[Axis]], None]
+
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
         filled = {a for tile in nest.nests[number].tiles for a in tile.axes}
@@ -36,17 +40,6 @@ class TileWriter(Namer):
         self.filler = Filler(block, self.emit, self.numbered, nest.turn(nest.nests[number]))
         self.tiles: tuple[Tile, ...] = ()
         self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
-
-    def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
-        raise NotImplementedError
-
-    def _folds(self, scope: Scope, values: Iterable[Expr]) -> None:
-        raise NotImplementedError
-
-    def _walks(
-        self, scope: Scope, walks: Iterable[Walk], known: Known, unrolled: list[Axis]
-    ) -> None:
-        raise NotImplementedError
 
     def kind(self, axis: Axis) -> Kind:
         return self.kinds.get(axis, Kind.LOOP)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tinyml.codegen.expr import Expr
 from tinyml.codegen.linear import EACH
@@ -12,6 +12,8 @@ from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Range, Remainder,
 
 class Indices:
     """Writes sums of axes."""
+
+    looked: Callable[[Expr, int], Text]  # an index that is looked up, into so many elements
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Terms, Axis | None], Text] = {}
@@ -67,9 +69,6 @@ class Indices:
 
     def axis(self, name: str) -> str:
         return EACH if name == self.copied else name
-
-    def looked(self, value: Expr, size: int) -> Text:
-        raise NotImplementedError
 
     def condition(self, valid: Valid) -> Text:
         texts = [self.within(v) for v in valid]

@@ -6,11 +6,12 @@ rounded after every op, so that a fused program gives the values of its parts ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 import numpy as np
 
+from tinyml import ops
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import (
     Alu,
@@ -35,10 +36,10 @@ from tinyml.index import Axis, Linear, Valid
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Box, Cost, Language, Program
 
-SIGN = {
-    Op.ADD: "+", Op.MUL: "*", Op.DIV: "/", Op.LESS: "<", Op.LESS_EQUAL: "<=", Op.EQUAL: "==",
-    Op.AND: "&", Op.OR: "|", Op.XOR: "^",
-}  # fmt: skip
+# others mean something else in C
+SIGN: dict[Op, str] = {
+    op: s for op, s in ops.SIGN.items() if op not in (Op.IDIV, Op.MOD, Op.SHL, Op.SHR)
+}
 LIBM = {
     Op.EXP: "exp", Op.EXP2: "exp2", Op.EXPM1: "expm1", Op.LOG: "log", Op.LOG2: "log2",
     Op.LOG1P: "log1p", Op.SIN: "sin", Op.COS: "cos", Op.ATAN: "atan", Op.TANH: "tanh",
@@ -66,6 +67,25 @@ class Renderer(Indices):
     index_type = "long"
     held = 0  # bytes of memory of the program's own
     inline = "static inline"  # what stands before a function of the prelude
+
+    # what each dialect says in its own way, if it has such at all
+    signature: Callable[[str], str]
+    body: Callable[[], Iterator[str]]
+    barrier: Callable[[], str]
+    across_lanes: Callable[[Op, Name], str]
+    across_threads: Callable[[Name, Op, int], str]
+    put: Callable[[ir.Put], Iterable[str]]
+    put_tile: Callable[[ir.PutTile], Iterable[str]]
+    splat: Callable[[Text, DType, int], Text]
+    load: Callable[[Load, int], Text]
+    wide: Callable[[Wide], Text]
+    part_of: Callable[[Part], Text]
+    stored: Callable[[Stored, int], Text]
+    require: Callable[[Fault, Expr, Expr, int], Text]  # notes the fault where the second is false
+    _value_of: Callable[[str, DType], Text]  # the value of the bits that memory holds
+    _bits_of: Callable[[Text, DType], Text]  # the way back
+    call: Callable[[Op, DType, list[Text], int], Text]  # of an op that C has no operator for
+    bitcast: Callable[[Text, DType, DType, int], Text]
 
     def __init__(self, k: LinearKernel) -> None:
         super().__init__()
@@ -96,12 +116,6 @@ class Renderer(Indices):
             self.held,
             self.bounds(),
         )
-
-    def signature(self, name: str) -> str:
-        raise NotImplementedError
-
-    def body(self) -> Iterator[str]:
-        raise NotImplementedError
 
     def launched(self) -> tuple[int, int]:
         """Threads along x and y."""
@@ -232,23 +246,8 @@ class Renderer(Indices):
         operands = [self.text(value, lanes), self.text(name, lanes)]
         return f"{name.name} = {self.alu(op, name.dtype, operands, lanes)[0]};"
 
-    def barrier(self) -> str:
-        raise NotImplementedError
-
-    def across_lanes(self, op: Op, source: Name) -> str:
-        raise NotImplementedError
-
-    def across_threads(self, name: Name, op: Op, threads: int) -> str:
-        raise NotImplementedError
-
     def across_blocks(self, across: ir.AcrossBlocks) -> Iterable[str]:
         raise NotImplementedError("pieces of work do not wait for each other")
-
-    def put(self, put: ir.Put) -> Iterable[str]:
-        raise NotImplementedError
-
-    def put_tile(self, put: ir.PutTile) -> Iterable[str]:
-        raise NotImplementedError
 
     def fetch(self, fetch: ir.Fetch) -> Iterable[str]:
         return ()  # many threads wait for memory in turn
@@ -306,9 +305,6 @@ class Renderer(Indices):
     def lanes(self, e: Expr) -> int:
         return 1
 
-    def splat(self, text: Text, dtype: DType, lanes: int) -> Text:
-        raise NotImplementedError
-
     def scalar_or_vector(self, e: Expr, lanes: int) -> Text:
         match e:
             case Name():
@@ -343,15 +339,6 @@ class Renderer(Indices):
             return convert(texts[0], dtype, e.dtype, lanes)
         return self.alu(e.op, dtype if e.op in COMPARE else e.dtype, texts, lanes)
 
-    def load(self, e: Load, lanes: int) -> Text:
-        raise NotImplementedError
-
-    def wide(self, e: Wide) -> Text:
-        raise NotImplementedError
-
-    def part_of(self, e: Part) -> Text:
-        raise NotImplementedError
-
     def place(self, e: Place, lanes: int) -> Text:
         return f"({self.types[e.dtype.name]}){wrap(self.index(e.index), UNARY)}", UNARY
 
@@ -362,9 +349,6 @@ class Renderer(Indices):
         condition = wrap(self.condition(valid), TERNARY + 1)
         return f"{condition} ? {wrap(text, TERNARY + 1)} : {zero}", TERNARY
 
-    def stored(self, e: Stored, lanes: int) -> Text:
-        raise NotImplementedError
-
     def held_by_lanes(self, e: Held, lanes: int) -> Text:
         raise TypeError(f"{self.language.name} has no text for {e}")
 
@@ -373,18 +357,6 @@ class Renderer(Indices):
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         chosen = f"{wrap(condition, TERNARY + 1)} ? {wrap(value, TERNARY + 1)}"
         return f"{chosen} : {wrap(other, TERNARY)}", TERNARY
-
-    def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
-        """The value; the fault is noted where `holds` is false."""
-        raise NotImplementedError
-
-    def _value_of(self, text: str, dtype: DType) -> Text:
-        """The value of the bits that memory holds."""
-        raise NotImplementedError
-
-    def _bits_of(self, text: Text, dtype: DType) -> Text:
-        """The way back."""
-        raise NotImplementedError
 
     def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
         """A value as a half holds it."""
@@ -426,10 +398,6 @@ class Renderer(Indices):
             return f"({self.types[dtype.name]})({text})", UNARY
         return text, strength
 
-    def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
-        """Ops that C has no operator for, as functions."""
-        raise NotImplementedError
-
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if target is bool_:
             return f"{wrap(value, 9)} != 0", 8
@@ -438,9 +406,6 @@ class Renderer(Indices):
         if register(source) is not register(target):
             value = f"({self.types[register(target).name]}){wrap(value, UNARY)}", UNARY
         return self.rounded(value, target, lanes) if target.is_half else value
-
-    def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
-        raise NotImplementedError
 
 
 def _copies(lines: list[str], steps: int) -> list[str]:
