@@ -363,7 +363,7 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
         stages.assert_right(k, 0.02, CARD, cancels=True)
 
 
-@pytest.mark.parametrize("width", [128, 256, 512, 576, 1024])
+@pytest.mark.parametrize("width", [128, 256, 384, 512])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_registers_of_a_card_suffice(dtype: DType, width: int, tmp_path: Path) -> None:
     given = [memory(8, 4096, width, dtype=dtype) for _ in range(3)]

@@ -145,9 +145,9 @@ def test_a_sum_of_other_powers_is_a_cascade_too() -> None:
 
 
 def test_wide_rows_are_kernels_of_their_own() -> None:
-    for width, dtype in ((784, float32), (784, bfloat16)):
+    for width, dtype, count in ((1024, bfloat16, 1), (1032, float32, 3), (1032, bfloat16, 3)):
         q, k, v = given(1, 2, 33, 33, width, dtype=dtype)
-        assert len(kernels(q.scaled_dot_product_attention(k, v))) == 3
+        assert len(kernels(q.scaled_dot_product_attention(k, v))) == count
 
 
 def test_what_a_lane_does_not_hold_is_refused() -> None:
