@@ -195,18 +195,22 @@ class _Lowering:
 
     def _fold(self, node: lazy.Reduce, index: Index, valid: Valid) -> Steps:
         source = node.sources[0]
-        taken = {a for i in index for a in i.free} | {a for v in valid for a in v.free}
-        axes: list[Axis] = []
-        inner = list(index)
-        for n in node.axes:
-            if source.shape[n] == 0:
-                return const(identity(node.op, node.dtype), node.dtype)
-            if source.shape[n] > 1:
-                axes.append(self._axis(self.folded, "r", source.shape[n], taken | {*axes}))
-                inner[n] = linear(axes[-1])
+        if 0 in (source.shape[n] for n in node.axes):
+            return const(identity(node.op, node.dtype), node.dtype)
         outside = tuple(i for n, i in enumerate(index) if n not in node.axes)
         _, _, kept = _relevant(source, outside, valid)  # the rest guards no load
-        body = yield source, tuple(inner), kept
+        taken = {a for i in index for a in i.free} | {a for v in valid for a in v.free}
+        while True:
+            axes: list[Axis] = []
+            inner = list(index)
+            for n in node.axes:
+                if source.shape[n] > 1:
+                    axes.append(self._axis(self.folded, "r", source.shape[n], taken | {*axes}))
+                    inner[n] = linear(axes[-1])
+            body = yield source, tuple(inner), kept
+            if not (again := _walked_again(body, frozenset(axes))):
+                break
+            taken |= again
         if node.dtype.is_half:  # halves are summed in float32, and rounded once
             body = alu(Op.CAST, float32, body)
         folded: Expr = Fold(node.op, body, tuple(axes)) if axes else body
@@ -251,6 +255,27 @@ def _conditions(mask: Expr) -> Valid:
         valid += mask.valid
         mask = mask.value
     return valid
+
+
+def _walked_again(body: Expr, axes: frozenset[Axis]) -> set[Axis]:
+    """Those of the axes, walked around `body`, that folds within their loops walk, too.
+
+    A fold that depends on nothing that is walked there is made before these loops.
+    """
+    found: set[Axis] = set()
+    stack = [(body, axes)] if axes and body.has_fold else []
+    seen = set(stack)
+    while stack:
+        e, around = stack.pop()
+        if isinstance(e, Fold):
+            if around.isdisjoint(e.free):
+                continue
+            found.update(axes.intersection(e.axes))
+            around |= {*e.axes}
+        below = {(source, around) for source in e.folding} - seen
+        seen |= below
+        stack += below
+    return found
 
 
 def _relevant(node: LazyBuffer, index: Index, valid: Valid) -> Request:
