@@ -226,3 +226,12 @@ def test_a_warp_has_a_long_row_of_short_lines() -> None:
     x = leaf(9, 64, 30, 26)
     padded = lazy.pad(x, ((0, 0), (0, 0), (0, 0), (1, 1)))  # lines that do not follow each other
     assert made(graphs.total(graphs.mul(padded, padded), 0, 2, 3)).block[0] == 32
+
+
+def test_what_lines_of_a_row_and_of_two_are_walked_along_is_shared_out_once() -> None:
+    """Some are stored once in a row, others for each of two lines of it."""
+    x, w = leaf(3, 1, 17), leaf(3, 2, 17)
+    whole = graphs.total(x, 2)
+    once = graphs.mul(x, lazy.expand(whole, x.shape))
+    (k,) = stages.kernels_of(schedule([once, graphs.mul(lazy.expand(whole, w.shape), w)]))
+    stages.assert_right(k, target=CARD)

@@ -116,7 +116,7 @@ class CudaChooser(Chooser):
         if prod(a.size for a in one.rows) >= 32 and (columns or short):
             self._columns(number, one.rows[-1] if columns else None)
             return
-        walked = [walk.axes[-1] for walk in one.walks if walk.axes]
+        walked = list(dict.fromkeys(walk.axes[-1] for walk in one.walks if walk.axes))
         along = {*folded, *walked}
         # what all rows share is in a cache
         apart = [x for x in one.loads if not (x.free.isdisjoint(along) or x.free <= along)]
