@@ -10,6 +10,7 @@ from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.text.c_lanes import runs
 from tinyml.dtype import DType, bfloat16, float32, float64, int32
 from tinyml.index import Axis, linear
+from tinyml.program import translation_unit
 from tinyml.schedule import schedule
 
 
@@ -34,3 +35,15 @@ def test_lanes_follow_each_other_in_runs_or_not_at_all() -> None:
     assert runs(row + plain // 3 * 32 + plain % 3, lane) == (row, 3, (1, 32))
     assert runs((plain + 2) // 4 * 32 + (plain + 2) % 4, lane) is None  # a run was begun before
     assert runs((linear(Axis("i", 5)) + plain) // 4, lane) is None
+
+
+@pytest.mark.parametrize("by", [5, 13, 187])
+def test_vectors_that_lie_outside_of_what_is_read_are_nothing(by: int) -> None:
+    """As most of them are of one of the two pieces that what is rolled is made of."""
+    rolled = graphs.memory(200, device="CPU").roll(by)
+    (k,) = stages.kernels_of(schedule([rolled.lazy]))
+    opts = [parse("lanes i0 8")]
+    text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
+    assert text.count("return (f32x8){0};") == 1
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner, 0)

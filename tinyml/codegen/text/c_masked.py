@@ -32,7 +32,7 @@ def masked_load(
     """`lanes` elements from `at` on, 0 where the mask m is not set; `own` is m in `bits`.
 
     All of them are `taken`, without a branch, where they lie in the buffer; else only what is
-    asked for is touched.
+    asked for is touched, and nothing where all lie outside, as of the pieces of what is rolled.
     """
     way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes)
     return (
@@ -40,6 +40,7 @@ def masked_load(
         f"  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
         f"    {kind} all = {taken};\n{apart('all', size * lanes)}"
         f"    return ({kind})(({bits})all & {own});\n  }}\n"
+        f"  if (at <= -{lanes * stride} || at >= size) return ({kind}){{0}};\n"
         f"{way.replace('KIND', kind) if stride == 1 else ''}"
         f"  {kind} r = {{0}};\n{_unknown(lanes)}"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i * {stride}];\n"
