@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import graphs
 import pytest
 import stages
 from graphs import memory
 
-from tinyml import Tensor
+from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
-from tinyml.codegen.optimize.opts import Opt, OptKind, optimize
+from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, optimize
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32, float64
-from tinyml.kernel import Kernel
+from tinyml.kernel import Kernel, Output
 from tinyml.schedule import schedule
 
 
@@ -81,3 +82,18 @@ def test_a_fold_of_the_whole_row_is_made_once() -> None:
     k = only_kernel(memory(5, 40).softmax(-1))
     nest = choose(lower(k), stages.C)[1].nests[0]
     assert len([f for f in nest.folds if f.op.name == "MAX"]) == 1
+
+
+def test_what_a_kept_value_folds_does_not_walk_the_axis_of_its_tile() -> None:
+    """Its own loop would be in that of the tile, and share its name."""
+    shapes = (4, 5), (4, 3), (3, 6), (4, 6), (6, 5)
+    slots = [lazy.node(lazy.Slot, s, float32, graphs.DEVICE, (), n) for n, s in enumerate(shapes)]
+    _, x, w, g, v = slots
+    shares = graphs.softmax(graphs.matmul(x, w))
+    whole = lazy.expand(graphs.total(graphs.mul(shares, g), 1), g.shape)
+    out = graphs.matmul(graphs.mul(shares, graphs.sub(g, whole)), v)
+    k = Kernel(((Output(0, (4, 5), out, rows=(0,)),),), tuple((s, float32) for s in shapes))
+    opts = [Opt(OptKind.UNROLL, "i0", 2), Opt(OptKind.KEEP, "i0")]
+    stages.assert_made(k, stages.simulated(stages.C, opts))
+    with pytest.raises(OptError, match="walks its own axis"):
+        optimize(lower(k), [*opts, Opt(OptKind.KEEP, "i0")])

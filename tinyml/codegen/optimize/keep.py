@@ -83,6 +83,8 @@ def _kept(
     inner.sort(key=lambda a: (a not in rows, ORDER[nest.kind(a)], a in folded, a.name))
     if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
         raise OptError(f"cannot keep {value}: a last step is shorter")
+    if any(e.free - outside and not {*e.axes}.isdisjoint(inner) for e in folds):
+        raise OptError(f"cannot keep {value}: what it folds walks its own axis")
     own = {a: Axis(f"{a.name}_{name}", a.size) for a in sorted({*inner, *bound}, key=str)}
     last = inner[-1]
     whole = -(-last.size // amount) * amount if amount else last.size
