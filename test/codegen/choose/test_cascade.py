@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import graphs
 import numpy as np
 import pytest
 import stages
 from graphs import memory
 
-from tinyml import Tensor
+from tinyml import Tensor, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.dtype import DType, bfloat16, float32
-from tinyml.kernel import Kernel
+from tinyml.kernel import Kernel, Output
 from tinyml.schedule import schedule
 
 SIZES = [
@@ -104,3 +107,15 @@ def test_what_a_stack_does_not_hold_is_allocated() -> None:
     scores = q @ k.T * 32**-0.5
     power = np.exp(scores - scores.max(-1, keepdims=True))
     np.testing.assert_allclose(made.numpy(), power / power.sum(-1, keepdims=True) @ v, 1e-4, 1e-5)
+
+
+def test_two_products_of_pairs_in_one_kernel_are_no_cascade() -> None:
+    shapes = (24, 24), (24, 32), (32, 24), (24, 32), (32, 24)
+    a, b, c, d = (
+        lazy.cast(lazy.node(lazy.Slot, s, bfloat16, graphs.DEVICE, (), n), float32)
+        for n, s in enumerate(shapes[1:], 1)
+    )
+    value = graphs.sub(graphs.matmul(a, b), graphs.matmul(c, d))
+    slots = ((shapes[0], float32), *((s, bfloat16) for s in shapes[1:]))
+    k = Kernel(((Output(0, shapes[0], value, rows=(0, 1)),),), slots)
+    stages.assert_right(k, target=replace(stages.C, pairs=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, Contraction
-from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
+from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.index import Axis
@@ -22,7 +22,7 @@ LEAST_ROWS = 12
 
 def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
     """Choose blocks and tiles; False if no factor of the product is made of other folds."""
-    factors = _factors(found.fold)
+    factors = found.kept_factor, found.streamed_factor
     made = [f for f in factors if any(isinstance(e, Fold) for e in nodes(f))]
     if len(made) != 1:
         return False
@@ -46,13 +46,6 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
         chooser.apply(OptKind.UNROLL, inner, min(chooser.target.tile_height, row.size))
     _pack(chooser, number)
     return True
-
-
-def _factors(fold: Fold) -> tuple[Expr, ...]:
-    body = fold.body
-    while not (isinstance(body, Alu) and body.op.name == "MUL"):
-        body = body.sources[0]
-    return body.operands
 
 
 def _blocks(chooser: Chooser, found: Contraction, kept: Axis, others: set[Axis]) -> str:
