@@ -302,7 +302,7 @@ class CChooser(Chooser):
             return 1
         longest = max(a.size for fold in one.folds for a in fold.axes)
         costly = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
-        near = costly or self.nbytes <= self.target.last_cache
+        near = costly or self.nbytes < self.target.last_cache
         pieces = prod(a.size for a in one.rows)
         choices = ((4 * FEW if near else FEW, ROWS), (8 * FEW if costly else 0, ROWS // 2))
         for vectors, rows in choices:
@@ -330,7 +330,7 @@ class CChooser(Chooser):
         A line at a time: what has begun one, of several results in turn, would send it in parts.
         """
         stores, read = self.one(number).stores, {load.slot for load in self.one(number).loads}
-        if self.nbytes <= self.target.last_cache or any(s.slot in read for s in stores):
+        if self.nbytes < self.target.last_cache or any(s.slot in read for s in stores):
             return
         for lane in [a for a, kind in self.nest.kinds if kind is Kind.LANE]:
             if any(lane in store.position.free for store in stores):
