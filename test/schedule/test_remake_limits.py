@@ -115,6 +115,14 @@ def test_hidden_units_are_stored(rows: int, width: int, hidden: int) -> None:
     assert stored((x @ up).relu() @ down, x, up, down) == rows * hidden
 
 
+def test_what_norms_are_made_of_is_stored() -> None:
+    """Their folds lead each other along rows, and meet other products: they are no scores."""
+    x, w, up = (memory(*s, device="EMU") for s in ((2048, 640), (640, 640), (640, 640)))
+    y = (x + x @ w).layernorm()
+    roots = [g.lazy for g in (y + y @ up).layernorm().square().sum().gradient(x, w, up)]
+    assert not remake.remade(toposort(roots), roots)
+
+
 def test_what_scores_are_sums_of_is_stored() -> None:
     """Nobody makes projections again, though they are read both ways, and few."""
     x, w = (memory(*shape, device="EMU") for shape in ((4, 64, 64), (64, 192)))

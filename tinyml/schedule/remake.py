@@ -24,6 +24,7 @@ from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST, in_halves, is_long, made_by_all
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
+from tinyml.schedule.powers import POWERS
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import (
     CARDS,
@@ -103,12 +104,13 @@ def _found(
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
     ends = {n: ends_of(n, readers, roots, besides) for n in products}
     led: set[LazyBuffer] = set()  # what there is of elements that folds of their rows lead
-    rows: set[LazyBuffer] = set()  # likewise, as those of a softmax: each element follows a fold
+    rows: set[LazyBuffer] = set()  # likewise, as powers of a softmax; not what a norm is made of
     for n, (found, made, _) in ends.items():
         alike = {m for m in made if m.size == n.size} if LIMITS[n.device].led else set()
         if alike and _lead_each_other(found, made, readers):
             led |= alike
-            rows |= alike if _lead_each_other(found, alike, readers) else set()
+            powers = any(isinstance(m, lazy.Map) and m.op in POWERS for m in alike)
+            rows |= alike if powers and _lead_each_other(found, alike, readers) else set()
 
     def attends(made: set[LazyBuffer]) -> bool:
         """Whether it is attention's scores: they meet another product, the gradient of weights."""
