@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from math import prod
+from pathlib import Path
 
 import graphs
 import numpy as np
 import pytest
 import stages
 
-from tinyml import Tensor
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import steps
+from benchmarks.scheduled import kernels_of
+from benchmarks.steps import GPTSize
+from tinyml import Device, Tensor
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.graph import toposort
 from tinyml.schedule import KernelItem, balance, remake, schedule
@@ -121,6 +128,16 @@ def test_what_norms_are_made_of_is_stored() -> None:
     y = (x + x @ w).layernorm()
     roots = [g.lazy for g in (y + y @ up).layernorm().square().sum().gradient(x, w, up)]
     assert not remake.remade(toposort(roots), roots)
+
+
+def test_layers_store_what_they_did_however_many_logits_there_are() -> None:
+    """Logits are made again; streams of residuals, of which norms are made, are not."""
+    with Device.default("EMU"):
+        few, many = (
+            len(kernels_of(steps.gpt(GPTSize(2, 768, 12, 1024, 8, vocabulary))))
+            for vocabulary in (256, 50304)
+        )
+    assert many >= few
 
 
 def test_what_scores_are_sums_of_is_stored() -> None:
