@@ -17,7 +17,7 @@ from tinyml.codegen.choose.estimate import CROWDED
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Kind
+from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
@@ -62,6 +62,11 @@ def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
     return load in found and all(
         other.position.stride(axis) in (0, 1) for other in found if isinstance(other, Load)
     )
+
+
+def _calls(one: Nest) -> bool:
+    """Whether something is a function, which takes longer than memory does."""
+    return any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
 
 class CChooser(Chooser):
@@ -215,17 +220,16 @@ class CChooser(Chooser):
         # what is costly and made again is made for masked lanes, too; a long fold has lanes as well
         masked = not (long and made_again(one, {*one.rows}))
         least = self.lanes // 2 + 1 if masked else self.lanes
-        if last_row is not None and last_row.size >= least and self.lanes > 1:
-            down = side_by_side(one, last_row) > along
-            if down or not long or self._spreads(number, last_row):
-                shared = prod(a.size for a in one.rows[:-1]) >= 2 * self.target.cores
-                most = 8 if shared and len(one.folds) == 1 else 4
-                most = WRITTEN if self._write_out(number, last_row) else most
-                self._columns(number, last_row, most, masked)
-                self._stream(number)
-                return
-        narrow = last_row is not None and side_by_side(one, last_row) > along
-        if not (narrow and last_row is not None and self._narrow_columns(number, last_row)):
+        down = last_row is not None and side_by_side(one, last_row) > along
+        wide = last_row is not None and last_row.size >= least and self.lanes > 1
+        if wide and last_row and (down or not long or self._spreads(number, last_row)):
+            shared = prod(a.size for a in one.rows[:-1]) >= 2 * self.target.cores
+            most = 8 if shared and len(one.folds) == 1 else 4
+            most = WRITTEN if self._write_out(number, last_row) else most
+            self._columns(number, last_row, most, masked)
+            self._stream(number)
+            return
+        if not (down and last_row is not None and self._narrow_columns(number, last_row)):
             self._within_rows(number, last_row)
 
     @all_or_nothing
@@ -235,7 +239,7 @@ class CChooser(Chooser):
         Several elements of the fold at a time have sums of their own. Functions want all lanes.
         """
         folds, lanes = self.one(number).folds, 1 << (row.size - 1).bit_length()
-        costly = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in self.one(number).exprs)
+        costly = _calls(self.one(number))
         least = LEAST * self.lanes // self.target.vector_bytes
         if costly or len(folds) != 1 or not least <= lanes < self.lanes:
             return False
@@ -287,7 +291,7 @@ class CChooser(Chooser):
             enough = pieces >= written * PIECES // 4
             if not (shared and enough and self.apply(OptKind.UNROLL, row.name, row.size)):
                 break
-            row = next(iter(reversed(self._one_by_one(number))), None)
+            row = next(reversed(self._one_by_one(number)), None)
         return row
 
     def _wait_together(self, number: int, row: Axis) -> int:
@@ -301,7 +305,7 @@ class CChooser(Chooser):
         if not any(fold.body.has_fold for fold in one.folds):
             return 1
         longest = max(a.size for fold in one.folds for a in fold.axes)
-        costly = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
+        costly = _calls(one)
         near = costly or self.nbytes < self.target.last_cache
         pieces = prod(a.size for a in one.rows)
         choices = ((4 * FEW if near else FEW, ROWS), (8 * FEW if costly else 0, ROWS // 2))

@@ -204,17 +204,26 @@ def _next_values(nest: LoopNest, one: Nest, outside: set[Axis], after: Axis) -> 
     Where folds are made in steps, only those values are there that a step makes. Of rows that are
     written out, folds wait in registers, but for what the fill of a tile would make again.
     """
-    order = one.exprs
-    below = _folds_below(order)
+    order, ends = one.exprs, {*roots(one)}
+    below, readers = _folds_below(order), _readers(order)
     known = outside | _written_out(nest, one)
     found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
     whole = all(tile.over is not after for tile in one.tiles)
-    for value in (_with_readers(one, e, below) for e in found):
+
+    def whole_of(value: Expr) -> Expr:
+        """What is made of a value element by element, as far as nothing else reads it before."""
+        while value not in ends and len(readers[value]) == 1:
+            if not _goes_with(readers[value][0], value, below):
+                break
+            value = readers[value][0]
+        return value
+
+    for value in map(whole_of, found):
         if value.free - known and (whole or after in value.free):
             return (value,)
     again = made_again(one, known) if whole else ()
     folds = [e for e in order if again and e in below[again[0]] and e.free - outside]
-    return (_with_readers(one, folds[0], below),) if folds else again
+    return (whole_of(folds[0]),) if folds else again
 
 
 def _written_out(nest: LoopNest, one: Nest) -> set[Axis]:
@@ -222,15 +231,14 @@ def _written_out(nest: LoopNest, one: Nest) -> set[Axis]:
     return {a for a in one.rows if nest.kind(a) is Kind.UNROLL}
 
 
-def _with_readers(one: Nest, value: Expr, below: dict[Expr, frozenset[Expr]]) -> Expr:
-    """What is made of a value element by element, as far as nothing else reads it before."""
-    ends = {*roots(one)}
-    while value not in ends:
-        readers = [e for e in one.exprs if value in e.sources]
-        if len(readers) != 1 or not _goes_with(readers[0], value, below):
-            break
-        value = readers[0]
-    return value
+def _readers(order: Iterable[Expr]) -> dict[Expr, list[Expr]]:
+    """By expression, who reads it."""
+    readers: dict[Expr, list[Expr]] = {}
+    for e in order:
+        readers[e] = []
+        for source in dict.fromkeys(e.sources):
+            readers[source].append(e)
+    return readers
 
 
 def _folds_below(order: Iterable[Expr]) -> dict[Expr, frozenset[Expr]]:
