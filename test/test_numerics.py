@@ -142,6 +142,24 @@ def test_powers_and_quotients_of_what_is_special(device: str, dtype: str) -> Non
             assert (np.signbit(got) == np.signbit(right))[right == right].all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_are_exact(device: str, dtype: str) -> None:
+    """Also next to multiples of the divisor, of denormal numbers, and of quotients of any size."""
+    random, bits = np.random.default_rng(0), np.int32 if dtype == "float32" else np.int64
+    y = np.exp2(random.uniform(-20, 20, 999)).astype(dtype) * random.choice([-1, 1], 999)
+    x = y * np.rint(np.exp2(random.uniform(0, 60, 999)))
+    x = (x.astype(dtype).view(bits) + random.integers(-2, 3, 999, bits)).view(dtype)
+    some = [*numerics.SPECIAL[:-3], np.finfo(dtype).max, 5 * np.finfo(dtype).smallest_subnormal]
+    special = np.array([sign * v for v in [*some, np.inf, np.nan] for sign in (1, -1)], dtype)
+    x = np.concatenate([x, np.repeat(special, special.size), random.normal(size=99)]).astype(dtype)
+    y = np.concatenate([y, np.tile(special, special.size), random.normal(size=99)]).astype(dtype)
+    with np.errstate(all="ignore"):
+        wanted = np.mod(x, y)
+    got = (Tensor(x) % Tensor(y)).numpy()
+    np.testing.assert_array_equal(got, wanted)
+    assert (np.signbit(got) == np.signbit(wanted))[wanted == wanted].all()
+
+
 def test_gates_far_from_zero(device: str) -> None:
     """Neither the exponential nor the square of an argument overflows into the result."""
     x = np.array([-1e30, -100.0, -0.0, 0.0, 100.0, 1e30, np.inf, np.nan], np.float32)

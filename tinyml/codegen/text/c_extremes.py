@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyml.codegen.text.vector_math import EXTREME512, select
+from tinyml.codegen.text.vector_parts import EXTREME512, select
 from tinyml.ops import Op
 
 

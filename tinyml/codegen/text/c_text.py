@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyml.codegen.text.vector_math import lane_function, select
+from tinyml.codegen.text.vector_parts import lane_function, select
 from tinyml.ops import Op
 
 MASKED = 64  # bytes of a vector that instructions take under a mask

@@ -29,7 +29,7 @@ from tinyml.codegen.text.c_text import (
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
-from tinyml.codegen.text.vector_math import lane_function
+from tinyml.codegen.text.vector_parts import lane_function
 from tinyml.dtype import (
     ALL,
     DType,
@@ -48,7 +48,7 @@ from tinyml.ops import Op
 
 TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
 SHORT = {d.name: "u16" if d.is_half else f"{d.kind}{d.bitsize}" for d in ALL} | {"bool": "i32"}
-EXACT = frozenset({Op.ABS, Op.SQRT, Op.TRUNC, Op.FMA})  # libm's in lanes too
+EXACT = frozenset({Op.ABS, Op.SQRT, Op.TRUNC, Op.FMA, Op.MOD})  # libm's in lanes too
 POLYNOMIALS = {
     dtype: bodies.keys() - EXACT for dtype, bodies in ON_LANES.items()
 }  # of one element, too
@@ -219,7 +219,7 @@ class CValues(Renderer):
         """The name of a function, defined in the prelude."""
         name = f"{op.name.lower()}_{SHORT[dtype.name]}"
         vector = self.vector(dtype, lanes) if lanes > 1 else ""
-        if op in ON_LANES.get(dtype, ()):
+        if vector and op in ON_LANES.get(dtype, ()):
             integer = self._mask_type(dtype, lanes)
             pieces = polynomial(op, dtype, vector, integer, lanes)
             self.prelude.update(dict.fromkeys(pieces))

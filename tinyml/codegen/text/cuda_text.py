@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyml.codegen.text import c_text, vector_math, vector_math64
+from tinyml.codegen.text import c_text, vector_math, vector_math64, vector_parts
 from tinyml.dtype import DType, float32, float64
 from tinyml.ops import Op
 
@@ -216,7 +216,7 @@ _CLAMP = """static inline F32 clamp_F32(F32 x, F32 low, F32 high) {
 }"""
 _OF_FLOATS = {
     Op.LOGISTIC: (_CLAMP, vector_math.LOGISTIC),
-    Op.NDTR: (_PICK, _CLAMP, _FMA, vector_math.ABS, vector_math.SCALE, vector_math.NDTR),
+    Op.NDTR: (_PICK, _CLAMP, _FMA, vector_parts.ABS, vector_parts.SCALE, vector_math.NDTR),
 }
 _OF_DOUBLES = {
     Op.LOGISTIC: (_CLAMP.replace("F32", "F64"), vector_math64.LOGISTIC),

@@ -8,179 +8,11 @@ docs/numerics.md has the measured errors, all below 2 ulp.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
+from tinyml.codegen.text.vector_parts import SQRT, part, written_out
 from tinyml.ops import Op
 
-
-def written_out(text: str) -> str:
-    """C text where `p = [t: a, b, c]` is a polynomial: p = t * a + b, and then p = p * t + c."""
-    return re.sub(r"  (F32 |F64 )(\w+) = \[(\w+):([^]]+)\];", _by_horner, text)
-
-
-def _by_horner(found: re.Match[str]) -> str:
-    kind, p, t, listed = found.groups()
-    first, *others = map(str.strip, listed.split(","))
-    lines, so_far = [], f"{t} * {first}"
-    for number in others:
-        sign = "-" if number.startswith("-") else "+"
-        lines.append(f"  {kind}{p} = {so_far} {sign} {number.lstrip('-')};")
-        kind, so_far = "", f"{p} * {t}"
-    return "\n".join(lines)
-
-
-def select(kind: str, bits: str, m: str, asked: bool = True) -> str:
-    """Statements that return `a` where the mask `m` is -1, `b` where it is 0.
-
-    A comparison is what compilers make an op under a mask of, where there are such ops: it is
-    `asked` for, but of comparisons, and of numbers, for each of which gcc 12 would fill a mask's
-    register. Of `^` it makes one move under a mask; of `|`, as good elsewhere, three steps.
-    """
-    compared = f"#ifdef __AVX512F__\n  {m} = {m} != 0;\n#endif\n" if asked else ""
-    return f"{compared}  return ({kind})(({m} & ({bits})a) ^ (~{m} & ({bits})b));"
-
-
-PICK = f"static inline F32 pick_F32(I32 m, F32 a, F32 b) {{\n{select('F32', 'I32', 'm')}\n}}\n"
-
-# gcc unrolls it by itself
-LOOP = '_Pragma("clang loop unroll(full)") for (int i = 0; i < LANES; ++i)'
-
-
-def lane_function(
-    name: str, call: str, result: str, operands: Sequence[str], lanes: int | str
-) -> str:
-    """`call` on each lane."""
-    letters = "abc"[: len(operands)]
-    parameters = ", ".join(f"{t} {x}" for t, x in zip(operands, letters, strict=True))
-    arguments = ", ".join(f"{x}[i]" for x in letters)
-    return (
-        f"static inline {result} {name}({parameters}) {{\n"
-        f"  {result} r;\n"
-        f"  {LOOP.replace('LANES', str(lanes))} r[i] = {call}({arguments});\n"
-        f"  return r;\n}}"
-    )
-
-
-def _per_lane(name: str, arity: int) -> str:
-    return (
-        lane_function(f"{name}_F32", f"__builtin_{name}f", "F32", ["F32"] * arity, "LANES") + "\n"
-    )
-
-
-# what gcc and clang call the same instruction for vectors of 64 bytes
-_EXTREME512 = """#ifdef __clang__
-#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512(a, b, 4)
-#else
-#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512_mask(a, b, a, -1, 4)
-#endif
-"""
-
-# p * 2**n for the n that was added to ZERO: in two steps, so that results may be denormal or
-# overflow to infinity. For the least n, where -inf is taken to, both factors are 0: to underflow
-# would take as long as all the rest
-_SCALE_TEXT = """#if LANES >= NARROW && defined(__AVX512VL__)
-static inline KIND grown_KIND(KIND p, KIND n) {
-#if LANES == VAST
-  return __builtin_ia32_scalefSUFFIX512_mask(p, n, p, -1, 4);
-#elif LANES == WIDE
-  return __builtin_ia32_scalefSUFFIX256_mask(p, n, p, -1);
-#else
-  return __builtin_ia32_scalefSUFFIX128_mask(p, n, p, -1);
-#endif
-}
-#endif
-static inline KIND scale_KIND(KIND p, KIND shifted) {
-#if LANES >= NARROW && defined(__AVX512VL__)
-  return grown_KIND(p, shifted - ZERO);
-#else
-STEPS
-#endif
-}
-"""
-
-# x between two numbers; NaN stays NaN
-_CLAMP_TEXT = """static inline KIND clamp_KIND(KIND x, REAL low, REAL high) {
-  const KIND least = low - (KIND){0}, most = high - (KIND){0};
-#if LANES == VAST && defined(__AVX512F__)
-  return EXTREME512(max, SUFFIX, least, EXTREME512(min, SUFFIX, most, x));
-#elif LANES == WIDE && defined(__AVX__)
-  return __builtin_ia32_maxSUFFIX256(least, __builtin_ia32_minSUFFIX256(most, x));
-#elif LANES == NARROW && defined(MACRO)
-  return __builtin_ia32_maxSUFFIX(least, __builtin_ia32_minSUFFIX(most, x));
-#else
-  return pick_KIND(x < low, least, pick_KIND(x > high, most, x));
-#endif
-}
-"""
-
-
-def _of_widths(text: str, marks: dict[str, str], narrow: int) -> str:
-    """With instructions for vectors of `narrow` lanes, twice and four times that."""
-    widths = {"NARROW": str(narrow), "WIDE": str(2 * narrow), "VAST": str(4 * narrow)}
-    for mark, value in {**marks, **widths}.items():
-        text = text.replace(mark, value)
-    return text
-
-
-def clamp(kind: str, real: str, narrow: int, suffix: str, macro: str) -> str:
-    """Of vectors of `real`."""
-    marks = {"KIND": kind, "REAL": real, "SUFFIX": suffix, "MACRO": macro}
-    return _of_widths(_CLAMP_TEXT, marks, narrow)
-
-
-def scale(kind: str, narrow: int, suffix: str, zero: str, steps: str) -> str:
-    """Where no instruction does it, `steps` do."""
-    marks = {"KIND": kind, "SUFFIX": suffix, "ZERO": zero, "STEPS": steps}
-    return _of_widths(_SCALE_TEXT, marks, narrow)
-
-
-# what more is in the bits of `shifted` is shifted out
-_STEPS = """  const I32 n = (I32)(shifted), half = n >> 1;
-  return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);"""
-SCALE = f"static inline F32 scale_F32(F32 p, F32 shifted) {{\n{_STEPS}\n}}\n"  # for all machines
-
-# whether any lane of a mask is set
-_ANY = """static inline int any_I32(I32 m) {
-#if LANES == 16 && defined(__AVX512DQ__)
-  return __builtin_ia32_cvtd2mask512(m) != 0;
-#elif LANES == 8 && defined(__AVX__)
-  return __builtin_ia32_movmskps256((F32)m) != 0;
-#elif LANES == 4 && defined(__SSE__)
-  return __builtin_ia32_movmskps((F32)m) != 0;
-#else
-  int any = 0;
-  for (int i = 0; i < LANES; ++i) any |= m[i];
-  return any;
-#endif
-}
-"""
-
-# the magnitude of a with the sign of b
-SIGNED = """static inline F32 signed_F32(F32 a, F32 b) {
-  const I32 sign = (I32){0} + (int)0x80000000;
-  return (F32)((~sign & (I32)a) ^ (sign & (I32)b));
-}
-"""
-
-ABS = """static inline F32 abs_F32(F32 x) {
-  return (F32)((I32)(x) & 0x7fffffff);
-}
-"""
-
-_ONCE = "#ifndef DONE_NAME\n#define DONE_NAME\nBODY#endif\n"
-
-
-def once(name: str, body: str) -> str:
-    """A function that several others bring along."""
-    return _ONCE.replace("NAME", name).replace("BODY", body)
-
-
-EXTREME512 = once("EXTREME512", _EXTREME512)
-_PICK, _SIGNED = once("pick_F32", PICK), once("signed_F32", SIGNED)
-_SCALE = once("scale_F32", scale("F32", 4, "ps", "12582912.0f", _STEPS))
-_ABS, _ANY = once("abs_F32", ABS), once("any_I32", _ANY)
-_CLAMP = EXTREME512 + _PICK + once("clamp_F32", clamp("F32", "float", 4, "ps", "__SSE__"))
+_PICK, _SIGNED, _SCALE = (part(f"{name}_KIND", "F32") for name in ("pick", "signed", "scale"))
+_ABS, _ANY, _CLAMP = (part(name, "F32") for name in ("abs_KIND", "any_BITS", "clamp_KIND"))
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = written_out("""
@@ -450,7 +282,7 @@ _POW = f"""static inline F32 pow_F32(F32 a, F32 b) {{
 }}
 """
 
-_FMA = once("fma_F32", _per_lane("fma", 3))
+_FMA = part("fma_KIND", "F32")
 
 BODIES: dict[Op, str] = {
     Op.EXP: _CLAMP + _SCALE + _EXP,
@@ -467,8 +299,9 @@ BODIES: dict[Op, str] = {
     Op.TANH: _PICK + _SIGNED + _TANH,
     Op.ERF: _PICK + _SIGNED + _ERF,
     Op.ABS: _ABS,
-    Op.SQRT: _per_lane("sqrt", 1),
-    Op.TRUNC: _per_lane("trunc", 1),
+    Op.SQRT: SQRT,
+    Op.TRUNC: part("trunc_KIND", "F32"),
+    Op.MOD: part("mod_KIND", "F32"),
     Op.POW: _PICK + _ABS + _POWER + _POW,
     Op.FMA: _FMA,
     Op.NDTR: _CLAMP + _SCALE + _ABS + _FMA + NDTR,

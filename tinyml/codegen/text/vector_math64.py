@@ -10,18 +10,10 @@ go to libm, lane by lane.
 
 from __future__ import annotations
 
-from tinyml.codegen.text.vector_math import EXTREME512, PICK, clamp, once, scale, written_out
+from tinyml.codegen.text.vector_parts import part, written_out
 from tinyml.ops import Op
 
-# for the n that was added to 1.5 * 2**52; only shifts to the left, for others of 64 bits are no
-# instructions
-_STEPS = """  const I64 n = (I64)shifted << 52, half = ((I64)shifted << 51) & -0x10000000000000;
-  const I64 one = (I64){0} + 0x3ff0000000000000;
-  return p * (F64)(half + one) * (F64)(n - half + one);"""
-
-_PICK = once("pick_F64", PICK.replace("F32", "F64").replace("I32", "I64"))
-CLAMP64 = EXTREME512 + _PICK + once("clamp_F64", clamp("F64", "double", 2, "pd", "__SSE2__"))
-_SCALE = once("scale_F64", scale("F64", 2, "pd", "6755399441055744.0", _STEPS))
+CLAMP64, _PICK, _SCALE = (part(f"{name}_KIND", "F64") for name in ("clamp", "pick", "scale"))
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = written_out("""
@@ -98,15 +90,11 @@ _LOG = written_out("""static inline F64 log_F64(F64 x) {
 }
 """)
 
-_ABS = """static inline F64 abs_F64(F64 x) {
-  return (F64)((I64)x & 0x7fffffffffffffff);
-}
-"""
-
 BODIES64: dict[Op, str] = {
     Op.EXP: CLAMP64 + _SCALE + _EXP,
     Op.LOGISTIC: CLAMP64 + LOGISTIC,
     Op.EXP2: CLAMP64 + _SCALE + _EXP2,
     Op.LOG: _PICK + _LOG,
-    Op.ABS: _ABS,
+    Op.ABS: part("abs_KIND", "F64"),
+    Op.MOD: part("mod_KIND", "F64"),
 }

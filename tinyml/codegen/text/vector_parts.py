@@ -1,0 +1,214 @@
+"""What functions on lanes of float32 and of float64 are made of, as C text.
+
+KIND, BITS and REAL stand for a vector type, the integers of its size and its element; NARROW, WIDE
+and VAST for the lanes of 16, 32 and 64 bytes. LANES and the types are filled in later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def written_out(text: str) -> str:
+    """C text where `p = [t: a, b, c]` is a polynomial: p = t * a + b, and then p = p * t + c."""
+    return re.sub(r"  (F32 |F64 )?(\w+) = \[(\w+):([^]]+)\];", _by_horner, text)
+
+
+def _by_horner(found: re.Match[str]) -> str:
+    kind, p, t, listed = found.groups()
+    first, *others = map(str.strip, listed.split(","))
+    lines, so_far = [], f"{t} * {first}"
+    for number in others:
+        sign = "-" if number.startswith("-") else "+"
+        lines.append(f"  {kind or ''}{p} = {so_far} {sign} {number.lstrip('-')};")
+        kind, so_far = "", f"{p} * {t}"
+    return "\n".join(lines)
+
+
+def select(kind: str, bits: str, m: str, asked: bool = True) -> str:
+    """Statements that return `a` where the mask `m` is -1, `b` where it is 0.
+
+    A comparison is what compilers make an op under a mask of, where there are such ops: it is
+    `asked` for, but of comparisons, and of numbers, for each of which gcc 12 would fill a mask's
+    register. Of `^` it makes one move under a mask; of `|`, as good elsewhere, three steps.
+    """
+    compared = f"#ifdef __AVX512F__\n  {m} = {m} != 0;\n#endif\n" if asked else ""
+    return f"{compared}  return ({kind})(({m} & ({bits})a) ^ (~{m} & ({bits})b));"
+
+
+# gcc unrolls it by itself
+_LOOP = '_Pragma("clang loop unroll(full)") for (int i = 0; i < LANES; ++i)'
+
+
+def lane_function(
+    name: str, call: str, result: str, operands: Sequence[str], lanes: int | str
+) -> str:
+    """`call` on each lane."""
+    letters = "abc"[: len(operands)]
+    parameters = ", ".join(f"{t} {x}" for t, x in zip(operands, letters, strict=True))
+    arguments = ", ".join(f"{x}[i]" for x in letters)
+    return (
+        f"static inline {result} {name}({parameters}) {{\n"
+        f"  {result} r;\n"
+        f"  {_LOOP.replace('LANES', str(lanes))} r[i] = {call}({arguments});\n"
+        f"  return r;\n}}"
+    )
+
+
+def _per_lane(name: str, arity: int) -> str:
+    """One of libm's functions, of which compilers make an instruction for all lanes."""
+    call = f"__builtin_{name}END"
+    return lane_function(f"{name}_KIND", call, "KIND", ["KIND"] * arity, "LANES") + "\n"
+
+
+_ONCE = "#ifndef DONE_NAME\n#define DONE_NAME\nBODY#endif\n"
+
+
+def once(name: str, body: str) -> str:
+    """A function that several others bring along."""
+    return _ONCE.replace("NAME", name).replace("BODY", body)
+
+
+# what gcc and clang call the same instruction for vectors of 64 bytes
+EXTREME512 = once(
+    "EXTREME512",
+    """#ifdef __clang__
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512(a, b, 4)
+#else
+#define EXTREME512(op, kind, a, b) __builtin_ia32_##op##kind##512_mask(a, b, a, -1, 4)
+#endif
+""",
+)
+
+_TEXTS = {
+    "pick_KIND": f"""static inline KIND pick_KIND(BITS m, KIND a, KIND b) {{
+{select("KIND", "BITS", "m")}
+}}
+""",
+    # p * 2**n for the n that was added to ZERO: in two steps, so that results may be denormal or
+    # overflow to infinity. For the least n, where -inf is taken to, both factors are 0: to
+    # underflow would take as long as all the rest
+    "scale_KIND": """#if LANES >= NARROW && defined(__AVX512VL__)
+static inline KIND grown_KIND(KIND p, KIND n) {
+#if LANES == VAST
+  return __builtin_ia32_scalefSUFFIX512_mask(p, n, p, -1, 4);
+#elif LANES == WIDE
+  return __builtin_ia32_scalefSUFFIX256_mask(p, n, p, -1);
+#else
+  return __builtin_ia32_scalefSUFFIX128_mask(p, n, p, -1);
+#endif
+}
+#endif
+static inline KIND scale_KIND(KIND p, KIND shifted) {
+#if LANES >= NARROW && defined(__AVX512VL__)
+  return grown_KIND(p, shifted - ZERO);
+#else
+STEPS
+#endif
+}
+""",
+    # x between two numbers; NaN stays NaN
+    "clamp_KIND": """static inline KIND clamp_KIND(KIND x, REAL low, REAL high) {
+  const KIND least = low - (KIND){0}, most = high - (KIND){0};
+#if LANES == VAST && defined(__AVX512F__)
+  return EXTREME512(max, SUFFIX, least, EXTREME512(min, SUFFIX, most, x));
+#elif LANES == WIDE && defined(__AVX__)
+  return __builtin_ia32_maxSUFFIX256(least, __builtin_ia32_minSUFFIX256(most, x));
+#elif LANES == NARROW && defined(MACRO)
+  return __builtin_ia32_maxSUFFIX(least, __builtin_ia32_minSUFFIX(most, x));
+#else
+  return pick_KIND(x < low, least, pick_KIND(x > high, most, x));
+#endif
+}
+""",
+    # whether any lane of a mask is set
+    "any_BITS": """static inline int any_BITS(BITS m) {
+#if LANES == VAST && defined(__AVX512DQ__)
+  return __builtin_ia32_cvtLETTER2mask512(m) != 0;
+#elif LANES == WIDE && defined(__AVX__)
+  return __builtin_ia32_movmskSUFFIX256((KIND)m) != 0;
+#elif LANES == NARROW && defined(MACRO)
+  return __builtin_ia32_movmskSUFFIX((KIND)m) != 0;
+#else
+  WHOLE any = 0;
+  for (int i = 0; i < LANES; ++i) any |= m[i];
+  return any != 0;
+#endif
+}
+""",
+    # the magnitude of a with the sign of b
+    "signed_KIND": """static inline KIND signed_KIND(KIND a, KIND b) {
+  const BITS sign = (BITS){0} + (WHOLE)0x8ZEROS;
+  return (KIND)((~sign & (BITS)a) ^ (sign & (BITS)b));
+}
+""",
+    # a - n * b with the sign of b. A quotient that its digits hold is n, or is rounded up to n + 1:
+    # then what is left is below 0, as exact as what is right. libm does the others, lane by lane
+    "mod_KIND": """static inline KIND mod_KIND(KIND a, KIND b) {
+  const KIND x = abs_KIND(a), y = abs_KIND(b), q = trunc_KIND(x / y);
+  KIND r = fma_KIND(-q, y, x);
+  r = pick_KIND(r < 0.0END, r + y, r);
+  const BITS far = ~((q < 0x1pDIGITSEND) & (y < __builtin_infEND()));
+  if (any_BITS(far))
+    for (int i = 0; i < LANES; ++i)
+      if (far[i]) r[i] = __builtin_fmodEND(x[i], y[i]);
+  const BITS across = (((BITS)a ^ (BITS)b) < 0) & (r != 0.0END);
+  return signed_KIND(pick_KIND(across, y - r, r), b);
+}
+""",
+    "trunc_KIND": _per_lane("trunc", 1),
+    "fma_KIND": _per_lane("fma", 3),
+    "abs_KIND": """static inline KIND abs_KIND(KIND x) {
+  return (KIND)((BITS)(x) & 0x7ONES);
+}
+""",
+}
+# what more is in the bits of `shifted` is shifted out; of 64 bits, only shifts to the left are
+# instructions everywhere
+_STEPS = """  const I32 n = (I32)(shifted), half = n >> 1;
+  return p * (F32)((half << 23) + 0x3f800000) * (F32)(((n - half) << 23) + 0x3f800000);"""
+_STEPS64 = """  const I64 n = (I64)shifted << 52, half = ((I64)shifted << 51) & -0x10000000000000;
+  const I64 one = (I64){0} + 0x3ff0000000000000;
+  return p * (F64)(half + one) * (F64)(n - half + one);"""
+SCALE = f"static inline F32 scale_F32(F32 p, F32 shifted) {{\n{_STEPS}\n}}\n"  # for all machines
+
+_MARKS = {
+    "F32": {
+        "KIND": "F32", "BITS": "I32", "REAL": "float", "WHOLE": "int", "END": "f",
+        "SUFFIX": "ps", "LETTER": "d", "MACRO": "__SSE__", "STEPS": _STEPS,
+        "NARROW": "4", "WIDE": "8", "VAST": "16", "8ZEROS": "80000000", "7ONES": "7fffffff",
+        "DIGITS": "24",
+        "ZERO": "12582912.0f",
+    },
+    "F64": {
+        "KIND": "F64", "BITS": "I64", "REAL": "double", "WHOLE": "long long", "END": "",
+        "SUFFIX": "pd", "LETTER": "q", "MACRO": "__SSE2__", "STEPS": _STEPS64,
+        "NARROW": "2", "WIDE": "4", "VAST": "8", "DIGITS": "53",
+        "8ZEROS": "8" + 15 * "0", "7ONES": "7" + 15 * "f", "ZERO": "6755399441055744.0",
+    },
+}  # fmt: skip
+
+
+def of_kind(text: str, kind: str) -> str:
+    """A text with the marks of F32 or F64 filled in."""
+    for mark, meant in _MARKS[kind].items():
+        text = text.replace(mark, meant)
+    return text
+
+
+_NEEDS = {
+    "clamp_KIND": ("pick_KIND",),
+    "mod_KIND": ("abs_KIND", "trunc_KIND", "fma_KIND", "pick_KIND", "any_BITS", "signed_KIND"),
+}
+
+
+def part(name: str, kind: str) -> str:
+    """A function that others bring along, such as pick_KIND of F32, after those that it calls."""
+    before = EXTREME512 if name == "clamp_KIND" else ""
+    needs = before + "".join(part(need, kind) for need in _NEEDS.get(name, ()))
+    return needs + once(of_kind(name, kind), of_kind(_TEXTS[name], kind))
+
+
+SQRT = of_kind(_per_lane("sqrt", 1), "F32")
+ABS = of_kind(_TEXTS["abs_KIND"], "F32")
