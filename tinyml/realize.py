@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +99,15 @@ def defer(tape: Tape) -> None:
         tape.opened()
 
 
-def pending() -> list[Holder]:
-    """Everybody who holds a node that is not real yet."""
+def _open_deferred() -> None:
     while _deferred:  # what is opened is noted no more
         for tape in _deferred.retain(lambda tape: tape.closed):
             tape.opened()
+
+
+def pending() -> list[Holder]:
+    """Everybody who holds a node that is not real yet."""
+    _open_deferred()
     return _pending.retain(lambda holder: type(holder._lazy) is not Data)
 
 
@@ -120,26 +126,70 @@ def _overwritten(order: Iterable[LazyBuffer]) -> set[int]:
     return {id(memory[t]) for t in targets if isinstance(t, Data)}
 
 
-def _readers_of(buffers: set[int]) -> list[tuple[Holder, LazyBuffer]]:
+def _readers_of(buffers: Collection[int]) -> list[tuple[Holder, LazyBuffer]]:
     """Holders of graphs that read these buffers (ids), and nodes that save their values.
 
     Views are left out: they read what their root holds then.
     """
     found: dict[int, tuple[Holder, LazyBuffer]] = {}
-    for leaf in [leaf for leaf, buffer in in_memory() if id(buffer) in buffers]:
+    for leaf, _ in in_memory(buffers):
         if own := _own_readers(leaf):
             saved = lazy.node(lazy.Contiguous, leaf.shape, leaf.dtype, leaf.device, (leaf,))
             found.update({id(h): (h, saved) for h in own})
-    holders = [h for h in pending() if h._followed is None]
-    reading = _reading([holder._lazy for holder in holders], buffers)
-    found.update({id(h): (h, h._lazy) for h in holders if h._lazy in reading})
+    found.update({id(h): (h, h._lazy) for h in pending_readers(buffers)})
     return list(found.values())
 
 
-def in_memory() -> list[tuple[Data, Buffer]]:
-    """Every leaf and its memory. Other threads may make new ones meanwhile."""
-    leaves = [leaf for reference in memory.keyrefs() if (leaf := reference()) is not None]
-    return [(leaf, buffer) for leaf in leaves if (buffer := memory.get(leaf)) is not None]
+class _Harmless:
+    """Nodes that were held, pending, and read none of some buffers: nor ever will they.
+
+    What is made of such a node is walked down to it, and who was asked is not asked again: a sum
+    that goes on from step to step, and that nobody looks at, costs each step the same.
+    """
+
+    def __init__(self, buffers: frozenset[int]) -> None:
+        self.nodes = WeakSet[LazyBuffer]()
+        self.asked = 0, 0  # so far, but for those who read some, or may
+        self.again: list[weakref.ref[Holder]] = []
+        forget = partial(_forget, buffers)  # an id may be that of another one then
+        self._buffers = [weakref.ref(buffer, forget) for _, buffer in in_memory(buffers)]
+
+
+def _forget(buffers: frozenset[int], _: object) -> None:
+    _harmless.pop(buffers, None)
+
+
+_harmless: dict[frozenset[int], _Harmless] = {}
+_MOST_HARMLESS = 16  # optimizers and captured steps that take turns
+
+
+def pending_readers(buffers: Iterable[int]) -> list[Holder]:
+    """Holders of pending graphs that read these buffers (ids); no views. In the caller's turn."""
+    key = frozenset(buffers)
+    known = _harmless.get(key)
+    if known is None:
+        while len(_harmless) >= _MOST_HARMLESS:
+            del _harmless[next(iter(_harmless))]
+        known = _harmless[key] = _Harmless(key)
+    _open_deferred()
+    known.asked, new = _pending.since(known.asked)
+    new += [h for reference in known.again if (h := reference()) is not None]
+    if not new:
+        return []
+    held = {h: node for h in new if type(node := h._lazy) is not Data and node not in known.nodes}
+    reading = _reading(list(held.values()), key, known.nodes)
+    known.nodes.update(node for node in held.values() if node not in reading)
+    found = [h for h, node in held.items() if node in reading]
+    known.again = list(map(weakref.ref, found))
+    return [h for h in found if h._followed is None]
+
+
+def in_memory(buffers: Container[int] | None = None) -> list[tuple[Data, Buffer]]:
+    """Every leaf and its memory, if that is one of these (ids)."""
+    known = list(memory.data.items())  # type: ignore[attr-defined]  # threads may add to it
+    if buffers is not None:
+        known = [item for item in known if id(item[1]) in buffers]
+    return [(leaf, buffer) for reference, buffer in known if (leaf := reference()) is not None]
 
 
 def _own_readers(leaf: Data) -> list[Holder]:
@@ -152,16 +202,19 @@ def _is_version(node: LazyBuffer, leaf: Data) -> bool:
     return node is not leaf and lazy.assigned(node) is leaf
 
 
-def _reading(nodes: Sequence[LazyBuffer], buffers: Container[int]) -> set[LazyBuffer]:
-    """Every leaf in one of these buffers (ids), and what is computed from one below `nodes`."""
-    found: set[LazyBuffer] = {leaf for leaf, buffer in in_memory() if id(buffer) in buffers}
-    for node in toposort(nodes):
-        if not found.isdisjoint(node.sources):
+def _reading(
+    nodes: Sequence[LazyBuffer], buffers: Container[int], others: Container[LazyBuffer]
+) -> set[LazyBuffer]:
+    """What is in these buffers (ids), or made of it, below `nodes` but not below `others`."""
+    found = set[LazyBuffer]()
+    for node in toposort(nodes, others):
+        in_them = type(node) is Data and id(memory[node]) in buffers
+        if in_them or not found.isdisjoint(node.sources):
             found.add(node)
     return found
 
 
-def keep_values(buffers: set[int], besides: Container[int]) -> None:
+def keep_values(buffers: Collection[int], besides: Container[int]) -> None:
     """These buffers (ids) are about to be overwritten: save what is still to be read from them.
 
     `besides` are the ids of the holders that want the new values, and their views with them.
@@ -171,11 +224,6 @@ def keep_values(buffers: set[int], besides: Container[int]) -> None:
     holders = [h for h, _ in readers]
     for holder, leaf in zip(holders, compute([n for _, n in readers], holders), strict=True):
         holder.lazy = leaf
-
-
-def reads(node: LazyBuffer, buffers: Container[int]) -> bool:
-    """Whether `node` is computed from one of these buffers (ids)."""
-    return node in _reading([node], buffers)
 
 
 # ---- realizing ----

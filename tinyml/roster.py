@@ -29,11 +29,12 @@ class Roster:
     callback; the dead are dropped now and then, in somebody's turn (turn.py).
     """
 
-    __slots__ = ("_bells", "_limit", "_references", "_room")
+    __slots__ = ("_bells", "_limit", "_references", "_room", "_sweeps")
 
     def __init__(self) -> None:
         self._references: list[ref[Any]] = []
         self._bells: tuple[ref[Bell], ...] = ()
+        self._sweeps = 0
         self._limit = self._room = 64  # there is no room where bells are to be rung each time
 
     def __bool__(self) -> bool:
@@ -77,6 +78,7 @@ class Roster:
         kept = [member for member in _alive(self._references[:count]) if condition(member)]
         references = list(map(ref, kept))
         self._references[:count] = references
+        self._sweeps += 1
         return kept
 
     def ring(self) -> None:
@@ -88,6 +90,16 @@ class Roster:
     def members(self) -> list[Any]:
         """All of them, each once, in order."""
         return _alive(self._references[:])
+
+    def since(self, mark: tuple[int, int]) -> tuple[tuple[int, int], list[Any]]:
+        """A mark of now, and who was noted since another one; all, if some were dropped meanwhile.
+
+        In the caller's turn.
+        """
+        sweeps, count = mark
+        end = len(self._references)
+        new = self._references[count if sweeps == self._sweeps else 0 : end]
+        return (self._sweeps, end), _alive(new)
 
     def first(self, condition: Callable[[Any], bool]) -> Any:
         """The earliest member that fulfils a condition, or None."""

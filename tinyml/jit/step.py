@@ -420,7 +420,7 @@ class Step:
         self._nodes: list[LazyBuffer | None] = [t.lazy for t in held]
         assigned = [t for state in self._written_states for t in state.alive()]
         self._writers = set(map(id, assigned))
-        self._written_ids = {id(state.buffer) for state in self._written_states}
+        self._written_ids = frozenset(id(state.buffer) for state in self._written_states)
         for tensor in assigned:
             if self._moment not in tensor._moments:
                 tensor._moments += (self._moment,)
@@ -430,7 +430,6 @@ class Step:
         for leaf in leaves:
             leaf.readers.hang(self._bell)
         self._bell.ring()  # whatever was pending until now may read what is written
-        self._harmless: weakref.WeakSet[LazyBuffer] = weakref.WeakSet()
 
     def _keep_values(self, inputs: list[Tensor], buffers: dict[int, Buffer]) -> None:
         """Whoever outside still wants the values that this replay overwrites gets them now."""
@@ -438,17 +437,8 @@ class Step:
             writers = self._writers | {id(inputs[i]) for i in self._written_arguments}
             written = self._written_ids | {id(buffers[i]) for i in self._written_arguments}
             realizing.keep_values(written, writers)
-        elif self._written_ids and (self._bell.rung or self._somebody_reads()):
+        elif self._bell.rung or realizing.pending_readers(self._written_ids):
             realizing.keep_values(self._written_ids, self._writers)
-
-    def _somebody_reads(self) -> bool:
-        for holder in realizing.pending():
-            node = holder.lazy
-            if node not in self._harmless and holder._followed is None:
-                if realizing.reads(node, self._written_ids):
-                    return True
-                self._harmless.add(node)
-        return False
 
     # -- results --
 
