@@ -477,6 +477,7 @@ def _captured(function: Callable[..., Any], *args: Any) -> TinyJit[Any]:
     ("given", "words"),
     [
         (lambda: (full(1, 3), 2, [full(1)]), r"x was a float32 tensor of shape \(4,\).*\(3,\)"),
+        (lambda: (full(1, 3), 2, [full(1)]), r"last, smaller batch: .* pad it to 4"),
         (lambda: (full(1).cast("int32"), 2, [full(1)]), "x .*float32.*int32"),
         (lambda: (full(1), 3, [full(1)]), r"n was 2 \(int\) when captured, and is now 3"),
         (lambda: (full(1), 2.0, [full(1)]), r"n was 2 \(int\).*2.0 \(float\)"),

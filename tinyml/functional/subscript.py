@@ -151,7 +151,10 @@ def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
 def _slice(item: slice, n: int) -> Part:
     for bound in (item.start, item.stop, item.step):
         if bound is not None and not isinstance(bound, (int, np.integer)):
-            raise TypeError(f"a slice is made of integers or None, not of {type(bound).__name__}")
+            raise TypeError(
+                f"a slice is made of integers or None, not of {type(bound).__name__}: a shape does "
+                "not depend on values. x[i] takes a Tensor i, x[i + Tensor.arange(n)] n from there"
+            )
     start, stop, step = item.indices(n)  # ValueError if the step is 0
     count = len(range(start, stop, step))
     if not count:

@@ -79,6 +79,7 @@ class TinyJit(Generic[_P, _R]):
         self._results: Any = None
         self._step: Step | None = None
         self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
+        self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
         self._in_vain = 0  # so many calls were to be captured, and were not
 
     @property
@@ -149,7 +150,7 @@ class TinyJit(Generic[_P, _R]):
         found: _R = rebuild(self._results, iter(step.replay(tensors, changed)))
         return found
 
-    def _first(self, function: Callable[[], _R], arguments: Any) -> _R:
+    def _first(self, function: functools.partial[_R], arguments: Any) -> _R:
         training = Tensor.training
         with record(refuse_reads=False) as recording:
             result = function()
@@ -161,22 +162,25 @@ class TinyJit(Generic[_P, _R]):
         self._outline = recording.outline()
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
+        self._left = list(map(weakref.ref, recording.left()))
         self._arguments, self._training = arguments, training
         return result
 
-    def _capture(self, function: Callable[[], _R], arguments: Any, tensors: list[Tensor]) -> _R:
+    def _capture(
+        self, function: functools.partial[_R], arguments: Any, tensors: list[Tensor]
+    ) -> _R:
         setting = arguments, Tensor.training
         self._looks = looks(tensors)
-        captured = capture(function, tensors, self._used)
-        found, structure, step, outline, self._used, obstacle = captured
-        before, self._outline = self._outline, outline
         same = setting == (self._arguments, self._training)
+        captured = capture(function, tensors, self._used, self._left if same else [])
+        found, structure, step, outline, self._used, self._left, obstacle = captured
+        before, self._outline = self._outline, outline
         self._arguments, self._training = setting
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
-            self._used = []
+            self._used, self._left = [], []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:
             warnings.warn(
@@ -221,7 +225,11 @@ class TinyJit(Generic[_P, _R]):
         return [p.name for p in parameters if p.kind in _POSITIONAL][bound:]
 
 
-_ALONE: dict[str, Any] = {"_methods": {}, "_used": []}  # what a pickle does not take along
+_ALONE: dict[str, Any] = {
+    "_methods": {},
+    "_used": [],
+    "_left": [],
+}  # what a pickle does not take along
 _PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -10,6 +10,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tinyml import lazy
@@ -20,6 +21,7 @@ from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.graph import toposort
 from tinyml.jit import outside
+from tinyml.jit.growing import Growing
 from tinyml.jit.outside import Before, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
@@ -50,18 +52,23 @@ class Captured(NamedTuple):
     step: Step | None  # gives them again
     outline: Outline
     used: list[weakref.ref[Tensor]]
+    left: list[weakref.ref[Tensor]]  # behind, by the function
     obstacle: str  # why there is no step
 
 
 def capture(
-    function: Callable[[], Any], inputs: list[Tensor], used: list[weakref.ref[Tensor]]
+    function: partial[Any],
+    inputs: list[Tensor],
+    used: list[weakref.ref[Tensor]],
+    left: list[weakref.ref[Tensor]],
 ) -> Captured:
-    """Call `function`, which used these tensors in its last call.
+    """Call `function`, which used these tensors in its last call, and left these behind.
 
     There is no step if the call depends on what another thread assigned meanwhile, or on tensors
     without memory of their own that the call before did not use: then a later call captures.
     """
     prepare(inputs, [t for reference in used if (t := reference()) is not None])
+    growing = Growing(left)
     before, grads, clock = Before(inputs), [t.grad for t in inputs], mode.assignments
     capturing.active = True
     try:
@@ -70,18 +77,12 @@ def capture(
             _check_arguments_unchanged(inputs, clock)
             gc.collect()  # so that what is still there is what the function left behind
             _realize_changes(results, before, recording)
+            growing.check(function.func, function.args, recording.left())
     finally:
         capturing.active = False
     if not recording.launches:
-        raise JitError(
-            "the function launched nothing while it was captured: its results do not depend on "
-            "anything that is computed in it"
-        )
-    own = [
-        (i, Somebodys(t))
-        for i, t in enumerate(inputs)
-        if t.grad is not None and t.grad is not grads[i]
-    ]
+        raise JitError(_NOTHING)
+    own = _given_gradients(inputs, grads)
     outline, analysis = recording.outline(), _Analysis(recording, before, inputs, results)
     given = [r.of for r in results if isinstance(r, Shown) and isinstance(r.of, Tensor)]
     obstacle = ""
@@ -92,7 +93,21 @@ def capture(
     step = None if obstacle else analysis.step(own, hidden)
     tensors = _tensors(results, inputs)[hidden:]
     used = [*outside.used(recording), *map(weakref.ref, given)]
-    return Captured(tensors, structure, step, outline, used, obstacle)
+    left = list(map(weakref.ref, recording.left()))
+    return Captured(tensors, structure, step, outline, used, left, obstacle)
+
+
+_NOTHING = (
+    "the function launched nothing while it was captured: its results do not depend on anything "
+    "that is computed in it"
+)
+
+
+def _given_gradients(
+    inputs: list[Tensor], before: list[Tensor | None]
+) -> list[tuple[int, Somebodys]]:
+    pairs = enumerate(zip(inputs, before, strict=True))
+    return [(i, Somebodys(t)) for i, (t, old) in pairs if t.grad is not None and t.grad is not old]
 
 
 def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:

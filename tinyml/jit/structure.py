@@ -164,6 +164,13 @@ def difference(captured: Any, given: Any, path: str) -> str | None:
         case DictPart(keys=keys, parts=parts):
             if keys == given.keys:
                 return _first(parts, given.parts, [f"{path}[{k!r}]" for k in keys])
+        case TensorPart(shape=(n, *rest)) if given == captured._replace(shape=given.shape):
+            if list(given.shape[1:]) == rest and given.shape[0] < n:
+                return (
+                    f"{path} was {_words(captured)} when captured, and is now of {given.shape}. Is "
+                    f"it a last, smaller batch: leave it out, pad it to {n} and mask the loss, or "
+                    "give it to another TinyJit of the function"
+                )
     return f"{path} was {_words(captured)} when captured, and is now {_words(given)}"
 
 
