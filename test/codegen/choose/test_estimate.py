@@ -69,6 +69,13 @@ def test_rows_are_divided_evenly():
     assert of(chosen(20, 512, 512), OptKind.UNROLL, "i0") == [5]
 
 
+def test_register_tiles_are_lower_where_no_rows_are_left_over_then():
+    """Those of 64 rows would be 11 high, and walk the last 9 in a nest of its own."""
+    opts, nest = choose(plain(64, 24, 128), WIDE)
+    assert of(opts, OptKind.UNROLL, "i0") == [8]
+    assert all(split.rest == 0 for split in nest.splits)
+
+
 def test_long_rows_are_read_once_rather_than_for_each_panel():
     assert of(chosen(8192, 512, 64), OptKind.PEEL, "i1") == [64]
 
@@ -159,5 +166,5 @@ def test_what_is_heavy_is_done_with_one_register_tile_after_the_other():
     (k,) = stages.kernels_of(schedule(functions))
     opts = choose(lower(k), ONE)[0]
     assert of(opts, OptKind.BLOCK, "r0") == [24]
-    assert of(opts, OptKind.PEEL, "i0") == [6]
+    assert of(opts, OptKind.PEEL, "i0") == [5]
     stages.assert_right(k, target=ONE)

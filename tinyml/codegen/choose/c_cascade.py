@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.choose.c_tilings import low
 from tinyml.codegen.choose.chooser import Chooser, Contraction
 from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile
@@ -43,7 +44,7 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
         _fill(chooser, tile, lanes)
     row = chooser.row(number, inner)
     if row is not None and row.size > 1:
-        chooser.apply(OptKind.UNROLL, inner, min(chooser.target.tile_height, row.size))
+        chooser.apply(OptKind.UNROLL, inner, low(row.size, chooser.target.tile_height))
     _pack(chooser, number)
     return True
 
@@ -96,7 +97,7 @@ def _fill(chooser: Chooser, tile: Tile, lanes: int) -> None:
     if folded:
         for axis in tile.axes:
             if axis is not longest and axis.size > 1:
-                chooser.apply(OptKind.UNROLL, axis.name, min(chooser.target.tile_height, axis.size))
+                chooser.apply(OptKind.UNROLL, axis.name, low(axis.size, chooser.target.tile_height))
                 break
 
 

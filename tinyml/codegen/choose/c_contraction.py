@@ -10,13 +10,14 @@ sums, those of a register tile wait for a loop that does it. Sizes are what esti
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
-from itertools import chain, pairwise
+from collections.abc import Container, Iterable
+from itertools import pairwise
 from math import gcd, inf, lcm, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
+from tinyml.codegen.choose.c_tilings import even, proposed, without_rest
 from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -24,7 +25,6 @@ from tinyml.codegen.choose.estimate import (
     NEAR,
     PAGE,
     PUSHED,
-    RUNS,
     WRITTEN,
     Edges,
     Factor,
@@ -32,7 +32,6 @@ from tinyml.codegen.choose.estimate import (
     Tiling,
 )
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
-from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Nest, Store, Tile
 from tinyml.codegen.optimize.change import CONDITIONS, LOADS, STORES
 from tinyml.codegen.optimize.opts import OptKind
@@ -47,10 +46,8 @@ from tinyml.ops import WORK
 
 HEAVY = 48  # work on a sum that is better done in a loop of its own
 NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
-LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
 FEW = 8  # steps of a loop of the fold that is written out, at most,
 SUMMED = 256  # and multiply-adds of it
-PIECES = 4  # of rows at most, for each core
 PAIRING = 2  # work that it takes to make a pair
 LOST = 16  # times what lanes of a row's last vector to spare are of it, if rows are joined
 SPARE = 32  # times as many columns as are missing of the last panel, which is masked then
@@ -185,7 +182,7 @@ def _tiling(
     one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
     widest, highest = _register_tile(chooser, fold, sides)
     highest = highest if fold in one.folds else highest // 2  # what is made of sums has as many
-    height = _even(sides.kept.size, highest)
+    height = even(sides.kept.size, highest)
     packs = sides.packed is not None and sides.kept.size >= 2 * height
     vectors = sides.lane.size // lanes
     if vectors < (2 if packs else 1):
@@ -195,10 +192,9 @@ def _tiling(
     whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
     if sides.packed is None:
         panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
-        return 0, Tiling(width, height, _even(whole, max(chooser.target.cache // 2 // panel, 1)))
+        return 0, Tiling(width, height, even(whole, max(chooser.target.cache // 2 // panel, 1)))
     product = _product(chooser, one, fold, sides, whole, height)
-    some = _blocked(product, fold, width, height), _runs(product, fold, width, height)
-    proposals = [*plain(product, width, height), *chain(*some)]
+    proposals = [*proposed(product, fold, width, height)]
     inner = product.depth // fold.axes[0].size
     cycles: list[float] = []
     for t in proposals:
@@ -206,6 +202,7 @@ def _tiling(
         most = min(most, NEARLY * cycles[-1])
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
+    best = without_rest(product, best, taken, chooser.share(number))
     if _work([store.value for store in one.stores], (fold,)) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
@@ -321,85 +318,12 @@ def _jump(load: Load | None, fold: Fold, size: int) -> float:
     return max(min(apart / size, 1), NEAR) if apart * last.size > CLOSEST else 0
 
 
-def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
-    """The whole fold at once; a short rest of rows is walked by itself."""
-    most = min(product.rows // (2 * height), PIECES * product.target.cores)
-    for count in _growing(most):
-        piece = product.rows // count // height * height if count > 1 else 0
-        for parts in _parts(product.panels):
-            for packs in (True, False) if product.others * count * parts > 1 else (False,):
-                yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
-
-
-def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
-    """The fold in steps, between which sums wait in tiles; surplus rows are masked.
-
-    Steps are short where a factor jumps: few lines that are a power of two apart fit a cache.
-    """
-    shortest = -(-product.depth // LEAST)
-    for count in (shortest,) if product.other.jump else _growing(shortest):
-        step = _step(fold, count) if count > 1 else 0
-        for parts in _growing(-(-product.rows // (2 * LEAST))):
-            piece = _round(-(-product.rows // parts), height)
-            # masks are asked once if what they mask is packed
-            repacks = product.rows % piece > 0 or product.other != Factor()
-            for some in _parts(product.panels):
-                if product.others * parts * some > 1 and (step or repacks):
-                    panels = -(-product.panels // some)
-                    yield Tiling(width, height, panels, piece, step, repacks=repacks)
-
-
-def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
-    """Few rows pass over a few elements of all columns in turn: memory is read in long runs."""
-    size, few = fold.axes[0].size, product.rows < 2 * product.target.tile_height
-    if not few or product.scattered or not product.columns.jump or len(fold.axes) > 1:
-        return
-    even = (n for n in range(RUNS // 2, RUNS + 1) if size % n == 0)
-    step = next((n for n in even if is_grouped(size // n, [fold])), 0)
-    for some in _parts(product.panels) if step else ():
-        if product.others * some > 1:
-            yield Tiling(width, height, -(-product.panels // some), 0, step, packs=False)
-
-
-def _parts(whole: int, by: int = 2) -> Iterator[int]:
-    """Growing numbers of parts, equal ones where there are such: a rest is one more nest."""
-    for least in _growing(whole, by):
-        yield next((n for n in range(least, by * least) if whole % n == 0), least)
-
-
-def _growing(most: int, by: int = 2) -> Iterator[int]:
-    """1 2 4 8 and so on."""
-    number = 1
-    while number <= max(most, 1):
-        yield number
-        number *= by
-
-
-def _step(fold: Fold, count: int) -> int:
-    """The size of so many equal steps of a fold, or a few more where groups of them are equal."""
-    size = fold.axes[0].size
-    step = -(-size // count)
-    while step > 1 and not is_grouped(-(-size // step), [fold]):
-        count += 1
-        step = -(-size // count)
-    return step
-
-
 def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:
     """What it takes to make values of what is loaded, and to ask for the masks of loads."""
     found = toposort(values, made)
     asked = sum(len(e.valid) for e in found if isinstance(e, Load))
     joined = PAIRING * sum(isinstance(e, Pair) for e in found)
     return asked + joined + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
-
-
-def _even(whole: int, most: int) -> int:
-    """The size of equal parts of `whole`, none above `most`."""
-    return -(-whole // -(-whole // most))
-
-
-def _round(size: int, by: int) -> int:
-    return -(-size // by) * by
 
 
 def _apply(

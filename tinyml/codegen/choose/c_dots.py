@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tinyml.codegen.choose.c_contraction import plain
+from tinyml.codegen.choose.c_tilings import plain
 from tinyml.codegen.choose.chooser import Chooser, Contraction
 from tinyml.codegen.choose.estimate import Factor, Product
 from tinyml.codegen.expr import Fold, Load

@@ -190,6 +190,12 @@ class Chooser:
     def one(self, number: int) -> Nest:
         return self.nest.nests[number]
 
+    def share(self, number: int) -> float:
+        """How much of all that is folded one nest folds."""
+        nests = self.nest.nests
+        steps = [sum(prod(a.size for a in (*n.rows, *f.axes)) for f in n.folds) for n in nests]
+        return steps[number] / sum(steps)
+
     def row(self, number: int, name: str) -> Axis | None:
         return next((a for a in self.one(number).rows if a.name == name), None)
 

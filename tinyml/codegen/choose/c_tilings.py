@@ -1,0 +1,121 @@
+"""Which tilings of a contraction in C are worth an estimate: c_contraction.py takes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinyml.codegen.choose.estimate import RUNS, Factor, Product, Tiling
+from tinyml.codegen.expr import Fold
+from tinyml.codegen.long_fold import is_grouped
+from tinyml.frozen import replace
+
+LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
+PIECES = 4  # of rows at most, for each core
+HARDLY = 0.02  # of a kernel's time: what half the text of one of its nests is worth,
+MOST = 1.25  # up to so many times the time of that nest
+
+
+def proposed(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
+    """Tilings with register tiles of `width` vectors and `height` rows, the simplest first."""
+    yield from plain(product, width, height)
+    yield from _blocked(product, fold, width, height)
+    yield from _runs(product, fold, width, height)
+
+
+def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Tiling:
+    """The tiling, which is estimated to take `taken`, or one with lower register tiles instead.
+
+    It leaves no rows over, which are a nest of their own: as much text again, for two compilers.
+    Half the text is worth a little of a kernel's time, and so more of that of a nest that does
+    only a `share` of the work.
+    """
+    if t.repacks or t.step:
+        return t  # such rows are masked
+    count = product.rows // (t.piece or product.rows)
+    for height in range(t.height, 1, -1):
+        tiles, rest = divmod(product.rows, height)
+        pieces = next((n for n in range(count, 2 * count) if tiles % n == 0), 0)
+        if not rest and pieces:
+            piece = product.rows // pieces if pieces > 1 else 0
+            whole = replace(t, height=height, piece=piece)
+            most = min(1 + HARDLY / share, MOST) * taken
+            return whole if product.cycles(whole, product.depth) <= most else t
+    return t
+
+
+def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
+    """The whole fold at once; a short rest of rows is walked by itself."""
+    most = min(product.rows // (2 * height), PIECES * product.target.cores)
+    for count in _growing(most):
+        piece = product.rows // count // height * height if count > 1 else 0
+        for parts in _parts(product.panels):
+            for packs in (True, False) if product.others * count * parts > 1 else (False,):
+                yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
+
+
+def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
+    """The fold in steps, between which sums wait in tiles; surplus rows are masked.
+
+    Steps are short where a factor jumps: few lines that are a power of two apart fit a cache.
+    """
+    shortest = -(-product.depth // LEAST)
+    for count in (shortest,) if product.other.jump else _growing(shortest):
+        step = _step(fold, count) if count > 1 else 0
+        for parts in _growing(-(-product.rows // (2 * LEAST))):
+            piece = _round(-(-product.rows // parts), height)
+            # masks are asked once if what they mask is packed
+            repacks = product.rows % piece > 0 or product.other != Factor()
+            for some in _parts(product.panels):
+                if product.others * parts * some > 1 and (step or repacks):
+                    panels = -(-product.panels // some)
+                    yield Tiling(width, height, panels, piece, step, repacks=repacks)
+
+
+def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
+    """Few rows pass over a few elements of all columns in turn: memory is read in long runs."""
+    size, few = fold.axes[0].size, product.rows < 2 * product.target.tile_height
+    if not few or product.scattered or not product.columns.jump or len(fold.axes) > 1:
+        return
+    dividing = (n for n in range(RUNS // 2, RUNS + 1) if size % n == 0)
+    step = next((n for n in dividing if is_grouped(size // n, [fold])), 0)
+    for some in _parts(product.panels) if step else ():
+        if product.others * some > 1:
+            yield Tiling(width, height, -(-product.panels // some), 0, step, packs=False)
+
+
+def _parts(whole: int, by: int = 2) -> Iterator[int]:
+    """Growing numbers of parts, equal ones where there are such: a rest is one more nest."""
+    for least in _growing(whole, by):
+        yield next((n for n in range(least, by * least) if whole % n == 0), least)
+
+
+def _growing(most: int, by: int = 2) -> Iterator[int]:
+    """1 2 4 8 and so on."""
+    number = 1
+    while number <= max(most, 1):
+        yield number
+        number *= by
+
+
+def _step(fold: Fold, count: int) -> int:
+    """The size of so many equal steps of a fold, or a few more where groups of them are equal."""
+    size = fold.axes[0].size
+    step = -(-size // count)
+    while step > 1 and not is_grouped(-(-size // step), [fold]):
+        count += 1
+        step = -(-size // count)
+    return step
+
+
+def low(rows: int, most: int) -> int:
+    """Rows of a register tile: `most`, or up to a third less if none is left over then."""
+    return next((n for n in range(most, 2 * most // 3 - 1, -1) if rows % n == 0), min(most, rows))
+
+
+def even(whole: int, most: int) -> int:
+    """The size of equal parts of `whole`, none above `most`."""
+    return -(-whole // -(-whole // most))
+
+
+def _round(size: int, by: int) -> int:
+    return -(-size // by) * by
