@@ -112,3 +112,18 @@ def test_a_cache_that_grows_by_shape(device: str) -> None:
 
     assert step(Tensor.ones(2)).item() == 3
     assert [step(Tensor.ones(3)).item() for _ in range(3)] == [6, 6, 6]
+
+
+def test_attributes_of_a_tensor_are_no_dict_that_grows(device: str) -> None:
+    layers = [nn.BatchNorm(4), nn.Linear(4, 2)]
+    optimizer = nn.optim.Adam(nn.state.get_parameters(layers))
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = x.sequential(layers).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with Tensor.train():
+        calls(lambda x: step(x.reshape(2, 1).expand(2, 4)))

@@ -34,7 +34,7 @@ class Growing:
             own.add(id(level))
             held = gc.get_referrers(*level) if level else []
             own.add(id(held))
-            level = [x for x in held if type(x) in (*_GROWS, tuple) and id(x) not in own]
+            level = [x for x in held if _holds(x) and id(x) not in own]
             own.update(map(id, level))
             self._before += [(x, len(x)) for x in level if type(x) in _GROWS]
 
@@ -49,6 +49,11 @@ class Growing:
                     "replay does not call the function, and would add nothing: return the tensor, "
                     "and add it outside"
                 )
+
+
+def _holds(value: Any) -> bool:
+    """Whether this is a container, and not what Python keeps a tensor's attributes in."""
+    return type(value) in (*_GROWS, tuple) and not (type(value) is dict and "_lazy" in value)
 
 
 def _within(value: Any, depth: int) -> Iterator[Tensor]:
