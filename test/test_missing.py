@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
-from tinyml.functional.missing import INSTEAD, OF_NN, OF_OPTIM, OF_PACKAGE, OF_PART
+from tinyml.functional.missing import INSTEAD, OF_MODULES, OF_NN, OF_OPTIM, OF_PACKAGE, OF_PART
 
 KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
 X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
@@ -131,3 +132,47 @@ def test_types_of_python_and_numpy_are_dtypes() -> None:
     for wrong in (complex, str, dict):
         with pytest.raises(AttributeError, match=f"{wrong.__name__}.*there are: bool, uint8"):
             Tensor([1], dtype=wrong)
+
+
+def test_arguments_that_torch_has() -> None:
+    w = [Tensor.ones(2, 2, requires_grad=True)]
+    told: dict[str, Callable[[], Any]] = {
+        "Adam has no argument 'betas'; write b1=0.9, b2=0.999": lambda: nn.optim.Adam(
+            w, betas=(0.9, 0.999)
+        ),
+        "SGD has no argument 'momentun'; did you mean 'momentum'?": lambda: nn.optim.SGD(
+            w, momentun=0.9
+        ),
+        "Linear has no argument 'dtype'; write with defaults(": lambda: nn.Linear(
+            2, 3, dtype="float16"
+        ),
+        "std has no argument 'unbiased'; write correction=0": lambda: w[0].std(unbiased=False),
+        "dropout has no argument 'training'; write with Tensor.train()": lambda: w[0].dropout(
+            training=True
+        ),
+        "sum has no argument 'of'": lambda: w[0].sum(of=1),
+    }
+    for words, call in told.items():
+        with pytest.raises(TypeError, match=re.escape(words)):
+            call()
+    with tinyml.defaults(default_float="float16"):
+        assert nn.Linear(2, 3).weight.dtype is dtypes.float16
+
+
+def test_arguments_of_torch_that_are_known() -> None:
+    assert nn.Embedding(num_embeddings=3, embedding_dim=2).weight.shape == (3, 2)
+    assert nn.BatchNorm2d(num_features=3).weight.shape == (3,)
+    loss = Tensor([[0.0, 0.0]]).cross_entropy(target=Tensor([1]))
+    assert loss.item() == pytest.approx(np.log(2))
+    layer = nn.LayerNorm(2, bias=False)
+    layer.weight.assign(Tensor([2.0, 3.0])).realize()
+    assert layer.bias is None
+    np.testing.assert_allclose(layer(Tensor([[1.0, -1.0]])).numpy(), [[2, -3]], 1e-4)
+
+
+def test_modules_that_torch_and_jax_have_as_functions() -> None:
+    assert tinyml.TinyJit is not None  # imports it
+    for name, words in OF_MODULES.items():
+        module: Any = sys.modules[name]
+        with pytest.raises(TypeError, match=re.escape(f"{name} is a module; {words}")):
+            module(1)

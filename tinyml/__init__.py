@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from tinyml import config, errors
@@ -36,6 +37,9 @@ __all__ = [
     "no_grad",
 ]
 
+for _name in ("tinyml.tensor", "tinyml.device"):  # functions of torch
+    sys.modules[_name].__class__ = missing.Uncalled
+
 if config.current.debug or config.current.dump:
     importlib.import_module("tinyml.debug").start(config.current)
 
@@ -45,8 +49,8 @@ if config.current.debug_nan:
 if not TYPE_CHECKING:  # what takes time to import, and not every program uses
 
     def __getattr__(name: str) -> object:
-        if name == "nn":
-            return importlib.import_module("tinyml.nn")
+        if name in ("nn", "jit"):
+            return importlib.import_module(f"tinyml.{name}")
         if name == "TinyJit":
             return importlib.import_module("tinyml.jit").TinyJit
         raise missing.no_function(Tensor, dtypes.fields(), __all__, name)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
+from tinyml.functional import missing
 from tinyml.lazy import Shape
 
 if TYPE_CHECKING:
@@ -149,7 +150,13 @@ _SPELLINGS = {
     "min_val": ("min",),
     "max_val": ("max",),
     "neg_slope": ("negative_slope",),
+    "Y": ("target",),
+    "sz": ("num_features",),
+    "vocab_size": ("num_embeddings",),
+    "embed_size": ("embedding_dim",),
 }
+# what else is called with arguments of torch (missing.KEYWORDS)
+_ADVISED = ("dropout", "rand", "randn", "randint", "randperm", "multinomial", "bernoulli")
 _PAIRS_IN_TORCH = ("max", "min", "cummax", "cummin")  # for whom dim= means values and indices
 
 
@@ -168,11 +175,19 @@ def spelled_either_way(cls: _C) -> _C:
             while layer is not None:  # the innermost refuses a wrong call, in Python's own words
                 _known_as(name, layer)
                 layer = getattr(layer, "__wrapped__", None)
-        if others := _other_names(made_of):
+        others = _other_names(made_of)
+        if others or name in _ADVISED:
             spelled = _spelled(made_of, others, name)
             _known_as(name, spelled)
             setattr(cls, name, spelled if made_of is method else classmethod(spelled))
     return cls
+
+
+def made_either_way(cls: type[Any]) -> None:
+    """As `spelled_either_way`, of what makes an object of a class."""
+    if "__init__" in vars(cls):
+        make: Any = cls.__init__
+        setattr(cls, "__init__", _spelled(make, _other_names(make), cls.__name__))  # noqa: B010
 
 
 def _known_as(name: str, method: Callable[..., Any]) -> None:
@@ -200,9 +215,24 @@ def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Cal
                 if "*" in named:
                     args = (*args, named.pop("*"))
                 break
-        return method(*args, **named)
+        try:
+            return method(*args, **named)
+        except TypeError:
+            if unknown := _unknown(method, named):
+                raise missing.no_argument(op, unknown[0], unknown[1]) from None
+            raise
 
     return spelled
+
+
+def _unknown(function: Callable[..., Any], named: Iterable[str]) -> tuple[str, list[str]] | None:
+    """The first name that is no argument of a function, and those that are; None if all are."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][1:]
+    wrong = next((name for name in named if name not in known), None)
+    return None if wrong is None else (wrong, known)
 
 
 def _own_name(op: str, name: str, others: dict[str, str]) -> str:

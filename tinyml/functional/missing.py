@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from functools import cache
+from types import ModuleType
 from typing import Any, NoReturn
 
 # names, and an expression of float matrices x, y and square z, integers i, and an array
@@ -179,6 +180,48 @@ OF_PACKAGE = {
     "DataLoader": "write x[order[i : i + 32]], or Tensor(array) of a batch",
     "utils": "there is no DataLoader: write x[order[i : i + 32]], or Tensor(array) of a batch",
 }
+
+
+# arguments that torch and numpy have, where a function or class here has not
+KEYWORDS = {
+    "betas": "write b1=0.9, b2=0.999",
+    "weight_decay": "nn.optim.AdamW has one; torch's Adam has p.grad = p.grad + 0.01 * p",
+    "maximize": "write (-loss).backward()",
+    **dict.fromkeys(("unbiased", "ddof"), "write correction=0, or 1"),
+    **dict.fromkeys(
+        ("device", "dtype"),
+        'write with defaults(device="CPU", default_float="float16"): around what makes it',
+    ),
+    "inplace": "results are new tensors",
+    "training": "write with Tensor.train():, or Tensor.train(False)",
+    "generator": "write Tensor.manual_seed(0) before",
+    "padding_mode": 'write x.pad((1, 1, 1, 1), mode="reflect") before it',
+    "normalized_shape": "write dim=64",
+    "out": "write x.assign(y)",
+    **dict.fromkeys(("size_average", "reduce"), 'write reduction="mean", "sum" or "none"'),
+    **dict.fromkeys(("foreach", "capturable", "differentiable", "stable"), "leave it out"),
+    **dict.fromkeys(("memory_format", "layout", "pin_memory"), "leave it out"),
+}
+
+# modules that are called, where torch has functions of these names
+OF_MODULES = {
+    "tinyml.jit": "write TinyJit(step)",
+    "tinyml.tensor": "write Tensor([1.0, 2.0])",
+    "tinyml.device": 'a device is a string: write Tensor([1.0], device="CPU"), or x.to("CPU")',
+}
+
+
+class Uncalled(ModuleType):
+    """A module that says what to write instead of calling it."""
+
+    def __call__(self, *_: object, **named: object) -> NoReturn:
+        raise TypeError(f"{self.__name__} is a module; {OF_MODULES[self.__name__]}")
+
+
+def no_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """The error for a keyword that a function has not."""
+    advice = KEYWORDS.get(name) or _near(name, known)
+    return TypeError(f"{function} has no argument {name!r}" + (f"; {advice}" if advice else ""))
 
 
 def no_attribute(x: object, name: str) -> NoReturn:

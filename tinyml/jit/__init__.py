@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tinyml import config
 from tinyml.errors import JitError
+from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
@@ -256,3 +258,6 @@ class _Method(Generic[_P, _R]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._jit, name)  # __name__ and what else the function has
+
+
+sys.modules[__name__].__class__ = missing.Uncalled  # jit(step), as in jax

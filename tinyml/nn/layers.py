@@ -14,7 +14,7 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional import missing
-from tinyml.functional.axes import number, whole, wrong_type
+from tinyml.functional.axes import made_either_way, number, whole, wrong_type
 from tinyml.functional.composed import in_float32
 from tinyml.functional.convolution import named_padding
 from tinyml.functional.steps import composition
@@ -84,6 +84,9 @@ class _Layer:
 
     if not TYPE_CHECKING:  # else every name would be known
         __getattr__ = missing.no_part
+
+    def __init_subclass__(cls) -> None:
+        made_either_way(cls)
 
     def __repr__(self) -> str:
         """Everything it holds by name: `Linear(weight=(8, 3), bias=(8,))`, tensors by shape."""
@@ -316,7 +319,11 @@ class LayerNorm(_Layer):
     """The last axes to mean 0 and variance 1, then scaled and moved elementwise."""
 
     def __init__(
-        self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True
+        self,
+        normalized_shape: Sizes,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
     ) -> None:
         self.normalized_shape = _tuple(normalized_shape, 1)
         for size in self.normalized_shape:
@@ -325,7 +332,7 @@ class LayerNorm(_Layer):
         self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = _ones(*self.normalized_shape) if elementwise_affine else None
-        self.bias = _zeros(*self.normalized_shape) if elementwise_affine else None
+        self.bias = _zeros(*self.normalized_shape) if elementwise_affine and bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., *normalized_shape) to the same shape."""
@@ -344,7 +351,8 @@ def _layernorm(
 ) -> Tensor:
     def scaled(x: Tensor) -> Tensor:
         x = x.layernorm(axis, eps)
-        return x if weight is None or bias is None else x * weight + bias
+        x = x if weight is None else x * weight
+        return x if bias is None else x + bias
 
     return _rounded_once(scaled, x, weight, bias)
 

@@ -17,7 +17,7 @@ from tinyml import realize as realizing
 from tinyml.autograd import no_grad
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional import missing
-from tinyml.functional.axes import number, wrong_type
+from tinyml.functional.axes import made_either_way, number, wrong_type
 from tinyml.functional.gradients import check_given, is_leaf
 from tinyml.functional.steps import composition
 from tinyml.tensor import Tensor
@@ -35,6 +35,9 @@ class Optimizer:
 
     if not TYPE_CHECKING:  # else every name would be known
         __getattr__ = missing.no_part
+
+    def __init_subclass__(cls) -> None:
+        made_either_way(cls)
 
     def __init__(self, params: Sequence[Tensor], lr: float, fused: bool = False) -> None:
         params = _listed(type(self).__name__, params)
