@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,8 +19,16 @@ from tinyml.interpret import rounded
 
 torch = pytest.importorskip("torch", reason="torch is an optional reference: pip install torch")
 NAMES = [d.name for d in dtypes.all]
+
 OPERATORS = [operator.add, operator.mul, operator.sub, operator.truediv, operator.floordiv]
 OPERATORS += [operator.mod, operator.pow, operator.eq, operator.lt, operator.and_, operator.lshift]
+
+
+def _method(name: str, x: Any, y: Any) -> Any:
+    return getattr(x, name)(y)
+
+
+METHODS = [partial(_method, name) for name in ("atan2", "copysign", "logaddexp", "maximum")]
 
 
 def _dtype_of(op: Callable[..., Any], *operands: Any) -> str:
@@ -34,7 +43,7 @@ def _disagree(op: Callable[..., Any], ours: tuple[Any, ...], theirs: tuple[Any, 
     """What is wrong with our dtype, where torch has one ("" if nothing)."""
     wanted, got = _dtype_of(op, *theirs), _dtype_of(op, *ours)
     narrow = (got, wanted) == ("int32", "int64")  # a Python int is an int32 here
-    return "" if not wanted or got == wanted or narrow else f"{op.__name__}: {got}, not {wanted}"
+    return "" if not wanted or got == wanted or narrow else f"{op}: {got}, not {wanted}"
 
 
 @pytest.mark.parametrize("a", NAMES)
@@ -44,7 +53,7 @@ def test_any_two_dtypes_are_promoted_as_torch_does(a: str) -> None:
     for shape, b, other in product([(2,), ()], NAMES, [(2,), ()]):
         ours = Tensor.ones(shape, dtype=a), Tensor.ones(other, dtype=b)
         theirs = [torch.ones(s, dtype=getattr(torch, d)) for s, d in ((shape, a), (other, b))]
-        wrong += [w for op in OPERATORS if (w := _disagree(op, ours, tuple(theirs)))]
+        wrong += [_disagree(op, ours, tuple(theirs)) for op in (*OPERATORS, *METHODS)]
     mine, yours = Tensor.ones(2, dtype=a), torch.ones(2, dtype=getattr(torch, a))
     for op, number in product(OPERATORS, (True, 2, 2.5)):
         wrong.append(_disagree(op, (mine, number), (yours, number)))
@@ -222,6 +231,8 @@ def test_bits_are_read_as_other_dtypes(device: str) -> None:
         wanted = torch.from_numpy(raw).view(getattr(torch, name)).to(torch.float64)
         np.testing.assert_array_equal(there[name].numpy().astype(np.float64), wanted, name)
         np.testing.assert_array_equal(back[name].numpy(), raw, name)
+    nothing = Tensor(np.zeros((0, 3), np.int16)).pad((0, 0, 1, 0))  # an int, in C++
+    assert (nothing.bitcast("uint16") ^ 5).tolist() == [[5, 5, 5]]
     with pytest.raises(RuntimeError, match="does not make whole float32"):
         Tensor([[1, 2, 3]], dtype="int8").bitcast("float32")
     with pytest.raises(RuntimeError, match="must be there"):

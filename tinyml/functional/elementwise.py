@@ -402,37 +402,41 @@ def _angle(y: Tensor, x: Tensor) -> Tensor:
 
 
 @composition
-@in_float32
 def atan2(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The angle of the point that lies y to the right and x above, a float in [-pi, pi].
 
     Signs of zeros choose among half turns, and the gradient at the origin is 0, as in torch.
     """
+    return _atan2(*operands("atan2", x, y))
 
+
+@in_float32
+def _atan2(x: Tensor, y: Tensor) -> Tensor:
     def rule(grad: Tensor, _: Tensor, x: Tensor, y: Tensor) -> mlops.Grads:
         square = x * x + y * y
         share = (square == 0).where(0.0, grad / square)
         return share * y, share * -x
 
-    x, y = map(to_float, operands("atan2", x, y))
-    return with_gradient(_angle, rule, x, y)
+    return with_gradient(_angle, rule, x, y.cast(x.dtype))
 
 
-def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
+def _log_of_sum(x: Tensor, y: Tensor) -> Tensor:
     less = (x == y).where(0, -(x - y).abs())  # infinities that are equal differ by nothing
     return maximum(x, y) + less.exp()._apply(mlops.Log1p())
 
 
 @composition
-@in_float32
 def logaddexp(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
+    return _logaddexp(*operands("logaddexp", x, y))
 
+
+@in_float32
+def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
     def rule(grad: Tensor, _: Tensor, x: Tensor, y: Tensor) -> mlops.Grads:
         return grad * (x - y).sigmoid(), grad * (y - x).sigmoid()
 
-    x, y = operands("logaddexp", x, y)
-    return with_gradient(_logaddexp, rule, x, y)
+    return with_gradient(_log_of_sum, rule, x, y.cast(x.dtype))
 
 
 @composition
