@@ -430,8 +430,9 @@ class CudaRenderer(WarpgroupRenderer):
         return f"require<{kind}>({given}, {fault.code:#x}, fault)", ATOM
 
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
-        bits = self._bits_of(value, source)[0]
-        return self._value_of(f"bits_as<{TYPES[target.name]}>({bits})", target)
+        bits = self._bits_of(value, source)[0]  # where short, an int in C++ if it is computed
+        kinds = f"{TYPES[target.name]}, {TYPES[source.name]}"
+        return self._value_of(f"bits_as<{kinds}>({bits})", target)
 
 
 def _reach(i: Linear) -> int:
