@@ -10,11 +10,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 import graphs
+import numpy as np
 import pytest
 import stages
 from expressions import EXPRESSIONS
 
-from tinyml import config
+from tinyml import Tensor, config
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
 from tinyml.codegen.text import c_masked
@@ -131,3 +132,14 @@ def test_masks_of_which_a_part_is_known_compile(command: str, processor: str) ->
     line = [command, *flags, "-S", "-x", "c", "-", "-o", os.devnull]
     done = subprocess.run(line, input=text, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
+
+
+def test_few_bytes_are_widened_and_chosen_at_once(device: str) -> None:
+    """gcc 11 and 12 fail where they make that one instruction of what lies in memory."""
+    bits = Tensor(np.arange(-8, 8).reshape(2, 8))
+    chosen, wanted = bits > 0, np.where(np.arange(-8, 8) > 0, np.arange(-8, 8), 7).reshape(2, 8)
+    pairs = [("int8", "int64"), ("uint8", "int16"), ("int16", "int64"), ("int8", "int32")]
+    made = [chosen.where(bits.cast(a).realize().cast(b), 7) for a, b in pairs]
+    Tensor.realize(*made)
+    for result in made:
+        assert result.tolist() == wanted.tolist()

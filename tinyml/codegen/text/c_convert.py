@@ -8,6 +8,8 @@ ELEMENTS = {1: "char", 2: "short", 4: "int", 8: "long long"}  # as gcc's functio
 _LETTERS = {1: "b", 2: "w", 4: "d", 8: "q"}
 _FLOATS = {("f32", "f64"): ("cvtps2pd", "float"), ("i32", "f64"): ("cvtdq2pd", "int")}
 _REGISTERS = (16, 32, 64)
+# gcc 11 and 12 fail where they merge a load of part of a register, a conversion and a blend.
+_APART = ("#ifdef __AVX512VL__", '  __asm__("" : "+v"(low));', "#endif")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Instruction:
         lines += [f"  typedef {self.makes} makes __attribute__((vector_size({max(16, made)})));"]
         if word:  # part of a register
             lines += [f"  typedef {word} words __attribute__((vector_size(16)));"]
-            given = f"(words){{({word})a}}"
+            lines += [f"  words low = {{({word})a}};", *_APART]
+            given = "low"
         call = f"__builtin_ia32_{self.name}((takes){given}{self.more})"
         lines += [f"  const makes all = {call};", f"  return *(const {wanted} *)&all;"]
         there = " && ".join([f"defined({macro})" for macro in self.macros])
