@@ -398,7 +398,7 @@ class CChooser(Chooser):
             and fold.axes[0].size * len(nodes(fold.body)) <= TEXT
             for fold in found
         )
-        if not short or not any(row in r.free for r in needed(found)):
+        if not (found and short and any(row in r.free for r in needed(found))):
             return False
         for axis in dict.fromkeys(fold.axes[0] for fold in found):
             self.apply(OptKind.UNROLL, axis, axis.size)
