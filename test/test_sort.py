@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from against_torch import Case, disagreements, pair, same
 
-from tinyml import Tensor, dtypes
+from tinyml import Tensor
 from tinyml.functional import sort
 from tinyml.schedule import KernelItem, schedule
 
@@ -92,12 +92,14 @@ def test_as_torch(device: str, cases: Callable[[], list[Case]]) -> None:
     assert not found, "\n".join(found)
 
 
-def test_bfloat16(device: str) -> None:
-    x = np.array([3, -1, nan, 2, -1, 0], np.float32)
-    values, order = Tensor(x).cast("bfloat16").sort()
-    Tensor.realize(values, order)
-    assert values.dtype is dtypes.bfloat16
-    assert order.tolist() == [1, 4, 5, 3, 0, 2]
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_nan_of_either_sign_is_last(device: str, dtype: str) -> None:
+    x = Tensor(np.array([3, -1, nan, 2, -nan, -1, 0])).cast(dtype)
+    (values, order), down = x.sort(), x.argsort(descending=True)
+    Tensor.realize(values, order, down)
+    assert values.dtype is x.dtype
+    assert order.tolist() == [1, 5, 6, 3, 0, 2, 4]
+    assert down.tolist() == [2, 4, 0, 3, 6, 1, 5]
 
 
 def test_on_every_device(device: str) -> None:

@@ -46,9 +46,10 @@ def _keys(x: Tensor, descending: bool) -> Tensor:
     dtype = _BITS[x.dtype.itemsize]
     if x.dtype.is_float:
         x = (x == 0).where(0, x)  # -0.0 is equal to 0.0
-        x = (x == x).where(x, float("nan"))  # and all NaN are one, the largest
     bits = x.cast(dtype) if x.dtype is bool_ else x.bitcast(dtype)
     top = 1 << (8 * dtype.itemsize - 1)
+    if x.dtype.is_float:  # all NaN are one, the largest, of which not all bits are set
+        bits = (x == x).where(bits, top - 2)
     turned = 2 * top - 1 if descending else 0
     if x.dtype.is_float:
         negative = bits._full((), 2 * top - 1 - turned, dtype)
@@ -123,8 +124,7 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
         return x._full(x.shape, 0, int32)
     if key.shape[-1] > COUNTED:
         return _by_digits(key).transpose(dim, -1)
-    whole_nan = x.dtype.is_half  # on a card all of its bits are set
-    spare = x.dtype.is_float and not whole_nan
+    spare = x.dtype.is_float and key.dtype in _SIGNED
     return _by_counting(key, _earlier(key), spare).transpose(dim, -1)
 
 
