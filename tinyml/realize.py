@@ -72,7 +72,7 @@ class Tape(Protocol):
 # ---- who holds what ----
 
 
-_pending, _deferred = Roster(), Roster()
+_pending, _deferred, _parameters = Roster(), Roster(), Roster()
 _held = trace.listeners(trace.Held)  # every op asks whether there are any
 
 
@@ -90,6 +90,12 @@ def watch_all(holders: Sequence[Holder], nodes: Sequence[LazyBuffer]) -> None:
             watch(holder, node)
     else:
         _pending.note_all(holders)
+
+
+def keep(holder: Holder) -> None:
+    """Note a parameter: who computes with its values before they are real makes it real, too."""
+    if type(holder._lazy) is not Data:
+        _parameters.note(holder)
 
 
 def defer(tape: Tape) -> None:
@@ -184,6 +190,16 @@ def pending_readers(buffers: Iterable[int]) -> list[Holder]:
     return [h for h in found if h._followed is None]
 
 
+def _parameters_in(order: _Order, besides: Container[int]) -> list[tuple[Holder, LazyBuffer]]:
+    """Parameters that these nodes are computed from, and that are not real yet: else each result
+    would draw their first values again, or repeat all updates that nobody realized."""
+    if not _parameters:
+        return []
+    waiting = _parameters.retain(lambda holder: type(holder._lazy) is not Data)
+    found = [h for h in waiting if h._lazy in order and id(h) not in besides]
+    return [(h, h._lazy) for h in found if h._followed is None and has_data(h._lazy)]
+
+
 def in_memory(buffers: Container[int] | None = None) -> list[tuple[Data, Buffer]]:
     """Every leaf and its memory, if that is one of these (ids)."""
     known = list(memory.data.items())  # type: ignore[attr-defined]  # threads may add to it
@@ -249,6 +265,7 @@ def compute(nodes: Sequence[LazyBuffer], holders: Sequence[Holder] = ()) -> list
         buffers |= found
         if readers := _readers_of(buffers):
             order = numbered([*wanted, *(node for _, node in readers)])
+    readers += _parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
     unreal = [n for n in [*wanted, *(n for _, n in readers)] if type(n) is not Data]
     made: dict[LazyBuffer, Data] = {}
     if unreal:

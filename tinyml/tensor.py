@@ -83,6 +83,8 @@ class Tensor(Methods, metaclass=Trains):
     def requires_grad(self, wanted: _Bool | None) -> None:
         gradients.check_wanted(self, wanted)
         self._requires_grad = wanted
+        if wanted:
+            realizing.keep(self)
 
     @property
     def lazy(self) -> LazyBuffer:

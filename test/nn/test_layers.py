@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, dtypes, nn
+from tinyml import Tensor, dtypes, lazy, nn, no_grad
 from tinyml.errors import ShapeError
+from tinyml.graph import toposort
 from tinyml.nn.state import get_state_dict
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -287,3 +288,24 @@ def test_a_layer_prints_what_it_holds() -> None:
     layers = [kind for kind in own if kind.__module__ == nn.layers.__name__]
     assert len(layers) > 10
     assert all(kind.__repr__ is not object.__repr__ for kind in layers)
+
+
+def test_first_values_are_drawn_once_and_updates_are_not_repeated(device: str) -> None:
+    layer = nn.Linear(3, 2)
+    x = Tensor([[1.0, 2.0, 3.0]])
+    first = layer(x).numpy()
+    assert isinstance(layer.weight.lazy, lazy.Data)
+    np.testing.assert_array_equal(layer(x).numpy(), first)
+    weight, sizes = Tensor.uniform(3, requires_grad=True), []
+    given = (weight.detach() + 0).numpy()
+    for _ in range(5):
+        loss = (weight * x[0]).square().sum()
+        weight.grad = None
+        loss.backward()
+        with no_grad():
+            weight -= 0.01 * weight.grad
+        loss.item()
+        sizes.append(len(toposort([weight.lazy])))
+        given = given - 0.02 * given * np.array([1, 4, 9])
+    assert max(sizes[2:]) <= max(sizes[:2])
+    np.testing.assert_allclose(weight.numpy(), given, 1e-5)

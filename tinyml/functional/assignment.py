@@ -18,6 +18,7 @@ from tinyml.functional import views
 from tinyml.functional.axes import apart
 from tinyml.functional.gradients import is_leaf
 from tinyml.functional.values import to_write
+from tinyml.graph import toposort
 from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def _replace(x: Tensor, other: Tensor) -> None:
     if trace.wanted(trace.Assigning):
         trace.emit(trace.Assigning(x))
     node = other.lazy
+    if is_leaf(x) and not lazy.versions(x._lazy)[0] and x._lazy in toposort([node]):
+        realizing.realize([x])  # a parameter: else each update would repeat all those before it
     recorded = other.requires_grad and mode.recording
     old = before_assignment(x) if x.requires_grad and not is_leaf(x) else None
     if recorded:
