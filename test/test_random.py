@@ -179,3 +179,8 @@ def test_a_draw_is_announced_with_its_leaf() -> None:
     assert [type(event.leaf) for event in drawn] == [lazy.Data, lazy.Data]
     assert drawn[1].offset == drawn[0].offset + 1
     assert x.shape == y.shape
+
+
+def test_bounds_where_torch_has_them() -> None:
+    with pytest.raises(TypeError, match=r"write Tensor.randint\(2, 3, low=1, high=9\)"):
+        Tensor.randint(1, 9, (2, 3))

@@ -136,3 +136,12 @@ def test_all_passes_share_their_kernels() -> None:
             kernels = {item.kernel for item in items if isinstance(item, KernelItem)}
             assert len(kernels) <= 30
             assert len(items) <= 130
+
+
+def test_values_and_indices_have_names(device: str) -> None:
+    x = Tensor([3.0, 1.0, 2.0])
+    assert x.sort().values.tolist() == [1, 2, 3]
+    assert x.sort().indices.tolist() == [1, 2, 0]
+    values, indices = best = x.topk(2)
+    assert (best.values is values, best.indices is indices) == (True, True)
+    assert (values.tolist(), indices.tolist()) == ([3, 2], [0, 2])

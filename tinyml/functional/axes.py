@@ -23,7 +23,9 @@ _C = TypeVar("_C", bound=type)
 def wrong_type(op: str, name: str, wanted: str, value: Any) -> ArgumentError:
     """The error for an argument of a type that cannot be meant."""
     got = f"{shown(value)} ({type(value).__name__})"
-    return ArgumentError(f"{op}: {name} must be {wanted}, got {got}")
+    made = hasattr(value, "__array__") or isinstance(value, (list, tuple, float, int))
+    hint = "; Tensor(...) makes one of it" if wanted == "a Tensor" and made else ""
+    return ArgumentError(f"{op}: {name} must be {wanted}, got {got}{hint}")
 
 
 def shown(value: Any) -> str:

@@ -249,6 +249,11 @@ def randint(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """Whole numbers, low <= n < high."""
+    if len(shape) > 1 and isinstance(shape[-1], (tuple, list)):
+        raise ArgumentError(
+            f"randint: sizes come first, and the bounds by name: write Tensor.randint("
+            f"{', '.join(map(str, shape[-1]))}, {_BOUNDS[len(shape) > 2].format(*shape)})"
+        )
     target = to_dtype(dtype) if dtype is not None else dtypes.default_int
     if not target.is_int or not (isinstance(low, int) and isinstance(high, int)):
         raise DTypeError(f"randint: integers between integers, not {target} in [{low}, {high})")
@@ -257,6 +262,9 @@ def randint(
     sizes = new_shape(shape, "randint")
     drawn = _between(_counter(kind, device), sizes, int(low), int(high), target)
     return drawn._requiring(requires_grad)
+
+
+_BOUNDS = ("high={0}", "low={0}, high={1}")  # as torch has them in front
 
 
 def _below(span: int, high: Tensor, low: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ counting how many keys are below each candidate (radix select), then whatever is
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinyml.dtype import DType, bool_, int32, int64, uint8, uint16, uint32, uint64
 from tinyml.errors import ShapeError
@@ -128,9 +128,20 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     return _by_counting(key, _earlier(key), spare).transpose(dim, -1)
 
 
+class Sorted(NamedTuple):
+    """Values in order, and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Sorted:
+    """(values in order, where they were: indices), stable; NaN counts as the largest."""
+    return Sorted(*_sort(x, dim, descending))
+
+
 @composition
-def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """(values in order, where they were), stable; NaN counts as the largest."""
+def _sort(x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
     dim, order = resolve_axis(dim, x.ndim, "sort"), argsort(x, dim, descending)
     return (x._gather(dim, order) if x.ndim else x), order
 
@@ -138,17 +149,19 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Te
 # ---- selection ----
 
 
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> Sorted:
+    """The k largest or smallest values along `dim`, and their indices; in order in any case."""
+    return Sorted(*_topk(x, k, dim, largest))
+
+
 @composition
-def topk(
-    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest along `dim`, and where they were; in order in any case."""
+def _topk(x: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     dim, k = resolve_axis(dim, x.ndim, "topk"), whole(k, "topk", "k")
     n = x.shape[dim] if x.ndim else 1
     if k < 0 or k > n:
         raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
     if n <= SORTED or k * FEW > n or not k * prod(x.shape):
-        values, order = sort(x, dim, largest)
+        values, order = _sort(x, dim, largest)
         return part(values, dim, 0, k), part(order, dim, 0, k)
     key = _keys(x.detach(), largest).transpose(dim, -1)
     if k * k <= n:

@@ -99,7 +99,7 @@ def capture(
 
 _NOTHING = (
     "the function launched nothing while it was captured: its results do not depend on anything "
-    "that is computed in it"
+    "that is computed in it with tensors (numpy computes with arrays: pass Tensors)"
 )
 
 
