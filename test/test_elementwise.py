@@ -179,6 +179,18 @@ def test_special_values_of_binary_ops(device: str, compare: Compare) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_zeros_take_the_sign_of_another_number(device: str, dtype: str) -> None:
+    some = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf], dtype)
+    x, y = np.repeat(some[:2], 6), np.tile(some, 2)
+    signs, quotients = Tensor(x).copysign(Tensor(y)), Tensor(x) // Tensor(y)
+    Tensor.realize(signs, quotients)
+    np.testing.assert_array_equal(np.signbit(signs.numpy()), np.signbit(y))
+    known = y != 0
+    opposite = np.signbit(x) != np.signbit(y)
+    np.testing.assert_array_equal(np.signbit(quotients.numpy())[known], opposite[known])
+
+
 def test_integers_wrap_around_and_floor(device: str, compare: Compare) -> None:
     x = np.array([7, -7, 7, -7, 2**31 - 1, -(2**31)], np.int32)
     y = np.array([2, 2, -2, -2, 3, 5], np.int32)

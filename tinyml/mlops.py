@@ -267,8 +267,7 @@ class CopySign(Function):
         zero, one = (lazy.const(v, x.dtype, x.device, x.shape) for v in (0, 1))
         below = lazy.map_(Op.LESS, lazy.map_(Op.DIV, one, y), zero)
         negative = lazy.map_(Op.OR, lazy.map_(Op.LESS, y, zero), below)  # 1 / -inf is no sign
-        opposite = lazy.map_(Op.ADD, zero, lazy.map_(Op.NEG, x))  # 0, and not -0, for x = 0
-        size = lazy.map_(Op.MAX, x, opposite)
+        size = lazy.map_(Op.ABS, x)
         return lazy.map_(Op.WHERE, negative, lazy.map_(Op.NEG, size), size)
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
