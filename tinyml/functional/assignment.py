@@ -82,7 +82,8 @@ def _replace(x: Tensor, other: Tensor) -> None:
     if trace.wanted(trace.Assigning):
         trace.emit(trace.Assigning(x))
     node = other.lazy
-    if is_leaf(x) and not lazy.versions(x._lazy)[0] and x._lazy in toposort([node]):
+    waits = type(x._lazy) not in (lazy.Data, lazy.Assign)
+    if waits and is_leaf(x) and x._lazy in toposort([node]):
         realizing.realize([x])  # a parameter: else each update would repeat all those before it
     recorded = other.requires_grad and mode.recording
     old = before_assignment(x) if x.requires_grad and not is_leaf(x) else None
