@@ -36,6 +36,9 @@ FLAGS: tuple[str, ...] = (
     *("-std=gnu11", "-O2", "-march=native", "-mtune=generic", "-ffp-contract=fast", "-fwrapv"),
     *("-fno-math-errno", "-fno-trapping-math", "-ftree-vectorize", "-fPIC", "-shared", "-w"),
 )
+# gcc keeps addresses in vector registers where it runs out of others, and what a product reads in
+# memory then: gradients of 3x3 weights took 1.3 times as long, a projection with two results twice
+GCC = ("-mtune-ctrl=^inter_unit_moves_to_vec",)
 _NAMES = ("cc", "gcc", "clang")
 # clang loads a vector that waits in a function's memory across two lines of a cache, else: cross-
 # entropy, whose constants do, took 1.8 times as long
@@ -198,7 +201,7 @@ def _known(command: tuple[str, ...], cache: DiskCache) -> Compiler:
         raise FileNotFoundError("not found on PATH")
     processor, file = _processor(), os.stat(found)
     of = (os.path.realpath(found), str(file.st_size), str(file.st_mtime_ns))
-    entry = key("compiler", _VERSION, *FLAGS, *CLANG, *command, *of, processor)
+    entry = key("compiler", _VERSION, *FLAGS, *GCC, *CLANG, *command, *of, processor)
     kept = cache.get(entry, ".compiler") if processor else None
     if kept is not None:
         answered: Compiler = pickle.loads(kept)  # as much to be trusted as the machine code beside
@@ -222,12 +225,15 @@ def _ask(command: tuple[str, ...]) -> Compiler:
     """A command as a Compiler; OSError or CompileError if it is none."""
     version = run([*command, "--version"])
     listing = ("-dM", "-E", "-x", "c", os.devnull)
-    try:
-        flags = FLAGS
-        macros = run([*command, *flags, *listing])
-    except CompileError:  # some compilers do not know the processor that they run on
-        flags = tuple(flag for flag in FLAGS if flag != "-march=native")
-        macros = run([*command, *flags, *listing])
+    # some compilers do not know the processor that they run on
+    anywhere = tuple(flag for flag in FLAGS if flag != "-march=native")
+    for flags in (FLAGS + GCC, FLAGS, anywhere):
+        try:
+            macros = run([*command, *flags, *listing])
+            break
+        except CompileError:
+            if flags == anywhere:
+                raise
     found = Compiler(command, flags, ".c", ("-lm", "-lpthread"), version, macros)
     x86 = found.defines("__x86_64__") or found.defines("__i386__")
     return replace(found, flags=flags + CLANG) if x86 and found.defines("__clang__") else found
