@@ -49,7 +49,7 @@ def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
     for count in _growing(most):
         piece = product.rows // count // height * height if count > 1 else 0
         for parts in _parts(product.panels):
-            for packs in (True, False) if product.others * count * parts > 1 else (False,):
+            for packs in (False, True) if product.others * count * parts > 1 else (False,):
                 yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
 
 

@@ -170,7 +170,8 @@ class Product:
         if not t.packs:
             asked = ASKED * (self.edges is not None)
             step += (self.columns.work + asked) * t.vectors
-            step += self.columns.jump * JUMP * (depth > RUNS)
+            passes = -(-self.rows // t.height) if depth * t.vectors * LINE <= CLOSEST else 1
+            step += self.columns.jump * JUMP * (depth > RUNS) / passes
         return step
 
     def _shared(self, wide: float, high: float, vectors: int) -> float:
