@@ -288,7 +288,7 @@ def for_cards() -> list[Workload]:
     small = replace(products[1], name="matmul 4096 fp16", dtype="float16", rtol=5e-3)
     # of the words of GPT-2, whose rows begin anywhere, and as they are filled up for training
     losses = [*_cross_entropies(4096, 50257), *_cross_entropies(8192, 50304)]
-    halves += [(work, 1e-2) for work in losses]
+    halves += [(work, 1e-2) for work in (*losses, *_cross_entropies(2048, 128256))]
     return [
         *(
             replace(work, name=f"{work.name} bf16", dtype="bfloat16", rtol=rtol)

@@ -22,7 +22,7 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.dtype import DType, bfloat16, float32
+from tinyml.dtype import DType, bfloat16, float32, int64
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.program import Program
@@ -144,11 +144,78 @@ def test_a_row_that_shared_memory_holds_is_read_once(name: str, tmp_path: Path) 
     assert not {"LDS", "LDS.U16", "STS.U16"} & instructions(cubin).keys()
 
 
-def test_a_row_without_room_in_shared_memory_is_read_by_each_fold() -> None:
+def test_what_threads_copy_of_two_long_rows_leaves_registers_for_it(tmp_path: Path) -> None:
+    """Vectors of 50257 halves have eight masks each, and 1024 threads 64 registers each."""
+    near = graphs.add(*(leaf(512, 50257, dtype=bfloat16) for _ in range(2)))
+    program = compile(kernel_of(graphs.softmax(near)), CARD)
+    resources, _ = compiled(program, "sm_90a", tmp_path)
+    assert program.shared
+    assert not resources.spills
+
+
+def test_a_row_without_room_in_shared_memory_is_walked_once_for_all_folds(tmp_path: Path) -> None:
     ampere = replace(CARD, cache=163 << 10)
     assert compile(kernel_of(halves(512, 50304)), ampere).shared
-    assert not compile(kernel_of(graphs.softmax(leaf(512, 50304))), ampere).shared
-    assert not compile(kernel_of(graphs.softmax(leaf(512, 60000))), CARD).shared
+    for target, root in (
+        (ampere, graphs.softmax(leaf(512, 50304))),
+        (CARD, graphs.memory(512, 128256, dtype=bfloat16).softmax(-1).lazy),
+        (CARD, graphs.softmax(added(512, 50304))),
+    ):
+        program = compile(kernel_of(root), target)
+        opts, _ = choose(lower(kernel_of(root)), target)
+        assert OptKind.ONLINE in {opt.kind for opt in opts}
+        assert not program.shared
+        resources, cubin = compiled(program, "sm_90a", tmp_path)
+        assert not resources.spills or resources.registers == 32  # and is compiled again
+        assert {"LDG.E.128.CONSTANT"} == {i for i in instructions(cubin) if i.startswith("LDG")}
+
+
+@pytest.mark.parametrize("width", [50257, 128256])
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_losses_of_long_rows_take_no_shared_memory(width: int, dtype: DType) -> None:
+    """Where no gradient is made, nothing is read again."""
+    scores, labels = graphs.memory(512, width, dtype=dtype), graphs.memory(512, dtype=int64)
+    loss = scores.cross_entropy(labels, reduction="none")
+    (k,) = stages.kernels_of(schedule([loss.lazy]))
+    program = compile(k, CARD)
+    read = re.findall(r"\*\)\(slot\d \+ .*?\)", program.source.partition('extern "C"')[2])
+    assert not program.shared
+    assert len(read) == len({*read}) > 1
+
+
+RUNNING: dict[str, Callable[[], LazyBuffer]] = {
+    "softmax": lambda: graphs.softmax(leaf(3, 2 * 1024 * 4)),
+    "of halves": lambda: graphs.memory(3, 1128, dtype=bfloat16).softmax(-1).lazy,
+    "that begins anywhere": lambda: graphs.softmax(leaf(3, 1081)),
+    "of two arrays": lambda: graphs.softmax(added(3, 1128)),
+}
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_folds_that_run_along_are_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "KEPT", 1)  # so that short rows are too long for registers
+    card, k = replace(SMALL, cache=1 << 10), kernel_of(RUNNING[name]())
+    assert "online r0" in map(str, choose(lower(k), card)[0])
+    stages.assert_right(k, target=card)
+    if Device.available("EMU"):
+        for order in ThreadOrder:
+            stages.assert_made(k, on_emu(compile(k, card, verify=True), order))
+
+
+def test_threads_of_a_row_that_have_met_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a row that is -inf but for a few numbers: all, most, or none of a thread's elements."""
+    monkeypatch.setattr(cuda, "KEPT", 1)
+    k = kernel_of(graphs.softmax(leaf(4, 3000)))
+    program = compile(k, replace(SMALL, cache=1 << 10), verify=True)
+    scores = np.full((4, 3000), -np.inf, np.float32)
+    scores[0, 7], scores[1, 1500:], scores[2, ::3] = 1, 2, np.arange(1000) / 100
+    arrays = [np.zeros_like(scores), scores]
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+    if Device.available("EMU"):
+        on_emu(program, ThreadOrder.SHUFFLED)(k, arrays)
+        right = powers / powers.sum(1, keepdims=True)
+        np.testing.assert_allclose(arrays[0], right, 1e-5)
 
 
 def test_what_is_read_once_anyway_is_not_copied() -> None:

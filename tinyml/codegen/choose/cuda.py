@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import prod
 
 from tinyml.codegen import crop
@@ -16,6 +16,8 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
+from tinyml.codegen.optimize.keep import divided_last
+from tinyml.codegen.optimize.online import running
 from tinyml.codegen.optimize.opts import OptKind, find
 from tinyml.codegen.optimize.tiles import loads_of, ways
 from tinyml.graph import toposort
@@ -26,6 +28,7 @@ ACCESSES = 8  # that a thread has under way
 SHARED = 64  # steps of a fold at least, of which a block has a part
 LONG = 8  # vectors of a row that are worth the masks of the first and the last one
 VECTORS, BESIDE = 1 << 14, 1 << 10  # bytes that 1024 threads read at once; beside a row in tiles
+AT_ONCE = 16  # elements of a row whose largest a thread knows before it adds up what follows that
 KEPT, MOST_KEPT = 32, 96  # elements of a row that a thread has in registers: of one array, of all
 
 
@@ -127,8 +130,10 @@ class CudaChooser(Chooser):
         branches = any(isinstance(e, Require) and not e.free.isdisjoint(along) for e in one.exprs)
         branches = branches or any(crop.needed([fold]) for fold in one.folds)
         most = 0 if branches else min(KEPT, MOST_KEPT // max(arrays, 1))
-        threads, tiles = self._of_row(longest, most, apart if again else [])
-        self._share_out(number, (*folded, *walked), threads, 1 if tiles else most)
+        threads, tiles, most = self._of_row(number, folded, most, apart if again else [])
+        self._share_out(number, (*folded, *walked), threads, most)
+        if self.nest.along:
+            self.apply(OptKind.UNROLL, folded[0].name, AT_ONCE // self._elements(number, along))
         if threads == 32 and last_row is not None and last_row.size >= 4:
             self.apply(OptKind.GRID, last_row)
             self.apply(OptKind.THREAD, last_row.name, 4)
@@ -136,20 +141,39 @@ class CudaChooser(Chooser):
         if tiles:
             self._in_tiles(number, {load.slot for load in apart})
 
-    def _of_row(self, longest: int, most: int, again: Collection[Load]) -> tuple[int, bool]:
+    def _of_row(
+        self, number: int, folded: Sequence[Axis], most: int, again: Collection[Load]
+    ) -> tuple[int, bool, int]:
         """A row's threads; whether what they read `again` waits in shared memory, as it has room.
 
-        There it is as long as registers do not hold `most` of it, which cost no barrier.
+        There it is as long as registers do not hold `most` of it, which cost no barrier, and unless
+        all that reads it is folds that run along.
         """
+        longest = max((a.size for a in folded), default=1)
         sizes = {load.slot: load.dtype.itemsize for load in again}
         if len(sizes) == 1 and 256 * KEPT < longest <= 1024 * KEPT:
-            return 1024, False
+            return 1024, False, most
         threads = 32 if longest <= 1024 else 256
+        if not (most and sizes and longest > threads * most):
+            return threads, False, most
         nbytes = sum(-(-longest * size // VECTORS) * VECTORS for size in sizes.values())
         blocks = self.target.cache // (nbytes + BESIDE)
-        if not (most and sizes and longest > threads * most and blocks):
-            return threads, False
-        return next(t for t in (256, 512, 1024) if t * blocks >= 1024), True
+        stored = [s.value for w in self.one(number).walks if w.axes for s in w.stores]
+        once = {*again}.isdisjoint(toposort(stored))
+        if (once or not blocks) and self._online(number, folded):
+            # the fewer rows are under way, the sooner a cache has what is read again
+            return 512 if once else 1024, False, 1
+        if not blocks:
+            return threads, False, most
+        return next(t for t in (256, 512, 1024) if t * blocks >= 1024), True, 1
+
+    def _online(self, number: int, folded: Sequence[Axis]) -> bool:
+        """Whether all folds of a row are made in one walk from now on."""
+        one = divided_last(self.one(number))
+        found = running(one)
+        led = [*found.leaders, *found.followers] if found is not None else []
+        whole = len(folded) == 1 and {*led} == {*one.folds}
+        return whole and self.apply(OptKind.ONLINE, folded[0].name)
 
     def _in_tiles(self, number: int, slots: Collection[int]) -> None:
         """What threads read of slots along the row is copied to shared memory, and read there."""

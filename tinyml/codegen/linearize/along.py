@@ -16,6 +16,8 @@ from tinyml.codegen.optimize.online import changes_alike
 from tinyml.index import ZERO, Axis
 from tinyml.ops import Op
 
+FEW = 8  # values that a sum takes up one after the other at a step
+
 
 def followers(folds: Iterable[Fold], leaders: Iterable[Fold]) -> list[Fold]:
     """The folds that may run along with others, which they read."""
@@ -69,3 +71,13 @@ def abreast(values: list[Expr]) -> Expr:
 def before(fold: Fold, name: Name, step: Axis) -> Expr:
     """What stands for a fold as it was before a step."""
     return Stored(name.name, fold.dtype, ZERO, step)
+
+
+def added(fold: Fold, values: list[Expr]) -> list[Expr]:
+    """What a fold takes up at a step: of many values their sum, which is made in pairs."""
+    many = len(values) > FEW
+    while many and len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        rest = values[len(values) // 2 * 2 :]
+        values = [*(alu(fold.op, fold.dtype, *pair) for pair in pairs), *rest]
+    return values

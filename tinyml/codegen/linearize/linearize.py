@@ -437,11 +437,15 @@ class _Emitter(AlongWriter):
             result = across
         if rest is not None:
             scope.instrs.append(ir.Update(result, fold.op, rest))
-        threads = prod(a.size for a in fold.axes if self.kind(a) is Kind.THREAD)
-        threads = self.block[0] if self.tx & {*fold.axes} else threads
+        threads = self._sharing(fold)
         if threads > 1:
             scope.instrs.append(ir.AcrossThreads(result, fold.op, threads))
         scope.name(fold, result)
+
+    def _sharing(self, fold: Fold) -> int:
+        """The threads that share the steps of a fold."""
+        threads = prod(a.size for a in fold.axes if self.kind(a) is Kind.THREAD)
+        return self.block[0] if self.tx & {*fold.axes} else threads
 
 
 def _nothing(scope: Scope, known: Known) -> None:

@@ -2,7 +2,8 @@
 
 Where blocks have parts of what is folded, that of each is set aside, and the block that comes last
 goes through them as through the steps of one more loop: the sums of a part are scaled, too, by what
-their terms change by when all parts are known.
+their terms change by when all parts are known. So are those of a thread, where threads share what
+is folded.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from math import prod
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Fold, Name, alu, substitute
-from tinyml.codegen.linearize.along import abreast, before, led_by, sums_of
+from tinyml.codegen.linearize.along import abreast, added, before, led_by, sums_of
 from tinyml.codegen.linearize.write_tiles import TileWriter
 from tinyml.codegen.matrices import TOGETHER, Aside
-from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
 from tinyml.codegen.scope import Known, Scope, every_step
+from tinyml.codegen.wide_stores import wide_loads
 from tinyml.index import Axis, linear, numbered
 from tinyml.ops import Op
 
@@ -32,7 +34,7 @@ class AlongWriter(TileWriter):
     """Writes folds that run along; whoever writes the rest of a nest declares what they fill."""
 
     _declare: Callable[[Scope, Fold, Axis | None], Name]
-    _finish: Callable[[Scope, Fold, list[Name], Axis | None, Name | None], None]
+    _sharing: Callable[[Fold], int]
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         super().__init__(nest, number, block, vectors)
@@ -51,27 +53,46 @@ class AlongWriter(TileWriter):
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             steps = every_step(known, unrolled)
-            made = {f: [substitute(f.body, step) for step in steps] for f in acc}
+            bodies = {f: f.body for f in acc}
+            for axis in (a for a in unrolled if self.kind(a) is Kind.LANE):
+                bodies = {f: wide_loads(e, axis, partly=True) for f, e in bodies.items()}
+            made = {f: [substitute(e, step) for step in steps] for f, e in bodies.items()}
             self._folds(inner, [value for f in leaders for value in made[f]])
             self._lead(inner, acc, {f: made[f] for f in leaders}, sums, group[0])
             now: Image = {f: f for f in leaders}
             values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
             self._folds(inner, [value for f in later for value in values[f]])
             for f in later:
-                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in values[f]]
+                terms = added(f, values[f])
+                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in terms]
 
         loops = self._loops(group).cropped(crop.needed([*acc]))
         with self.ahead.in_loop():
             self._open(scope, loops, {}, enter, body)
+        if self._sharing(leaders[0]) > 1:
+            self._of_threads(scope, acc, sums, group[0])
         if self.parts:
             acc = self._brought_together(scope, group, acc, sums)
         for f in leaders:
-            self._finish(scope, f, [acc[f]], None, None)
+            scope.name(f, acc[f])
         for f in later:
             self._scale(
                 scope, acc[f], [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
             )
-            self._finish(scope, f, [acc[f]], None, None)
+            scope.name(f, acc[f])
+
+    def _of_threads(self, scope: Scope, acc: Accumulators, sums: Sums, step: Axis) -> None:
+        """What all threads have made, each of its own steps."""
+        old = dict[Fold, Expr]()
+        for f, name in acc.items():
+            if f in sums:
+                each = [(x, {g: g for g in led}) for x, led in sums[f]]
+                scales = [scale_of(x, {g: old[g] for g in now}, now) for x, now in each]
+                self._scale(scope, name, scales)
+            else:
+                old[f] = self._before(scope, f, name, step)
+            scope.instrs.append(ir.AcrossThreads(name, f.op, self._sharing(f)))
+            scope.name(f, name)
 
     def _lead(
         self,
@@ -84,16 +105,21 @@ class AlongWriter(TileWriter):
         """Leaders take the values of a step, and sums are scaled by what changes with that."""
         old = dict[Fold, Expr]()
         for f, given in values.items():
-            name = self._name("before", f, 1)
-            scope.instrs.append(ir.Let(name, acc[f]))
-            old[f] = before(f, name, step)
-            scope.name(old[f], name, scope)
+            old[f] = self._before(scope, f, acc[f], step)
             scope.instrs += [ir.Update(acc[f], f.op, self.emit(scope, v)) for v in given]
             scope.name(f, acc[f], scope)
         now: Image = {f: f for f in values}
         for f, each in sums.items():
             scales = [scale_of(x, {g: old[g] for g in led}, now) for x, led in each]
             self._scale(scope, acc[f], scales)
+
+    def _before(self, scope: Scope, fold: Fold, acc: Name, step: Axis) -> Expr:
+        """What a fold is before it changes."""
+        name = self._name("before", fold, 1)
+        scope.instrs.append(ir.Let(name, acc))
+        old = before(fold, name, step)
+        scope.name(old, name, scope)
+        return old
 
     def _brought_together(
         self, scope: Scope, group: tuple[Axis, ...], acc: Accumulators, sums: Sums

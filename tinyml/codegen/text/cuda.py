@@ -136,7 +136,7 @@ class CudaRenderer(WarpgroupRenderer):
             yield from self.numbered(part.threads, number)
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
-        self.steps = dict(_steps(part.instrs))
+        self.steps = dict(_steps(part.instrs, REGISTERS // prod(self.k.block)))
         return super().part(part, block, depth)
 
     def axis(self, name: str) -> str:
@@ -455,12 +455,13 @@ def _registers(name: Name) -> int:
     return name.lanes * -(-name.dtype.itemsize // 4)
 
 
-def _steps(instrs: Sequence[ir.Instr]) -> Iterator[tuple[int, int]]:
+def _steps(instrs: Sequence[ir.Instr], registers: int) -> Iterator[tuple[int, int]]:
     """How many steps of a loop a compiler may write out, by the loop, where all are too many.
 
-    It would read them ahead, and put aside what registers do not hold; or, of steps at which all
-    threads wait for each other, have places for each.
+    It would read them ahead, and put aside what registers do not hold, of which a thread of a large
+    block has few; or, of steps at which all threads wait for each other, have places for each.
     """
+    most = registers // 4 if registers <= 2 * SUMS else THREAD
     for at, begin in enumerate(instrs):
         if isinstance(begin, ir.Begin) and not begin.copied:
             body = instrs[at + 1 : ir.end_of(instrs, at)]
@@ -471,6 +472,11 @@ def _steps(instrs: Sequence[ir.Instr]) -> Iterator[tuple[int, int]]:
                 yield id(begin), 1
             elif not nested and read * begin.axis.size > THREAD:
                 yield id(begin), next(n for n in (4, 2, 1) if n * read <= THREAD // 2 or n == 1)
+            elif any(isinstance(i, ir.PutTile) for i in body):
+                wide = [e for e in toposort(values) if isinstance(e, Wide)]
+                loaded = sum(e.lanes * e.dtype.itemsize // 4 for e in wide)
+                if loaded * begin.axis.size > most:
+                    yield id(begin), next(n for n in (4, 2, 1) if n * loaded <= most or n == 1)
 
 
 def _alignment(local: ir.Local) -> int:
