@@ -18,7 +18,6 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Protocol
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +153,7 @@ class _Harmless:
     """
 
     def __init__(self, buffers: frozenset[int]) -> None:
-        self.nodes = WeakSet[LazyBuffer]()
+        self.nodes: list[weakref.ref[LazyBuffer]] = []  # the latest, which what follows is made of
         self.asked = 0, 0  # so far, but for those who read some, or may
         self.again: list[weakref.ref[Holder]] = []
         forget = partial(_forget, buffers)  # an id may be that of another one then
@@ -166,6 +165,7 @@ def _forget(buffers: frozenset[int], _: object) -> None:
 
 
 _harmless: dict[frozenset[int], _Harmless] = {}
+_MOST_NODES = 128
 _MOST_HARMLESS = 16  # optimizers and captured steps that take turns
 
 
@@ -182,9 +182,12 @@ def pending_readers(buffers: Iterable[int]) -> list[Holder]:
     new += [h for reference in known.again if (h := reference()) is not None]
     if not new:
         return []
-    held = {h: node for h in new if type(node := h._lazy) is not Data and node not in known.nodes}
-    reading = _reading(list(held.values()), key, known.nodes)
-    known.nodes.update(node for node in held.values() if node not in reading)
+    others = [node for reference in known.nodes if (node := reference()) is not None]
+    harmless = set(others)
+    held = {h: node for h in new if type(node := h._lazy) is not Data and node not in harmless}
+    reading = _reading(list(held.values()), key, harmless)
+    others += [node for node in held.values() if node not in reading]
+    known.nodes = list(map(weakref.ref, others[-_MOST_NODES:]))
     found = [h for h, node in held.items() if node in reading]
     known.again = list(map(weakref.ref, found))
     return [h for h in found if h._followed is None]
