@@ -870,3 +870,12 @@ def test_a_replay_takes_what_has_the_structure_of_the_capture_and_nothing_else()
         alike = fits(structure, given, tensors) and looks(tensors) == looks(own)
         assert alike == (structure == flatten(given, others))
         assert structure != flatten(given, []) or list(map(id, tensors)) == list(map(id, others))
+
+
+def test_another_object_that_looks_the_same() -> None:
+    step = TinyJit(lambda layer, x: layer(x))
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    for _ in range(3):
+        step(layers[0], Tensor.ones(1, 2))
+    with pytest.raises(JitError, match=r"was Linear\(.* captured, and is now another Linear"):
+        step(layers[1], Tensor.ones(1, 2))

@@ -153,4 +153,7 @@ class _After:
     def __call__(self, x: Tensor) -> Tensor:
         here = x.device == self._known.device
         copy = self._known.where(x, 0) if here else x.contiguous()
-        return copy._requiring(True) if x.dtype.is_float else copy
+        copy._requires_grad = (
+            True if x.dtype.is_float else None
+        )  # no parameter, to be kept in memory
+        return copy

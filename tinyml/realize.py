@@ -56,6 +56,9 @@ class Holder(Protocol):
     def _lazy(self) -> LazyBuffer: ...  # the same, though it may be read anew when it is asked for
 
     @property
+    def _is_leaf(self) -> bool: ...  # whether it is a parameter, if it was given to `keep`
+
+    @property
     def _followed(self) -> Holder | None: ...  # whose values it shows, read anew from there
 
 
@@ -199,7 +202,7 @@ def _parameters_in(order: _Order, besides: Container[int]) -> list[tuple[Holder,
     if not _parameters:
         return []
     waiting = _parameters.retain(lambda holder: type(holder._lazy) is not Data)
-    found = [h for h in waiting if h._lazy in order and id(h) not in besides]
+    found = [h for h in waiting if h._lazy in order and id(h) not in besides and h._is_leaf]
     return [(h, h._lazy) for h in found if h._followed is None and has_data(h._lazy)]
 
 

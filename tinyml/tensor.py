@@ -375,6 +375,7 @@ class Tensor(Methods, metaclass=Trains):
     register_hook = gradients.register_hook
     gradient = gradients.gradient
     _is_computed = gradients.is_computed
+    _is_leaf = property(gradients.is_leaf)
 
     # ---- assignment ----
 

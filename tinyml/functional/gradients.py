@@ -51,7 +51,8 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
     if not x.requires_grad:
         raise GradientError(
             f"backward: this {x.dtype} tensor was not computed from anything that requires "
-            "a gradient; give requires_grad=True to a floating tensor before computing with it"
+            "a gradient; give requires_grad=True to a floating tensor before computing with it, "
+            "outside of no_grad() (what TinyJit returns has no record: call backward() within)"
         )
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
     for leaf in found:

@@ -171,7 +171,9 @@ def difference(captured: Any, given: Any, path: str) -> str | None:
                     f"it a last, smaller batch: leave it out, pad it to {n} and mask the loss, or "
                     "give it to another TinyJit of the function"
                 )
-    return f"{path} was {_words(captured)} when captured, and is now {_words(given)}"
+    now = _words(given)
+    now = f"another {given.kind.__name__}" if now == _words(captured) else now
+    return f"{path} was {_words(captured)} when captured, and is now {now}"
 
 
 def _first(captured: Iterable[Any], given: Iterable[Any], paths: Iterable[str]) -> str | None:

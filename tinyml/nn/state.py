@@ -111,8 +111,8 @@ def load_state_dict(
 
 def _check_names(op: str, tensors: Any) -> None:
     if not isinstance(tensors, Mapping):
-        hint = "; safe_load reads one from a file" if op == "load_state_dict" else ""
-        wanted = f"a dict of tensors by name{hint}"
+        made = "safe_load(file) reads" if op == "load_state_dict" else "get_state_dict(model) makes"
+        wanted = f"a dict of tensors by name, as nn.state.{made} one"
         raise wrong_type(op, "the state dict", wanted, tensors)
     for name, tensor in tensors.items():
         if not isinstance(name, str):
