@@ -66,3 +66,17 @@ def test_gradients_of_attention_are_put_side_by_side_as_they_lie() -> None:
     assert read.count((2, 9, 4, 6)) >= 6
     assert (2, 4, 9, 6) not in read
     assert (2, 4, 6, 9) not in read
+
+
+def test_products_without_an_element_have_no_order() -> None:
+    """As those of attention whose batch is empty."""
+    x = given(0, 4, 17, 2).requires_grad_()
+    y = x @ given(0, 4, 2, 33)
+    (y.transpose(1, 2).reshape(0, 17, 132) @ given(132, 3)).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.realize().shape == x.shape
+    q, k = given(0, 4, 17, 2), given(0, 4, 33, 2)
+    v = given(0, 4, 33, 8).requires_grad_()
+    q.scaled_dot_product_attention(k, v).square().sum().backward()
+    assert v.grad is not None
+    assert v.grad.realize().shape == v.shape

@@ -23,7 +23,7 @@ def transpose(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Chang
     """The same values; products that are permuted in one way are made of permuted factors."""
     placed: Placed = {}
     for node in order:
-        if isinstance(node, lazy.Reduce) and contracts(node):
+        if isinstance(node, lazy.Reduce) and node.size and contracts(node):
             placed[node] = node, _walked(node)
         elif isinstance(node, lazy.Move) and (below := placed.get(node.sources[0])) is not None:
             moved = _moved(node, below[1])
