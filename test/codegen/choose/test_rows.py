@@ -19,7 +19,7 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.text.c import CRenderer
-from tinyml.dtype import DType, bool_, int8, int16
+from tinyml.dtype import DType, bool_, int8, int16, int32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -237,3 +237,13 @@ def test_rows_of_one_vector_that_share_a_window_are_made_several_at_a_time(
     k = kernel_of(x.conv2d(w, groups=16, padding=1, stride=stride).lazy)
     assert [opt for opt in opts(k) if opt.startswith("unroll i2")] == together
     stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_rows_that_look_up_the_same_columns_are_made_two_at_a_time() -> None:
+    """Where a column lies is found once for both; where each row looks elsewhere, rows go alone."""
+    columns = lazy.reshape(leaf(40, dtype=int32), (1, 40))
+    same = kernel_of(lazy.gather(leaf(256, 9), lazy.expand(columns, (256, 40)), 1))
+    assert "unroll i0 2" in opts(same)
+    stages.assert_right(same, target=SMALL)
+    own = kernel_of(lazy.gather(leaf(256, 9), leaf(256, 40, dtype=int32), 1))
+    assert "unroll i0 2" not in opts(own)

@@ -9,6 +9,7 @@ from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_cascade import cascade
 from tinyml.codegen.choose.c_contraction import contract
 from tinyml.codegen.choose.c_dots import dots
+from tinyml.codegen.choose.c_looked import looked_up_together
 from tinyml.codegen.choose.c_online import run_along
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_windows import windowed
@@ -116,7 +117,7 @@ class CChooser(Chooser):
         A processor looks some 200 instructions ahead: not as far as the next step's beginning.
         """
         exprs = self.one(number).exprs
-        if _longest(exprs, WORK) >= CHAIN:
+        if not looked_up_together(self, number, PIECES) and _longest(exprs, WORK) >= CHAIN:
             functions = _longest(exprs, {op: WORK[op] for op in FUNCTIONS})
             self.apply(OptKind.UNROLL, row, VECTORS * (2 if functions >= IN_A_ROW else 1))
 
@@ -320,8 +321,7 @@ class CChooser(Chooser):
         rows = self._one_by_one(number)
         if not rows or self.nbytes <= self.target.cache:
             return
-        outer = prod(a.size for a in rows)
-        if 2 * self.nbytes // outer <= self.target.cache:
+        if 2 * self.nbytes // prod(a.size for a in rows) <= self.target.cache:
             self.apply(OptKind.AHEAD, rows[-1])
 
     def _one_by_one(self, number: int) -> list[Axis]:
