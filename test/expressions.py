@@ -435,4 +435,9 @@ def assign() -> Made:
     return [x.assign(x * 2 + real(64, 65))]
 
 
+@expression(5, "places and weights, the same along both axes; rows are blended once, then columns")
+def bilinear() -> Made:
+    return [Tensor.randn(2, 3, 7, 7).realize().interpolate((21, 21))]
+
+
 EXPRESSIONS = {e.name: e for e in _found}

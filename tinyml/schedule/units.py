@@ -89,6 +89,7 @@ def _add_shared(
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free, terms, (met, beside) = _free(read), _terms(remade), _around(remade, readers)
+    looked = _looked_up_often(read)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
@@ -114,6 +115,8 @@ def _add_shared(
             reason = _worth_sharing(node, work[node], folds, reads)
             if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
+        if node in looked and work[node] >= SHARED and folds.isdisjoint(remade):
+            units.setdefault(node, "costly, and looked up several times over")
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
             fewest[node] = few if node.size <= few else NO
@@ -353,6 +356,20 @@ def _worth_sharing(node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes)
         return COSTLY
     many = sum(array.size >= node.size for array in arrays) >= MANY
     return f"made of {len(arrays)} arrays, and wanted in several places" if many else ""
+
+
+def _looked_up_often(read: _Read) -> frozenset[LazyBuffer]:
+    """What is computed and looked up twice over: if it costs much, it is not made again each time.
+
+    On a card nobody has measured that: what it is made of lies in caches there.
+    """
+    elements: dict[LazyBuffer, int] = {}
+    for node in read:
+        if isinstance(node, lazy.Gather):
+            base = narrowest(node.sources[0])
+            elements[base] = elements.get(base, 0) + node.size
+    often = (base for base, count in elements.items() if count >= 2 * base.size)
+    return frozenset(b for b in often if isinstance(b, lazy.Map) and b.device not in CARDS)
 
 
 def _made_in_tiles(
