@@ -83,13 +83,12 @@ def _add_shared(
     read: _Read, readers: Readers, units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
 ) -> None:
     """Add units: values that cost much and would be computed more than once if inlined."""
-    sinks = dict(_with_sinks(read, units))
+    shared = _looked_up_often(read) | {n for n, sinks in _with_sinks(read, units) if len(sinks) > 1}
     work: dict[LazyBuffer, int] = {}
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
     free, terms, (met, beside) = _free(read), _terms(remade), _around(remade, readers)
-    looked = _looked_up_often(read)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
@@ -109,14 +108,12 @@ def _add_shared(
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason and not _made_in_tiles(node, base, units, readers):
                     units[base], work[base] = reason, 0
-        elif isinstance(node, lazy.Map) and len(sinks[node]) > 1 and node not in units:
+        elif isinstance(node, lazy.Map) and node in shared and node not in units:
             own = folds.isdisjoint(remade) and node not in terms and not widens(node)
             small = node in beside and all(a.size < node.size for a in reads)  # made again, too
             reason = _worth_sharing(node, work[node], folds, reads)
             if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
-        if node in looked and work[node] >= SHARED and folds.isdisjoint(remade):
-            units.setdefault(node, "costly, and looked up several times over")
         if node in units or isinstance(node, lazy.Data):
             work[node], reduced[node], arrays[node] = 0, _NONE, frozenset((node,))
             fewest[node] = few if node.size <= few else NO
