@@ -11,7 +11,7 @@ import dis
 import gc
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import ref
 
@@ -71,8 +71,7 @@ def _named(function: Callable[..., Any], given: Sequence[Any], container: Any) -
         return f"a {kind} outside"
     code = function.__code__
     known = {name: function.__globals__.get(name) for name in code.co_names}
-    cells = function.__closure__ or ()
-    known |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+    known |= dict(zip(code.co_freevars, map(_content, function.__closure__ or ()), strict=True))
     known |= dict(zip(code.co_varnames, given, strict=False))
     for name, value in known.items():
         if value is container:
@@ -81,6 +80,13 @@ def _named(function: Callable[..., Any], given: Sequence[Any], container: Any) -
             if part is container and attribute in code.co_names:
                 return f"the {kind} {name}.{attribute}{_line(code, attribute)}"
     return f"a {kind} outside"
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name without a value yet
+        return None
 
 
 def _line(code: CodeType, name: str) -> str:
