@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -464,3 +465,20 @@ def test_an_interrupted_capture_can_be_repeated(
     assert step(Tensor([3.0])).tolist() == [8.0]
     assert step.captured is not None
     assert step(Tensor([4.0])).tolist() == [10.0]
+
+
+def test_leaves_may_be_collected_while_memory_is_searched() -> None:
+    before = gc.get_threshold()
+    kept = [Tensor([float(n)]).realize() for n in range(40)]
+    try:
+        for soon in range(2, 60):
+            gc.disable()
+            circle: list[Any] = [Tensor([float(n)]).realize() for n in range(4)]
+            circle.append(circle)
+            del circle
+            gc.set_threshold(gc.get_count()[0] + soon)
+            gc.enable()
+            assert len(realizing.in_memory()) >= len(kept)
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)

@@ -153,7 +153,7 @@ def test_a_vector_of_every_second_number_lies_in_two_lines() -> None:
 def test_factors_that_the_cache_does_not_hold_are_asked_for_as_they_are_packed() -> None:
     chosen = {}
     for columns in (32, 1024):
-        opts, _ = choose(lower(kernel_of(graphs.matmul(leaf(96, 96), leaf(96, columns)))), HALF)
+        opts, _ = choose(lower(kernel_of(graphs.matmul(leaf(96, 512), leaf(512, columns)))), HALF)
         asked = {opt.axis for opt in opts if opt.kind is OptKind.AHEAD}
         chosen[columns] = any("tile" in axis for axis in asked)
     assert chosen == {32: False, 1024: True}
