@@ -153,7 +153,5 @@ class _After:
     def __call__(self, x: Tensor) -> Tensor:
         here = x.device == self._known.device
         copy = self._known.where(x, 0) if here else x.contiguous()
-        copy._requires_grad = (
-            True if x.dtype.is_float else None
-        )  # no parameter, to be kept in memory
+        copy._requires_grad = x.dtype.is_float or None  # no parameter, to be kept in memory
         return copy

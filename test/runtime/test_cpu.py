@@ -74,6 +74,15 @@ def test_programs_loaded_together_compute(cpu, compiled):
     assert "-march=native" in event.command
 
 
+@pytest.mark.parametrize(("name", "own"), [("gcc", compilers.GCC), ("clang", compilers.CLANG)])
+def test_a_compiler_is_told_what_it_needs_and_no_other(name, own, tmp_path):
+    if shutil.which(name) is None:
+        pytest.skip(f"no {name} here")
+    found = compilers.find(name, DiskCache(tmp_path), "int one(void) { return 1; }")
+    x86 = found.defines("__x86_64__")
+    assert found.flags[len(compilers.FLAGS) :] == (own if x86 else ())
+
+
 def test_much_source_is_compiled_in_parallel(cpu, compiled, monkeypatch):
     together, build = threading.Barrier(2), compilers.build
 

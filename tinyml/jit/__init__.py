@@ -227,11 +227,8 @@ class TinyJit(Generic[_P, _R]):
         return [p.name for p in parameters if p.kind in _POSITIONAL][bound:]
 
 
-_ALONE: dict[str, Any] = {
-    "_methods": {},
-    "_used": [],
-    "_left": [],
-}  # what a pickle does not take along
+# what a pickle does not take along
+_ALONE: dict[str, Any] = {"_methods": {}, "_used": [], "_left": []}
 _PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -44,7 +44,7 @@ _NAMES = ("cc", "gcc", "clang")
 # clang loads a vector that waits in a function's memory across two lines of a cache, else: cross-
 # entropy, whose constants do, took 1.8 times as long
 CLANG = ("-mstackrealign",)
-_VERSION = "2"  # of what this module keeps in the disk cache
+_VERSION = "3"  # of what this module keeps in the disk cache
 
 Render = Callable[[tuple[Program, ...]], str]
 
@@ -226,18 +226,16 @@ def _ask(command: tuple[str, ...]) -> Compiler:
     """A command as a Compiler; OSError or CompileError if it is none."""
     version = run([*command, "--version"])
     listing = ("-dM", "-E", "-x", "c", os.devnull)
-    # some compilers do not know the processor that they run on
-    anywhere = tuple(flag for flag in FLAGS if flag != "-march=native")
-    for flags in (FLAGS + GCC, FLAGS, anywhere):
-        try:
-            macros = run([*command, *flags, *listing])
-            break
-        except CompileError:
-            if flags == anywhere:
-                raise
+    try:
+        flags = FLAGS
+        macros = run([*command, *flags, *listing])
+    except CompileError:  # some compilers do not know the processor that they run on
+        flags = tuple(flag for flag in FLAGS if flag != "-march=native")
+        macros = run([*command, *flags, *listing])
     found = Compiler(command, flags, ".c", ("-lm", "-lpthread"), version, macros)
     x86 = found.defines("__x86_64__") or found.defines("__i386__")
-    return replace(found, flags=flags + CLANG) if x86 and found.defines("__clang__") else found
+    more = CLANG if found.defines("__clang__") else GCC
+    return replace(found, flags=flags + more) if x86 else found
 
 
 def run(command: Sequence[str], meanwhile: Callable[[], None] | None = None) -> str:

@@ -39,7 +39,7 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
             piece = product.rows // pieces if pieces > 1 else 0
             whole = replace(t, height=height, piece=piece)
             most = min(1 + HARDLY / share, MOST) * taken
-            return whole if product.cycles(whole, product.depth) <= most else t
+            return whole if whole == t or product.cycles(whole, product.depth) <= most else t
     return t
 
 

@@ -8,7 +8,7 @@ docs/numerics.md has the measured errors, all below 2 ulp.
 
 from __future__ import annotations
 
-from tinyml.codegen.text.vector_parts import SQRT, part, written_out
+from tinyml.codegen.text.vector_parts import SQRT, circular, part, written_out
 from tinyml.ops import Op
 
 _PICK, _SIGNED, _SCALE = (part(f"{name}_KIND", "F32") for name in ("pick", "signed", "scale"))
@@ -167,20 +167,6 @@ _TAN = written_out("""  const F32 z = t * t;
   F32 r = pick_F32((j & 1) != 0, q * q * lost + q, y);
 """)
 
-_LARGE = """  r = (F32)((I32)r ^ (SIGN & (int)0x80000000));
-  if (any_I32(large))
-    for (int i = 0; i < LANES; ++i)
-      if (large[i]) r[i] = __builtin_NAMEf(x[i]);
-  return r;
-}
-"""
-
-
-def _circle(name: str, formula: str, sign: str, turn: int = 0) -> str:
-    head = f"static inline F32 {name}_F32(F32 x) {{{_QUADRANT.replace('TURN', str(turn))}"
-    return head + formula + _LARGE.replace("NAME", name).replace("SIGN", sign)
-
-
 _TANH = written_out("""static inline F32 tanh_F32(F32 x) {
   const F32 a = (F32)((I32)x & 0x7fffffff);
   const F32 z = x * x;
@@ -292,9 +278,9 @@ BODIES: dict[Op, str] = {
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
-    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, "((j << 30) ^ (I32)x)"),
-    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, "(j << 30)", turn=1),
-    Op.TAN: _PICK + _ANY + _circle("tan", _TAN, "(I32)x"),
+    Op.SIN: _PICK + _ANY + circular("sin", "F32", _QUADRANT, _CIRCLE, "((j << 30) ^ (I32)x)"),
+    Op.COS: _PICK + _ANY + circular("cos", "F32", _QUADRANT, _CIRCLE, "(j << 30)", turn=1),
+    Op.TAN: _PICK + _ANY + circular("tan", "F32", _QUADRANT, _TAN, "(I32)x"),
     Op.ATAN: _PICK + _SIGNED + _ATAN,
     Op.TANH: _PICK + _SIGNED + _TANH,
     Op.ERF: _PICK + _SIGNED + _ERF,

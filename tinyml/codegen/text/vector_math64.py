@@ -10,7 +10,7 @@ docs/numerics.md). Other ops go to libm, lane by lane.
 
 from __future__ import annotations
 
-from tinyml.codegen.text.vector_parts import part, written_out
+from tinyml.codegen.text.vector_parts import circular, part, written_out
 from tinyml.ops import Op
 
 CLAMP64, _PICK, _SCALE = (part(f"{name}_KIND", "F64") for name in ("clamp", "pick", "scale"))
@@ -176,20 +176,6 @@ _TAN = f"""{_CIRCLE_PARTS}  const I64 odd = (j & 1) != 0;
   F64 r = (pick_F64(odd, -rest, more) - q * pick_F64(odd, more, rest)) / by + q;
 """
 
-_LARGE = """  r = (F64)((I64)r ^ (SIGN & (long long)0x8000000000000000));
-  if (any_I64(large))
-    for (int i = 0; i < LANES; ++i)
-      if (large[i]) r[i] = __builtin_NAME(x[i]);
-  return r;
-}
-"""
-
-
-def _circle(name: str, formula: str, sign: str, turn: int = 0) -> str:
-    head = f"static inline F64 {name}_F64(F64 x) {{{_QUADRANT.replace('TURN', str(turn))}"
-    return head + formula + _LARGE.replace("NAME", name).replace("SIGN", sign)
-
-
 # of |x| up to 1/2; beyond that of what is left of pi/4, and beyond 2 of what is left of pi/2
 _ATAN = written_out("""static inline F64 atan_F64(F64 x) {
   const F64 zero = {0}, one = zero + 1.0, a = (F64)((I64)x & 0x7fffffffffffffff);
@@ -215,9 +201,9 @@ BODIES64: dict[Op, str] = {
     Op.LOG: _PICK + _LOG,
     Op.LOG2: _PICK + _LOG2,
     Op.LOG1P: _PICK + _SIGNED + _LOG1P,
-    Op.SIN: _PICK + _ANY + _circle("sin", _CIRCLE, "((j << 62) ^ (I64)x)"),
-    Op.COS: _PICK + _ANY + _circle("cos", _CIRCLE, "(j << 62)", turn=1),
-    Op.TAN: _PICK + _ANY + _circle("tan", _TAN, "(I64)x"),
+    Op.SIN: _PICK + _ANY + circular("sin", "F64", _QUADRANT, _CIRCLE, "((j << 62) ^ (I64)x)"),
+    Op.COS: _PICK + _ANY + circular("cos", "F64", _QUADRANT, _CIRCLE, "(j << 62)", turn=1),
+    Op.TAN: _PICK + _ANY + circular("tan", "F64", _QUADRANT, _TAN, "(I64)x"),
     Op.ATAN: _PICK + _SIGNED + _ATAN,
     Op.TANH: CLAMP64 + _SIGNED + _TANH,
     Op.ABS: part("abs_KIND", "F64"),

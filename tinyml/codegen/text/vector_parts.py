@@ -210,5 +210,21 @@ def part(name: str, kind: str) -> str:
     return needs + once(of_kind(name, kind), of_kind(_TEXTS[name], kind))
 
 
+# what a quadrant makes negative, and lanes that are too large, for which libm is called
+_LARGE = """  r = (KIND)((BITS)r ^ (SIGN & (WHOLE)0x8ZEROS));
+  if (any_BITS(large))
+    for (int i = 0; i < LANES; ++i)
+      if (large[i]) r[i] = __builtin_NAMEEND(x[i]);
+  return r;
+}
+"""
+
+
+def circular(name: str, kind: str, quadrant: str, formula: str, sign: str, turn: int = 0) -> str:
+    """A function of angles: `formula` makes r of what `quadrant`, moved by `turn`, leaves of x."""
+    head = f"static inline {kind} {name}_{kind}({kind} x) {{{quadrant.replace('TURN', str(turn))}"
+    return head + formula + of_kind(_LARGE, kind).replace("NAME", name).replace("SIGN", sign)
+
+
 SQRT = of_kind(_per_lane("sqrt", 1), "F32")
 ABS = of_kind(_TEXTS["abs_KIND"], "F32")
