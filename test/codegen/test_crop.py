@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import numpy as np
 import pytest
 import stages
 
 from tinyml import Tensor
+from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.choose.heuristic import choose
-from tinyml.codegen.expr import Place
+from tinyml.codegen.expr import Place, Select, nodes
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
+from tinyml.codegen.scope import Known
 from tinyml.codegen.target import Target
+from tinyml.index import Axis, Range, linear, moved
 from tinyml.kernel import Kernel
 from tinyml.program import Language
 from tinyml.schedule import schedule
@@ -74,6 +78,43 @@ def test_masked_steps_are_left_out(name: str, target: str) -> None:
     assert any(cropped(k, stages.TARGETS[target]) for k in found)
     for k in found:
         stages.assert_right(k, target=stages.TARGETS[target])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_where_a_mask_leaves_all_of_a_step_nothing_is_asked(ends: bool) -> None:
+    """Of a fold's loop, only the steps at the diagonal ask for each of several rows."""
+    factor = memory(N, N).tril()
+    (k,) = kernels((factor if ends else factor.T) @ memory(N, 40))
+    instrs = linearize(choose(lower(k), stages.C)[1]).parts[0].instrs
+    asks = list[bool]()
+    for at, begin in enumerate(instrs):
+        if isinstance(begin, ir.Begin) and (begin.starts or begin.stops):
+            added = [i for i in instrs[at : ir.end_of(instrs, at)] if isinstance(i, ir.Update)]
+            asks.append(any(isinstance(e, Select) for i in added for e in nodes(i.value)))
+    assert asks == ([False, True] if ends else [True, False])
+
+
+def test_a_loop_in_parts_walks_each_step_once() -> None:
+    i, j, n = Axis("i", 20), Axis("j", 64), Axis("n", 3)
+    row = linear(i) * 3 + linear(n)
+    band = Range(linear(j) - row, -40, 1)
+    loop = crop.begin(j, [band], {}, [i])
+    parts = crop.parts(loop, [band], {}, [i])
+    assert [held for _, held in parts] == [(), (band,), ()]
+    for at in range(i.size):
+        known = {i: linear(at)}
+        walked = [steps_of(part, known) for part, _ in parts]
+        assert [*chain(*walked)] == steps_of(loop, known)
+        for step in walked[1]:
+            every = ({**known, j: linear(step), n: linear(m)} for m in range(n.size))
+            assert all(moved(band, one).is_always for one in every)
+
+
+def steps_of(loop: ir.Begin, known: Known) -> list[int]:
+    first = max([0, *(s.substitute(known).constant for s in loop.starts)])
+    return [
+        *range(first, min([loop.axis.size, *(s.substitute(known).constant for s in loop.stops)]))
+    ]
 
 
 @pytest.mark.parametrize("name", ["lower triangle", "causal", "window"])

@@ -7,21 +7,33 @@ where its conditions do not hold, and what ops make of that value follows (inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import combinations, product
 
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, const, nodes
+from tinyml.codegen.expr import (
+    Alu,
+    Const,
+    Expr,
+    Fold,
+    Select,
+    Stored,
+    const,
+    nodes,
+    rewrite,
+    select,
+)
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.matrices import Bundle, Product
 from tinyml.codegen.nest import Tile, Walk
 from tinyml.codegen.scope import Known, at_each
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, Range, Valid, both, inside, linear, moved
+from tinyml.index import ZERO, Axis, Linear, Range, Valid, both, inside, linear, moved
 from tinyml.interpret import identity, known_result
 from tinyml.ops import WORK, Op
 
 LEAST = 4  # steps of a loop that is worth bounds
+WHOLE = 32  # steps without conditions that are worth a text of their own
 
 
 def needed(folds: Sequence[Fold]) -> Valid:
@@ -173,27 +185,90 @@ def begin(
     """A loop over the steps of `axis` where the conditions can hold, given the `fixed` axes."""
     starts: dict[Linear, None] = {}
     stops: dict[Linear, None] = {}
-    outer = {*fixed}
     for r in only if axis.size >= least else ():
-        condition = moved(r, known)
-        stride = condition.index.stride(axis)
-        if not stride:
-            continue
-        low = condition.low if r.low > r.index.low else None  # None: it holds by itself
-        high = condition.high if r.high < r.index.high else None
-        index = condition.index - linear(axis) * stride
-        if stride < 0:
-            low, high = (None if x is None else -x for x in (high, low))
-            stride, index = -stride, index * -1
-        steady = Linear(tuple((a, f) for a, f in index.terms if a.free <= outer), index.constant)
-        varying = index - steady
-        if low is not None:
-            start = ((steady + varying.high - low) // stride) * -1
-            starts.update({start: None} if start.high > 0 else {})
-        if high is not None:
-            stop = (high - steady - varying.low) // stride + 1
-            stops.update({stop: None} if stop.low < axis.size else {})
+        start, stop = _between(axis, r, known, {*fixed})
+        starts.update({start: None} if start is not None and start.high > 0 else {})
+        stops.update({stop: None} if stop is not None and stop.low < axis.size else {})
     return Begin(axis, tuple(starts), tuple(stops))
+
+
+def asked(folds: Sequence[Fold]) -> Valid:
+    """What bodies that are walked together ask at their steps."""
+    if any(fold.body.has_fold for fold in folds):
+        return ()
+    chosen = [e for fold in folds for e in nodes(fold.body) if isinstance(e, Select)]
+    return tuple(dict.fromkeys(r for e in chosen for r in e.valid if not r.index.looked))
+
+
+def parts(
+    loop: Begin, asked: Iterable[Range], known: Known, fixed: Iterable[Axis]
+) -> list[tuple[Begin, Valid]]:
+    """A loop that leaves steps out in up to three, and what is sure to hold at all steps of each.
+
+    Those where a condition holds for some of what is made at once, and for the rest not, are at
+    its ends.
+    """
+    axis, outer, held = loop.axis, {*fixed}, list[Range]()
+    start = stop = None
+    for r in asked if loop.starts or loop.stops else ():
+        between = _between(axis, r, known, outer, always=True)
+        if not held:
+            start, stop = between
+        if between == (start, stop) != (None, None):
+            held.append(r)
+    first = () if start is None or start in loop.starts else (start,)
+    last = () if stop is None or stop in loop.stops else (stop,)
+    whole = _loop(axis, (*loop.starts, *first), (*loop.stops, *last))
+    ends = product((ZERO, *whole.starts), (linear(axis.size), *whole.stops))
+    most = min((stop - start).high for start, stop in ends)
+    if not held or most < WHOLE:
+        return [(loop, ())]
+    before = [(_loop(axis, loop.starts, (*loop.stops, *first)), ())] if first else []
+    after = [(_loop(axis, (*loop.starts, *first, *last), loop.stops), ())] if last else []
+    return [*before, (whole, (*held,)), *after]
+
+
+def without(value: Expr, held: Container[Range]) -> Expr:
+    """A value where conditions hold."""
+
+    def one(e: Expr) -> Expr | None:
+        if not isinstance(e, Select) or not any(r in held for r in e.valid):
+            return None
+        return select(tuple(r for r in e.valid if r not in held), e.value, e.other)
+
+    return rewrite(value, one)
+
+
+def _loop(axis: Axis, starts: Sequence[Linear], stops: Sequence[Linear]) -> Begin:
+    """A loop, without bounds that others make needless."""
+    above = [s for s in starts if not any(t is not s and (t - s).low >= 0 for t in starts)]
+    below = [s for s in stops if not any(t is not s and (s - t).low >= 0 for t in stops)]
+    return Begin(axis, tuple(above), tuple(below))
+
+
+def _between(
+    axis: Axis, r: Range, known: Known, outer: Set[Axis], always: bool = False
+) -> tuple[Linear | None, Linear | None]:
+    """The first step of `axis` where a condition can hold, and the one behind the last, if any.
+
+    Or where it `always` holds, whatever other axes than the outer ones are.
+    """
+    condition = moved(r, known)
+    stride = condition.index.stride(axis)
+    if not stride:
+        return None, None
+    low = condition.low if r.low > r.index.low else None  # None: it holds by itself
+    high = condition.high if r.high < r.index.high else None
+    index = condition.index - linear(axis) * stride
+    if stride < 0:
+        low, high = (None if x is None else -x for x in (high, low))
+        stride, index = -stride, index * -1
+    steady = Linear(tuple((a, f) for a, f in index.terms if a.free <= outer), index.constant)
+    varying = index - steady
+    least, most = (varying.high, varying.low) if always else (varying.low, varying.high)
+    start = None if low is None else ((steady + most - low) // stride) * -1
+    stop = None if high is None else (high - steady - least) // stride + 1
+    return start, stop
 
 
 def steps(

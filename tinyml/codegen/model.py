@@ -115,19 +115,22 @@ class _Builder:
             self.path = [Loop(None, 0)]
             for axis in (*part.grid, *part.threads):
                 self._enter(axis)
+            before: ir.Instr | None = None
             for instr in written_out(part.instrs):
                 match instr:
                     case ir.Begin(axis):
-                        self._enter(axis)
+                        # what comes right behind a loop is another part of it, counted already
+                        self._enter(axis, again=isinstance(before, ir.End) and before.axis is axis)
                     case ir.End():
                         self._spill(self.path.pop())
                     case _:
                         self._count(self.path[-1], instr)
+                before = instr
             yield part.blocks, self.path[0]
 
-    def _enter(self, axis: Axis) -> None:
+    def _enter(self, axis: Axis, again: bool = False) -> None:
         loop = Loop(axis, len(self.path))
-        self.path[-1].inner.append(loop)
+        self.path[-1].inner += [] if again else [loop]
         self.path.append(loop)
 
     def _spill(self, loop: Loop) -> None:

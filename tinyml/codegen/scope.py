@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
 
@@ -30,10 +30,13 @@ Known: TypeAlias = Mapping[Axis, Linear]
 
 
 class Scope:
-    """A loop body being written: what is bound, what is known by name."""
+    """A loop body being written: what is bound, what is known by name, what holds at each step."""
 
-    def __init__(self, bound: frozenset[Axis], parent: Scope | None) -> None:
+    def __init__(
+        self, bound: frozenset[Axis], parent: Scope | None, held: Iterable[Range] = ()
+    ) -> None:
         self.bound, self.parent = bound, parent
+        self.held: frozenset[Range] = frozenset(held) if parent is None else parent.held.union(held)
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.instrs: list[Instr] = []
         # here or further out: the name of a value, and whose name it is
@@ -106,7 +109,8 @@ def _read(instr: Instr) -> set[str]:
 class Loops:
     """The axes of one walk or fold: those still to be opened, and those to be unrolled.
 
-    Steps where not all of `only` holds are left out, or `instead` is done there.
+    Steps where not all of `only` holds are left out, or `instead` is done there. What is `asked`
+    at each step is not where it always holds.
     """
 
     def __init__(
@@ -116,16 +120,17 @@ class Loops:
         only: Valid = (),
         instead: Body | None = None,
         parts: Mapping[Axis, Axis] | None = None,
+        asked: Valid = (),
     ) -> None:
         self.waiting, self.unrolled = waiting, unrolled
-        self.only, self.instead = only, instead
+        self.only, self.instead, self.asked = only, instead, asked
         self.parts = parts or {}  # by an axis that walks a part of another one, that other one
 
     def _with(self, waiting: list[Axis], unrolled: list[Axis]) -> Loops:
-        return Loops(waiting, unrolled, self.only, self.instead, self.parts)
+        return Loops(waiting, unrolled, self.only, self.instead, self.parts, self.asked)
 
-    def cropped(self, only: Valid, instead: Body | None = None) -> Loops:
-        return Loops(self.waiting, self.unrolled, only, instead, self.parts)
+    def cropped(self, only: Valid, instead: Body | None = None, asked: Valid = ()) -> Loops:
+        return Loops(self.waiting, self.unrolled, only, instead, self.parts, asked)
 
     def without(self, axis: Axis) -> Loops:
         return self._with([a for a in self.waiting if a is not axis], self.unrolled)
@@ -134,7 +139,7 @@ class Loops:
         """With a part of `axis` in its place."""
         waiting = [part if a is axis else a for a in self.waiting]
         parts = {**self.parts, part: self.whole(axis)}
-        return Loops(waiting, self.unrolled, self.only, self.instead, parts)
+        return Loops(waiting, self.unrolled, self.only, self.instead, parts, self.asked)
 
     def whole(self, axis: Axis) -> Axis:
         """The axis that it walks, or walks a part of."""

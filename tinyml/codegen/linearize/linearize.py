@@ -299,11 +299,14 @@ class _Emitter(AlongWriter):
         begin = self._begin(scope, axis, loops, known)
         if ahead and axis is loops.whole(axis):
             self.filler.begin(scope, begin, known, filled)
-        inner = Scope(scope.bound | {axis, loops.whole(axis)}, scope)  # whose steps tiles know
-        later = self._fill_step(inner, axis, loops, known)
-        self._open(inner, loops.without(axis), known, enter, body)
-        inner.instrs += later
-        scope.instrs += [begin, *inner.instrs, ir.End(axis)]
+        left = loops.without(axis)
+        asked = loops.asked if not (filled or left.waiting) else ()
+        for part, sure in crop.parts(begin, asked, known, scope.bound - self.apart):
+            inner = Scope(scope.bound | {axis, loops.whole(axis)}, scope, sure)
+            later = self._fill_step(inner, axis, loops, known)  # tiles know the steps of the whole
+            self._open(inner, left, known, enter, body)
+            inner.instrs += later
+            scope.instrs += [part, *inner.instrs, ir.End(axis)]
         for start in begin.starts if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
         for stop in begin.stops if loops.instead else ():
@@ -375,7 +378,7 @@ class _Emitter(AlongWriter):
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""
-        loops = self._loops(group).cropped(crop.needed(folds))
+        loops = self._loops(group).cropped(crop.needed(folds), asked=crop.asked(folds))
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
         each = sum((lanes_of(fold.body) or 1) * self._steps(fold) for fold in folds)
@@ -392,7 +395,7 @@ class _Emitter(AlongWriter):
             self._folds(inner, [substitute(f.body, known) for f in folds if f.body.has_fold])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
-            bodies = [fold.body for fold in folds]
+            bodies = [crop.without(fold.body, inner.held) for fold in folds]
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
                 bodies = [wide_loads(value, axis, partly=True) for value in bodies]
             values = [*crop.changing(folds, bodies, every_step(known, unrolled))]
