@@ -302,3 +302,33 @@ def test_an_operand_that_broadcasts_keeps_what_the_gradient_reads() -> None:
     total.backward()
     with pytest.raises(GradientError, match="was assigned to after"):
         product.backward()
+
+
+def test_what_was_assigned_over_has_a_gradient_of_zero_and_can_be_added_to() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    y[...] = 3
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 0.0]
+    for count in (1, 2):  # what was freed by now is as if it had never been
+        y[...] = 0
+        y += x * x
+        y.sum().backward()
+        assert x.grad.tolist() == [2.0 * count, 4.0 * count]
+
+
+def test_a_state_that_is_cut_off_after_each_step_goes_on() -> None:
+    w, state = Tensor([2.0], requires_grad=True), Tensor([1.0])
+    for _ in range(3):
+        state.assign(state * w)
+        state.sum().backward()
+        state.assign(state.detach())
+    assert w.grad is not None
+    assert (state.item(), w.grad.item(), state.grad) == (8.0, 7.0, None)
+
+
+def test_a_norm_has_second_derivatives_where_an_element_is_0() -> None:
+    x = Tensor([0.0, 3.0, 4.0], requires_grad=True)
+    slope = x.norm().gradient(x)[0]
+    assert slope[0].gradient(x)[0].tolist() == pytest.approx([0.2, 0.0, 0.0])

@@ -428,6 +428,18 @@ class Clone(Contiguous):
         return lazy.node(lazy.Contiguous, x.shape, x.dtype, x.device, (x,))
 
 
+class Replace(Function):
+    """The second input, assigned to the first, to which nothing of the gradient goes."""
+
+    __slots__ = ()
+
+    def forward(self, old: LazyBuffer, new: LazyBuffer) -> LazyBuffer:
+        return new
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        return grad.zeros_like() if self.wanted[0] else None, grad
+
+
 class Copy(Function):
     __slots__ = ("device",)
 

@@ -85,15 +85,16 @@ def _replace(x: Tensor, other: Tensor) -> None:
     waits = type(x._lazy) not in (lazy.Data, lazy.Assign)
     if waits and is_leaf(x) and x._lazy in toposort([node]):
         realizing.realize([x])  # a parameter: else each update would repeat all those before it
-    recorded = other.requires_grad and mode.recording
     old = before_assignment(x) if x.requires_grad and not is_leaf(x) else None
+    recorded = mode.recording and (other.requires_grad or old is not None)
     if recorded:
         kept = {} if old is None else {x: old}
         autograd.keep_versions(other, lambda t: t is x or views.root_of(t) is x, kept)
     clock = autograd.note_assignment()
     if x._record is autograd.FREED:
         x._past, old = (), None
-    record = other._record if recorded else _unrecorded(x, old)
+        x.requires_grad, recorded = None, mode.recording and bool(other.requires_grad)
+    record = _recorded(x, old, other)
     if old is not None:
         x._past = (*(p for p in x._past if p[1]._record is not autograd.FREED), (clock, old))
     x._assigned, x._moments = clock, ()
@@ -119,13 +120,14 @@ def _owns_memory(x: Tensor) -> bool:
     return type(node) is lazy.Assign and x._version is not None and x._version() is node
 
 
-def _unrecorded(x: Tensor, old: Tensor | None) -> mlops.Function | None:
-    """The record after an assignment under no_grad: the gradient goes where it went before."""
-    if mode.recording or old is None:
-        return None
-    same = moves.Reshape(x.shape)
-    same.inputs, same.clock = (old,), mode.assignments
-    return same
+def _recorded(x: Tensor, old: Tensor | None, other: Tensor) -> mlops.Function | None:
+    """The record of x once it holds `other`; under no_grad the gradient goes where it went."""
+    if old is None:
+        return other._record if other.requires_grad and mode.recording else None
+    record = mlops.Replace() if mode.recording else moves.Reshape(x.shape)
+    record.inputs = (old, before_assignment(other)) if mode.recording else (old,)
+    record.clock = mode.assignments
+    return record
 
 
 def _write_detached(x: Tensor, root: Tensor, other: Tensor) -> None:
