@@ -91,5 +91,5 @@ def test_methods_go_by_the_names_that_users_know() -> None:
     methods = [getattr(Tensor, name) for name in dir(Tensor) if not name.startswith("_")]
     for method in filter(inspect.isroutine, methods):
         assert pickle.loads(pickle.dumps(method)) == method
-    with pytest.raises(TypeError, match=r"^Tensor\.exp\(\) got an unexpected"):
+    with pytest.raises(TypeError, match=r"^exp has no argument .axes"):
         Tensor([1.0]).exp(axes=0)

@@ -151,6 +151,13 @@ def test_arguments_that_torch_has() -> None:
             training=True
         ),
         "sum has no argument 'of'": lambda: w[0].sum(of=1),
+        "relu has no argument 'inplace'; results are new": lambda: w[0].relu(inplace=True),
+        "to has no argument 'non_blocking'; leave it": lambda: w[0].to("CPU", non_blocking=True),
+        "backward has no argument 'create_graph'; write loss.gradient(x)": lambda: (
+            w[0].sum().backward(create_graph=True)
+        ),
+        "cross_entropy: reduction is given by name and by position; in order, its arguments are "
+        "Y, reduction, ": lambda: w[0].cross_entropy(Tensor([0, 1]), w[0], reduction="sum"),
     }
     for words, call in told.items():
         with pytest.raises(TypeError, match=re.escape(words)):

@@ -228,3 +228,15 @@ def test_without_the_package_it_is_named(monkeypatch: Any):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"pip install safetensors \(tinyml's extra 'state'"):
         state.safe_load("anything")
+
+
+def test_layers_that_cannot_be_walked_without_using_them_up_are_not_left_out_in_silence() -> None:
+    made = [nn.Linear(2, 2)]
+    for model in ((layer for layer in made), reversed(made), {*made}):
+        with pytest.raises(TypeError, match="a model must be an object or a list, got"):
+            state.get_parameters(model)
+    with pytest.warns(UserWarning, match="make a list of it: a.0") as told:
+        assert state.get_state_dict({"a": [map(str, made)]}) == {}
+    assert told[0].filename == __file__
+    assert list(state.get_state_dict(collections.deque(made))) == ["0.weight", "0.bias"]
+    assert len(state.get_parameters({"a": made}.values())) == 2

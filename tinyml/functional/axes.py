@@ -157,8 +157,6 @@ _SPELLINGS = {
     "vocab_size": ("num_embeddings",),
     "embed_size": ("embedding_dim",),
 }
-# what else is called with arguments of torch (missing.KEYWORDS)
-_ADVISED = ("dropout", "rand", "randn", "randint", "randperm", "multinomial", "bernoulli")
 _PAIRS_IN_TORCH = ("max", "min", "cummax", "cummin")  # for whom dim= means values and indices
 
 
@@ -166,7 +164,7 @@ def spelled_either_way(cls: _C) -> _C:
     """Each method that takes an axis takes it as a dim, too, and so on: as others spell it.
 
     What is taken as `*axis` can be said by that name, too. Errors, help() and pickles know a method
-    by its name as one.
+    by its name as one. What no public method takes is answered with what to write (missing.py).
     """
     for name, method in list(vars(cls).items()):
         made_of = method.__func__ if isinstance(method, classmethod) else method
@@ -178,7 +176,7 @@ def spelled_either_way(cls: _C) -> _C:
                 _known_as(name, layer)
                 layer = getattr(layer, "__wrapped__", None)
         others = _other_names(made_of)
-        if others or name in _ADVISED:
+        if others or name[0] != "_":
             spelled = _spelled(made_of, others, name)
             _known_as(name, spelled)
             setattr(cls, name, spelled if made_of is method else classmethod(spelled))
@@ -220,21 +218,29 @@ def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Cal
         try:
             return method(*args, **named)
         except TypeError:
-            if unknown := _unknown(method, named):
-                raise missing.no_argument(op, unknown[0], unknown[1]) from None
+            if wrong := _misfit(method, args, named, op):
+                raise wrong from None
             raise
 
     return spelled
 
 
-def _unknown(function: Callable[..., Any], named: Iterable[str]) -> tuple[str, list[str]] | None:
-    """The first name that is no argument of a function, and those that are; None if all are."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
+def _misfit(
+    function: Callable[..., Any], args: tuple[Any, ...], named: Iterable[str], op: str
+) -> TypeError | None:
+    """What is wrong with the names in a call; None if nothing is."""
+    parameters = list(inspect.signature(function).parameters.values())
     known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][1:]
-    wrong = next((name for name in named if name not in known), None)
-    return None if wrong is None else (wrong, known)
+    twice = {p.name for p in parameters[: len(args)] if p.kind is p.POSITIONAL_OR_KEYWORD}
+    for name in named:
+        if name in twice:
+            return ArgumentError(
+                f"{op}: {name} is given by name and by position; in order, its arguments are "
+                f"{', '.join(known)}"
+            )
+        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return missing.no_argument(op, name, known)
+    return None
 
 
 def _own_name(op: str, name: str, others: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinyml import mlops
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
@@ -21,9 +21,11 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def _check(
-    op: str, x: Tensor, reduction: str, /, smoothing: float = 0.0, **others: Tensor | None
+    op: str, x: Tensor, reduction: Any, /, smoothing: float = 0.0, **others: Tensor | None
 ) -> None:
     check_tensors(op, x, **others)
+    if isinstance(reduction, type(x)):  # in torch weights stand there
+        raise ArgumentError(f"{op}: reduction is a word, not a Tensor; weights are weight=w")
     if reduction not in REDUCTIONS:
         raise ValueError(f"{op}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     if not 0.0 <= smoothing <= 1.0:

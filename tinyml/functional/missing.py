@@ -107,6 +107,7 @@ nansum  x.isnan().where(0, x).sum()
 count_nonzero  (x != 0).sum()
 aminmax  (x.min(), x.max())
 msort  x.sort(0)[0]
+values indices  x.max(0), x.argmax(0)
 median kthvalue quantile  x.flatten().sort()
 unique bincount  numpy.unique(x.numpy())
 """
@@ -200,7 +201,8 @@ KEYWORDS = {
     "out": "write x.assign(y)",
     **dict.fromkeys(("size_average", "reduce"), 'write reduction="mean", "sum" or "none"'),
     **dict.fromkeys(("foreach", "capturable", "differentiable", "stable"), "leave it out"),
-    **dict.fromkeys(("memory_format", "layout", "pin_memory"), "leave it out"),
+    **dict.fromkeys(("memory_format", "layout", "pin_memory", "non_blocking"), "leave it out"),
+    "create_graph": "write loss.gradient(x), which can be differentiated again",
 }
 
 # modules that are called, where torch has functions of these names

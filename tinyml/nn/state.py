@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping, Set, ValuesView
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ _CODES = {"BOOL": dt.bool_, "BF16": dt.bfloat16}
 _CODES |= {f"{d.kind.upper()}{d.bitsize}": d for d in dt.ALL if d not in _CODES.values()}
 # What is never part of a model: looking inside would find the attributes of someone else.
 _OPAQUE = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
+_ONCE = (GeneratorType, map, filter, zip, reversed)  # looking inside would use it up
 
 
 class StateError(TinymlError, RuntimeError, KeyError):
@@ -36,19 +38,28 @@ class StateError(TinymlError, RuntimeError, KeyError):
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
     """Every tensor of a model by name; a tensor that is shared has several names."""
-    found: dict[str, Tensor] = {}
-    _walk(obj, prefix.rstrip("."), [], found)
-    return found
+    return _found(obj, prefix)
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
     """Every tensor of a model once, in the order in which it was put together."""
-    return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
+    return list({id(tensor): tensor for tensor in _found(obj, "").values()}.values())
 
 
-def _walk(obj: Any, name: str, above: list[Any], found: dict[str, Tensor]) -> None:
-    if isinstance(obj, Tensor):
-        found[name] = obj
+def _found(obj: Any, prefix: str) -> dict[str, Tensor]:
+    if isinstance(obj, (Iterator, Set)) and not hasattr(obj, "__dict__"):
+        raise wrong_type("nn.state", "a model", "an object or a list", obj)
+    found: dict[str, Tensor | None] = {}
+    _walk(obj, prefix.rstrip("."), [], found)
+    if once := ", ".join(name for name, tensor in found.items() if tensor is None):
+        said = "a generator has no tensors that could be found, make a list of it"
+        warnings.warn(f"nn.state: {said}: {once}", stacklevel=3)
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _walk(obj: Any, name: str, above: list[Any], found: dict[str, Tensor | None]) -> None:
+    if isinstance(obj, (Tensor, *_ONCE)):
+        found[name] = obj if isinstance(obj, Tensor) else None
         return
     if any(obj is other for other in above):  # a cycle: this object is being walked already
         return
@@ -61,7 +72,7 @@ def _children(obj: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), child) for key, child in obj.items())
     elif isinstance(obj, tuple) and hasattr(obj, "_fields"):  # a named tuple
         yield from zip(obj._fields, obj, strict=True)
-    elif isinstance(obj, (list, tuple)):
+    elif isinstance(obj, (list, tuple, deque, ValuesView)):
         yield from ((str(i), child) for i, child in enumerate(obj))
     elif not isinstance(obj, _OPAQUE):
         for kind in type(obj).__mro__:
