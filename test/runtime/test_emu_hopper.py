@@ -88,6 +88,7 @@ def product(columns: int, kind: str, crosswise: tuple[bool, bool], text: str = P
         (64, "f16", (False, False)),
         (64, "bf16", (True, False)),
         (128, "f16", (True, True)),
+        (192, "f16", (False, True)),
         (256, "bf16", (False, True)),
     ],
 )

@@ -139,7 +139,9 @@ tinyml_mbarrier_arrive(&empty);
 for (int i = 0; i < COLUMNS / 2; ++i) out[threadIdx.x * (COLUMNS / 2) + i] = d[i];"""
 
 
-@pytest.mark.parametrize(("columns", "kind"), [(64, "f16"), (128, "bf16"), (256, "bf16")])
+@pytest.mark.parametrize(
+    ("columns", "kind"), [(64, "f16"), (128, "bf16"), (192, "bf16"), (256, "bf16")]
+)
 def test_hopper_s_helpers_are_its_instructions(columns, kind, tmp_path):
     body = HOPPER_HELPERS.replace("COLUMNS", str(columns)).replace("KIND", kind)
     p = program("hopper", body, prelude=(HOPPER,))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from math import prod
 from pathlib import Path
 
 import graphs
@@ -142,6 +143,19 @@ def test_a_row_that_shared_memory_holds_is_read_once(name: str, tmp_path: Path) 
     assert not resources.spills
     assert program.shared + resources.shared <= CARD.cache
     assert not {"LDS", "LDS.U16", "STS.U16"} & instructions(cubin).keys()
+
+
+def test_a_row_of_many_arrays_is_shared_out_among_more_threads() -> None:
+    """As in a norm's gradient beside residuals: a warp's registers would hold two of them."""
+    k = kernel_of(graphs.softmax(reduce(graphs.add, (leaf(5, 768) for _ in range(6)))))
+    program = compile(k, CARD, verify=True)
+    assert prod(program.block) == 64
+    assert not program.shared
+    assert program.source.count("= *(const pack<float, 4> *)(slot") == 6 * 3
+    stages.assert_right(k, target=CARD)
+    if Device.available("EMU"):
+        for order in ThreadOrder:
+            stages.assert_made(k, on_emu(program, order))
 
 
 def test_what_threads_copy_of_two_long_rows_leaves_registers_for_it(tmp_path: Path) -> None:

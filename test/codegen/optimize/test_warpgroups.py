@@ -50,6 +50,7 @@ def agree(root: LazyBuffer, chosen: Sequence[Opt], tolerance: float = 0.05) -> s
         ("warpgroup r0 64, unroll i0 2", (256, 128, 128), True, False),
         ("warpgroup r0 128, thread i0 2", (256, 128, 256), True, True),
         ("warpgroup r0 128, unroll i1 2", (128, 128, 512), False, True),
+        ("warpgroup r0 192, thread i0 2", (256, 128, 384), True, False),
         ("warpgroup r0 64, unroll i1 2, thread i1 2", (128, 128, 512), False, False),
     ],
 )
@@ -229,6 +230,7 @@ def test_only_a_card_that_has_warpgroups_is_asked_for_them() -> None:
         ((4096, 4096, 4096), bfloat16, "HGMMA.64x256x16.F32.BF16"),
         ((4096, 4096, 4096), float16, "HGMMA.64x256x16.F32"),
         ((256, 4096, 128), float16, "HGMMA.64x64x16.F32"),
+        ((8192, 3072, 768), bfloat16, "HGMMA.64x192x16.F32.BF16"),  # 256 tiles, not 192
         ((4096, 4096, 4096), float32, "HGMMA.64x256x8.F32.TF32"),
     ],
 )

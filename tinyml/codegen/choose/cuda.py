@@ -156,6 +156,9 @@ class CudaChooser(Chooser):
         threads = 32 if longest <= 1024 else 256
         if not (most and sizes and longest > threads * most):
             return threads, False, most
+        each = most - most % self._elements(number, folded)
+        if enough := [t for t in (64, 128, 256) if longest <= t * each]:
+            return enough[0], False, most
         nbytes = sum(-(-longest * size // VECTORS) * VECTORS for size in sizes.values())
         blocks = self.target.cache // (nbytes + BESIDE)
         stored = [s.value for w in self.one(number).walks if w.axes for s in w.stores]

@@ -45,6 +45,7 @@ THREADS = 16  # along either edge of a tile, where each thread has sums of its o
 NEIGHBOURS = 4  # floats that are read at once
 MULTIPLYING = {float16: 75, bfloat16: 80, float32: 80}  # and of those whose tensor cores know these
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
+BALANCE = 80  # sums whose next products take warpgroups as long as an element of a factor to come
 PART = 32  # steps of a cascade's fold at least, of which a block has a part
 EACH = 4  # warps that keep a multiprocessor busy
 COLUMNS_APART = 4  # lanes that hold sums of other columns
@@ -282,7 +283,8 @@ def _tile(
     """Rows and columns of a block's tile, and how many blocks share the fold of each.
 
     Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
-    after the other, and of the sums that the last block of a tile brings together.
+    after the other, and of the sums that the last block of a tile brings together; or what it
+    could read while it multiplies, if that is more.
     """
     length = prod(a.size for a in sides.fold.axes)
     factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
@@ -302,7 +304,8 @@ def _tile(
         most = min(even, chooser.target.cores // blocks, factors // least)
         parts = max(1, most) if nests == 1 and not (sides.around or sides.beside) else 1
         waves = -(-blocks * parts // chooser.target.cores)
-        read = waves * (rows + columns) * factors // parts + (parts > 1) * (parts + 1) * sums
+        edge = max(rows + columns, rows * columns // BALANCE)
+        read = waves * edge * factors // parts + (parts > 1) * (parts + 1) * sums
         found.append((read, -rows - columns, rows, columns, parts))
     return min(found)[2:]
 

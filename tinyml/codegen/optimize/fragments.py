@@ -44,7 +44,7 @@ from tinyml.ops import Op
 
 EDGE = 16  # rows and columns of the sums of a warp
 WARPS = 4  # of a warpgroup
-COLUMNS = (64, 128, 256)  # of what a warpgroup multiplies at once
+COLUMNS = (64, 128, 192, 256)  # of what a warpgroup multiplies at once
 
 
 @dataclass(frozen=True)

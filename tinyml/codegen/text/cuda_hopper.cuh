@@ -2,6 +2,11 @@
 // memory. emu_hopper.h has the twin of each; a change of a name or an argument here is one there.
 // Meanings: PTX ISA, "Asynchronous warpgroup level matrix instructions", "mbarrier" and
 // "cp.async.bulk.tensor". Needs sm_90a, and no header.
+
+// A thread's sums of 192 columns are no power of two, which others are aligned by.
+template <class T, int N> struct pack;
+template <> struct __align__(16) pack<float, 96> { float at[96]; };
+
 #ifndef __CUDA_EMU__
 
 // ---- barriers in shared memory: a phase ends when all have arrived, and all bytes ----
@@ -144,6 +149,7 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
   TINYML_SUMS_4(d), TINYML_SUMS_4(d + 4), TINYML_SUMS_4(d + 8), TINYML_SUMS_4(d + 12)
 #define TINYML_SUMS_32(d) TINYML_SUMS_16(d), TINYML_SUMS_16(d + 16)
 #define TINYML_SUMS_64(d) TINYML_SUMS_32(d), TINYML_SUMS_32(d + 32)
+#define TINYML_SUMS_96(d) TINYML_SUMS_64(d), TINYML_SUMS_32(d + 64)
 #define TINYML_SUMS_128(d) TINYML_SUMS_64(d), TINYML_SUMS_64(d + 64)
 #define TINYML_WGMMA(N, K, NAME, TYPE, COUNT, REGISTERS, OPERANDS)                               \
   template <int a_crosswise, int b_crosswise>                                                    \
@@ -156,16 +162,19 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
                  : TINYML_SUMS_##COUNT(d)                                                        \
                  : "l"(a), "l"(b), "n"(a_crosswise), "n"(b_crosswise));                          \
   }
-#define TINYML_WGMMAS(K, NAME, TYPE, FLAGS_64, FLAGS_128, FLAGS_256)                             \
+#define TINYML_WGMMAS(K, NAME, TYPE, FLAGS_64, FLAGS_128, FLAGS_192, FLAGS_256)                  \
   TINYML_WGMMA(64, K, NAME, TYPE, 32, TINYML_REGISTERS_0, "%32, %33, add, 1, 1" FLAGS_64)        \
   TINYML_WGMMA(128, K, NAME, TYPE, 64, TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1,               \
                "%64, %65, add, 1, 1" FLAGS_128)                                                  \
+  TINYML_WGMMA(192, K, NAME, TYPE, 96,                                                           \
+               TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2,               \
+               "%96, %97, add, 1, 1" FLAGS_192)                                                  \
   TINYML_WGMMA(256, K, NAME, TYPE, 128,                                                          \
                TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2                \
                ", " TINYML_REGISTERS_3,                                                          \
                "%128, %129, add, 1, 1" FLAGS_256)
-TINYML_WGMMAS(16, f16, "f16", ", %34, %35", ", %66, %67", ", %130, %131")
-TINYML_WGMMAS(16, bf16, "bf16", ", %34, %35", ", %66, %67", ", %130, %131")
-TINYML_WGMMAS(8, tf32, "tf32", "", "", "")
+TINYML_WGMMAS(16, f16, "f16", ", %34, %35", ", %66, %67", ", %98, %99", ", %130, %131")
+TINYML_WGMMAS(16, bf16, "bf16", ", %34, %35", ", %66, %67", ", %98, %99", ", %130, %131")
+TINYML_WGMMAS(8, tf32, "tf32", "", "", "", "")
 
 #endif

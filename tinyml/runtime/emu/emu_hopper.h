@@ -196,7 +196,9 @@ inline void tinyml_wgmma_made(float (&sums)[count], int line = __builtin_LINE())
     emu::check_matrix(a & b, line);                                                          \
     emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>}, line); \
   }
-#define EMU_WGMMAS(NAME, T) EMU_WGMMA(64, NAME, T) EMU_WGMMA(128, NAME, T) EMU_WGMMA(256, NAME, T)
+#define EMU_WGMMAS(NAME, T)                             \
+  EMU_WGMMA(64, NAME, T) EMU_WGMMA(128, NAME, T)        \
+  EMU_WGMMA(192, NAME, T) EMU_WGMMA(256, NAME, T)
 EMU_WGMMAS(k16_f16, __half)
 EMU_WGMMAS(k16_bf16, __nv_bfloat16)
 EMU_WGMMAS(k8_tf32, float)
