@@ -18,6 +18,7 @@ from tinyml.device import open_device
 from tinyml.dtype import by_name
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
+from tinyml.ledger import memory
 from tinyml.runtime.machine import Buffer
 from tinyml.schedule import KernelItem, schedule
 
@@ -69,7 +70,7 @@ def in_memory(shape: Sequence[int], dtype: str, floats: str) -> Tensor:
     """A tensor on a card, or on what stands for one, whose memory nobody has asked for yet."""
     kind = by_name(floats if dtype == "float32" else dtype)
     leaf = lazy.data(tuple(shape), kind, Device.DEFAULT)
-    realize.memory[leaf] = Buffer(open_device(Device.DEFAULT).machine, prod(shape), kind)
+    memory[leaf] = Buffer(open_device(Device.DEFAULT).machine, prod(shape), kind)
     tensor = Tensor(0.0)
     tensor.lazy = leaf
     return tensor

@@ -23,7 +23,8 @@ FLOORS: list[set[str]] = [
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device"},
     {"alike", "plan", "search"},
-    {"launch", "prepare", "recall"},
+    {"launch", "ledger", "prepare", "recall"},
+    {"reused"},
     {"realize"},
     {
         "mlops",

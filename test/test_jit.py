@@ -19,7 +19,7 @@ from tinyml.device import Device
 from tinyml.errors import JitError
 from tinyml.jit.step import Span
 from tinyml.jit.structure import fits, flatten, looks
-from tinyml.realize import memory
+from tinyml.ledger import memory
 from tinyml.runtime.machine import Buffer
 
 
@@ -812,7 +812,7 @@ def test_memory_is_flat(device: str) -> None:
 
 
 def _live_buffers() -> int:
-    from tinyml.realize import memory
+    from tinyml.ledger import memory
 
     return len(memory)
 

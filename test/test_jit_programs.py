@@ -11,8 +11,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from programs import NUMBERS, OPS, Run, State, Step
 
-from tinyml import Tensor, TinyJit, no_grad
-from tinyml import realize as realizing
+from tinyml import Tensor, TinyJit, ledger, no_grad
 from tinyml.device import Device
 from tinyml.errors import JitError
 
@@ -180,11 +179,11 @@ def test_a_copy_of_a_parameter_can_be_changed_in_a_step(device: str) -> None:
 
 def test_a_tensor_keeps_its_memory_when_its_copy_is_changed(device: str) -> None:
     w = matrix(device)
-    memory = realizing.memory[w.lazy]
+    memory = ledger.memory[w.lazy]
     copy = w.contiguous()
     copy += 1
     assert (copy - w).tolist() == [[1.0] * 3] * 3
-    assert realizing.memory[w.lazy] is memory
+    assert ledger.memory[w.lazy] is memory
 
 
 def test_a_step_reads_through_a_view_that_was_computed_before(device: str) -> None:

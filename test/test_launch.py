@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_scaling import calls
 
-from tinyml import Tensor, TinyJit, config, nn, realize, trace
+from tinyml import Tensor, TinyJit, config, ledger, nn, trace
 from tinyml.device import Device, open_device
 from tinyml.errors import GradientError, OutOfMemoryError
 from tinyml.realize import compute
@@ -30,7 +30,7 @@ def on_cpu() -> Iterator[None]:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensors of other tests are alive that a replay would have to ask what they read."""
-    monkeypatch.setattr(realize, "_pending", Roster())
+    monkeypatch.setattr(ledger, "_pending", Roster())
 
 
 def full(value: float, *shape: int) -> Tensor:

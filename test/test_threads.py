@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tinyml import Device, Tensor, TinyJit, autograd, defaults, dtypes, launch, no_grad
+from tinyml import Device, Tensor, TinyJit, autograd, defaults, dtypes, launch, ledger, no_grad
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.roster import Roster
@@ -478,7 +478,7 @@ def test_leaves_may_be_collected_while_memory_is_searched() -> None:
             del circle
             gc.set_threshold(gc.get_count()[0] + soon)
             gc.enable()
-            assert len(realizing.in_memory()) >= len(kept)
+            assert len(ledger.in_memory()) >= len(kept)
     finally:
         gc.enable()
         gc.set_threshold(*before)

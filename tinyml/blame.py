@@ -23,7 +23,7 @@ from tinyml.dtype import to_compute
 from tinyml.errors import NanError
 from tinyml.graph import toposort
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.realize import memory
+from tinyml.ledger import memory
 
 Array = npt.NDArray[Any]
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep

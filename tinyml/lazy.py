@@ -43,12 +43,13 @@ _N = TypeVar("_N", bound="LazyBuffer")
 class LazyBuffer:
     """A node. `sources` are the nodes it is computed from, `arg` is all else it says."""
 
-    __slots__ = ("__weakref__", "arg", "device", "dtype", "shape", "sources")
+    __slots__ = ("__weakref__", "arg", "computed", "device", "dtype", "shape", "sources")
     shape: Shape
     dtype: DType
     device: str
     sources: Sources
     arg: Any
+    computed: bool  # by a plan, as far as reused.py knows: no part of what a node says
 
     @property
     def size(self) -> int:
@@ -234,7 +235,7 @@ def node(
     """
     made = kind()
     made.shape, made.dtype, made.device = shape, dtype, device
-    made.sources, made.arg = sources, arg
+    made.sources, made.arg, made.computed = sources, arg, False
     return known.one(made) if known.listeners else made
 
 
@@ -242,7 +243,7 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
     leaf = Data()  # not among the known nodes: nothing asks for it by what it says
     leaf.shape, leaf.dtype, leaf.device = shape, dtype, device
-    leaf.sources, leaf.arg, leaf.readers = (), None, Roster()
+    leaf.sources, leaf.arg, leaf.readers, leaf.computed = (), None, Roster(), False
     for listener in known.listeners:
         listener(leaf)
     return leaf
@@ -404,9 +405,7 @@ def contiguous(x: LazyBuffer) -> LazyBuffer:
 
 def copy(x: LazyBuffer, device: str) -> LazyBuffer:
     """x on another device."""
-    if x.device == device:
-        return x
-    return node(Copy, x.shape, x.dtype, device, (x,))
+    return x if x.device == device else node(Copy, x.shape, x.dtype, device, (x,))
 
 
 def assign(target: LazyBuffer, value: LazyBuffer) -> LazyBuffer:
@@ -447,8 +446,8 @@ def reshaped(x: LazyBuffer, to: Shape) -> LazyBuffer:
 def permute(x: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
     """Axis i of the result is axis order[i] of x."""
     order = tuple(order)
-    moved = shapes.permuted_shape(x.shape, order)
-    return x if moved is None else node(Move, moved, x.dtype, x.device, (x,), (_PERMUTE, order))
+    to = shapes.permuted_shape(x.shape, order)
+    return x if to is None else node(Move, to, x.dtype, x.device, (x,), (_PERMUTE, order))
 
 
 def expand(x: LazyBuffer, to: Shape) -> LazyBuffer:

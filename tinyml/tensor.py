@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias, overload
 
-from tinyml import autograd, lazy, mlops, moves
+from tinyml import autograd, lazy, ledger, mlops, moves
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.defaults import Training, Trains
@@ -84,7 +84,7 @@ class Tensor(Methods, metaclass=Trains):
         gradients.check_wanted(self, wanted)
         self._requires_grad = wanted
         if wanted:
-            realizing.keep(self)
+            ledger.keep(self)
 
     @property
     def lazy(self) -> LazyBuffer:
@@ -99,7 +99,7 @@ class Tensor(Methods, metaclass=Trains):
         if type(before) is lazy.Data:
             before.readers.ring()
         self._lazy = node
-        realizing.watch(self, node)
+        ledger.watch(self, node)
         if type(node) is lazy.Data and not self._requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
         if self._view is not None and self._view.family is not None:
@@ -115,7 +115,7 @@ class Tensor(Methods, metaclass=Trains):
     def _of(cls, node: LazyBuffer) -> Tensor:
         tensor = _new(cls)
         tensor._lazy = node
-        realizing.watch(tensor, node)
+        ledger.watch(tensor, node)
         return tensor
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class Tensor(Methods, metaclass=Trains):
             node = function.forward(self._lazy)
         out = _new(Tensor)
         out._lazy = node
-        realizing.watch(out, node)
+        ledger.watch(out, node)
         if node.dtype.is_float and (not mode.paused or mode.recording):
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
@@ -167,7 +167,7 @@ class Tensor(Methods, metaclass=Trains):
     @staticmethod
     def _watch(tensors: Sequence[Tensor]) -> None:
         """Note several tensors that `_constant` made."""
-        realizing.watch_all(tensors, list(map(_node_of, tensors)))
+        ledger.watch_all(tensors, list(map(_node_of, tensors)))
 
     @staticmethod
     def _passing(node: LazyBuffer) -> Tensor:

@@ -29,7 +29,7 @@ from tinyml.dtype import to_compute
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.realize import memory
+from tinyml.ledger import memory
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 from tinyml.schedule import schedule
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from tinyml import autograd, lazy, mlops, moves, trace
+from tinyml import autograd, lazy, ledger, mlops, moves, trace
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.errors import DTypeError, GradientError, ShapeError
@@ -113,7 +113,7 @@ def _owns_memory(x: Tensor) -> bool:
     """
     node = x._lazy
     if type(node) is lazy.Data:
-        if realizing.memory[node].several:
+        if ledger.memory[node].several:
             return False
         holds = lambda t: lazy.assigned(t._lazy) is node and views.has_own(t)  # noqa: E731
         return node.readers.first(holds) is x

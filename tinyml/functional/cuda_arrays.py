@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyml import lazy
+from tinyml import lazy, ledger
 from tinyml import realize as realizing
 from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, uint8
@@ -35,7 +35,7 @@ def interface_of(x: Tensor) -> dict[str, Any]:
     leaf = x.realize().lazy
     assert isinstance(leaf, lazy.Data)
     views.give_away(x)
-    address = machine.address(realizing.memory[leaf].memory) if leaf.size else 0
+    address = machine.address(ledger.memory[leaf].memory) if leaf.size else 0
     machine.synchronize()
     return {
         "version": 3,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import lazy
+from tinyml import lazy, ledger
 from tinyml import realize as realizing
 from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, to_compute
@@ -67,7 +67,7 @@ def _view(x: Tensor, storage: np.dtype[Any] | None = None, read_only: bool = Fal
     assert isinstance(leaf, lazy.Data)
     if not leaf.size:
         return np.empty(leaf.shape, storage or leaf.dtype.storage)
-    buffer = realizing.memory[leaf]
+    buffer = ledger.memory[leaf]
     if not read_only:
         views.give_away(x)
     address = buffer.machine.address(buffer.memory)

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinyml import lazy, mlops
-from tinyml import realize as realizing
+from tinyml import lazy, ledger, mlops
 from tinyml.autograd import Deferred, enable_grad, mode, record_of
 from tinyml.dtype import DType
 from tinyml.dtypes import default_float, default_int
@@ -201,6 +200,7 @@ class Steps:
             made = kind()
             made.shape, made.dtype, made.device, made.arg = shape, dtype, device, arg
             made.sources = (values[pick],) if isinstance(pick, int) else pick(values)
+            made.computed = False
             values.append(lazy.known.one(made) if interned else made)
         recording = not mode.paused or mode.recording
         if self._several or not self._records:
@@ -267,7 +267,7 @@ class _Tape(Deferred):
         self._steps, self._values = steps, values
         self._record: mlops.Function | None = None
         self.inputs, self.clock = tuple(tensors), mode.assignments
-        realizing.defer(self)
+        ledger.defer(self)
 
     @property
     def closed(self) -> bool:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-from tinyml import lazy
+from tinyml import lazy, ledger
 from tinyml import realize as realizing
 from tinyml.autograd import enable_grad, mode, no_grad
 from tinyml.dtype import DType, bool_
@@ -253,7 +253,7 @@ def renew(tensor: Tensor, view: View) -> None:
     root, node = view.root(), tensor._lazy
     if root is None or view.steady or type(node) is not _Data or type(root._lazy) is not _Data:
         return
-    if node is not root._lazy and realizing.memory[root._lazy].shared:
+    if node is not root._lazy and ledger.memory[root._lazy].shared:
         unrealize(tensor)
 
 
@@ -298,7 +298,7 @@ def give_away(tensor: Tensor) -> None:
     """
     leaf = tensor.lazy
     assert isinstance(leaf, _Data)
-    root, buffer = root_of(tensor), realizing.memory[leaf]
+    root, buffer = root_of(tensor), ledger.memory[leaf]
     with turn:
         realizing.keep_values({id(buffer)}, {id(tensor if root is None else root)})
         buffer.shared, buffer.several = True, False

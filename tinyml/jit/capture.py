@@ -13,8 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from tinyml import lazy
-from tinyml import realize as realizing
+from tinyml import lazy, ledger
 from tinyml.autograd import mode
 from tinyml.errors import JitError
 from tinyml.functional import views
@@ -39,7 +38,7 @@ from tinyml.jit.step import (
 )
 from tinyml.jit.structure import flatten
 from tinyml.lazy import Data
-from tinyml.realize import memory
+from tinyml.ledger import memory
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
@@ -200,7 +199,7 @@ def _realize_changes(results: list[_Raw], before: Before, recording: Recording) 
 
 
 def _all_tensors(before: Before) -> list[Tensor]:
-    pending = [t for t in realizing.pending() if isinstance(t, Tensor)]
+    pending = [t for t in ledger.pending() if isinstance(t, Tensor)]
     references = [reference for reference, _ in list(before.leaves.values())]
     held = [t for reference in references if (t := reference()) is not None]
     return list({id(t): t for t in [*held, *pending] if root_of(t) is None}.values())
@@ -214,7 +213,7 @@ def _is_new(tensor: Tensor, before: Before) -> bool:
             f"the function assigns to a tensor {tensor.shape} that was a constant without memory "
             "when it was called; call .realize() on it before"
         )
-    return realizing.has_data(tensor.lazy)
+    return ledger.has_data(tensor.lazy)
 
 
 def _as_assignment(tensor: Tensor, leaf: Data) -> None:
@@ -297,7 +296,7 @@ class _Analysis:
         """Tensors of others by the number of the buffer that they hold."""
         excepted = {id(t) for t in [*self.results, *self.inputs]}
         holders: dict[int, list[Tensor]] = {}
-        for leaf, buffer in realizing.in_memory():
+        for leaf, buffer in ledger.in_memory():
             number = self.recording.numbers.get(buffer)
             if number is not None:
                 found = [t for t in outside.holders(leaf) if id(t) not in excepted]

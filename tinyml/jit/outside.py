@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from tinyml import mlops
+from tinyml import ledger, mlops
 from tinyml import realize as realizing
 from tinyml.errors import TinymlError
 from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.jit.record import Recording
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.realize import memory
+from tinyml.ledger import memory
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
@@ -36,7 +36,7 @@ class Before:
         given = {id(t) for t in inputs}
         self.leaves: dict[int, tuple[weakref.ref[Tensor], Data]] = {}
         self.unready = WeakSet[Buffer]()  # several tensors have one, or a view for itself
-        known = realizing.in_memory()
+        known = ledger.in_memory()
         self.buffers = WeakSet(buffer for _, buffer in known)
         self.held = WeakSet[Buffer]()  # by tensors
         for leaf, buffer in known:
@@ -52,7 +52,7 @@ class Before:
             ):
                 self.unready.add(buffer)
         self.pending: dict[int, tuple[weakref.ref[Any], LazyBuffer]] = {
-            id(t): (weakref.ref(t), t._lazy) for t in realizing.pending()
+            id(t): (weakref.ref(t), t._lazy) for t in ledger.pending()
         }
 
     def _dropped(self, key: int, reference: weakref.ref[Tensor]) -> None:
@@ -74,7 +74,7 @@ class Before:
         if self.leaf(tensor) is not None:
             return True
         node = self.waiting(tensor) if root_of(tensor) is None else None
-        return node is not None and realizing.has_data(node)
+        return node is not None and ledger.has_data(node)
 
     def was_ready(self, recording: Recording) -> bool:
         """Whether all that was used was data, in memory that no other tensor had."""
@@ -88,7 +88,7 @@ def holders(leaf: Data) -> list[Tensor]:
 
 def used(recording: Recording) -> list[weakref.ref[Tensor]]:
     """The tensors that a call read, assigned to, or left behind."""
-    leaves = [leaf for leaf, buffer in realizing.in_memory() if buffer in recording.numbers]
+    leaves = [leaf for leaf, buffer in ledger.in_memory() if buffer in recording.numbers]
     return [
         *recording.waiting,
         *map(weakref.ref, recording.left()),
@@ -115,7 +115,7 @@ def prepare(inputs: list[Tensor], used: list[Tensor]) -> None:
     given = {id(t) for t in inputs}
     roots = [root for t in [*used, *inputs] if (root := root_of(t)) is not None]
     tensors = list({id(t): t for t in [*inputs, *used, *roots]}.values())
-    own = [t for t in tensors if root_of(t) is None and realizing.has_data(t._lazy)]
+    own = [t for t in tensors if root_of(t) is None and ledger.has_data(t._lazy)]
     try:
         realizing.realize(own)
     except TinymlError:  # one cannot be computed: that is for whoever looks at it

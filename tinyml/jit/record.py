@@ -18,8 +18,8 @@ from tinyml import kernel, lazy, trace
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
+from tinyml.ledger import has_data, memory, pending
 from tinyml.plan import CopyCall, KernelCall, NewBuffer, ReferenceCall
-from tinyml.realize import has_data, memory, pending
 from tinyml.runtime.machine import Buffer
 
 

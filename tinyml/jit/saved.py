@@ -18,8 +18,8 @@ import numpy.typing as npt
 from tinyml.device import open_device
 from tinyml.errors import JitError
 from tinyml.jit.step import Parts, Span, State, Step, share_memory
+from tinyml.ledger import memory
 from tinyml.plan import NewBuffer
-from tinyml.realize import memory
 from tinyml.runtime.machine import Buffer
 
 

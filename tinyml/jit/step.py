@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinyml import lazy
+from tinyml import lazy, ledger
 from tinyml import realize as realizing
 from tinyml.autograd import Moment, mode
 from tinyml.device import open_device
@@ -29,8 +29,8 @@ from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.record import Launch
 from tinyml.launch import NativePlan, execute, native, watched
 from tinyml.lazy import LazyBuffer, Shape
+from tinyml.ledger import memory
 from tinyml.plan import NewBuffer
-from tinyml.realize import memory
 from tinyml.roster import Bell
 from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
@@ -437,7 +437,7 @@ class Step:
             writers = self._writers | {id(inputs[i]) for i in self._written_arguments}
             written = self._written_ids | {id(buffers[i]) for i in self._written_arguments}
             realizing.keep_values(written, writers)
-        elif self._bell.rung or realizing.pending_readers(self._written_ids):
+        elif self._bell.rung or ledger.pending_readers(self._written_ids):
             realizing.keep_values(self._written_ids, self._writers)
 
     # -- results --

@@ -1,0 +1,126 @@
+"""What is computed for the second time is kept: loops that nobody told to realize do not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import numbers
+
+from tinyml import Tensor, lazy, trace
+from tinyml.device import open_device
+from tinyml.dtype import float32
+from tinyml.graph import toposort
+
+State = tuple[Tensor, ...]
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return numbers(np.random.default_rng(seed), shape, float32)
+
+
+def is_real(tensor: Tensor) -> bool:
+    return isinstance(tensor._lazy, lazy.Data)
+
+
+def pendulum(x: Tensor, v: Tensor) -> State:
+    return x + v * 0.1, v - x * 0.1
+
+
+def newton(x: Tensor) -> State:
+    return (x - (x * x - 2) / (2 * x),)
+
+
+def normalised(x: Tensor) -> State:
+    return (x.roll(1, 0) / x.square().sum().sqrt(),)
+
+
+LOOPS: dict[str, tuple[Callable[..., State], int]] = {
+    "newton": (newton, 1),
+    "normalised": (normalised, 1),
+    "pendulum": (pendulum, 2),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_whose_state_nobody_realizes_does_the_same_in_each_turn(
+    name: str, device: str
+) -> None:
+    step, count = LOOPS[name]
+    first = [abs(random(7, seed=n)) + 1 for n in range(count)]
+    state, told = [tuple(Tensor(a).realize() for a in first) for _ in range(2)]
+    launches, nodes = [], []
+    for _ in range(8):
+        state, told = step(*state), step(*told)
+        Tensor.realize(*told)
+        with trace.listen(trace.Launched) as launched:
+            looked = sum((x * x).sum() for x in state).numpy()
+        launches.append(len(launched))
+        nodes.append(len(toposort([x._lazy for x in state])))
+        np.testing.assert_allclose(looked, sum((x * x).sum() for x in told).numpy(), 1e-5)
+    assert len({*launches[2:]}) == len({*nodes[2:]}) == 1
+
+
+def test_a_loop_compiles_nothing_from_its_third_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, known = Tensor(np.full(5, 3.0, np.float32), device="CPU").realize(), []
+    for _ in range(5):
+        x = newton(x)[0]
+        with trace.listen(trace.Scheduled) as scheduled:
+            x.sum().item()
+        known.append(len(scheduled))
+    assert known[2:] == [0, 0, 0]
+
+
+def test_a_tensor_that_is_looked_at_in_parts_is_real_from_the_second_look_on(device: str) -> None:
+    a = random(5, 6)
+    x, seen = (Tensor(a).realize() @ Tensor(a.T.copy()).realize()).exp(), []
+    for look, known in ((Tensor.sum, np.sum), (Tensor.max, np.max), (Tensor.mean, np.mean)):
+        np.testing.assert_allclose(look(x).item(), known(np.exp(a @ a.T)), 1e-4)
+        seen.append(is_real(x))
+    assert seen == [False, True, True]
+
+
+def test_what_is_read_in_parts_only_and_what_has_no_data_stay_as_they_are(device: str) -> None:
+    a = random(6, 6)
+    rows, mask, x = Tensor(a).realize() * 2, Tensor.ones(6, 6).tril(), Tensor(a).realize()
+    for i in range(3):
+        np.testing.assert_allclose(rows[i : i + 2].sum().item(), 2 * a[i : i + 2].sum(), 1e-4)
+        np.testing.assert_allclose((x * mask).sum().item(), np.tril(a).sum(), 1e-4)
+    assert not is_real(rows)
+    assert not is_real(mask)
+
+
+def test_gradients_go_on_through_what_was_kept(device: str) -> None:
+    a, b = random(3, 4), random(4, 5, seed=1)
+    w = Tensor(b, requires_grad=True).realize()
+    y = (Tensor(a).realize() @ w).tanh()
+    for _ in range(3):
+        y.sum().item()
+    assert is_real(y)
+    (y * y).sum().backward()
+    assert w.grad is not None
+    t = np.tanh(a @ b)
+    np.testing.assert_allclose(w.grad.numpy(), a.T @ (2 * t * (1 - t * t)), 1e-4, 1e-5)
+
+
+def test_what_was_kept_is_nobody_elses_memory(device: str) -> None:
+    a = random(9)
+    x = Tensor(a).realize() * 3
+    same, above = x * 1, x + 1
+    x.sum().item()
+    x.max().item()
+    x += 10
+    for tensor, wanted in ((x, 3 * a + 10), (same, 3 * a), (above, 3 * a + 1)):
+        np.testing.assert_allclose(tensor.numpy(), wanted, 1e-5)
+
+
+def test_memory_of_turns_long_past_is_given_back() -> None:
+    machine = open_device("CPU").machine
+    x, used = Tensor(np.ones(1 << 16, np.float32), device="CPU").realize(), []
+    for _ in range(12):
+        x = x * 0.5 + 1
+        x.sum().item()
+        used.append(machine.memory_stats().in_use)
+    assert used[-1] <= used[3]
