@@ -258,3 +258,25 @@ def test_a_number_beside_a_tensor_is_nobodys_to_change(device: str) -> None:
     first = x * 3.0
     first.assign(first + 1)
     assert ((x * 3.0).tolist(), first.tolist()) == ([3.0, 6.0], [4.0, 7.0])
+
+
+def test_numbers_beyond_an_integer_are_themselves_where_the_result_is_a_float(
+    device: str, compare: Compare
+) -> None:
+    small, numbers = Tensor([1, 100], dtype="int8"), np.array([1, 100])
+    compare(
+        {
+            "x / y": (small / 128, numbers / 128),
+            "y / x": (-300 / small, -300 / numbers),
+            "of no axes": (small / Tensor(300), numbers / 300),
+            "unsigned": (small.cast("uint8") / -1, -numbers),
+            "atan2": (small.atan2(300), np.arctan2(numbers, 300)),
+            "copysign": (small.cast("uint8").copysign(-1), -numbers),
+            "logaddexp": (small.logaddexp(128), np.logaddexp(numbers, 128)),
+            "clip": (small.clip(-300, 300), numbers),
+            "clip of unsigned": (small.cast("uint8").clip(-1, 50), numbers.clip(-1, 50)),
+        },
+        1e-6,
+    )
+    for kind in ("float16", "bfloat16"):
+        assert str((small / Tensor([1.0, 2.0], dtype=kind)).dtype) == kind

@@ -157,6 +157,7 @@ OWN: dict[str, list[Case]] = {
     "clip": [
         (RuntimeError, "min_ and max_", lambda: X.clip()),
         (TypeError, "max_ must be a number", lambda: X.clip(0, "a")),
+        (DTypeError, "max_ -1 is beyond all uint8", lambda: I.cast("uint8").clip(0, -1)),
     ],
     "clamp": [(RuntimeError, "min_ and max_", lambda: X.clamp())],
     "lerp": [

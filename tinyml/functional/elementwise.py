@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from tinyml import lazy, mlops
-from tinyml.dtype import bool_, int16
+from tinyml.dtype import DType, bool_, int16
 from tinyml.dtypes import dtypes
 from tinyml.errors import ArgumentError, DTypeError
 from tinyml.functional import assignment
@@ -53,11 +55,10 @@ def div(
     x: Tensor, y: Tensor | Scalar, rounding_mode: str | None = None, reverse: bool = False
 ) -> Tensor:
     """x / y, a float; "trunc" and "floor" round it and keep integers integers."""
-    x, y = ordered("div", x, y, reverse)
     if rounding_mode is None:
-        if not x._lazy.dtype.is_float:
-            x, y = to_float(x), to_float(y)
+        x, y = ordered("div", *_as_floats("div", x, y), reverse)
         return x._apply(mlops.Div(), y)
+    x, y = ordered("div", x, y, reverse)
     if rounding_mode not in ("trunc", "floor"):
         raise DTypeError(f'div: rounding_mode {rounding_mode!r} is not None, "trunc" or "floor"')
     if x.dtype.is_float:
@@ -69,6 +70,18 @@ def div(
         return floored
     inexact = (floored * y != x) & ((x < 0) != (y < 0))
     return floored + inexact.cast(floored.dtype)
+
+
+def _as_floats(op: str, x: Tensor, y: Any) -> tuple[Tensor, Any]:
+    """The operands of what is a float: of integers both are first, so that int8 / 300 has 300."""
+    if not x._lazy.dtype.is_float:
+        if not isinstance(y, (type(x), bool, int, float, np.generic)):
+            y = x._coerce(y, op)
+        if not isinstance(y, type(x)):
+            return to_float(x), y
+        if not y._lazy.dtype.is_float:
+            return to_float(x), to_float(y)
+    return x, y
 
 
 def idiv(x: Tensor, y: Tensor | Scalar, reverse: bool = False) -> Tensor:
@@ -358,12 +371,23 @@ def clip(
     for name, bound in bounds.items():
         if bound is not None and not isinstance(bound, type(x)):
             dtype = weak_dtype(dtype, number(bound, "clip", name))
+    if dtype.is_int:
+        bounds = {name: _reachable(dtype, name, bound) for name, bound in bounds.items()}
     result = x.cast(dtype)
-    if min_ is not None:
-        result = _bounded(result, min_, type(x).lt, type(x).ge)
-    if max_ is not None:
-        result = _bounded(result, max_, type(x).gt, type(x).le)
+    if (low := bounds["min_"]) is not None:
+        result = _bounded(result, low, type(x).lt, type(x).ge)
+    if (high := bounds["max_"]) is not None:
+        result = _bounded(result, high, type(x).gt, type(x).le)
     return result
+
+
+def _reachable(dtype: DType, name: str, bound: Any) -> Any:
+    """A bound of integers; a number that is beyond them all is the last of them."""
+    if not isinstance(bound, (int, float)) or dtype.min <= bound <= dtype.max:
+        return bound
+    if (bound > dtype.max) is (name == "min_"):
+        raise DTypeError(f"clip: {name} {bound} is beyond all {dtype}; cast the tensor first")
+    return dtype.max if bound > dtype.max else dtype.min
 
 
 def _bounded(x: Tensor, bound: Tensor | Scalar, beyond: Operator, within: Operator) -> Tensor:
@@ -388,8 +412,8 @@ def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
 @composition
 def copysign(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The magnitude of x with the sign of y; -0.0 has one."""
-    x, y = operands("copysign", x, y)
-    return to_float(x)._apply(mlops.CopySign(), to_float(y))
+    x, y = operands("copysign", *_as_floats("copysign", x, y))
+    return x._apply(mlops.CopySign(), y)
 
 
 def _angle(y: Tensor, x: Tensor) -> Tensor:
@@ -407,7 +431,7 @@ def atan2(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
     Signs of zeros choose among half turns, and the gradient at the origin is 0, as in torch.
     """
-    return _atan2(*operands("atan2", x, y))
+    return _atan2(*operands("atan2", *_as_floats("atan2", x, y)))
 
 
 @in_float32
@@ -428,7 +452,7 @@ def _log_of_sum(x: Tensor, y: Tensor) -> Tensor:
 @composition
 def logaddexp(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """log(exp(x) + exp(y)) without overflow."""
-    return _logaddexp(*operands("logaddexp", x, y))
+    return _logaddexp(*operands("logaddexp", *_as_floats("logaddexp", x, y)))
 
 
 @in_float32
