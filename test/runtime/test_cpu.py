@@ -74,13 +74,27 @@ def test_programs_loaded_together_compute(cpu, compiled):
     assert "-march=native" in event.command
 
 
-@pytest.mark.parametrize(("name", "own"), [("gcc", compilers.GCC), ("clang", compilers.CLANG)])
+CLANG = compilers.CLANG + compilers.UNMOVED
+
+
+@pytest.mark.parametrize(("name", "own"), [("gcc", compilers.GCC), ("clang", CLANG)])
 def test_a_compiler_is_told_what_it_needs_and_no_other(name, own, tmp_path):
     if shutil.which(name) is None:
         pytest.skip(f"no {name} here")
     found = compilers.find(name, DiskCache(tmp_path), "int one(void) { return 1; }")
     x86 = found.defines("__x86_64__")
     assert found.flags[len(compilers.FLAGS) :] == (own if x86 else ())
+
+
+def test_a_clang_that_does_not_know_an_option_of_llvm_is_not_told(tmp_path):
+    if shutil.which("clang") is None:
+        pytest.skip("no clang here")
+    own = tmp_path / "clang"
+    own.write_text('#!/bin/sh\ncase "$*" in *-mllvm*) exit 1; esac\nexec clang "$@"\n')
+    own.chmod(0o755)
+    found = compilers.find(str(own), DiskCache(tmp_path / "cache"), EMPTY)
+    x86 = found.defines("__x86_64__")
+    assert found.flags[len(compilers.FLAGS) :] == (compilers.CLANG if x86 else ())
 
 
 def test_much_source_is_compiled_in_parallel(cpu, compiled, monkeypatch):
