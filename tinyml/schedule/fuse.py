@@ -27,7 +27,6 @@ from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.balance import made_apart, made_within
 from tinyml.schedule.group import (
-    CACHED,
     FEW_ROWS,
     LONG_ROW,
     Group,
@@ -104,11 +103,10 @@ class Fusion:
         """Join along every use, readers in order; then once more, for what that made possible.
 
         Single numbers come last: two that one kernel makes, as a loss and how many labels count for
-        its gradient, would keep apart the rows that one is made of and those that need the other. A
-        card's registers do not hold what both walk.
+        its gradient, would keep apart the rows that one is made of and those that need the other.
         """
         for _ in range(2):
-            for unit in sorted(self.uses, key=lambda u: u.size == 1 and u.device in CACHED):
+            for unit in sorted(self.uses, key=lambda u: u.size == 1):
                 for use in sorted(self.uses[unit], key=self._nearest):
                     above = self.group_of.get(use.node)
                     if above is not None and above is not self.group_of[unit]:
