@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, dtypes
+from tinyml import Tensor, TinyJit, dtypes
 from tinyml.dtype import DType
 
 Compare = Callable[..., None]
@@ -154,3 +154,20 @@ def test_large_tables_are_read_by_rows(device: str) -> None:
     Tensor.realize(picked, table.grad)
     assert picked[1].tolist() == [2997, 2998, 2999]
     assert table.grad.numpy().sum(1)[[7, 8, 999]].tolist() == [6, 0, 3]
+
+
+def test_a_mask_of_numpy_is_not_read_from_a_device(device: str, compare: Compare) -> None:
+    mask = np.array([True, False, True])
+
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = x[mask] * 2
+        x[mask, 1:] = Tensor([[7.0], [8.0]])
+        return chosen, x + 0
+
+    for start in (0, 10, 20):
+        array = np.arange(start, start + 6).reshape(3, 2).astype(np.float32)
+        chosen, rest = step(Tensor(array.copy()).realize())
+        wanted = array.copy()
+        wanted[mask, 1:] = [[7], [8]]
+        compare({"read": (chosen, array[mask] * 2), "written": (rest, wanted)})

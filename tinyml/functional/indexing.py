@@ -98,8 +98,8 @@ class _Indexed:
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value, as a new version of x.
 
-    Nothing is read on the host, except for a mask with one value per chosen element, or beside
-    tensors of indices: that is a JitError while TinyJit captures, where mask.where(value, x) does.
+    Nothing is read on the host, except for a mask on a device with one value per chosen element, or
+    beside tensors of indices: a JitError while TinyJit captures, where mask.where(value, x) does.
     """
     source = to_write("setitem", x, value).cast(x.dtype)
     if (masked := _masked(x, index, source)) is not None:

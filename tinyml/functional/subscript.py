@@ -81,16 +81,15 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
         least, most = int(item.min(initial=0)), int(item.max(initial=-1))
         made = type(x)(item.astype(np.int64), x.device)
         return [Part("list", least, most + 1, index=made) if item.ndim else int(item)]
-    if isinstance(item, np.ndarray):
-        item = type(x)(item, x.device)
+    mask = item if isinstance(item, np.ndarray) else None
     if isinstance(item, type(x)):
         check_tensors("index", x, index=item)
-        if item.dtype is bool_ and not item.ndim:
-            return [bool(item.item())]
-    if isinstance(item, type(x)) and item.dtype is bool_:
-        places = np.nonzero(item.numpy())
-        found = [type(x)(p.astype(np.int64), x.device) for p in places]
-        return [Part("mask", stop=n, index=p) for n, p in zip(item.shape, found, strict=True)]
+        mask = item.numpy() if item.dtype is bool_ else None
+    if mask is not None and not mask.ndim:
+        return [bool(mask)]
+    if mask is not None:
+        found = [type(x)(p.astype(np.int64), x.device) for p in np.nonzero(mask)]
+        return [Part("mask", stop=n, index=p) for n, p in zip(mask.shape, found, strict=True)]
     return [item]
 
 
