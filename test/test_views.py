@@ -355,3 +355,11 @@ def test_a_step_does_not_write_through_an_argument_that_is_a_view(device: str) -
         other(grid()[0].clone().realize())
     with pytest.raises(JitError, match="argument 0, and it is a view"):
         other(big[0])
+
+
+def test_a_view_requires_a_gradient_once_what_it_shows_does() -> None:
+    w, x = Tensor([1.0, 2.0], requires_grad=True), Tensor([0.0, 0.0])
+    view, cut = x.unsqueeze(0), x.detach()
+    x[...] = w * 2
+    assert view.requires_grad
+    assert not cut.requires_grad

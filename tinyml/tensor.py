@@ -77,6 +77,8 @@ class Tensor(Methods, metaclass=Trains):
     @property
     def requires_grad(self) -> _Bool | None:
         """Whether gradients are wanted; None: an optimizer that is given the tensor may set it."""
+        if self._view is not None:
+            views.refresh(self, self._view)  # what was assigned to its root may require one
         return self._requires_grad
 
     @requires_grad.setter
@@ -303,7 +305,6 @@ class Tensor(Methods, metaclass=Trains):
         return float(values.number(self, "float()"))
 
     __index__ = values.as_index
-
     __repr__ = values.describe
     __format__ = values.format_number
 
