@@ -332,3 +332,14 @@ def test_a_norm_has_second_derivatives_where_an_element_is_0() -> None:
     x = Tensor([0.0, 3.0, 4.0], requires_grad=True)
     slope = x.norm().gradient(x)[0]
     assert slope[0].gradient(x)[0].tolist() == pytest.approx([0.2, 0.0, 0.0])
+
+
+def test_a_gradient_through_a_detached_view_that_took_one_is_not_lost_in_silence() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    x = w * 1
+    cut = x.detach()
+    cut.assign(w * 3)
+    later = cut + 1
+    x[1] = 0
+    with pytest.raises(GradientError, match="was assigned to after"):
+        later.sum().backward()

@@ -180,7 +180,7 @@ def version(x: Tensor, clock: int) -> Tensor:
     if not past:
         return x
     old = next((tensor for until, tensor in past if until > clock), None)
-    if old is None or (root is not None and x._record is None):
+    if old is None or (root is not None and (x._record is None or views.is_detached(x))):
         return x
     with autograd.enable_grad():
         return old if root is None or view is None else views.read(old, view.moves())
