@@ -88,9 +88,8 @@ def test_a_row_is_read_once() -> None:
 
 def labelled(rows: int, width: int, dtype: DType) -> list[Kernel]:
     """Cross-entropy and its gradient."""
-    with Device.default("EMU"):
-        scores = Tensor.zeros(rows, width, dtype=dtype).contiguous().realize().requires_grad_()
-        loss = scores.cross_entropy(Tensor(np.arange(rows)).realize())
+    scores = graphs.memory(rows, width, dtype=dtype, device="EMU").requires_grad_()
+    loss = scores.cross_entropy(graphs.memory(rows, dtype=int64, device="EMU"))
     (gradient,) = loss.gradient(scores)
     return stages.kernels_of(schedule([loss.lazy, gradient.lazy]))
 
@@ -251,10 +250,22 @@ def test_rows_in_shared_memory_are_right(name: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("width", [32000, 50257])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_cross_entropy_and_its_gradient_read_scores_once(width: int, dtype: DType) -> None:
-    source = compile(labelled(8, width, dtype)[0], CARD).source.partition('extern "C"')[2]
-    assert "slot3[" not in source
+    source = compile(labelled(4096, width, dtype)[0], CARD).source.partition('extern "C"')[2]
     read = re.findall(r"\*\)\(slot3 \+ .*?\)", source)
-    assert len(read) == len({*read})
+    assert "slot3[" not in source
+    assert len(read) == len({*read}) > 0
+
+
+@pytest.mark.parametrize(("architecture", "kilobytes"), [("sm_75", 64), ("sm_90a", 227)])
+def test_a_loss_beside_a_row_leaves_registers_for_it(
+    architecture: str, kilobytes: int, tmp_path: Path
+) -> None:
+    """1024 threads have 64 each: 32 numbers of a row and what both are made of spilled."""
+    card = replace(CARD, cache=kilobytes << 10, capability=int(architecture[3:5]))
+    resources, _ = compiled(
+        compile(labelled(4096, 32000, float32)[0], card), architecture, tmp_path
+    )
+    assert not resources.spills
 
 
 def test_blocks_share_few_columns() -> None:

@@ -151,7 +151,8 @@ class CudaChooser(Chooser):
         """
         longest = max((a.size for a in folded), default=1)
         sizes = {load.slot: load.dtype.itemsize for load in again}
-        if len(sizes) == 1 and 256 * KEPT < longest <= 1024 * KEPT:
+        alone = len(sizes) == len(self.one(number).stores) == 1  # in 64 registers of a thread
+        if alone and 256 * KEPT < longest <= 1024 * KEPT:
             return 1024, False, most
         threads = 32 if longest <= 1024 else 256
         if not (most and sizes and longest > threads * most):
