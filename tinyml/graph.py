@@ -21,10 +21,6 @@ class Says(Protocol):
 _M = TypeVar("_M", bound=Says)
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 class Known:
     """Nodes that are alive, by what they are made of.
 
@@ -37,13 +33,14 @@ class Known:
     def __init__(self) -> None:
         self.nodes: dict[Hashable, ref[Any]] = {}
         self.room = 4096
-        self.listeners: list[Callable[[Any], None]] = []  # are told of each new node
+        # are told of each new node; None: of none
+        self.listeners: list[Callable[[Any], None] | None] = []
 
     def __enter__(self) -> None:
-        self.listeners.append(_ignore)
+        self.listeners.append(None)
 
     def __exit__(self, *_: object) -> None:
-        self.listeners.remove(_ignore)
+        self.listeners.remove(None)
 
     def __len__(self) -> int:
         return sum(reference() is not None for reference in self.nodes.copy().values())
@@ -59,7 +56,8 @@ class Known:
         if len(self.nodes) > self.room:
             self.sweep()
         for listener in self.listeners:
-            listener(made)
+            if listener is not None:
+                listener(made)
         return made
 
     def sweep(self) -> None:
@@ -69,7 +67,8 @@ class Known:
 
 
 _nodes: dict[Hashable, Any] = {}  # those of classes that are Interned
-_room = [4096]  # for so many, and those that nobody else knows any more
+_LEAST = 1 << 14  # that a sweep is worth: most that there are live on, and each takes a microsecond
+_room = [_LEAST]  # for so many, and those that nobody else knows any more
 _known, _make = _nodes.get, type.__call__
 
 
@@ -103,7 +102,7 @@ def _sweep() -> None:
         if (node := reference()) is not None:
             alive.append((key, node))
     _nodes.update(reversed(alive))
-    _room[0] = 2 * len(_nodes) + 4096
+    _room[0] = 2 * len(_nodes) + _LEAST
 
 
 class HasSources(Protocol):

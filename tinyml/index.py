@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import gcd
 from typing import Any, TypeAlias
 
@@ -400,10 +401,6 @@ class Range(metaclass=Interned):
     def is_always(self) -> bool:
         return self.low <= self.index.low and self.index.high <= self.high
 
-    @property
-    def is_never(self) -> bool:
-        return self.index.high < self.low or self.high < self.index.low
-
     def __repr__(self) -> str:
         return f"{self.low} <= {self.index} <= {self.high}"
 
@@ -441,10 +438,11 @@ def uniform(condition: Range, along: Sequence[Axis], size: int) -> bool:
 def both(*conditions: Iterable[Range]) -> Valid | None:
     """All conditions together, without those that always hold; None if they never do."""
     kept: dict[Range, None] = {}
-    for condition in (c for group in conditions for c in group):
-        if condition.is_never or condition.low > condition.high:
+    for condition in chain(*conditions):
+        low, high, index = condition.low, condition.high, condition.index
+        if index.high < low or high < index.low or low > high:
             return None
-        if not condition.is_always:
+        if low > index.low or index.high > high:
             kept[condition] = None
     return tuple(kept)
 
@@ -453,7 +451,7 @@ def substitute_valid(valid: Valid, known: Mapping[Axis, Linear]) -> Valid | None
     """The conditions with axes replaced; None if they never hold."""
     if not valid or all(v.free.isdisjoint(known) for v in valid):
         return valid
-    return both(moved(v, known) for v in valid)
+    return both([moved(v, known) for v in valid])
 
 
 def moved(v: Range, known: Mapping[Axis, Linear]) -> Range:

@@ -117,13 +117,14 @@ def spelled(k: Kernel) -> str:
 
 def name(k: Kernel) -> str:
     """What the kernel does, as an identifier: sum_mul_128x10_r784."""
-    roots = [root for output in k.outputs for root in output.roots]
-    # not what is only required of values
-    used = toposort(roots, (), lambda n: n.sources[: 1 if isinstance(n, lazy.Require) else None])
+    used = nodes(k)
+    if lazy.Require in map(type, used):  # not what is only required of values
+        roots = [root for output in k.outputs for root in output.roots]
+        used = toposort(roots, (), lambda n: n.sources[: 1 if type(n) is lazy.Require else None])
     folds = [n for n in used if isinstance(n, lazy.Reduce)]
     words = ["sum" if f.op is Op.ADD else f.op.name.lower() for f in folds]
-    silent = (Op.CAST, Op.REQUIRE)
-    words += [n.op.name.lower() for n in used if isinstance(n, lazy.Map) and n.op not in silent]
+    ops = dict.fromkeys([n.arg for n in used if type(n) is lazy.Map])
+    words += [op.name.lower() for op in ops if op is not Op.CAST]
     words += ["gather" for n in used if isinstance(n, lazy.Gather)]
     words += ["scatter" for o in k.outputs if o.index is not None]
     head = list(dict.fromkeys(words))[:4] or ["copy"]

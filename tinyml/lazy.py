@@ -244,7 +244,7 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
     leaf = Data()  # not among the known nodes: nothing asks for it by what it says
     leaf.shape, leaf.dtype, leaf.device = shape, dtype, device
     leaf.sources, leaf.arg, leaf.readers, leaf.computed = (), None, Roster(), False
-    for listener in known.listeners:
+    for listener in filter(None, known.listeners):
         listener(leaf)
     return leaf
 

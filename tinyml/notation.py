@@ -10,6 +10,7 @@ leaves it what it is, so that `expand(reshape(2))` is just 2.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from tinyml import lazy
 from tinyml.dtype import from_text
@@ -20,6 +21,7 @@ _REDUCTION = {Op.ADD: "sum", Op.MUL: "prod"}
 _SHAPE_SAYS_IT = (Movement.RESHAPE, Movement.EXPAND)  # their argument is the shape of the result
 
 
+@lru_cache(maxsize=1024)
 def shape_text(shape: Shape) -> str:
     """(4, 256) as 4x256; no axes as ()."""
     return "x".join(map(str, shape)) or "()"
@@ -33,8 +35,8 @@ def write(
     numbers: set[LazyBuffer] = set()  # constants, wherever they were moved to
     lines: list[str] = []
     for node in order:
-        moved = _moves(node, numbers)
-        if moved or isinstance(node, lazy.Const):
+        moved = type(node) is lazy.Move and _moves(node, numbers)
+        if moved or type(node) is lazy.Const:
             numbers.add(node)
         if node in names:
             continue
@@ -42,19 +44,20 @@ def write(
         text = names[node] = sources[0] if moved else _text(node, sources)
         if node not in numbers and not isinstance(node, (lazy.Slot, lazy.Data)):
             names[node] = f"v{len(lines)}"
-            kind = f"{shape_text(node.shape)} {node.dtype}"
+            kind = f"{shape_text(node.shape)} {node.dtype.name}"
             lines.append(f"{names[node]:>4} = {text:32} : {kind}")
     return lines, names
 
 
-def _moves(node: LazyBuffer, numbers: Container[LazyBuffer]) -> bool:
+def _moves(node: lazy.Move, numbers: Container[LazyBuffer]) -> bool:
     """Whether a node is one of these, moved about."""
-    moves = isinstance(node, lazy.Move) and node.sources[0] in numbers
-    return moves and node.arg[0] is not Movement.PAD
+    return node.sources[0] in numbers and node.arg[0] is not Movement.PAD
 
 
 def _text(node: LazyBuffer, sources: list[str]) -> str:
     match node:
+        case lazy.Map(arg=op) if op in SIGN:  # most are
+            return f"{sources[0]} {SIGN[op]} {sources[1]}"
         case lazy.Slot(arg=slot):
             return f"slot{slot}"
         case lazy.Data(arg=number):
@@ -67,8 +70,6 @@ def _text(node: LazyBuffer, sources: list[str]) -> str:
             return f"{head}({sources[0]}) over {words} {', '.join(map(str, axes))}"
         case lazy.Move():
             return _moved(node, sources[0])
-        case lazy.Map(op=op) if op in SIGN:
-            return f"{sources[0]} {SIGN[op]} {sources[1]}"
         case lazy.Map(op=op):
             target = f", {node.dtype}" if op in (Op.CAST, Op.BITCAST) else ""
             return f"{op.name.lower()}({', '.join(sources)}{target})"

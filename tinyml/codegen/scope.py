@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import TypeAlias
 
 from tinyml.codegen.expr import (
@@ -89,6 +89,8 @@ def in_turn(parts: Sequence[Sequence[Instr]]) -> list[Instr]:
 
     A part that reads what an earlier one named comes after that.
     """
+    if len(parts) < 2:
+        return [*chain(*parts)]
     missing = {i.name.name for part in parts for i in part if isinstance(i, Let)}
     waiting = [deque((i, _read(i) & missing) for i in part) for part in parts]
     made: list[Instr] = []
