@@ -11,6 +11,7 @@ from tinyml.codegen.choose.c_contraction import contract
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_looked import looked_up_together
 from tinyml.codegen.choose.c_online import run_along
+from tinyml.codegen.choose.c_rows import FEW, PIECES, ROWS, calls, rows_at_a_time
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_windows import windowed
 from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
@@ -18,7 +19,7 @@ from tinyml.codegen.choose.estimate import CROWDED
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Kind, Nest
+from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
@@ -33,11 +34,8 @@ IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the
 # cycles, in each of which two others may begin, so that twice as many vectors go through them
 LEAST = 16  # bytes of a vector: with fewer, C compilers do as with single elements
 SUMS = 8  # of narrow columns, of which each waits for itself
-ROWS = 4  # that are folded at a time
 ACCUMULATORS = 8  # in all, where several rows are folded at a time
 WINDOW = 16  # places of a window at most whose sums are made in one walk
-FEW = 8  # vectors of a row whose folds take less time than to add up their lanes
-PIECES = 64  # of work, about, are left for threads by what is walked together
 SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
 WRITTEN = 12  # vectors of a row whose folds are written out
@@ -63,11 +61,6 @@ def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
     return load in found and all(
         other.position.stride(axis) in (0, 1) for other in found if isinstance(other, Load)
     )
-
-
-def _calls(one: Nest) -> bool:
-    """Whether something is a function, which takes longer than memory does."""
-    return any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
 
 class CChooser(Chooser):
@@ -240,7 +233,7 @@ class CChooser(Chooser):
         Several elements of the fold at a time have sums of their own. Functions want all lanes.
         """
         folds, lanes = self.one(number).folds, 1 << (row.size - 1).bit_length()
-        costly = _calls(self.one(number))
+        costly = calls(self.one(number))
         least = LEAST * self.lanes // self.target.vector_bytes
         if costly or len(folds) != 1 or not least <= lanes < self.lanes:
             return False
@@ -261,7 +254,7 @@ class CChooser(Chooser):
         together = last_row is not None and self._read_together(number, last_row)
         if together and last_row is not None:
             self.apply(OptKind.PEEL, last_row, ROWS)
-        elif last_row is not None and (count := self._wait_together(number, last_row)) > 1:
+        elif last_row is not None and (count := rows_at_a_time(self, number, last_row)) > 1:
             self.apply(OptKind.UNROLL, last_row.name, count)
         kinds = ((a.size, self.nest.kind(a)) for a in self.one(number).rows)
         at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
@@ -294,27 +287,6 @@ class CChooser(Chooser):
                 break
             row = next(reversed(self._one_by_one(number)), None)
         return row
-
-    def _wait_together(self, number: int, row: Axis) -> int:
-        """How many short rows are walked at a time, where folds read folds of the same row.
-
-        Other rows' vectors go through the same ops while the lanes of one are folded, for which
-        the row's next fold waits. Where functions are cheap, memory's latency is better hidden by
-        one row after the other, whose loads and stores a processor does at the same time.
-        """
-        one = self.one(number)
-        if not any(fold.body.has_fold for fold in one.folds):
-            return 1
-        longest = max(a.size for fold in one.folds for a in fold.axes)
-        costly = _calls(one)
-        near = costly or self.nbytes < self.target.last_cache
-        pieces = prod(a.size for a in one.rows)
-        choices = ((4 * FEW if near else FEW, ROWS), (8 * FEW if costly else 0, ROWS // 2))
-        for vectors, rows in choices:
-            fits = row.size % rows == 0 and pieces >= rows * PIECES
-            if fits and longest <= vectors * self.lanes:
-                return rows
-        return 1
 
     def _read_ahead(self, number: int) -> None:
         """Memory is asked for the next row, where all that rows are made of fits the cache."""
