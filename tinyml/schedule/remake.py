@@ -148,6 +148,8 @@ def in_tiles(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Change
     As folds over a batch of one: a kernel makes tiles of the products, and nothing but its result
     is stored. So is the gradient of a bias of pairs.
     """
+    if not any(isinstance(n, lazy.Reduce) and _may_be(n) for n in order):
+        return {}
     others = [n for n in order if not isinstance(n, INLINE)]
     read = dict.fromkeys(chain(roots, *[n.sources for n in others]))
     found = _found(order, dict.fromkeys(p for m in read for p in _inside(m)), {*roots}, True)

@@ -46,9 +46,10 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
 def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
     """The whole fold at once; a short rest of rows is walked by itself."""
     most = min(product.rows // (2 * height), PIECES * product.target.cores)
+    every = [*_parts(product.panels)]
     for count in _growing(most):
         piece = product.rows // count // height * height if count > 1 else 0
-        for parts in _parts(product.panels):
+        for parts in every:
             for packs in (False, True) if product.others * count * parts > 1 else (False,):
                 yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
 
@@ -58,15 +59,15 @@ def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[
 
     Steps are short where a factor jumps: few lines that are a power of two apart fit a cache.
     """
-    shortest = -(-product.depth // LEAST)
+    shortest, every = -(-product.depth // LEAST), [*_parts(product.panels)]
     for count in (shortest,) if product.other.jump else _growing(shortest):
         step = _step(fold, count) if count > 1 else 0
         for parts in _growing(-(-product.rows // (2 * LEAST))):
             piece = _round(-(-product.rows // parts), height)
             # masks are asked once if what they mask is packed
             repacks = product.rows % piece > 0 or product.other != Factor()
-            for some in _parts(product.panels):
-                if product.others * parts * some > 1 and (step or repacks):
+            for some in every if step or repacks else ():
+                if product.others * parts * some > 1:
                     panels = -(-product.panels // some)
                     yield Tiling(width, height, panels, piece, step, repacks=repacks)
 

@@ -25,7 +25,7 @@ def whole(names: Iterable[Name], op: Op, parts: int) -> list[Instr]:
 
 def late(instrs: Sequence[Instr]) -> tuple[Instr, ...]:
     """The instructions, with sums brought together before what first uses some of them."""
-    if not any(isinstance(i, Together) for i in instrs):
+    if Together not in map(type, instrs):
         return tuple(instrs)
     made: list[Instr] = []
     waiting: list[list[Together]] = []

@@ -23,7 +23,7 @@ from tinyml.codegen.matrices import by_warpgroup
 
 def grouped(instrs: Sequence[Instr]) -> tuple[Instr, ...]:
     """The instructions with what begins and ends groups of products."""
-    if not any(isinstance(i, Update) and by_warpgroup(i.value) for i in instrs):
+    if not any(by_warpgroup(i.value) for i in instrs if type(i) is Update):
         return tuple(instrs)
     made: list[Instr] = []
     own: list[int] = []  # where products are that no inner loop makes

@@ -88,9 +88,9 @@ def first(nest: LoopNest, axis: Axis) -> LoopNest:
     def changed(one: Nest) -> Nest:
         if any(axis in fold.axes for fold in one.folds):
             return rewritten(one, folded)
-        return replace(one, rows=ordered(one.rows))
+        return replace(one, rows=ordered(one.rows)) if axis in one.rows else one
 
-    return replace(nest, nests=tuple(changed(one) for one in nest.nests))
+    return replace(nest, nests=tuple([changed(one) for one in nest.nests]))
 
 
 def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = False) -> LoopNest:

@@ -16,6 +16,7 @@ from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows, rows_of, two_rows
 from tinyml.dtype import DType, bool_, int32
+from tinyml.frozen import cached_property
 from tinyml.graph import toposort
 from tinyml.index import Axis, linear
 from tinyml.ops import COMPARE, Op
@@ -32,36 +33,41 @@ class CRenderer(CPairs):
     def __init__(self, k: LinearKernel) -> None:
         super().__init__(k)
         self._lanes: dict[Expr, int] = {}
-        values = toposort([e for part in k.parts for i in part.instrs for e in ir.values_of(i)])
-        choices = [e for e in values if isinstance(e, Alu) and e.op is Op.WHERE]
-        self._chooses = any(self.lanes(e) > 1 for e in choices)
+
+    @cached_property
+    def _chooses(self) -> bool:
+        """Whether lanes choose between values."""
+        made = [e for part in self.k.parts for i in part.instrs for e in ir.values_of(i)]
+        choices = [e for e in toposort(made) if type(e) is Alu and e.op is Op.WHERE]
+        return any(self.lanes(e) > 1 for e in choices)
 
     def signature(self, name: str) -> str:
         fault = ", long *fault" if self.faults else ""
         return f"void {name}(void *const *buffers, long start, long end{fault})"
 
-    def body(self) -> Iterator[str]:
-        written = {i.slot for p in self.k.parts for i in p.instrs if isinstance(i, ir.Put)}
+    def body(self) -> list[str]:
+        puts = [i for p in self.k.parts for i in p.instrs if type(i) is ir.Put]
+        written, lines = {put.slot for put in puts}, list[str]()
         for slot, (_, dtype) in enumerate(self.k.slots):
             kind = TYPES[dtype.name] if slot in written else f"const {TYPES[dtype.name]}"
-            yield f"  {kind} *restrict slot{slot} = buffers[{slot}];"
+            lines.append(f"  {kind} *restrict slot{slot} = buffers[{slot}];")
         large = [local for local in self.k.locals if local.size > ON_STACK]
         for local in self.k.locals:
             kind = TYPES[register(local.dtype).name]
             if local in large:
                 self.prelude[LARGE] = None
                 bytes_ = local.size * register(local.dtype).itemsize
-                yield f"  {kind} *restrict {local.name} = large({bytes_});"
+                lines.append(f"  {kind} *restrict {local.name} = large({bytes_});")
             else:
-                yield f"  {kind} {local.name}[{local.size}] __attribute__((aligned(64)));"
-        yield "  for (long block = start; block < end; ++block) {"
-        yield from self.parts("block", 2)
-        yield "  }"
-        for local in large:
-            yield f"  free({local.name});"
-        if any(isinstance(i, ir.Put) and i.streams for p in self.k.parts for i in p.instrs):
+                lines.append(f"  {kind} {local.name}[{local.size}] __attribute__((aligned(64)));")
+        lines.append("  for (long block = start; block < end; ++block) {")
+        lines += self.parts("block", 2)
+        lines.append("  }")
+        lines += [f"  free({local.name});" for local in large]
+        if any(put.streams for put in puts):
             self.prelude[STREAMED] = None
-            yield "  streamed();"
+            lines.append("  streamed();")
+        return lines
 
     def lanes(self, e: Expr) -> int:
         """How many lanes the value of an expression has."""
@@ -125,7 +131,7 @@ class CRenderer(CPairs):
         if lane is not None and shared and (stride == 2 or (stride == 1 and not pair)):
             place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
             found = self.pairs(place, lanes) if pair else self.run(e.dtype, lanes, place, stride)
-            if self._chooses and stride == 1 and e.dtype.itemsize * lanes == MASKED:
+            if stride == 1 and e.dtype.itemsize * lanes == MASKED and self._chooses:
                 kind = self._memory_vector(e.dtype, lanes)
                 self.prelude[loaded(kind, MASKED)] = None
                 found = f"loaded_{kind}({found[0]})", ATOM

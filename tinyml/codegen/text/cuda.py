@@ -100,13 +100,13 @@ class CudaRenderer(WarpgroupRenderer):
         few = sums <= SUMS and (blocks == 1 or enough)
         return (threads, blocks) if few else (threads,)
 
-    def body(self) -> Iterator[str]:
+    def body(self) -> list[str]:
         lines = list(self._body())
         if self.reach > LARGE and self.index_type == "int":  # positions in what is never stored
             self.index_type = "long long"
             self._sums.clear()
             lines = list(self._body())
-        yield from lines
+        return lines
 
     def _body(self) -> Iterator[str]:
         offsets = [0] * len(self.k.parts)

@@ -70,7 +70,7 @@ class Renderer(Indices):
 
     # what each dialect says in its own way, if it has such at all
     signature: Callable[[str], str]
-    body: Callable[[], Iterator[str]]
+    body: Callable[[], list[str]]
     barrier: Callable[[], str]
     across_lanes: Callable[[Op, Name], str]
     across_threads: Callable[[Name, Op, int], str]
@@ -97,7 +97,7 @@ class Renderer(Indices):
     # ---- the frame ----
 
     def render(self, name: str, head: Iterable[str], cost: Cost) -> Program:
-        body = list(self.body())
+        body = self.body()
         told = [f"fault {fault.code:#x}: {fault.text}" for fault in self.faults]
         said = [f"// {line}" for line in (*head, *told)]
         lines = [*said, f"{self.signature(name)} {{", *body, "}", ""]
@@ -132,20 +132,21 @@ class Renderer(Indices):
     def shared_bytes(self) -> int:
         return 0
 
-    def parts(self, block: str, depth: int) -> Iterator[str]:
+    def parts(self, block: str, depth: int) -> list[str]:
         """Every part, behind a test of the block number where there are several."""
-        start = 0
+        lines, start = list[str](), 0
         several = len(self.k.parts) > 1
         for number, part in enumerate(self.k.parts):
             pad = "  " * depth
             if several:
                 word = "if" if number == 0 else "} else if"
-                yield f"{pad}{word} ({block} < {start + part.blocks}) {{"
+                lines.append(f"{pad}{word} ({block} < {start + part.blocks}) {{")
             here = block if not start else f"({block} - {start})"
-            yield from self.part(part, here, depth + several)
+            lines += self.part(part, here, depth + several)
             start += part.blocks
         if several:
-            yield f"{'  ' * depth}}}"
+            lines.append(f"{'  ' * depth}}}")
+        return lines
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
         pad = "  " * depth
