@@ -43,6 +43,7 @@ TEXT = 512  # nodes at most of a fold that is written out
 TILE = 256  # bytes of a row of a square that is copied
 FAR = 8192  # bytes from row to row, whose lines no processor fetches ahead: it sees pages
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
+IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 
 
@@ -409,11 +410,13 @@ class CChooser(Chooser):
             row = self.row(number, row.name) or row
         fitting = [n for n in range(WRITTEN, 0, -1) if row.size % (n * self.lanes) == 0]
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
-        others = prod(a.size for a in self.one(number).rows if a is not row)
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
-        width = vectors * self.lanes
-        groups = min(WIDE, row.size // width * others // (2 * self.target.cores), row.size // width)
+        groups = self._groups(number, row, vectors)
         step = self._step_of_columns(number) if groups > 1 else 0
+        if step and len(self._read_down(number)) == len(self.one(number).folds) == 1:
+            vectors = min(vectors, IN_TURN)
+            groups = self._groups(number, row, vectors)
+        width = vectors * self.lanes
         self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)
         if vectors > 1:
@@ -424,6 +427,12 @@ class CChooser(Chooser):
         self.bind_grid(number, but=(inner,))
         if inner:
             self._walk_in_turn(number, step, vectors)
+
+    def _groups(self, number: int, row: Axis, vectors: int) -> int:
+        """How many groups of so many vectors of columns may be walked in turn."""
+        all_rows = prod(a.size for a in self.one(number).rows) // (vectors * self.lanes)
+        own = row.size // (vectors * self.lanes)
+        return min(WIDE, all_rows // (2 * self.target.cores), own)
 
     def _rows_of_columns(self, number: int, vectors: int) -> None:
         """Short folds that share something with the row above, as a window's weights, are made for
@@ -448,6 +457,12 @@ class CChooser(Chooser):
         if self.apply(OptKind.BLOCK, axis, step) and step * vectors * len(body) <= TEXT:
             self.apply(OptKind.UNROLL, f"{axis.name}b", step)
 
+    def _read_down(self, number: int) -> list[Load]:
+        """What folds down columns read of each column."""
+        one = self.one(number)
+        axis, rows = one.folds[0].axes[0], {*one.rows}
+        return [e for e in one.loads if axis in e.free and e.free & rows]
+
     def _step_of_columns(self, number: int) -> int:
         """How many elements of a fold are walked before the next columns; 0 if it is short."""
         found = self.one(number).folds
@@ -455,9 +470,7 @@ class CChooser(Chooser):
         alike = all(fold.axes == (axis,) and not fold.body.has_fold for fold in found)
         if not alike or axis.size <= SHORT:  # then in order, whatever the number of cores
             return 0
-        rows = {*self.one(number).rows}
-        read = [e for e in self.one(number).loads if axis in e.free and e.free & rows]
-        least = max(RUNS // max(1, len(read)), 4)
+        least = max(RUNS // max(1, len(self._read_down(number))), 4)
         steps = (n for n in range(least, 6 * RUNS + 1) if axis.size % n == 0)
         return next((n for n in steps if is_grouped(axis.size // n, found)), 0)
 
