@@ -41,6 +41,7 @@ SHORT = 64  # elements of a fold that takes no longer than to add up lanes, abou
 WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
 TILE = 256  # bytes of a row of a square that is copied
+LONGER = 2  # times as long are the lines of it that are read
 FAR = 8192  # bytes from row to row, whose lines no processor fetches ahead: it sees pages
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
 IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
@@ -142,13 +143,17 @@ class CChooser(Chooser):
         worth = far or self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
         large = worth and min(across.size, last.size) >= side
         if not (large and self._copied(number, across, last, side)):
-            self._square(number, across, last, SQUARE)
+            self._square(number, across, last, SQUARE, SQUARE)
         self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
 
     @all_or_nothing
     def _copied(self, number: int, across: Axis, last: Axis, side: int) -> bool:
-        """Whether what jumps along a square could be copied to tiles, in whole vectors."""
-        self._square(number, across, last, side)
+        """Whether what jumps along a square could be copied to tiles, in whole vectors.
+
+        Memory is read in longer runs than it is written: two squares that are one.
+        """
+        longer = LONGER * side
+        self._square(number, across, last, longer if across.size % longer == 0 else side, side)
         grid = self.nest.grid(self.one(number))
         down, along = (self.row(number, f"{axis.name}s") for axis in (across, last))
         if not grid or down is None or along is None:
@@ -163,10 +168,10 @@ class CChooser(Chooser):
             self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
         return True
 
-    def _square(self, number: int, across: Axis, last: Axis, side: int) -> None:
+    def _square(self, number: int, across: Axis, last: Axis, read: int, written: int) -> None:
         """Neighbouring squares follow each other: the other rows, of images mostly, change last."""
         others = [a for a in self.one(number).rows if a not in (across, last)]
-        for axis in (across, last):
+        for axis, side in ((across, read), (last, written)):
             self.apply(OptKind.PEEL, axis.name, side)
             self.apply(OptKind.SPLIT, axis.name, side)
         for axis in (last, across, *reversed(others)):
