@@ -90,7 +90,9 @@ def _build_pycuda(folder: Path, include: Path) -> None:
     fetch = ("download", "--no-deps", "--no-binary", "pycuda", "-d", str(work))
     _run([*_PIP, *fetch, f"pycuda=={PYCUDA}"], "pip cannot fetch PyCUDA")
     with tarfile.open(next(work.glob("pycuda-*.tar.gz"))) as archive:
-        archive.extractall(work, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(work)
     source = work / f"pycuda-{PYCUDA}"
     _build_stub(work)
     text = _SITECONF.format(root=str(include.parent), include=str(include), stubs=str(work))
