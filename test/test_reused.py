@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from graphs import numbers
 
-from tinyml import Tensor, lazy, trace
+from tinyml import Tensor, lazy, no_grad, trace
 from tinyml.device import open_device
 from tinyml.dtype import float32
-from tinyml.graph import toposort
+from tinyml.graph import numbered, toposort
+from tinyml.reused import reused
 
 State = tuple[Tensor, ...]
 
@@ -37,7 +38,14 @@ def normalised(x: Tensor) -> State:
     return (x.roll(1, 0) / x.square().sum().sqrt(),)
 
 
+def layers(x: Tensor) -> State:
+    for _ in range(9):
+        x = x - x.mean() * 0.1
+    return (x,)
+
+
 LOOPS: dict[str, tuple[Callable[..., State], int]] = {
+    "layers": (layers, 1),
     "newton": (newton, 1),
     "normalised": (normalised, 1),
     "pendulum": (pendulum, 2),
@@ -105,6 +113,35 @@ def test_gradients_go_on_through_what_was_kept(device: str) -> None:
     np.testing.assert_allclose(w.grad.numpy(), a.T @ (2 * t * (1 - t * t)), 1e-4, 1e-5)
 
 
+def test_gradients_that_nobody_announced_go_on_too(device: str) -> None:
+    x = Tensor(random(5)).realize()
+    y = x * x
+    for look in (Tensor.sum, Tensor.max):
+        look(y).item()
+    assert is_real(y)
+    (gradient,) = (y + x).sum().gradient(x)
+    np.testing.assert_allclose(gradient.numpy(), 2 * random(5) + 1, 1e-5)
+
+
+def test_what_is_far_larger_than_its_data_is_not_kept(device: str) -> None:
+    a = Tensor(random(700)).realize()
+    d = (a[:, None] - a[None]).square()
+    for look in (Tensor.min, Tensor.max, Tensor.sum):
+        look(d).item()
+    assert not is_real(d)
+
+
+def test_gates_that_are_cut_from_one_product_are_no_parts_of_the_state(device: str) -> None:
+    w = (Tensor(random(4, 12)) * 0.1).realize()
+    h, nodes = Tensor(random(1, 4)).realize(), []
+    for _ in range(6):
+        a, b, c = (h @ w).chunk(3, 1)
+        h = a.sigmoid() * b.tanh() + c
+        h.sum().item()
+        nodes.append(len(toposort([h._lazy])))
+    assert len({*nodes[2:]}) == 1
+
+
 def test_what_was_kept_is_nobody_elses_memory(device: str) -> None:
     a = random(9)
     x = Tensor(a).realize() * 3
@@ -120,7 +157,30 @@ def test_memory_of_turns_long_past_is_given_back() -> None:
     machine = open_device("CPU").machine
     x, used = Tensor(np.ones(1 << 16, np.float32), device="CPU").realize(), []
     for _ in range(12):
-        x = x * 0.5 + 1
+        with no_grad():
+            x = x * 0.5 + 1
         x.sum().item()
         used.append(machine.memory_stats().in_use)
     assert used[-1] <= used[3]
+
+
+def test_of_what_was_computed_only_the_last_is_kept(device: str) -> None:
+    a = random(4, 6)
+    inner = Tensor(a).realize() * 2
+    x = inner.reshape(24).flip(0).exp()
+    for look in (Tensor.sum, Tensor.max):
+        look(x).item()
+    assert is_real(x)
+    assert not is_real(inner)
+    for i in range(3):
+        inner.T[i].sum().item()
+    assert not is_real(inner)  # nor is what is read in parts of a rearrangement
+
+
+def test_a_long_graph_with_rearrangements_is_kept_by_its_last_node() -> None:
+    x = Tensor(np.ones(3, np.float32), device="NUMPY").realize()
+    for _ in range(50):
+        x = x.flip(0) * 0.5
+    x.sum().item()
+    order = numbered([x.max()._lazy])
+    assert reused([*order][:1], order) == [x._lazy]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Container, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from tinyml import lazy, trace
 from tinyml.graph import toposort
@@ -32,6 +32,8 @@ class Holder(Protocol):
 
     @property
     def _lazy(self) -> LazyBuffer: ...  # the same, though it may be read anew when it is asked for
+
+    _record: Any  # what gradients go on by, which is forgotten where a node is taken that is real
 
     @property
     def _is_leaf(self) -> bool: ...  # whether it is a parameter, if it was given to `keep`

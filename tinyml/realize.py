@@ -85,8 +85,9 @@ def compute(
         if readers := readers_of(buffers):
             order = numbered([*wanted, *(node for _, node in readers)])
     readers += parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
-    again = reused(order) if goes_on else []
-    unreal = [n for n in [*wanted, *(n for _, n in readers), *again] if type(n) is not Data]
+    asked = [*wanted, *(node for _, node in readers)]
+    again = reused(asked, order) if goes_on else []
+    unreal = [n for n in [*asked, *again] if type(n) is not Data]
     made = _made(list(dict.fromkeys(unreal)), wanted, order) if unreal else {}
     if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by
         for holder, _ in readers:

@@ -12,15 +12,17 @@ before are made real with it, and everybody's graphs go on from there: a turn co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 
 from tinyml.graph import toposort
-from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move
-from tinyml.ledger import has_data, pending
+from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce
+from tinyml.ledger import pending
 from tinyml.ops import Movement
 
 _MOST = 8  # nodes: of more, as all activations of a network, a plan knows better which to store
-_WHOLE = frozenset({Movement.EXPAND, Movement.RESHAPE, Movement.PERMUTE, Movement.FLIP})
+_SMALL, _TIMES = 1 << 20, 4  # bytes, and so many times the largest data that something is made of
+_computed: Callable[[LazyBuffer], bool] = attrgetter("computed")
 
 
 def mark(order: Iterable[LazyBuffer]) -> None:
@@ -30,35 +32,51 @@ def mark(order: Iterable[LazyBuffer]) -> None:
             node.computed = True
 
 
-def reused(order: Iterable[LazyBuffer]) -> list[LazyBuffer]:
-    """What these nodes need of those among them that were computed before."""
-    again = {n for n in order if n.computed and n.sources}
-    if not again or any(type(n) is Assign for n in order):
+def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[LazyBuffer]:
+    """What nodes need of those that were computed before; `order` is all that they need."""
+    if not any(map(_computed, order)) or Assign in map(type, order):
         return []
-    found = dict[LazyBuffer, None]()
-    for node in order:
-        if node not in again:
-            found.update(dict.fromkeys(_whole(s) for s in _all_of(node) if s in again))
-    needed = [n for n in found if n.sources and has_data(n)]
+    found, stack = dict[LazyBuffer, None](), [(node, False) for node in wanted]
+    seen = {*stack}
+    while stack:
+        node, partly = stack.pop()
+        for source in () if node.computed else node.sources:
+            part = _reads_part(node, source) or (partly and type(node) is not Reduce)
+            if source.computed:  # what is below is not needed
+                if source.sources and not part:
+                    found[source] = None
+            elif (source, part) not in seen:
+                seen.add((source, part))
+                stack.append((source, part))
+    needed = [
+        node for node, nbytes in _data_of(found).items() if node in found and _fits(node, nbytes)
+    ]
     return needed if len(needed) <= _MOST else []
 
 
-def _all_of(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
-    """The sources of which a node reads all elements: of others only parts were computed before."""
+def _reads_part(node: LazyBuffer, source: LazyBuffer) -> bool:
+    """Whether a node may read some elements only, so that only these were computed before."""
     if type(node) is Gather:
-        return node.sources[1:]
-    return () if type(node) is Move and node.movement is Movement.SHRINK else node.sources
+        return source is node.sources[0]
+    return type(node) is Move and node.movement is Movement.SHRINK
 
 
-def _whole(node: LazyBuffer) -> LazyBuffer:
-    """What has all the elements of a node, each once."""
-    while type(node) is Move and node.movement in _WHOLE:
-        (node,) = node.sources
-    return node
+def _data_of(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, int]:
+    """Bytes of the largest values in memory that each is made of, of these and what is below."""
+    found = dict[LazyBuffer, int]()
+    for node in toposort(nodes):
+        own = node.size * node.dtype.itemsize if type(node) is Data else 0
+        found[node] = max([own, *(found[source] for source in node.sources)])
+    return found
+
+
+def _fits(node: LazyBuffer, nbytes: int) -> bool:
+    """Whether a node is made of data, and would not take far more memory than these."""
+    return nbytes > 0 and node.size * node.dtype.itemsize <= max(_SMALL, _TIMES * nbytes)
 
 
 def go_on(made: Mapping[LazyBuffer, Data]) -> None:
-    """Let everybody's graphs go on from what these nodes are in memory."""
+    """Let everybody's graphs go on from what these nodes are in memory; gradients go as before."""
     holders = [h for h in pending() if h._followed is None]
     now: dict[LazyBuffer, LazyBuffer] = {**made}
     for node in toposort([h._lazy for h in holders], made):
@@ -68,4 +86,6 @@ def go_on(made: Mapping[LazyBuffer, Data]) -> None:
                 again.computed, now[node] = node.computed, again
     for holder in holders:
         if holder._lazy in now:
-            holder.lazy = now[holder._lazy]
+            record, holder.lazy = holder._record, now[holder._lazy]
+            if record is not None:
+                holder._record = record
