@@ -121,6 +121,15 @@ def test_a_graph_can_be_walked_until_something_is_assigned_to() -> None:
     kept.backward()
 
 
+def test_a_gradient_is_not_asked_for_past_what_was_freed() -> None:
+    x = Tensor([2.0, -3.0], requires_grad=True)
+    freed = x * x
+    freed.sum().backward(retain_graph=False)
+    with pytest.raises(GradientError, match="freed"):
+        (freed + x).sum().gradient(x)
+    assert (x * 3).sum().gradient(x)[0].tolist() == [3.0, 3.0]
+
+
 def test_a_walked_graph_is_not_kept_by_whoever_forgets_it() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     hidden = x * 2

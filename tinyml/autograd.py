@@ -322,10 +322,11 @@ def partials(
             path.add(tensor)
             between.append(tensor)
         elif record is FREED and tensor not in path:
-            between.append(tensor)  # whatever it depended on is not known any more
+            path.add(tensor)  # whatever it depended on is not known: who comes here is told
+            between.append(tensor)
     found: dict[Tensor, Tensor] = {}
     for root, seed in zip(roots, seeds, strict=True):
-        if root in path or root._record is FREED:
+        if root in path:
             found[root] = found[root] + seed if root in found else seed
     _propagate(between, found, path.__contains__, set(targets))
     return found
