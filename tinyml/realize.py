@@ -86,7 +86,7 @@ def compute(
             order = numbered([*wanted, *(node for _, node in readers)])
     readers += parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
     asked = [*wanted, *(node for _, node in readers)]
-    again = reused(asked, order) if goes_on else []
+    again = reused(asked, order) if goes_on and not buffers else []
     unreal = [n for n in [*asked, *again] if type(n) is not Data]
     made = _made(list(dict.fromkeys(unreal)), wanted, order) if unreal else {}
     if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by

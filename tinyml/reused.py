@@ -33,8 +33,11 @@ def mark(order: Iterable[LazyBuffer]) -> None:
 
 
 def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[LazyBuffer]:
-    """What nodes need of those that were computed before; `order` is all that they need."""
-    if not any(map(_computed, order)) or Assign in map(type, order):
+    """What nodes that assign to nothing need of those that were computed before.
+
+    `order` is all that they need.
+    """
+    if not any(map(_computed, order)):
         return []
     found, stack = dict[LazyBuffer, None](), [(node, False) for node in wanted]
     seen = {*stack}
