@@ -108,6 +108,29 @@ def test_gradients_of_gradients() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_an_argument_that_depends_on_what_the_function_reads_besides() -> None:
+    def found(again: bool) -> list[Any]:
+        (w,), x = weights(1), Tensor([[1.0, -2.0, 0.5]])
+        x.requires_grad = True
+        (first,) = through(x, [w, w, w], again).square().sum().gradient(w)
+        return [first.numpy(), *(g.numpy() for g in first.square().sum().gradient(w, x))]
+
+    for got, wanted in zip(found(True), found(False), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_made_of_a_tensor_is_assigned_to_a_view_of_it() -> None:
+    def found(again: bool) -> list[float]:
+        (w,), x = weights(1), Tensor([1.0, -2.0, 0.5, 3.0, 2.0, -1.0])
+        rows, function = x.reshape(2, 3), lambda rows, x: rows @ w * x.sum()
+        y = checkpoint(function, rows, x) if again else function(rows, x)
+        rows[1] = y[0].tanh()
+        (grad,) = x.square().sum().gradient(w)
+        return grad.reshape(-1).tolist()
+
+    np.testing.assert_allclose(found(True), found(False), rtol=1e-5)
+
+
 def test_several_results_and_other_arguments() -> None:
     def parts(x: Tensor, scale: float, index: Tensor, *, power: int) -> Any:
         return x[index] * scale, x**power, x > 0

@@ -297,6 +297,27 @@ def test_a_detached_view_has_the_gradient_of_what_is_written_to_it(device: str) 
         cut.sum().backward()
 
 
+def test_views_of_a_detached_view_have_the_gradient_of_what_is_written_to_it() -> None:
+    w, x = Tensor([1.0, 2.0, 3.0], requires_grad=True), Tensor([3.0, 4.0, 5.0])
+    cut = x.detach()
+    pair = cut[1:]
+    cut *= w
+    (grad,) = (pair * pair).sum().gradient(w)
+    assert grad.tolist() == [0, 64, 150]
+    cut[2] = 7.0
+    assert pair.sum().gradient(w)[0].tolist() == [0, 4, 0]
+    cut[...] = 7.0
+    assert pair.tolist() == [7, 7]
+    assert not any(t.requires_grad for t in (cut, pair))
+
+
+def test_a_detached_leaf_does_not_take_a_gradient() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    leaf = w.detach().requires_grad_()
+    with pytest.raises(GradientError, match="leaf requires a gradient"):
+        leaf *= w
+
+
 def test_each_gradient_is_a_tensor_of_its_own(device: str) -> None:
     x, y = (Tensor([v, v], requires_grad=True) for v in (1.0, 2.0))
     for _ in range(2):

@@ -310,13 +310,20 @@ def backward(root: Tensor, seed: Tensor, retain_graph: bool | None) -> dict[Tens
 
 
 def partials(
-    roots: Sequence[Tensor], seeds: Sequence[Tensor], targets: Sequence[Tensor]
+    roots: Sequence[Tensor],
+    seeds: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    given: Sequence[Tensor] = (),
 ) -> dict[Tensor, Tensor]:
-    """The sum of d root / d target * seed over the roots, for each target they depend on."""
-    order = _computed_before(roots, lambda _: True)
-    path = set(targets)
+    """The sum of d root / d target * seed over the roots, for each target they depend on.
+
+    What depends on a target by way of one of the tensors `given` does not count.
+    """
+    path, constant = set(targets), set(given)
     between = []  # what depends on a target
-    for tensor in order:
+    for tensor in _computed_before(roots, lambda _: True):
+        if tensor in constant:
+            continue
         record = tensor._record
         if record is not None and any(t in path for t in record.inputs):
             path.add(tensor)
@@ -340,7 +347,7 @@ def keep_versions(
     `shows` says which tensors will have other values. A graph that named them would from now on
     lead from the new values to themselves. `kept` are versions that there are already.
     """
-    for tensor in _computed_before([result], _requires_grad):
+    for tensor in _computed_before([result], lambda _: True):  # gradient() follows all, too
         record = tensor._record
         if record is not None and any(map(shows, record.inputs)):
             for source in filter(shows, record.inputs):

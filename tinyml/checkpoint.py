@@ -24,7 +24,7 @@ from tinyml.errors import GradientError
 from tinyml.function import Several, record_results
 from tinyml.functional import assignment
 from tinyml.functional.random_ import Draws, generator
-from tinyml.mlops import Grads
+from tinyml.mlops import Function, Grads
 from tinyml.tensor import Tensor
 
 _P = ParamSpec("_P")
@@ -42,20 +42,24 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
     """
     if not mode.recording:
         return function(*args, **kwargs)
-    part = _Part(function, args, kwargs)
+    part, given = _Part(function, args, kwargs), Function()
+    source = Tensor(0.0, requires_grad=True)  # so that the arguments are no leaves
+    given.inputs, given.clock = (source,), mode.assignments
     inputs = part.tensors
     fresh = [t.detach()._requiring(t.dtype.is_float) for t in inputs]
+    for tensor in fresh:
+        tensor._record = given if tensor.requires_grad else None
     with generator.noting() as part.draws, part.assigned.noting():
         made = part.compute(fresh)
     for number, tensor in enumerate(inputs):
-        if fresh[number]._record is not None:
+        if fresh[number]._record not in (None, given):
             raise GradientError(
                 f"checkpoint: the function assigns to tensor argument {number} {tensor.shape}, "
                 "while gradients are recorded; let it assign to a .clone(), or under no_grad()"
             )
     several = isinstance(made, (tuple, list))
     found = tuple(made) if several else (made,)
-    besides = autograd.leaves([t for t in found if t.dtype.is_float], fresh)
+    besides = autograd.leaves([t for t in found if t.dtype.is_float], [*fresh, source])
     results = tuple(t.detach()._requiring(None) for t in found)
     moving = [r for r, t in zip(results, found, strict=True) if t._record is not None]
     record_results(_Recomputed(part, results), (*inputs, *besides), results, moving)
@@ -139,7 +143,7 @@ class _Recomputed(Several):
         found = made if isinstance(made, (tuple, list)) else (made,)
         pairs = [(t, s) for t, s in zip(found, seeds, strict=True) if t.dtype.is_float]
         targets = (*fresh, *besides)
-        partials = autograd.partials([t for t, _ in pairs], [s for _, s in pairs], targets)
+        partials = autograd.partials([t for t, _ in pairs], [s for _, s in pairs], targets, fresh)
         return tuple(partials.get(target) for target in targets)
 
 

@@ -34,6 +34,11 @@ def assign(x: Tensor, value: Any) -> Tensor:
     is cast where that keeps its kind: not a float into integers, and no number into a bool.
     """
     other = _fitting(x, value)
+    if mode.recording and other.requires_grad and is_leaf(x):
+        raise GradientError(
+            "assign: this leaf requires a gradient, and so do the values that it would take "
+            "(x += 1 and x[0] = 1 read x); assign under no_grad(), or .detach() them"
+        )
     if x._view is not None and x._view.family is not None:
         x._view.family.settle()
     if (root := views.root_of(x)) is not None:
@@ -42,11 +47,6 @@ def assign(x: Tensor, value: Any) -> Tensor:
         else:
             root.assign(views.written(x, root, other))
         return x
-    if mode.recording and other.requires_grad and is_leaf(x):
-        raise GradientError(
-            "assign: this leaf requires a gradient, and so do the values that it would take "
-            "(x += 1 and x[0] = 1 read x); assign under no_grad(), or .detach() them"
-        )
     _replace(x, other)
     return x
 
@@ -132,18 +132,21 @@ def _recorded(x: Tensor, old: Tensor | None, other: Tensor) -> mlops.Function | 
 
 def _write_detached(x: Tensor, root: Tensor, other: Tensor) -> None:
     """Write without recording; what is differentiated as the value is, is the view x alone."""
-    records = other.requires_grad and mode.recording
+    records = mode.recording and (other.requires_grad or (x.requires_grad and not is_leaf(x)))
     if records and x._view is not None and type(x._view.move) is not views.Detached:
         raise GradientError(
-            "assign: the value requires a gradient, and the target is a view of a detached "
-            "tensor, which cannot record it; .detach() the value, or .clone() the target first"
+            "assign: the value, or what the target holds, requires a gradient, and the target is "
+            "a view of a detached tensor, which cannot record it; .detach() the value, or .clone() "
+            "the target first"
         )
     if records:
         autograd.keep_versions(other, lambda t: t is x, {})
     with autograd.no_grad():
         root.assign(views.written(x, root, other))
     if records:
-        x.requires_grad, x._record = True, other._record
+        x.requires_grad, x._record = bool(other.requires_grad), other._record
+        if x._view is not None:
+            x._view.written = before_assignment(x)
 
 
 # ---- versions ----

@@ -142,7 +142,10 @@ class Family:
 class View:
     """How a tensor follows its root."""
 
-    __slots__ = ("above", "family", "kept", "move", "node", "recorded", "root", "seen", "steady")
+    __slots__ = (
+        *("above", "family", "kept", "move", "node", "recorded", "root", "seen", "steady"),
+        "written",
+    )
     kept: Tensor | None
     family: Family | None
 
@@ -154,6 +157,7 @@ class View:
             self.kept, self.family = None, Family.of(root)
         self.root, self.node, self.seen = ref(root), ref(node), mode.assignments
         self.above, self.move, self.steady = above, move, False
+        self.written: Tensor | None = None  # if detached: the last value whose record it took over
         self.recorded: bool = (
             (not mode.paused or mode.recording)
             and type(move) is not Detached
@@ -283,11 +287,25 @@ def _read_anew(tensor: Tensor, view: View, root: Tensor) -> None:
     view.note(root)
     with enable_grad() if view.recorded else no_grad():
         now = read(root, view.moves())
+    if (written := _written_above(view)) is not None:
+        now.requires_grad, now._record = written.requires_grad, written._record
     is_leaf = tensor.requires_grad and tensor._record is None
-    if view.recorded and not is_leaf:
+    if (view.recorded or written is not None) and not is_leaf:
         tensor.requires_grad, tensor._record = now.requires_grad, now._record
     tensor.lazy = now._lazy
     tensor._assigned = root._assigned
+
+
+def _written_above(view: View) -> Tensor | None:
+    """What a view shows of a value that was recorded when it went into a detached view above."""
+    moves: list[Move] = []
+    while view.above is not None:
+        moves.append(view.move)
+        view = view.above
+        if view.written is not None:
+            with enable_grad():
+                return read(view.written, tuple(reversed(moves)))
+    return None
 
 
 def give_away(tensor: Tensor) -> None:
