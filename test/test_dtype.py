@@ -125,6 +125,32 @@ def test_a_number_that_is_cast_wraps_around(device: str) -> None:
         assert all(x.tolist() == [wrapped, wrapped + 1, wrapped + 2] for x in results), dtype
 
 
+def test_an_element_that_the_dtype_does_not_have_is_refused() -> None:
+    x, yes = Tensor([1, 2], dtype="int8"), Tensor([True, False])
+    made: dict[str, Callable[[Any], Tensor]] = {
+        "Tensor": lambda n: Tensor([1, n], dtype="int8") + Tensor(n, dtype="int8"),
+        "full": lambda n: Tensor.full((2,), n, dtype="int8"),
+        "full_like": lambda n: x.full_like(n),
+        "where": lambda n: yes.where(x, n) + yes.where(n, x),
+        "maximum": lambda n: x.maximum(n),
+        "minimum": lambda n: x.minimum(n),
+        "pad": lambda n: x.pad((1, 1), value=n),
+        "scatter": lambda n: x.scatter(0, Tensor([0]), n),
+        "masked_fill": lambda n: x.masked_fill(yes, n),
+        "arange": lambda n: Tensor.arange(0, n + 1, n, dtype="int8"),
+    }
+    for name, make in made.items():
+        assert make(127).dtype is dtypes.int8
+        with pytest.raises(OverflowError, match=f"{name}: int8 .* -128 to 127, and not 128"):
+            make(128)
+    for value in (-1, [-1, 2**63], [2**64], float("nan")):
+        with pytest.raises(OverflowError, match="Tensor: uint64 has the integers from 0"):
+            Tensor(value, dtype="uint64")
+    with pytest.raises(OverflowError, match="not 300"):
+        x[0] = 300
+    assert x.tolist() == [1, 2]
+
+
 def test_casts_out_of_range_are_as_documented(device: str) -> None:
     """By way of int64, whose least value stands for what it cannot hold: docs/dtypes.md.
 

@@ -12,7 +12,8 @@ tinygrad catch that.
     ├── ArgumentError   (TypeError, ValueError)     an argument that cannot be meant
     ├── SettingError    (ValueError)                a variable of the environment that means nothing
     ├── DTypeError      (RuntimeError, TypeError)   dtypes that do not go together
-    │   └── NoDTypeError (AttributeError)           what was given is no dtype, nor a name of one
+    │   ├── NoDTypeError (AttributeError)           what was given is no dtype, nor a name of one
+    │   └── RangeError  (OverflowError)             a number that an integer dtype does not have
     ├── NanError        (FloatingPointError)        a result holds NaN, and DEBUG_NAN=1
     ├── LinAlgError     (RuntimeError, numpy's)     a matrix that is singular, or not as it must be
     ├── GradientError   (RuntimeError)              autograd asked for something undefined
@@ -55,6 +56,10 @@ class DTypeError(TinymlError, RuntimeError, TypeError):
 
 class NoDTypeError(DTypeError, AttributeError):
     """What was given is no dtype, nor the name of one."""
+
+
+class RangeError(DTypeError, OverflowError):
+    """A number that an integer dtype does not have, where it was to be an element."""
 
 
 class LinAlgError(TinymlError, numpy.linalg.LinAlgError, RuntimeError):

@@ -17,6 +17,7 @@ from tinyml.graph import toposort
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
+from tinyml.turn import short_lock
 
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
 
@@ -51,6 +52,7 @@ class Tape(Protocol):
     def opened(self) -> object: ...  # makes them
 
 
+changing = short_lock()  # held by who gives another node to what other threads may assign to
 _pending, _deferred, _parameters = Roster(), Roster(), Roster()
 _held = trace.listeners(trace.Held)  # every op asks whether there are any
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from tinyml.graph import toposort
 from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce
-from tinyml.ledger import pending
+from tinyml.ledger import changing, pending
 from tinyml.ops import Movement
 
 _MOST = 8  # nodes: of more, as all activations of a network, a plan knows better which to store
@@ -88,7 +88,8 @@ def go_on(made: Mapping[LazyBuffer, Data]) -> None:
             if again is not node:
                 again.computed, now[node] = node.computed, again
     for holder in holders:
-        if holder._lazy in now:
-            record, holder.lazy = holder._record, now[holder._lazy]
-            if record is not None:
-                holder._record = record
+        with changing:  # or what another thread assigns meanwhile would be lost
+            if holder._lazy in now:
+                record, holder.lazy = holder._record, now[holder._lazy]
+                if record is not None:
+                    holder._record = record

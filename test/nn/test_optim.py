@@ -113,7 +113,8 @@ def muon(lr, momentum=0.95, decay=0.1, steps=5):
         for _ in range(steps):
             square = x @ x.T
             x = a * x + (b * square + c * square @ square) @ x
-        return (x.T if tall else x).reshape(g.shape)
+        length = (max(x.shape) / min(x.shape)) ** 0.5 if tall else 1.0
+        return length * (x.T if tall else x).reshape(g.shape)
 
     def rule():
         velocity: Any = 0.0
@@ -275,6 +276,8 @@ def test_zero_grad_and_training_a_line(device):
         optimizer.step()
     np.testing.assert_allclose(layer.weight.numpy(), [[2, -1]], atol=1e-2)
     np.testing.assert_allclose(layer.bias.numpy(), [0.5], atol=1e-2)
+    optimizer.zero_grad(set_to_none=False)
+    assert layer.weight.grad.tolist() == [[0, 0]]
 
 
 def test_a_captured_step_counts_and_sees_a_new_rate(device):

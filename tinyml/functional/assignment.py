@@ -101,9 +101,10 @@ def _replace(x: Tensor, other: Tensor) -> None:
     if _owns_memory(x):
         node = lazy.assign(x._lazy, node)
         x._version = weakref.ref(node)
-    x.lazy = node
-    x.requires_grad = True if recorded else x.requires_grad
-    x._record = record
+    with ledger.changing:
+        x.lazy = node
+        x.requires_grad = True if recorded else x.requires_grad
+        x._record = record
 
 
 def _owns_memory(x: Tensor) -> bool:

@@ -11,6 +11,7 @@ from tinyml.dtype import DType, float32, int32, int64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ArgumentError, ShapeError
 from tinyml.functional.axes import new_shape, number, whole
+from tinyml.functional.operands import check_fits
 from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def full(
     sizes = new_shape((shape,), "full")
     number(fill_value, "full", "fill_value")
     target = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
+    check_fits("full", fill_value, target)
     node = lazy.const(fill_value, target, Device.canonical(device), sizes)
     return kind._of(node)._requiring(requires_grad)
 
@@ -126,6 +128,8 @@ def arange(
         first, by = int(start), int(step)
         count = _count(first, int(stop), by) if target is int64 or not by else count
         start, step, whole = first, by, True
+    for value in (start, start + (count - 1) * step) if count else ():
+        check_fits("arange", value, target)
     wide = int64 if target is int64 or count > int32.max else int32
     places = kind._of(lazy.iota(count, wide, Device.canonical(device)))
     values = places.cast(target if whole and target.is_int else _exact(target))
@@ -213,6 +217,7 @@ def full_like(
     """`fill_value` in the shape of x, in its dtype and on its device unless told."""
     number(fill_value, "full_like", "fill_value")
     target = x.dtype if dtype is None else to_dtype(dtype)
+    check_fits("full_like", fill_value, target)
     return x._full(x.shape, fill_value, target)._requiring(requires_grad)
 
 

@@ -15,7 +15,16 @@ from tinyml.errors import ArgumentError, DTypeError
 from tinyml.functional import assignment
 from tinyml.functional.axes import apart, check_tensors, number
 from tinyml.functional.composed import in_float32, to_float, with_gradient
-from tinyml.functional.operands import alike, common_dtype, constant, operands, ordered, weak_dtype
+from tinyml.functional.operands import (
+    alike,
+    check_fits,
+    common_dtype,
+    constant,
+    holding,
+    operands,
+    ordered,
+    weak_dtype,
+)
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import broadcast_shape
@@ -221,13 +230,13 @@ def asking(function: Callable[..., Tensor], reflected: str) -> Operator:
 
 def maximum(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The greater of x and y, elementwise; NaN if one is. A tie shares the gradient."""
-    x, y = alike("maximum", x, y)
+    x, y = holding("maximum", x, y)
     return x._apply(mlops.Max(), y)
 
 
 def minimum(x: Tensor, y: Tensor | Scalar) -> Tensor:
     """The lesser of x and y, elementwise; NaN if one is. A tie shares the gradient."""
-    x, y = alike("minimum", x, y)
+    x, y = holding("minimum", x, y)
     return x._apply(mlops.Min(), y)
 
 
@@ -337,9 +346,9 @@ def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if isinstance(x, kind):
         if x._lazy.dtype is bool_ and condition._lazy.dtype.is_float:
             raise DTypeError("where: the condition comes first, as in (x > 0).where(x, 0)")
-        return alike("where", x, y)
+        return holding("where", x, y)
     if isinstance(y, kind):
-        b, a = alike("where", y, x)
+        b, a = holding("where", y, x)
         return a, b
     for value in (x, y):
         if not isinstance(value, (bool, int, float)):
@@ -352,8 +361,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar) -> Tensor:
     """x, with `value` where the mask holds; the dtype stays that of x."""
     check_tensors("masked_fill", x, mask=mask)
     if isinstance(value, (bool, int, float)):
-        if x.dtype.is_int and not x.dtype.min <= value <= x.dtype.max:
-            raise DTypeError(f"masked_fill: {x.dtype} has no {value}; cast the tensor first")
+        check_fits("masked_fill", value, x.dtype)
         return where(mask, constant(x, value, x.dtype), x)
     return where(mask, x._coerce(value, "masked_fill").cast(x.dtype), x)
 

@@ -22,6 +22,7 @@ from tinyml.functional.axes import check_tensors, resolve_axis, whole, wrong_typ
 from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import pad_by
+from tinyml.functional.operands import check_fits
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
 from tinyml.functional.subscript import (
@@ -297,6 +298,7 @@ def scatter(
     source: Any = src if isinstance(src, type(x)) else None
     if source is None:
         number: Any = src
+        check_fits("scatter", number, x.dtype)
         source = x._full(index.shape, number, x.dtype)
     if reduce is not None:
         return _combined("scatter", x, dim, index, source, "sum" if reduce == "add" else "prod")

@@ -18,6 +18,7 @@ from tinyml.functional.axes import (
     wrong_type,
 )
 from tinyml.functional.joining import cat
+from tinyml.functional.operands import check_fits
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
 from tinyml.lazy import Shape
@@ -217,6 +218,7 @@ def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0
             f"pad: there is no mode {mode!r}; there are: constant, reflect, replicate, circular"
         )
     counts = _pad_counts(x, padding)
+    check_fits("pad", value, x.dtype)
     return pad_by(x, counts, value) if mode == "constant" else _continued(x, counts, mode)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tinyml import lazy
 from tinyml.dtype import DType, promote, promote_weak
 from tinyml.dtypes import dtypes
+from tinyml.errors import RangeError
 from tinyml.functional.axes import apart
 from tinyml.shape import Shape, broadcast_shape
 
@@ -65,6 +66,22 @@ def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
     if node.shape != other.shape:
         broadcast_shape(op, node.shape, other.shape)
     return x, y
+
+
+def check_fits(op: str, value: Scalar, dtype: DType) -> None:
+    """RangeError if no element of an integer dtype is near a Python number."""
+    if dtype.is_int and not dtype.min <= value <= dtype.max:
+        raise RangeError(
+            f"{op}: {dtype} has the integers from {dtype.min} to {dtype.max}, and not {value}; "
+            "use a dtype that has it, or .cast() a tensor, which wraps around"
+        )
+
+
+def holding(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
+    """As `alike`, for an op whose results are elements of x and y: a number must be one."""
+    if isinstance(y, int):
+        check_fits(op, y, x._lazy.dtype)
+    return alike(op, x, y)
 
 
 def operands(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:

@@ -18,10 +18,11 @@ from tinyml import realize as realizing
 from tinyml.device import Device, open_device
 from tinyml.dtype import DType, bool_, by_name, from_numpy, int64, to_compute, to_storage, uint64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
-from tinyml.errors import DTypeError, ShapeError
+from tinyml.errors import DTypeError, RangeError, ShapeError
 from tinyml.functional import views
 from tinyml.functional.axes import new_shape, whole, wrong_type
 from tinyml.functional.exchange import values_of
+from tinyml.functional.operands import check_fits
 from tinyml.lazy import LazyBuffer
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | N
         return value
     if isinstance(value, (bool, int, float)):
         _check_number(value)
-        return lazy.const(value, dtype or dtypes.from_py(value), place)
+        target = dtype or dtypes.from_py(value)
+        check_fits("Tensor", value, target)
+        return lazy.const(value, target, place)
     if value is None:
         return lazy.const(0, dtype or dtypes.default_float, place, (0,))
     if isinstance(value, (list, tuple)) and _holds(value, kind):
@@ -56,7 +59,7 @@ def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | N
 
 def _check_number(value: Any) -> None:
     if isinstance(value, int) and not int64.min <= value <= uint64.max:
-        raise OverflowError(f"Tensor: {value} does not fit into 64 bits; a float may be near it")
+        raise RangeError(f"Tensor: {value} does not fit into 64 bits; a float may be near it")
 
 
 def _holds(value: Any, kind: type[Tensor]) -> bool:
@@ -101,8 +104,8 @@ def _to_array(value: Any, dtype: DType | None) -> tuple[Array, DType]:
         values = np.array(value)
     except ValueError:
         raise ShapeError(f"Tensor: a nested list must be rectangular, {_uneven(value)}") from None
-    if dtype is not None and dtype.is_int and values.dtype.kind in "fO":
-        values = _exact(value, values)
+    if dtype is not None and dtype.is_int and values.size and values.dtype.kind in "iufO":
+        values = _exact(value, values, dtype)
     if values.dtype.kind not in "buif":
         _complain_of_elements(value)
     return values, _dtype_of_list(values)
@@ -157,12 +160,17 @@ def _complain_of_elements(value: Any) -> NoReturn:
     raise DTypeError("Tensor: these numbers have no dtype in common")
 
 
-def _exact(value: Any, values: Array) -> Array:
-    """Python ints modulo 2**64: where some are beyond int64, numpy makes floats of them."""
-    given = np.array(value, object)
-    if not all(isinstance(v, int) for v in given.flat):
-        return values
-    return np.array([v % 2**64 for v in given.flat], np.uint64).reshape(given.shape)
+def _exact(value: Any, values: Array, dtype: DType) -> Array:
+    """Numbers that fit into an integer dtype; numpy makes floats of ints beyond int64."""
+    if values.dtype.kind in "fO":
+        given = np.array(value, object)
+        if not all(isinstance(v, (int, float)) for v in given.flat):
+            return values
+        if all(isinstance(v, int) for v in given.flat):
+            values = given
+    for extreme in np.array([values.min(), values.max()], values.dtype).tolist():
+        check_fits("Tensor", extreme, dtype)
+    return values.astype(dtype.compute) if values.dtype == object else values
 
 
 def _dtype_of_list(values: Array) -> DType:

@@ -7,6 +7,7 @@ from step to step is a Tensor, the learning rate too: a step works inside TinyJi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +75,10 @@ class Optimizer:
             if not number(value, type(self).__name__, name) >= 0:  # nor is NaN
                 raise ValueError(f"{type(self).__name__}: {name} cannot be negative, got {value}")
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or let them be zeros."""
         for p in self.params:
-            p.grad = None
+            p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
     def step(self) -> None:
         """Give every parameter its next value."""
@@ -222,7 +223,8 @@ class Muon(SGD):
     """SGD whose moves are made (nearly) orthogonal by Newton-Schulz steps; for matrices.
 
     Weight decay is decoupled from the momentum. Parameters of more than two axes are seen as
-    (first axis, all others). https://kellerjordan.github.io/posts/muon
+    (first axis, all others). What moves a matrix of n rows and m columns is sqrt(n / m) long where
+    n is more than m, else 1, in all directions. https://kellerjordan.github.io/posts/muon
     """
 
     def __init__(
@@ -245,7 +247,9 @@ class Muon(SGD):
             raise ValueError(f"Muon is for matrices, and parameter {i} has no axes")
         matrix = self._with_momentum(i, gradient).reshape(p.shape[0], -1)
         move = matrix.newton_schulz(self.ns_steps, self.ns_coefficients).reshape(p.shape)
-        return rate * (move + self.weight_decay * p)
+        rows, columns = matrix.shape
+        length = math.sqrt(max(1, rows / max(columns, 1)))
+        return rate * (length * move + self.weight_decay * p)
 
 
 class LAMB(Optimizer):
