@@ -48,6 +48,16 @@ def weights_gradient(images: int, inner: int, outer: int, size: int, stride: int
     return stages.kernels_of(schedule([gradient.lazy]))[-1]
 
 
+def by_heads(batch: int, heads: int, rows: int, columns: int, across: int) -> LazyBuffer:
+    """The gradient of a projection behind attention, whose output lies by heads."""
+    attended = lazy.permute(leaf(batch, heads, rows, columns, dtype=bfloat16), (0, 2, 1, 3))
+    x = lazy.reshape(attended, (batch, rows, heads * columns, 1))
+    y = lazy.reshape(leaf(batch, rows, across, dtype=bfloat16), (batch, rows, 1, across))
+    shape = (batch, rows, heads * columns, across)
+    wide = (lazy.expand(lazy.cast(each, float32), shape) for each in (x, y))
+    return lazy.reshape(lazy.reduce_(Op.ADD, graphs.mul(*wide), (0, 1)), shape[2:])
+
+
 def convolution(
     images: int, inner: int, outer: int, size: int, stride: int = 1, window: int = 3
 ) -> Kernel:

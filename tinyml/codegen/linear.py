@@ -214,17 +214,16 @@ class Await(Instr):
 
 @dataclass(frozen=True)
 class BoxCopy:
-    """Boxes side by side along x, the first of them `at` x, y, z, copied to panels of a tile."""
+    """Boxes that begin `at` x, y, z each, copied to panels of a tile one behind the other."""
 
     tile: str
     index: Linear
     box: Box
-    at: tuple[Linear, Linear, Linear]
-    panels: int
+    at: tuple[tuple[Linear, Linear, Linear], ...]
 
     @property
     def nbytes(self) -> int:
-        return self.panels * prod(self.box.box) * self.box.itemsize
+        return len(self.at) * prod(self.box.box) * self.box.itemsize
 
 
 @dataclass(frozen=True)
@@ -419,7 +418,7 @@ def _ahead_text(instr: Instr) -> str:
 
 def _box_text(copy: BoxCopy) -> str:
     x, y, z = copy.at
-    shape = "x".join(map(str, (copy.panels, *copy.box.box[::-1])))
+    shape = "x".join(map(str, (len(copy.at), *copy.box.box[::-1])))
     return f"{copy.tile}[{copy.index}] = slot{copy.box.slot}[{x}, {y}, {z}]x{shape}"
 
 

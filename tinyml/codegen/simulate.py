@@ -182,10 +182,9 @@ class _Threads:
         def of_block(index: Linear) -> Array:
             return np.broadcast_to(self.index(index), self.block.shape)[threads, :, None]
 
-        x, y, z = map(of_block, copied.at)
         strides = 1, *(stride // box.itemsize for stride in box.strides)
-        for panel in range(copied.panels):
-            where = x + panel * box.box[0] + along, y + line, z + 0 * line
+        for panel, (x, y, z) in enumerate(copied.at):
+            where = of_block(x) + along, of_block(y) + line, of_block(z) + 0 * line
             position = np.full((1, 1, 1), box.offset // box.itemsize)
             valid = np.ones((1, 1, 1), np.bool_)
             for w, stride, size in zip(where, strides, box.sizes, strict=True):

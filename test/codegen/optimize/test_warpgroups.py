@@ -12,7 +12,7 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
-from products import TOLERANCE, kernel_of, product
+from products import TOLERANCE, by_heads, kernel_of, product
 
 from tinyml import lazy
 from tinyml.codegen.choose.heuristic import choose
@@ -250,19 +250,49 @@ def test_registers_suffice_for_what_the_rules_choose(
     assert found["USETMAXREG.TRY_ALLOC.CTAPOOL"] == (program.block[1] > 256)
 
 
-def test_boxes_are_counted_by_one_loop() -> None:
-    """Where images and pixels are folded, in two loops, pieces of 16 bytes are copied."""
-    first, second = leaf(4, 128, 256, dtype=bfloat16), leaf(4, 256, 256, dtype=bfloat16)
-    shape = 4, 128, 256, 256
-    a = lazy.expand(lazy.reshape(lazy.cast(first, float32), (4, 128, 1, 256)), shape)
-    b = lazy.expand(lazy.reshape(lazy.cast(second, float32), (4, 1, 256, 256)), shape)
-    root = graphs.total(graphs.total(graphs.mul(a, b), 3), 0)
+FEW = replace(HOPPER, cores=2, tf32=True)  # so that blocks walk several tiles
+
+
+@pytest.mark.parametrize(("inner", "kind"), [(256, OptKind.BULK), (200, OptKind.PIPELINE)])
+def test_boxes_are_counted_by_one_loop(inner: int, kind: OptKind) -> None:
+    """Images and pixels are folded in one; or pieces of 16 bytes are copied, if a box is cut."""
+    first, second = leaf(4, 128, inner, dtype=bfloat16), leaf(4, inner, 256, dtype=bfloat16)
+    shape = 4, 128, 256, inner
+    a = lazy.expand(lazy.reshape(lazy.cast(first, float32), (4, 128, 1, inner)), shape)
+    b = lazy.permute(lazy.reshape(lazy.cast(second, float32), (4, inner, 1, 256)), (0, 2, 3, 1))
+    root = graphs.total(graphs.total(graphs.mul(a, lazy.expand(b, shape)), 3), 0)
     chosen, _ = choose(lower(kernel_of(root)), replace(HOPPER, cores=1))
-    assert {OptKind.WARPGROUP, OptKind.PIPELINE} <= {opt.kind for opt in chosen}
+    assert {OptKind.WARPGROUP, kind} <= {opt.kind for opt in chosen}
     agree(root, chosen)
 
 
-FEW = replace(HOPPER, cores=2, tf32=True)  # so that blocks walk several tiles
+@pytest.mark.parametrize(
+    ("shape", "boxes"),
+    [
+        ((2, 4, 128, 64, 128), 4),  # a head is a panel
+        ((2, 3, 64, 128, 192), 5),  # two panels are, beside three
+        ((1, 4, 200, 64, 128), 4),  # zeros come beyond its edge
+        ((2, 3, 128, 96, 128), 0),  # pieces of 16 bytes
+    ],
+)
+def test_a_factor_that_lies_by_heads_goes_to_panels(shape: tuple[int, ...], boxes: int) -> None:
+    root = by_heads(*shape)
+    chosen, _ = choose(lower(kernel_of(root)), FEW)
+    text = agree(root, chosen)
+    assert text.count("tinyml_copy_box(") == boxes
+    assert "tinyml_wgmma_m64" in text
+
+
+def test_what_lies_by_heads_in_a_step_of_gpt2_comes_in_boxes(tmp_path: Path) -> None:
+    program = compile(kernel_of(by_heads(8, 12, 1024, 64, 768)), HOPPER)
+    resources, cubin = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert not resources.stack
+    found = instructions(cubin)
+    assert found["UTMALDG.3D"] > 0
+    assert any(name.startswith("HGMMA.64x") for name in found)
+
+
 CHOSEN = [
     ("wgmma", bfloat16, (200, 136, 248), (True, False)),
     ("persist", bfloat16, (512, 128, 512), (False, False)),

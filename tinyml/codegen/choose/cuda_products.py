@@ -77,7 +77,7 @@ def multiply(chooser: Chooser, number: int) -> bool:
     known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
         return known and _cascade(chooser, number, sides, inner)
-    if not (sides.around or sides.beside) and _by_warpgroups(chooser, number, sides, axis):
+    if not (sides.around or sides.beside) and _by_warpgroups(chooser, number, sides):
         return True
     if known and (sides.depth == 16 or target.tf32):
         return _on_tensor_cores(chooser, number, sides, axis)
@@ -147,7 +147,7 @@ def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axi
         last += "s"
     for name in reversed(outer):
         chooser.apply(OptKind.ORDER, name)
-    most = 4 * EDGE if parts > 1 else prod(a.size for a in sides.fold.axes)
+    most = 4 * EDGE if parts > 1 else _folded(sides)
     ordered = sides_of(chooser.one(number))
     assert ordered is not None
     return _joined(chooser, number, ordered, ordered.fold.axes[-1], most)
@@ -205,8 +205,7 @@ def _loads(one: Nest) -> list[Load]:
     return [e for e in values if isinstance(e, Load)]
 
 
-@all_or_nothing
-def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
+def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:
     """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
 
     If factors can be put into panels; copied in boxes, if they can be. Floats have to be: where
@@ -217,22 +216,38 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> b
     wanted = chooser.target.warpgroups is not False
     if not (wanted and known and len(chooser.nest.nests) == 1):
         return False
+    done = _of_one_loop(chooser, number, sides) or _in_panels(chooser, number, sides)
+    if done and chooser.target.warpgroups is None:
+        raise UndecidedError(sides.longest.name)
+    return done
+
+
+@all_or_nothing
+def _of_one_loop(chooser: Chooser, number: int, sides: Sides) -> bool:
+    """Where several axes are folded, as sequences of a batch are: boxes are counted by one loop."""
+    if sides.fold.axes[-1].size % row_of(sides.a.dtype):
+        return False  # a box would begin in one and end in another
+    joined = _joined(chooser, number, sides, sides.fold.axes[-1], _folded(sides))
+    made = joined is not sides and _in_panels(chooser, number, joined)
+    return made and any(tile.bulk for tile in chooser.one(number).tiles)
+
+
+@all_or_nothing
+def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
     rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
-    row, name = row_of(sides.a.dtype), axis.name
-    steps = row // sides.depth
+    axis, row = sides.longest, row_of(sides.a.dtype)
+    name, steps = axis.name, row // sides.depth
     fits = _fits(sides.rows.size, rows) and _fits(sides.columns.size, columns)
-    done = fits and _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row))
-    if done and chooser.apply(OptKind.WARPGROUP, name, columns):
-        _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
-        _to_grid(chooser, number, sides)
-        name = shared(chooser, number, name, steps, parts)
-        _stage(chooser, number, sides, name, steps, written_out=True)
-        by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
-        if all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE):
-            if chooser.target.warpgroups is None:
-                raise UndecidedError(axis.name)
-            return True
-    return False
+    if not fits or not _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row)):
+        return False
+    if not chooser.apply(OptKind.WARPGROUP, name, columns):
+        return False
+    _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
+    _to_grid(chooser, number, sides)
+    name = shared(chooser, number, name, steps, parts)
+    _stage(chooser, number, sides, name, steps, written_out=True)
+    by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
+    return all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE)
 
 
 def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
@@ -286,7 +301,7 @@ def _tile(
     after the other, and of the sums that the last block of a tile brings together; or what it
     could read while it multiplies, if that is more.
     """
-    length = prod(a.size for a in sides.fold.axes)
+    length = _folded(sides)
     factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
     nests = len(chooser.nest.nests)  # alike, as phases of a window are
     others = nests * prod(a.size for a in chooser.one(number).rows)
@@ -308,6 +323,10 @@ def _tile(
         read = waves * edge * factors // parts + (parts > 1) * (parts + 1) * sums
         found.append((read, -rows - columns, rows, columns, parts))
     return min(found)[2:]
+
+
+def _folded(sides: Sides) -> int:
+    return prod(a.size for a in sides.fold.axes)
 
 
 def _edges_around(chooser: Chooser, sides: Sides) -> Sequence[int]:

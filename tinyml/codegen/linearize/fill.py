@@ -350,9 +350,11 @@ def _boxes(tiles: Iterable[Tile], known: Known) -> tuple[ir.BoxCopy, ...]:
     for tile in tiles:
         found = boxed(tile)
         assert found is not None
-        x, y, z = (i.substitute(known) for i in found.at)
+        at = tuple(
+            (x.substitute(known), y.substitute(known), z.substitute(known)) for x, y, z in found.at
+        )
         index = tile.index.substitute({**known, **dict.fromkeys(tile.axes, ZERO)})
-        copies.append(ir.BoxCopy(tile.name, index, found.box, (x, y, z), found.panels))
+        copies.append(ir.BoxCopy(tile.name, index, found.box, at))
     return tuple(copies)
 
 

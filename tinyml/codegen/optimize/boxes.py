@@ -1,6 +1,7 @@
 """Boxes: tiles in panels that the card copies by itself, as bulk copies.
 
-A box is rows of 128 bytes, of lines that are equally far apart; what lies beyond an array's edges
+A box is rows of 128 bytes, of lines that are equally far apart: a panel. Panels lie side by side in
+an array, or anywhere along its lines, as those of heads do. What lies beyond an array's edges
 arrives as zeros, and floats are rounded to what tensor cores take. So the condition under which an
 element is loaded has to be that of an edge.
 PTX ISA, "Tensors": tiled mode, 128-byte swizzle.
@@ -18,7 +19,7 @@ from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.tiles import pipeline
 from tinyml.codegen.optimize.turns import counted
 from tinyml.frozen import dataclass, replace
-from tinyml.index import ZERO, Axis, Linear, linear
+from tinyml.index import ZERO, Axis, Linear, linear, unravel
 from tinyml.program import Box
 
 PIECE = 16  # bytes: what begins, and what lines are apart, is a multiple of it
@@ -27,11 +28,10 @@ LINES = 256  # of a box
 
 @dataclass(frozen=True)
 class Boxed:
-    """A tile as boxes side by side along x, the first of which begins `at` x, y, z."""
+    """A tile as boxes, each of which begins `at` x, y, z of its own."""
 
     box: Box
-    at: tuple[Linear, Linear, Linear]
-    panels: int
+    at: tuple[tuple[Linear, Linear, Linear], ...]
 
 
 def boxed(tile: Tile) -> Boxed | None:
@@ -60,7 +60,7 @@ def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axes of a tile: those of rows, and how far apart lines are in memory."""
+    """The axes of a tile: of lines and of panels, and how far apart lines are in memory."""
 
     lines: tuple[Axis, ...]
     panels: tuple[Axis, ...]
@@ -71,20 +71,22 @@ def _axes(tile: Tile) -> _Axes | None:
     load = tile.value
     if not (tile.panels and isinstance(load, Load)):
         return None
-    row = row_of(load.dtype)
-    strides = [(tile.index.stride(a), load.position.stride(a), a) for a in tile.axes]
-    known = sorted((p, s, a.name, a) for p, s, a in strides if p is not None and s is not None)
-    within = [(p, s) for p, s, *_ in known if p < row]
-    others = [(p, s, a) for p, s, _, a in known if p >= row]
-    if len(known) < len(strides) or any(p != s for p, s in within) or not others:
+    row, strides = row_of(load.dtype), {a: tile.index.stride(a) for a in tile.axes}
+    known = sorted((p, a.name, a) for a, p in strides.items() if p is not None)
+    within = [(p, a) for p, _, a in known if p < row]
+    others = [(p, a) for p, _, a in known if p >= row]
+    beside = all(load.position.stride(a) == p for p, a in within)
+    apart = load.position.stride(others[0][1]) or 0 if others else 0
+    if len(known) < len(strides) or not beside or apart <= 0:
         return None
-    apart = others[0][1]
-    lines = tuple(a for p, s, a in others if s * row == p * apart)
-    panels = tuple(a for p, s, a in others if a not in lines)
-    count = prod(a.size for a in lines)
-    if apart <= 0 or any(p != s * count for p, s, a in others if a in panels):
-        return None
-    return _Axes(lines, panels, apart)
+    lines = tuple(a for p, a in others if (load.position.stride(a) or 0) * row == p * apart)
+    panels, size = list[Axis](), row * prod(a.size for a in lines)
+    for p, axis in ((p, a) for p, a in others if a not in lines):
+        if p != size:
+            return None
+        panels.insert(0, axis)
+        size *= axis.size
+    return _Axes(lines, tuple(panels), apart)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class _Source:
 
 
 def _source(tile: Tile, load: Load, axes: _Axes) -> _Source:
-    own, apart = {*tile.axes}, axes.apart
+    own, apart = {*tile.axes} - {*axes.panels}, axes.apart
     x = y = ZERO
     for atom, factor in load.position.terms:
         by_line = atom in axes.lines or (atom not in own and factor % apart == 0)
@@ -139,7 +141,10 @@ def _made(tile: Tile, load: Load, axes: _Axes, source: _Source) -> Boxed | None:
     if begins.terms or not even or count > LINES or min(offset, *lows) < 0:
         return None
     sizes = source.width or source.x.high + 1, source.height or source.y.high + 1, z.high + 1
-    begin = dict.fromkeys(tile.axes, ZERO)
-    at = source.x.substitute(begin), source.y.substitute(begin), z
     box = Box(load.slot, size, offset, sizes, strides, (row_of(load.dtype), count))
-    return Boxed(box, at, prod(a.size for a in axes.panels))
+    shape, begin = tuple(a.size for a in axes.panels), dict.fromkeys(tile.axes, ZERO)
+    at = []
+    for n in range(prod(shape)):
+        known = begin | dict(zip(axes.panels, unravel(linear(n), shape), strict=True))
+        at.append((source.x.substitute(known), source.y.substitute(known), z.substitute(known)))
+    return Boxed(box, tuple(at))

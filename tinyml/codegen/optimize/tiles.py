@@ -22,6 +22,7 @@ from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, Linear, linear, numbered, row_major
 
+PIECE = 16  # bytes that are copied at once
 # what lies side by side in a tile is what lanes or threads read side by side
 LEAST_LANES = 4  # of vectors that numbers are copied in, if it takes no whole ones
 ORDER = {Kind.LOOP: 0, Kind.UNROLL: 1, Kind.THREAD: 2, Kind.LANE: 3}
@@ -320,24 +321,22 @@ def _tile(
         raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
     if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
         raise OptError(f"cannot stage {factor}: its last step is shorter")
-    value, stands = factor, {a: linear(a) for a in inner}
+    value, stands, size = factor, {a: linear(a) for a in inner}, factor.dtype.itemsize
     panels, parted = _by_warpgroups(one, factor), None
-    if panels:
-        lines, along = _as_in_memory(inner, folded, position_of(factor))
-        if not (factor.dtype.is_half or folded & {*along}):
+    if panels or Kind.THREAD in dict(nest.kinds).values():
+        run = row_of(factor.dtype) if panels else PIECE // size
+        lines, along = _as_in_memory(inner, folded, position_of(factor), run)
+        if panels and not (factor.dtype.is_half or folded & {*along}):
             lines, along = along, lines
-        row = row_of(factor.dtype)
-        order, index = [*lines, *along], in_panels(lines, along, row)
-        parted = across_panels(along, row)
-    elif Kind.THREAD in dict(nest.kinds).values():
-        lines, along = _as_in_memory(inner, folded, position_of(factor))
-        order, index = [*lines, *along], _in_rows(lines, along, factor.dtype.itemsize)
+        parted = across_panels(along, run) if panels else None
+        order = [*lines, *along]
+        index = in_panels(lines, along, run) if panels else _in_rows(lines, along, size)
     else:
         value, stands, order = _held_once(nest, factor, stands, folded)
         lanes = {a for a in order if nest.kind(a) is Kind.LANE}
         if not lanes and value is factor:
             order, parted = _in_vectors(nest, order, factor)
-        index = _in_lines(order, lanes, position_of(value), factor.dtype.itemsize)
+        index = _in_lines(order, lanes, position_of(value), size)
     own = _own(order, name, parted, panels)
     image = {a: numbered(b) for a, b in own.items()}
     axes = tuple(b for group in own.values() for b in group)
@@ -448,11 +447,10 @@ def _by_warpgroups(one: Nest, factor: Expr) -> bool:
 
 
 def _as_in_memory(
-    inner: Iterable[Axis], folded: set[Axis], position: Linear
+    inner: Iterable[Axis], folded: set[Axis], position: Linear, run: int
 ) -> tuple[list[Axis], list[Axis]]:
     """The axes of a tile that lies as its source does: lines, and what rows are, folded or not."""
-
-    stride = {a: _apart(position, a) for a in inner}
+    stride = {a: _apart(position, a, run) for a in inner}
     order = sorted(stride, key=lambda a: (-stride[a], a.name))
     last = [a for a in order if a not in folded] if folded else _side_by_side(order, stride)
     if not last or min(stride.values()) < min(stride[a] for a in last):
@@ -474,9 +472,16 @@ def _side_by_side(order: Sequence[Axis], stride: Mapping[Axis, int]) -> list[Axi
     return found
 
 
-def _apart(position: Linear, axis: Axis) -> int:
-    """How far neighbours along an axis lie apart: on average, where they divide it."""
+def _apart(position: Linear, axis: Axis, run: int = 0) -> int:
+    """How far neighbours along an axis lie apart: where it is divided, on average.
+
+    But 1, if runs of so many lie side by side, as columns of heads do.
+    """
     stride = position.stride(axis)
+    if stride is None and run and axis.size % run == 0:
+        whole, within = Axis(f"{axis.name}r", axis.size // run), Axis(axis.name, run)
+        parted = position.substitute({axis: linear(whole) * run + linear(within)})
+        stride = 1 if parted.stride(within) == 1 else None
     if stride is None:
         others = dict.fromkeys(position.free, ZERO)
         first, last = (position.substitute({**others, axis: linear(n)}) for n in (0, axis.size - 1))

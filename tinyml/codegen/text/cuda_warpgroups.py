@@ -108,11 +108,10 @@ class WarpgroupRenderer(Renderer):
             yield f"tinyml_take_registers<{HANDED[1]}>();"
 
     def _copy_boxes(self, copy: ir.BoxCopy, full: str) -> Iterator[str]:
-        (x, y, z), (width, _) = copy.at, copy.box.box
         number = self.boxes().index(copy.box)
-        for panel in range(copy.panels):
+        for panel, begin in enumerate(copy.at):
             place = wrap(self.index(copy.index + panel * prod(copy.box.box)), 12)
-            at = ", ".join(self.index(i)[0] for i in (x + panel * width, y, z))
+            at = ", ".join(self.index(i)[0] for i in begin)
             yield f"tinyml_copy_box({copy.tile} + {place}, box{number}, {at}, {full});"
 
 
