@@ -352,3 +352,27 @@ def test_a_gradient_through_a_detached_view_that_took_one_is_not_lost_in_silence
     x[1] = 0
     with pytest.raises(GradientError, match="was assigned to after"):
         later.sum().backward()
+
+
+def test_no_gradient_goes_by_way_of_what_a_tensor_was_before_it_took_one() -> None:
+    w, x = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0])
+    p = Tensor([0.5, 0.25])
+    root = (p * x).exp()
+    y = root * w
+    root *= w
+    (y + root).sum().backward()
+    e = np.exp([1.5, 1.0])
+    np.testing.assert_allclose(w.grad.numpy(), 2 * e, rtol=1e-6)
+    np.testing.assert_allclose(y.sum().gradient(p)[0].numpy(), [3, 8] * e, rtol=1e-6)
+
+
+def test_a_hook_waits_for_the_gradient_of_what_the_tensor_was() -> None:
+    w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    x, seen = w * 2, []
+    x.register_hook(lambda grad: seen.append(grad.tolist()))
+    before = x * 3
+    x[0] = w[1]
+    (before + x * x).sum().backward()
+    assert seen == [[3.0, 11.0, 15.0]]
+    assert w.grad is not None
+    assert w.grad.tolist() == [6, 22 + 4, 30]

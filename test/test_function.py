@@ -136,3 +136,25 @@ def test_saved_results_do_not_keep_themselves() -> None:
         assert watched() is None
     finally:
         gc.enable()
+
+
+def test_what_was_saved_is_what_it_was() -> None:
+    class Times(Function):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            self.save(x, y)
+            return x * y
+
+        def backward(self, grad: Tensor) -> Any:
+            x, y = self.saved
+            return grad * y, grad * x
+
+    w, y = Tensor([2.0, 3.0], requires_grad=True), Tensor([5.0, 7.0])
+    x = w * 1
+    product = Times.apply(x, y)
+    x *= 10
+    (grad,) = product.sum().gradient(w)
+    assert grad.tolist() == [5, 7]
+    assert (product * product).sum().gradient(w)[0].sum().gradient(w)[0].tolist() == [50, 98]
+    y += 1
+    with pytest.raises(GradientError, match="was assigned to after"):
+        product.sum().backward()

@@ -47,8 +47,8 @@ class Function:
 
     @property
     def saved(self) -> tuple[Any, ...]:
-        """What was saved."""
-        return tuple(v.found() if isinstance(v, _SavedResult) else v for v in self._saved)
+        """What was saved; GradientError if a tensor was assigned to since, and not recorded."""
+        return tuple(v.found() if isinstance(v, _Saved) else v for v in self._saved)
 
     save_for_backward = save
     saved_tensors = saved
@@ -90,16 +90,26 @@ def _method(function: Function, name: str) -> Callable[..., Any]:
     return partial(method, function) if static else method
 
 
-class _SavedResult:
-    """A result without a reference to it: its record would refer to itself."""
+class _Saved:
+    """A tensor as it was; a result without a reference, as its record would refer to itself."""
 
-    def __init__(self, result: Tensor) -> None:
-        self._reference, self._copy = weakref.ref(result), result._of(result.lazy)
+    def __init__(self, tensor: Tensor, is_result: bool) -> None:
+        self._reference = weakref.ref(tensor) if is_result else lambda: tensor
+        self._copy = tensor._of(tensor.lazy) if is_result else tensor
+        self._clock = mode.assignments
 
     def found(self) -> Tensor:
-        """The result; if nobody has it any more, one that nothing is differentiated by."""
-        result = self._reference()
-        return self._copy if result is None else result
+        """The tensor; of a result that nobody has, one that nothing is differentiated by."""
+        tensor = self._reference()
+        if tensor is None:
+            return self._copy
+        then = tensor._version_at(self._clock)
+        if then._changed_after(self._clock):
+            raise GradientError(
+                f"saved: a tensor {then.shape} was assigned to after it was saved for the "
+                "gradient; assign after backward(), or save a copy (.clone())"
+            )
+        return then
 
 
 def _own(result: Tensor, inputs: Sequence[Tensor]) -> Tensor:
@@ -109,10 +119,11 @@ def _own(result: Tensor, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _saved(value: Any, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
-    for before, after in zip(given, results, strict=True):
-        if value is before and value is after:
-            return _SavedResult(after)
-    return value
+    if not isinstance(value, Tensor):
+        return value
+    return _Saved(
+        value, any(value is t and value is r for t, r in zip(given, results, strict=True))
+    )
 
 
 def record_results(

@@ -61,6 +61,7 @@ class Tensor(Methods, metaclass=Trains):
     _view: views.View | None = None  # how this follows another tensor
     _family: Callable[[], views.Family | None] | None = None  # those that follow this one
     _version: Callable[[], LazyBuffer | None] | None = None  # the last Assign of our own
+    _before: Callable[[], Tensor | None] | None = None  # this version, as a tensor of its own
     _lazy: LazyBuffer
 
     def __init__(
@@ -384,7 +385,6 @@ class Tensor(Methods, metaclass=Trains):
     _before_assignment = assignment.before_assignment
     _changed_after = assignment.changed_after
     _version_at = assignment.version
-
     _assigned = property(assignment.last_assigned, assignment.set_last_assigned)
 
     # ---- operators ----

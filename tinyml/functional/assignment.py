@@ -96,7 +96,10 @@ def _replace(x: Tensor, other: Tensor) -> None:
         x.requires_grad, recorded = None, mode.recording and bool(other.requires_grad)
     record = _recorded(x, old, other)
     if old is not None:
+        old._hooks, x._hooks = x._hooks, None  # they wait for the gradient of what x was
         x._past = (*(p for p in x._past if p[1]._record is not autograd.FREED), (clock, old))
+    elif recorded:  # no gradient went to what x was, and none is to go to what it is now
+        x._past = (*x._past, (clock, before_assignment(x)))
     x._assigned, x._moments = clock, ()
     if _owns_memory(x):
         node = lazy.assign(x._lazy, node)
@@ -170,9 +173,16 @@ def changed_after(x: Tensor, clock: int) -> bool:
 
 
 def before_assignment(x: Tensor) -> Tensor:
-    """This version of the values as a tensor of its own, for computing the next one."""
-    old = x._of(x.lazy)
+    """This version of the values as a tensor of its own, for computing the next one.
+
+    It is the same each time, so that a hook is called with all that comes back to it.
+    """
+    node, known = x.lazy, x._before and x._before()
+    if known is not None and known._lazy is node and known._record is x._record:
+        return known
+    old = x._of(node)
     old.requires_grad, old._record, old._assigned = x.requires_grad, x._record, x._assigned
+    x._before = weakref.ref(old)
     return old
 
 
