@@ -255,9 +255,8 @@ class _Threads:
             case Wide():
                 return self._wide(e)
             case Part(wide=wide, lane=lane):
-                values = done[wide]
-                lanes_at = np.broadcast_to(self.index(lane), (len(values), 1))
-                return np.take_along_axis(values, lanes_at, 1)
+                values, at = done[wide], self.index(lane)
+                return np.take_along_axis(values, np.resize(at, (len(values), at.shape[1])), 1)
             case Stored(name=name, index=index):
                 return self._read(name, self.index(index))
             case Held():

@@ -15,6 +15,7 @@ from operator import attrgetter, itemgetter
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.copies import APART, alike, alike_abreast, gathered, named_at
+from tinyml.codegen.dense import made_once, shared_by
 from tinyml.codegen.expr import (
     Alu,
     Expr,
@@ -76,6 +77,7 @@ class _Emitter(AlongWriter):
         self.tx: set[Axis] = set()
         self.along = {*nest.along}
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
+        self.shared = shared_by(one.exprs, self.free_lanes) if vectors else []
         self.calls = any(isinstance(e, Alu) and e.op in FUNCTIONS for e in one.exprs)
 
     # ---- rows and walks ----
@@ -128,6 +130,8 @@ class _Emitter(AlongWriter):
         Then each step has names of its own, as a vector has lanes, and its text is a copy.
         """
         if not (self.vectors and unrolled and unrolled[0].size > 1) or self.along or self.walks:
+            return None
+        if self.shared:  # by several steps
             return None
         first, *others = unrolled
         made = [at_steps(walk.stores, known, others, self.kinds) for walk in walks]
@@ -182,6 +186,10 @@ class _Emitter(AlongWriter):
             )
         ]
         self._folds(scope, [store.value for wide in varied for store in wide])
+        for lane in self.shared:
+            values = [store.value for wide in varied for store in wide]
+            again = iter(made_once(values, lane, scope.known))
+            varied = [[replace(store, value=next(again)) for store in wide] for wide in varied]
         for some in self._at_once(varied, scope.known):
             # all values before any store: a store may overwrite what another one read
             made, first, parts = list[list[Expr]](), len(scope.instrs), list[list[Instr]]()

@@ -127,4 +127,5 @@ class Namer:
 
 def _trivial(e: Expr) -> bool:
     """Whether a value is no longer than a name for it."""
-    return isinstance(e, (Const, Name, Part, Matrix)) or (isinstance(e, Place) and not e.sources)
+    short = (isinstance(e, Place) and not e.sources) or (isinstance(e, Part) and not e.lane.terms)
+    return short or isinstance(e, (Const, Name, Matrix))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from tinyml.codegen.expr import Load, Name
+from tinyml.codegen.expr import Load, Name, Part
 from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_rows, spread_store
 from tinyml.codegen.text.c_text import lane_place, streaming_store
-from tinyml.codegen.text.c_values import TYPES, CValues
+from tinyml.codegen.text.c_values import TYPES, CValues, size_of
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows
 from tinyml.dtype import DType, bool_, int32
@@ -116,6 +116,15 @@ class CLanes(CValues):
         self.prelude[_every_second(kind, TYPES[dtype.name], places, lanes)] = None
         return f"second_{kind}({place})", ATOM
 
+    def part_of(self, e: Part) -> Text:
+        """Lanes of a vector spread over those of another one."""
+        (lane,) = e.lane.free & self.k.lanes
+        chosen = [str(e.lane.substitute({lane: linear(n)})) for n in range(lane.size)]
+        kind, places = self.vector(e.dtype, lane.size), self.bits(size_of(e.dtype), lane.size)
+        name = f"spread_{kind}_{chosen.count(chosen[0])}_from{chosen[0]}"
+        self.prelude[_of_another(name, kind, places, ", ".join(chosen))] = None
+        return f"{name}({self.value(e.wide, lane.size)})", ATOM
+
     def masked_load(self, e: Load, lane: Axis) -> Text:
         """Elements at even distances, 0 where the conditions of a lane do not hold."""
         lanes, stride = lane.size, e.position.stride(lane)
@@ -178,6 +187,17 @@ def _every_second(kind: str, element: str, places: str, lanes: int) -> str:
   return __builtin_shufflevector(first, last, {chosen});
 #else
   return __builtin_shuffle(first, last, ({places}){{{chosen}}});
+#endif
+}}"""
+
+
+def _of_another(name: str, kind: str, places: str, chosen: str) -> str:
+    """Each lane is that lane of another vector which is `chosen`."""
+    return f"""static inline {kind} {name}({kind} a) {{
+#if defined(__clang__)
+  return __builtin_shufflevector(a, a, {chosen});
+#else
+  return __builtin_shuffle(a, ({places}){{{chosen}}});
 #endif
 }}"""
 

@@ -64,7 +64,7 @@ def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
     """A vector type in registers, and its definition."""
     kept = register(dtype)
     name, kind = f"{SHORT[kept.name]}x{lanes}", "int" if dtype is bool_ else TYPES[kept.name]
-    return name, vector_type(name, kind, _size(dtype), lanes)
+    return name, vector_type(name, kind, size_of(dtype), lanes)
 
 
 @lru_cache
@@ -76,7 +76,7 @@ def _memory_vector(dtype: DType, lanes: int) -> tuple[str, str]:
     return name, vector_type(name, kind, dtype.itemsize, lanes)
 
 
-def _size(dtype: DType) -> int:
+def size_of(dtype: DType) -> int:
     """Bytes of an element in a vector register."""
     return 4 if dtype is bool_ else register(dtype).itemsize
 
@@ -178,13 +178,13 @@ class CValues(Renderer):
     ) -> Text:
         """A choice lane by lane; whether the mask is `known` when the text is compiled."""
         kind = self.vector(dtype, lanes)
-        bits, own = self._mask_type(dtype, lanes), self.mask_bits(_size(dtype), lanes)
+        bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
         name = f"blend_{kind}_known" if known else f"blend_{kind}"
         self.prelude[blend(name, kind, bits, self.vector(bool_, lanes), own, not known)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
-        return self.bits(_size(dtype), lanes)
+        return self.bits(size_of(dtype), lanes)
 
     def bits(self, size: int, lanes: int) -> str:
         """The vector type of integers of so many bytes."""
