@@ -1,10 +1,12 @@
 """What C says in few words."""
 
 import graphs
+import numpy as np
 import pytest
 import stages
 from graphs import leaf
 
+from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.text.c_lanes import runs
@@ -47,3 +49,24 @@ def test_vectors_that_lie_outside_of_what_is_read_are_nothing(by: int) -> None:
     assert text.count("return (f32x8){0};") == 1
     (runner,) = stages.compiled("CPU", [(k, opts)])
     stages.assert_made(k, runner, 0)
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(float32, 16), (float64, 8), (int32, 16)], ids=str)
+def test_masks_of_whole_registers_are_not_joined(dtype: DType, lanes: int) -> None:
+    x, y = (graphs.memory(67, dtype=dtype, device="CPU") for _ in range(2))
+    chosen = ((x == y) | (x != x) | (y > 1)).where(x, 7)
+    (k,) = stages.kernels_of(schedule([chosen.lazy]))
+    opts = [parse(f"lanes i0 {lanes}")]
+    text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
+    assert text.count(f"either_{dtype.kind}{dtype.bitsize}x{lanes}(") >= 2
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner, 0)
+
+
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_the_larger_and_the_smaller_are_nan_where_either_is(dtype: DType) -> None:
+    corners = np.array([np.nan, -np.nan, np.inf, -np.inf, 0, 1, -1, 1e-40, 3.5], dtype.name)
+    a, b = np.tile(corners, 9), np.repeat(corners, 9)
+    x, y = Tensor(a, device="CPU"), Tensor(b, device="CPU")
+    np.testing.assert_array_equal(x.maximum(y).numpy(), np.maximum(a, b))
+    np.testing.assert_array_equal(x.minimum(y).numpy(), np.minimum(a, b))

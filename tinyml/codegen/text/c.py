@@ -11,7 +11,7 @@ from tinyml.codegen.text.c_lanes import looks_along, runs, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
 from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, scattered
-from tinyml.codegen.text.c_values import TYPES
+from tinyml.codegen.text.c_values import TYPES, size_of
 from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows, rows_of, two_rows
@@ -279,6 +279,10 @@ class CRenderer(CPairs):
             case (Alu(op=Op.EQUAL, operands=(one, _) as sides),) if e.op is Op.NOT:
                 texts = [self.text(side, lanes) for side in sides]
                 return self.compare("!=", register(one.dtype), texts, lanes)
+            case (Alu(op=Op.OR, operands=masks), *values) if e.op is Op.WHERE:
+                if size_of(e.dtype) * lanes == MASKED:
+                    texts = [self.text(side, lanes) for side in (*masks, *values)]
+                    return self.blended_either(texts, e.dtype, lanes)
         return super().op(e, lanes)
 
     def place(self, e: Place, lanes: int) -> Text:

@@ -13,11 +13,13 @@ def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> 
     if vector in _EXTREMES:
         macro, kind = _EXTREMES[vector]
         instruction = f"__builtin_ia32_{op.name.lower()}{kind}(a, b)"
+        known = f"({bits})(a != a)"
         if macro == "__AVX512F__":
             instruction, before = f"EXTREME512({op.name.lower()}, {kind}, a, b)", EXTREME512
-        lines = [f"#ifdef {macro}", f"  const {bits} m = ({bits})(a != a);"]
-        lines += [f"  b = {instruction};  // b if one is NaN", "#else"]
-        lines += [f"  const {bits} m = ({bits})({mask});", "#endif"]
+            fixed, known = f"__builtin_ia32_fixupimm{kind}512_mask", "{0}"  # a, if that is NaN
+            instruction = f"{fixed}({instruction}, a, 0x11 - ({bits}){{0}}, 0, -1, 4)"
+        there = [f"  const {bits} m = {known};", f"  b = {instruction};  // b if one is NaN"]
+        lines = [f"#ifdef {macro}", *there, "#else", *lines, "#endif"]
     if vector in _WHOLE_EXTREMES:  # clang finds it by itself
         macro, kind = _WHOLE_EXTREMES[vector]
         more = f", ({bits})a, -1" if kind.endswith("mask") else ""

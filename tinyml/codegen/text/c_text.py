@@ -61,6 +61,20 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> 
     )
 
 
+def blend_either(name: str, blend: str, kind: str, mask: str) -> str:
+    """`a` where m or n is -1, else `b`, for vectors that instructions take under a mask.
+
+    gcc would join the masks, which takes longer than two moves; clang makes the second comparison
+    under the mask of the first one.
+    """
+    return (
+        f"static inline {kind} {name}({mask} m, {mask} n, {kind} a, {kind} b) {{\n"
+        f"#if defined(__AVX512F__) && !defined(__clang__)\n"
+        f'  b = {blend}(n, a, b);\n  __asm__("" : "+v"(b));\n  return {blend}(m, a, b);\n'
+        f"#else\n  return {blend}(m | n, a, b);\n#endif\n}}"
+    )
+
+
 def streaming_store(name: str, kind: str, element: str, size: int, count: int) -> str:
     """Vectors of `size` bytes, stored side by side past the caches where that is possible.
 

@@ -18,6 +18,7 @@ from tinyml.codegen.text.c_text import (
     LANE_BODIES,
     NOTE,
     blend,
+    blend_either,
     function,
     half_lanes,
     lane_body,
@@ -182,6 +183,14 @@ class CValues(Renderer):
         name = f"blend_{kind}_known" if known else f"blend_{kind}"
         self.prelude[blend(name, kind, bits, self.vector(bool_, lanes), own, not known)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
+
+    def blended_either(self, operands: list[Text], dtype: DType, lanes: int) -> Text:
+        """A choice between two values by two masks: the first where either is set."""
+        kind, (mask, _, value, other) = self.vector(dtype, lanes), operands
+        blend = self.blended(mask, value, other, dtype, lanes)[0].partition("(")[0]
+        name = f"either_{kind}"
+        self.prelude[blend_either(name, blend, kind, self.vector(bool_, lanes))] = None
+        return f"{name}({', '.join(text for text, _ in operands)})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
         return self.bits(size_of(dtype), lanes)
