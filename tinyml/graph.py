@@ -128,24 +128,24 @@ def toposort(
     Iterative, because graphs outgrow Python's stack.
     """
     done: dict[_N, None] = {}
-    stack: list[_N | None] = [*roots]
-    stack.reverse()
-    pop, push = stack.pop, stack.append
-    while stack:
-        node = pop()
-        if node is None:  # all that the node below this mark needs is done
-            below = pop()
-            assert below is not None
-            done[below] = None
-        elif node not in done:
+    above: list[Any] = []  # nodes whose sources are looked at, each behind the walk it came up in
+    push, pop, walk = above.append, above.pop, iter(roots)
+    while True:
+        for node in walk:
+            if node in done:
+                continue
             needed = sources(node)
             if needed and node not in leaves:
+                push(walk)
                 push(node)
-                push(None)
-                stack += needed[::-1]
-            else:
-                done[node] = None
-    return list(done)
+                walk = iter(needed)
+                break
+            done[node] = None
+        else:  # all that the last one needs is done
+            if not above:
+                return list(done)
+            done[pop()] = None
+            walk = pop()
 
 
 def reached(starts: Iterable[_N], onward: Callable[[_N], Iterable[_N]]) -> Iterator[_N]:
