@@ -24,7 +24,6 @@ Every axis has a kind, which says who walks it:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from itertools import chain
 from math import gcd, prod
 
@@ -36,6 +35,7 @@ from tinyml.errors import VerifyError
 from tinyml.frozen import cached_property, dataclass, replace
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
+from tinyml.members import Enum
 from tinyml.ops import SIGN, Op
 
 
@@ -48,8 +48,6 @@ class Kind(Enum):
     LOOP = "loop"
     UNROLL = "unroll"
     LANE = "lane"
-
-    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)
