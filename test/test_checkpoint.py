@@ -131,6 +131,34 @@ def test_what_it_made_of_a_tensor_is_assigned_to_a_view_of_it() -> None:
     np.testing.assert_allclose(found(True), found(False), rtol=1e-5)
 
 
+def test_what_it_reads_besides_is_not_to_be_assigned_to_before_the_gradient() -> None:
+    (w,), offset = weights(1), Tensor([1.0, 2.0, 3.0]).realize()
+    for assigned in (w * 2, offset):
+        read = lambda x: checkpoint(lambda y: y * assigned, x @ w) + 1  # noqa: B023, E731
+        y = checkpoint(read, w)
+        y *= 2
+        y.sum().gradient(w)
+        assigned *= 2
+        with pytest.raises(GradientError, match=r"checkpoint: a tensor .* was assigned to after"):
+            y.sum().gradient(w)
+
+
+def test_it_assigns_to_the_same_tensor_twice() -> None:
+    (w,), count = weights(1), Tensor([0.0, 1.0, 2.0]).realize()
+
+    @no_grad
+    def step() -> None:
+        count.assign(count * 2 + 1)
+
+    def part(x: Tensor) -> Tensor:
+        step()
+        step()
+        return x * count
+
+    (grad,) = checkpoint(part, w).sum().gradient(w)
+    assert (grad[0].tolist(), count.tolist()) == ([3, 7, 11], [3, 7, 11])
+
+
 def test_several_results_and_other_arguments() -> None:
     def parts(x: Tensor, scale: float, index: Tensor, *, power: int) -> Any:
         return x[index] * scale, x**power, x > 0

@@ -285,6 +285,13 @@ def _check_unchanged(record: Function) -> None:
             )
 
 
+def behind(roots: Sequence[Tensor]) -> set[Tensor]:
+    """All that `roots` were computed from, with or without a gradient."""
+    order = _computed_before(roots, lambda _: True)
+    found = {t for made in order if made._record is not None for t in made._record.inputs}
+    return found.union(order).difference(roots)
+
+
 def leaves(roots: Sequence[Tensor], besides: Sequence[Tensor]) -> list[Tensor]:
     """What `roots` were computed from and requires a gradient, but not what is `besides`."""
     known = set(besides)

@@ -10,10 +10,10 @@ scheduler neither shares the values with those of the forward pass nor computes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 from tinyml import autograd, trace
 from tinyml.autograd import enable_grad, mode
@@ -60,6 +60,7 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
     several = isinstance(made, (tuple, list))
     found = tuple(made) if several else (made,)
     besides = autograd.leaves([t for t in found if t.dtype.is_float], [*fresh, source])
+    part.note_reads(autograd.behind(found).difference(fresh))
     results = tuple(t.detach()._requiring(None) for t in found)
     moving = [r for r, t in zip(results, found, strict=True) if t._record is not None]
     record_results(_Recomputed(part, results), (*inputs, *besides), results, moving)
@@ -70,15 +71,16 @@ class _Assigned:
     """The tensors that a function assigned to, with what they were before."""
 
     def __init__(self) -> None:
-        self._before: WeakKeyDictionary[Tensor, Tensor] = WeakKeyDictionary()
+        self._before: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}  # by id
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note what this thread assigns to."""
 
         def note(event: trace.Assigning) -> None:
-            if event.tensor not in self._before:
-                self._before[event.tensor] = event.tensor._before_assignment()
+            tensor = event.tensor
+            if not self.has(tensor):
+                self._before[id(tensor)] = weakref.ref(tensor), tensor._before_assignment()
 
         stop = trace.subscribe(trace.Assigning, note, here=True)
         try:
@@ -86,12 +88,18 @@ class _Assigned:
         finally:
             stop()
 
+    def has(self, tensor: Tensor) -> bool:
+        """Whether it was assigned to."""
+        reference, _ = self._before.get(id(tensor), (None, None))
+        return reference is not None and reference() is tensor
+
     @contextmanager
     def undone(self, after: _After) -> Iterator[None]:
         """Let them be as before, and then as they are now, whatever is assigned to them."""
-        now = [(tensor, assignment.state(tensor)) for tensor in self._before]
+        found = [(t, before) for made, before in self._before.values() if (t := made()) is not None]
+        now = [(tensor, assignment.state(tensor)) for tensor, _ in found]
         try:
-            for tensor, before in self._before.items():
+            for tensor, before in found:
                 assignment.restore(tensor, (after(before).lazy, *assignment.state(before)[1:]))
             yield
         finally:
@@ -109,6 +117,23 @@ class _Part:
         self.defaults = defaults(Device.DEFAULT, dtypes.default_float, dtypes.default_int)
         self.draws: Draws = []
         self.assigned = _Assigned()
+        self.reads: list[weakref.ref[Tensor]] = []  # besides the arguments
+
+    def note_reads(self, tensors: Iterable[Tensor]) -> None:
+        """Note what the function reads besides, checkpoints in it too."""
+        for tensor in tensors:
+            self.reads.append(weakref.ref(tensor))
+            if isinstance(tensor._record, _Recomputed):
+                self.reads += tensor._record.part.reads
+
+    def check_unchanged(self, clock: int) -> None:
+        """GradientError if what the function reads besides has other values now."""
+        for tensor in [t for reference in self.reads if (t := reference()) is not None]:
+            if tensor._changed_after(clock) and not self.assigned.has(tensor):
+                raise GradientError(
+                    f"checkpoint: a tensor {tensor.shape} that the function reads was assigned to "
+                    "after it; assign after backward(), or let it read a copy (.clone())"
+                )
 
     def compute(self, tensors: Sequence[Tensor]) -> Any:
         """The function of these tensors, with the settings that it was called with first."""
@@ -129,6 +154,7 @@ class _Recomputed(Several):
         part.tensors = []  # they are the record's inputs
 
     def backward(self, grad: Any, out: Tensor) -> Grads:
+        self.part.check_unchanged(self.clock)
         seeds = self.of_results(grad)
         count = sum(other is None for other in self.part.others)
         after = _After(next(g for g in grad.parts if g is not None))
