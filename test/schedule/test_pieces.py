@@ -160,3 +160,19 @@ def test_sums_of_pieces_are_the_same_whatever_the_number_of_cores(
         stages.simulated(replace(stages.C, cores=cores), None)(k, arrays)
         found.append(arrays[0].tobytes())
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pieces_of_a_product_lie_apart(monkeypatch: pytest.MonkeyPatch, turned: bool) -> None:
+    monkeypatch.setattr(split, "LARGE", 64)
+    monkeypatch.setattr(split, "PIECE", 32)
+    a, b = memory(5, 96), memory(96, 7, seed=1)
+    made = (memory(96, 5).T if turned else a) @ b
+    first, second = stages.kernels_of(schedule([made.lazy]))
+    assert [n for n in first.slots[0][0] if n > 1] == [
+        3,
+        5,
+        7,
+    ]  # a core's piece has lines of its own
+    for k in (first, second):
+        stages.assert_right(k)

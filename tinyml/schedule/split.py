@@ -266,9 +266,23 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
         axis = node.axes[0]  # of a convolution that of images, whose windows do not overlap
         if source.shape[axis] == 1 or not _is_product(node):
             return node
+        pieces = max(2, folded // PIECE)
+        return lazy.reshape(_in_pieces(_to_front(node, axis), 0, pieces), node.shape)
     elif node.device in CARDS and len(node.axes) > 1 < node.size and _are_columns(node):
         return _columns_in_pieces(node, MOST_PIECES)
     return _in_pieces(node, axis, max(2, folded // PIECE))
+
+
+def _to_front(node: lazy.Reduce, axis: int) -> lazy.Reduce:
+    """The same fold with an axis in front, so that each of its pieces has results of its own.
+
+    Else those of all pieces, which cores make at the same time, share the lines of a cache.
+    """
+    order = sorted(range(len(node.shape)), key=lambda a: a != axis)
+    moved = lazy.permute(node.sources[0], order)
+    made = lazy.reduce_(node.op, moved, [order.index(a) for a in node.axes])
+    assert isinstance(made, lazy.Reduce)
+    return made
 
 
 def _columns_in_pieces(node: lazy.Reduce, pieces: int) -> LazyBuffer:
