@@ -55,6 +55,7 @@ def simulated(target: Target, opts: Sequence[Opt] | None = ()) -> Runner:
         nest.verify(optimized)
         linearized = linearize(optimized, vectors=target.language is Language.C)
         linear.verify(linearized)
+        assert f"{optimized}{linearized}", "all that passes between rooms prints"
         simulate(linearized, arrays)
 
     return run

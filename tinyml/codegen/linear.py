@@ -417,9 +417,9 @@ def _ahead_text(instr: Instr) -> str:
 
 
 def _box_text(copy: BoxCopy) -> str:
-    x, y, z = copy.at
-    shape = "x".join(map(str, (len(copy.at), *copy.box.box[::-1])))
-    return f"{copy.tile}[{copy.index}] = slot{copy.box.slot}[{x}, {y}, {z}]x{shape}"
+    begins = ", ".join(f"[{x}, {y}, {z}]" for x, y, z in copy.at)
+    size = "x".join(map(str, copy.box.box[::-1]))
+    return f"{copy.tile}[{copy.index}] = boxes {size} of slot{copy.box.slot} at {begins}"
 
 
 def _assigned(op: Op | None) -> str:
