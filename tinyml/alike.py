@@ -59,7 +59,8 @@ def _besides(k: Kernel) -> Hashable:
         said.append(len(part))
         for o in part:
             plain = o.index is None and o.where is None
-            said.append((o.slot, o.shape, number[o.value], o.rows, o.across) if plain else o)
+            walked = o.rows, o.across, o.filler
+            said.append((o.slot, o.shape, number[o.value], *walked) if plain else o)
     return tuple(said)
 
 

@@ -6,6 +6,8 @@
              | Output(slot, value, rows, where)           slot holds value where a mask does
              | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value, or = value
              | Output(slot, value, rows, across)          slot += value, along rows it has not
+             | Output(slot, value, rows, filler)          slot holds value, and behind its rows
+                                                          elements that are nobody's
 
 Rows are the axes that all outputs of a part share, walked together: `rows` says which axes of
 the value they are. What a value has besides, it walks inside a row. Parts are independent.
@@ -33,6 +35,12 @@ from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import SIGN, Op
 
 
+def longer_rows(shape: Shape, more: int) -> Shape:
+    """The shape with more elements along its last axis that has several."""
+    last = max((a for a, n in enumerate(shape) if n > 1), default=0)
+    return tuple([n + more if a == last else n for a, n in enumerate(shape)])
+
+
 @dataclass(frozen=True)
 class Output:
     """What one slot receives.
@@ -51,10 +59,20 @@ class Output:
     op: Op | None = Op.ADD
     across: tuple[int, ...] = ()
     where: LazyBuffer | None = None
+    filler: int = 0  # elements behind each of the buffer's rows
 
     @property
     def roots(self) -> tuple[LazyBuffer, ...]:
         return tuple(e for e in (self.value, self.index, self.where) if e is not None)
+
+    @property
+    def held(self) -> Shape:
+        """What of the buffer is the value's."""
+        return longer_rows(self.shape, -self.filler)
+
+    def within(self, buffer: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What of the buffer is the value's, as a view."""
+        return buffer[tuple(map(slice, self.held))] if self.filler else buffer
 
     @property
     def keeps(self) -> bool:
@@ -110,7 +128,7 @@ def spelled(k: Kernel) -> str:
         lines.append("part")
         for o in part:
             index, where = (None if e is None else number[e] for e in (o.index, o.where))
-            more = f"{o.rows} {o.across} {index} {o.axis} {o.op} {where}"
+            more = f"{o.rows} {o.across} {index} {o.axis} {o.op} {where} {o.filler}"
             lines.append(f"{o.slot} {o.shape} {number[o.value]} {more}")
     return "\n".join(lines)
 
@@ -145,7 +163,7 @@ def run(k: Kernel, buffers: Sequence[npt.NDArray[Any]]) -> None:
     roots = [root for o in k.outputs if o not in sums for root in o.roots]
     values = interpret.interpret([*roots, *sums.values()], known)
     for output in k.outputs:
-        target = buffers[output.slot]
+        target = output.within(buffers[output.slot])
         if output in sums:
             target[...] += values[sums[output]].reshape(target.shape)
         elif output.index is None:
@@ -171,7 +189,7 @@ def verify(k: Kernel) -> None:
             raise VerifyError(f"slot{output.slot}: rows {output.rows} of size 1\n{k}")
         walked = enumerate(output.value.shape)
         kept = tuple(1 if a in output.across else n for a, n in walked)
-        if output.index is None and prod(kept) != prod(shape):
+        if output.index is None and prod(kept) != prod(output.held):
             raise VerifyError(f"slot{output.slot} is {shape}, value {output.value.shape}\n{k}")
     for node in nodes(k):
         if isinstance(node, (lazy.Data, lazy.Copy, lazy.Assign, lazy.Contiguous, lazy.Scatter)):

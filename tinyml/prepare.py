@@ -47,10 +47,10 @@ def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
         numbers[node] = numbers[leaf]
     new: list[NewBuffer] = []
     for item in items:
-        for node in item.nodes:
+        for node, size in zip(item.nodes, item.sizes, strict=True):
             if node not in numbers:
                 numbers[node] = given + len(new)
-                new.append(NewBuffer(node.size, node.dtype, node.device))
+                new.append(NewBuffer(size, node.dtype, node.device))
     _compile([item for item in items if isinstance(item, KernelItem)])
     kernels: dict[Kernel, Kernel] = {}  # equal ones are one object, which is stored and read once
     calls = [call for item in items if (call := _call(item, numbers, kernels)) is not None]

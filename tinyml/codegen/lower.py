@@ -122,11 +122,13 @@ class _Lowering:
         value = self.at(output.value, index)
         if output.index is None:
             sizes = [1 if a in output.across else n for a, n in enumerate(output.value.shape)]
-            kept = [ZERO if a in output.across else i for a, i in enumerate(index)]
-            position = row_major(kept, sizes)
+            kept = tuple([ZERO if a in output.across else i for a, i in enumerate(index)])
+            position = _in_memory(output, kept, tuple(sizes))
             op = output.op if output.across else None
             valid, value = self._within(output, index, value)
-            return Store(output.slot, value.dtype, position, value, valid, op)
+            pairs = zip(output.shape, output.held, strict=True)
+            row = next(((whole, own) for whole, own in pairs if whole != own), None)
+            return Store(output.slot, value.dtype, position, value, valid, op, row=row)
         asked = self.at(output.index, index)
         looked = linear(asked.looked(output.shape[output.axis]))
         place = tuple(looked if a == output.axis else i for a, i in enumerate(index))
@@ -246,6 +248,13 @@ class _Lowering:
         promised = tuple(within(i, 0, n - 1) for i, n in pairs)  # where the conditions hold
         value = yield source, promised, allowed
         return select(needed, value, fill)
+
+
+def _in_memory(output: kernel.Output, index: Index, shape: Shape) -> Linear:
+    """Where an element of a value of that shape is in the output's memory."""
+    if output.filler:
+        return row_major(_reshaped(index, shape, output.held), output.shape)
+    return row_major(index, shape)
 
 
 def _conditions(mask: Expr) -> Valid:

@@ -54,6 +54,7 @@ class Kind(Enum):
 class Store:
     """slot[position] = value, or op= value; only where `valid`. `streams`: past the caches.
 
+    Of a `row` of so many elements so many are data; what lies behind these may be stored, too.
     `some`: it is one of several side by side, of which number n is stored where index + n is in it.
     """
 
@@ -65,6 +66,7 @@ class Store:
     op: Op | None = None
     streams: bool = False
     some: Range | None = None
+    row: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

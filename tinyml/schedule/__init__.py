@@ -23,6 +23,7 @@ group    units that become one kernel, and where their axes lie among its rows
 fuse     units that share rows become groups
 pieces   sums down columns join what walks their rows anyway
 writes   what an assignment changes of its target
+filled   rows that begin at whole vectors, as nobody sees what lies behind them
 build    a group becomes a Kernel
 """
 

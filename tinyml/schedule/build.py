@@ -8,7 +8,7 @@ from tinyml import lazy
 from tinyml.dtype import DType
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.kernel import Kernel, Output
+from tinyml.kernel import Kernel, Output, longer_rows
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.schedule.fuse import Fusion
@@ -63,7 +63,9 @@ def _output(
     mask, value = written or (None, made.sources[0] if across else node)
     where = None if mask is None else builder.inline(mask)
     value = builder.inline(value)
-    output = Output(slot, node.shape, value, rows(group, node, part), across=across, where=where)
+    shape, filler = builder.shape(node), builder.fillers.get(node, 0)
+    walks = rows(group, node, part)
+    output = Output(slot, shape, value, walks, across=across, where=where, filler=filler)
     return output if group.cut is None else _in_pieces(output, group.places[node], group.cut)
 
 
@@ -123,14 +125,19 @@ class _Builder:
     ) -> None:
         self.masks = masks
         self.outputs, self.members, self.units = outputs, set(members), fusion.units
-        self.fixed = fusion.fixed
+        self.fixed, self.fillers = fusion.fixed, fusion.fillers
         self.inputs: list[LazyBuffer] = []
         self.done: dict[LazyBuffer, LazyBuffer] = {}
 
     def finish(self, parts: Sequence[tuple[Output, ...]]) -> Built:
         nodes = (*self.outputs, *self.inputs)
-        slots: tuple[tuple[Shape, DType], ...] = tuple((n.shape, n.dtype) for n in nodes)
+        slots: tuple[tuple[Shape, DType], ...] = tuple((self.shape(n), n.dtype) for n in nodes)
         return Kernel(tuple(parts), slots), self.outputs, tuple(self.inputs)
+
+    def shape(self, node: LazyBuffer) -> Shape:
+        """Of its memory: with what lies behind its rows."""
+        filler = self.fillers.get(node, 0)
+        return longer_rows(node.shape, filler) if filler else node.shape
 
     def inline(self, root: LazyBuffer) -> LazyBuffer:
         """`root` as an expression over slots."""
@@ -164,7 +171,8 @@ class _Builder:
     def _slot(self, node: LazyBuffer) -> LazyBuffer:
         number = len(self.outputs) + len(self.inputs)
         self.inputs.append(node)
-        slot = lazy.node(lazy.Slot, node.shape, node.dtype, "", (), number)
+        whole = lazy.node(lazy.Slot, self.shape(node), node.dtype, "", (), number)
+        slot = lazy.shrink(whole, tuple((0, n) for n in node.shape))
         found = None if self.masks is None else self.masks.again(node)
         if found is None:
             return slot

@@ -72,6 +72,7 @@ class Fusion:
         self.masks = Masks(units)
         self.masks.learn(order)
         self.fixed: dict[LazyBuffer, LazyBuffer] = {}  # what reads no memory, as in all kernels
+        self.fillers: dict[LazyBuffer, int] = {}  # elements behind rows of what is stored
         self.remade = [n for n in order if isinstance(n, lazy.Reduce) and n not in units]
         self.remakes: set[LazyBuffer] = set()  # what is made of them, but not through a unit
         for node in order if self.remade else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from math import prod
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
@@ -14,6 +15,7 @@ from tinyml.schedule.associate import associate
 from tinyml.schedule.balance import SLOWER, longer
 from tinyml.schedule.build import build
 from tinyml.schedule.channels import channels_last
+from tinyml.schedule.filled import fillers
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, link, ordered, walked
 from tinyml.schedule.labels import unshaped
@@ -50,6 +52,11 @@ class KernelItem:
         return self.outputs + self.inputs
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the memory of each node: more than its own, where rows are filled up."""
+        return tuple([prod(shape) for shape, _ in self.kernel.slots])
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         return tuple(f"{unit!r}: {reason}" for unit, reason in self.units)
 
@@ -64,6 +71,11 @@ class CopyItem:
     @property
     def nodes(self) -> tuple[LazyBuffer, ...]:
         return (self.output, self.source)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the memory of each node."""
+        return (self.output.size, self.source.size)
 
 
 Item = KernelItem | CopyItem
@@ -111,6 +123,7 @@ def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     stored = _stored(fusion, roots)
     in_place = _order_writes(order, groups, fusion, stored, roots)
     stored.difference_update(n for n in in_place if scattered(n) in in_place)
+    fusion.fillers = fillers(fusion, stored, roots)
     for group in ordered(groups):
         items += _items(group, fusion, stored, in_place)
     return Schedule(tuple(items), tuple(roots), in_place)

@@ -18,6 +18,7 @@ from tinyml.device import OpenDevice
 from tinyml.dtype import DType, bfloat16, float16, float32, float64, to_compute, to_storage
 from tinyml.frozen import dataclass
 from tinyml.kernel import Kernel
+from tinyml.lazy import Shape
 from tinyml.program import Program
 from tinyml.runtime.machine import Buffer, Executable, Machine
 
@@ -38,13 +39,13 @@ class Drawn:
     """What is to be drawn for a kernel."""
 
     slots: tuple[tuple[tuple[int, ...], DType], ...]
-    outputs: tuple[int, ...]  # slots that it writes
+    outputs: tuple[tuple[int, Shape], ...]  # slots that it writes, and what of each is data
     longest: int  # numbers in a sum at most
     faults: bool  # whether it may find fault with numbers
 
 
 def drawn_for(k: Kernel, plain: LoopNest, faults: bool) -> Drawn:
-    outputs = sorted({output.slot for output in k.outputs})
+    outputs = sorted({(output.slot, output.held) for output in k.outputs})
     return Drawn(k.slots, tuple(outputs), _longest_fold(plain), faults)
 
 
@@ -63,18 +64,20 @@ class Scratch:
 
     def results(self, executable: Executable) -> list[Array]:
         """What one launch makes of the numbers that were drawn."""
-        for slot in self._drawn.outputs:
+        for slot, _ in self._drawn.outputs:
             self._buffers[slot].write(self._given[slot])
         executable.launch(self.memories)
         self._machine.synchronize()
-        return [
-            to_compute(self._buffers[slot].read(), self._drawn.slots[slot][1])
-            for slot in self._drawn.outputs
-        ]
+        return [self._data(slot, held) for slot, held in self._drawn.outputs]
+
+    def _data(self, slot: int, held: Shape) -> Array:
+        shape, dtype = self._drawn.slots[slot]
+        values = to_compute(self._buffers[slot].read(), dtype)
+        return values if held == shape else values.reshape(shape)[tuple(map(slice, held))]
 
     def agree(self, results: Sequence[Array], right: Sequence[Array]) -> bool:
         """Whether results are the same, up to the rounding of sums in another order."""
-        dtypes = [self._drawn.slots[slot][1] for slot in self._drawn.outputs]
+        dtypes = [self._drawn.slots[slot][1] for slot, _ in self._drawn.outputs]
         pairs = zip(results, right, dtypes, strict=True)
         return all(same(a, b, self._tolerance(dtype)) for a, b, dtype in pairs)
 

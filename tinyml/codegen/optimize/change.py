@@ -193,7 +193,7 @@ class Change:
         valid = store.valid
         if self.guards:
             free = walked if store.op else store.position.free | store.value.free
-            guarded = both(valid, self._of(free))
+            guarded = both(valid, self._of_store(store, free))
             assert guarded is not None
             valid = guarded
         changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
@@ -211,6 +211,15 @@ class Change:
 
     def _of(self, axes: Iterable[Axis]) -> list[Range]:
         return [guard for a in axes for guard in self.guards.get(a, ())]
+
+    def _of_store(self, store: Store, axes: Iterable[Axis]) -> list[Range]:
+        """The guards of a store: it may go on behind its row, up to the next one."""
+        found = {a: self.guards.get(a, ()) for a in axes}
+        whole, own = store.row or (0, 0)
+        for a in found if store.row else ():
+            if a.size == own and store.position.stride(a) == 1:
+                found[a] = both([inside(g.index, g.low, whole - 1) for g in found[a]]) or ()
+        return [guard for guards in found.values() for guard in guards]
 
     def _guard(self, e: Expr) -> Expr | None:
         if isinstance(e, Load):
