@@ -67,11 +67,10 @@ class _Threads:
 
     def __init__(self, k: LinearKernel, part: ir.Part, slots: list[Array]) -> None:
         self.k, self.slots = k, slots
-        width, height = k.block
-        self.size = width * height  # of a block
+        self.size = prod(k.block)
         number = np.arange(part.blocks * self.size).reshape(-1, 1)
-        self.number, self.block, self.tx = number, number // self.size, number % width
-        ty = number // width % height
+        self.number, self.block, self.tx = number, number // self.size, number % k.block[0]
+        ty = number // k.block[0] % k.block[1]
         self.lanes = {a: np.arange(a.size).reshape(1, -1) for a in k.lanes}
         self.axes: dict[Axis, Array] = dict(self.lanes)
         self.by_name = {ir.TX: self.tx, "ty": ty}
@@ -79,9 +78,8 @@ class _Threads:
         threads = prod(a.size for a in part.threads)
         self.axes.update(_numbered(part.threads, ty % threads))
         self.stores = ty < threads  # a part may need fewer than others
-        self.names, self.aside = dict[str, Array](), dict[str, Array]()  # what is aside by part
-        self.active = np.ones((1, 1), np.bool_)
-        self.tiles = _Tiles(k, part.blocks)
+        self.names, self.aside = dict[str, Array](), dict[str, list[Array]]()
+        self.active, self.tiles = np.ones((1, 1), np.bool_), _Tiles(k, part.blocks)
 
     # ---- instructions ----
 
@@ -129,8 +127,8 @@ class _Threads:
                 parts = self.value(name).reshape(-1, threads, max(1, name.lanes))
                 folded = interpret.ACCUMULATE[op].reduce(parts, axis=1, keepdims=True)
                 self._set(name, np.broadcast_to(folded, parts.shape).reshape(len(self.block), -1))
-            case ir.AcrossBlocks(names, _, part):  # those of one part have neighbouring numbers
-                self.aside |= {n.name: self.value(n).reshape(part.high + 1, -1) for n in names}
+            case ir.AcrossBlocks(names, _, part):
+                self.aside |= {n.name: self._set_aside(self.value(n), part.high + 1) for n in names}
             case ir.Together():
                 self._together(instr)
             case ir.Put():
@@ -199,10 +197,15 @@ class _Threads:
             raise VerifyError(f"{self.k.name}: {name.name} cannot hold {value.shape[1]} lanes")
         self.names[name.name] = interpret.rounded(value, name.dtype)
 
+    def _set_aside(self, value: Array, parts: int) -> list[Array]:
+        """By part, what each block's tile has of it: the parts of one are neighbours."""
+        tiles = np.repeat(value.reshape(-1, parts, self.size * value.shape[1]), parts, axis=0)
+        return [*tiles.swapaxes(0, 1).reshape(parts, *value.shape)]
+
     def _together(self, brought: ir.Together) -> None:
         values, some = self.value(brought.name).copy(), slice(brought.first, brought.end)
         made = interpret.ACCUMULATE[brought.op].reduce(self.aside[brought.name.name], axis=0)
-        values[:, some] = np.resize(made, values.shape)[:, some]
+        values[:, some] = made[:, some]
         self._set(brought.name, values)
 
     def _put(self, put: ir.Put) -> None:
@@ -288,7 +291,7 @@ class _Threads:
                     return self._read(name, at)
                 return self.tiles.own(name, self.block, at, self.number, self.active)
             case Aside(name=name, part=part):
-                return np.resize(self.aside[name][self.index(part).item()], self.block.shape)
+                return self.aside[name][int(self.index(part).item())]
             case Bundle(values=values_):
                 return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
             case Matrix():
@@ -329,8 +332,7 @@ class _Threads:
             row, column = lane // 4, lane % 4 * each + odd
             row, column = (column, row) if e.crosswise else (row, column)
             held.append(own[:, matrix * 8 + row] + column)
-        at = np.stack(held, axis=-1).reshape(len(self.block), e.lanes)
-        return self._read(e.name, at)
+        return self._read(e.name, np.stack(held, axis=-1).reshape(len(self.block), e.lanes))
 
     def _read(self, tile: str, at: Array) -> Array:
         """Elements of a tile, as each thread sees them."""

@@ -208,6 +208,22 @@ def test_rules_of_thumb_for_a_card_with_warpgroups(shape: tuple[int, int, int], 
     agree(root, chosen)
 
 
+@pytest.mark.parametrize(
+    ("shape", "cores", "grid"),
+    [
+        ((768, 8192, 3072), 132, 4 * 96),  # three rounds of parts, and not one of 96 tiles
+        ((768, 8192, 768), 132, 4 * 24),  # a part for each multiprocessor
+        ((768, 512, 3072), 132, 96),  # parts would take longer to bring together
+        ((1024, 8192, 4096), 128, 128),  # every one has a tile
+    ],
+)
+def test_blocks_share_a_fold_where_multiprocessors_would_be_idle(
+    shape: tuple[int, int, int], cores: int, grid: int
+) -> None:
+    root = product(*shape, bfloat16, (True, False))
+    assert compile(kernel_of(root), replace(HOPPER, cores=cores)).grid == grid
+
+
 @pytest.mark.parametrize("shape", [(16, 1024, 1024), (50, 50, 50), (1024, 1024, 20)])
 def test_warpgroups_are_for_products_that_fill_them(shape: tuple[int, int, int]) -> None:
     root = product(*shape, bfloat16)

@@ -8,12 +8,12 @@ multiprocessor is to have blocks, so tiles are as small as that asks, and severa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
-from math import isqrt, prod
+from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
-from tinyml.codegen.choose.cuda_stages import STAGES, bytes_of, fill_ahead, to_tile
-from tinyml.codegen.expr import Alu, Load
+from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
+from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, tile_of
+from tinyml.codegen.expr import Load
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.optimize.change import LOADS
@@ -36,21 +36,15 @@ from tinyml.dtype import bfloat16, float16, float32
 from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, linear
 
-EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
 ROWS = WARPS * EDGE  # that a warpgroup has of it
-BYTES = 64  # of the fold that a row of a tile holds
-PADDING = 16  # bytes behind such a row
-SUM = 4  # bytes
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 MULTIPLYING = {float16: 75, bfloat16: 80, float32: 80}  # and of those whose tensor cores know these
 WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
-BALANCE = 80  # sums whose next products take warpgroups as long as an element of a factor to come
 PART = 32  # steps of a cascade's fold at least, of which a block has a part
 EACH = 4  # warps that keep a multiprocessor busy
 COLUMNS_APART = 4  # lanes that hold sums of other columns
 LOOKED = 64  # registers for the addresses of rows that are looked up, for all of a thread's sums
-HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
 
 
@@ -139,7 +133,7 @@ def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axi
     rest = [a for a in sides.fold.axes if a not in windows]
     if not (windows and rest) or rest[-1].size % EDGE:
         return _joined(chooser, number, sides, sides.fold.axes[-1])
-    *_, parts = _tile(chooser, number, sides)
+    *_, parts = tile_of(chooser, number, sides)
     last, step = rest[-1].name, BYTES // sides.a.dtype.itemsize
     outer = [a.name for a in (*rest[:-1], *windows)]
     if rest[-1].size % step == 0 and chooser.apply(OptKind.SPLIT, last, step):
@@ -147,7 +141,7 @@ def _one_fold(chooser: Chooser, number: int, sides: Sides, windows: Sequence[Axi
         last += "s"
     for name in reversed(outer):
         chooser.apply(OptKind.ORDER, name)
-    most = 4 * EDGE if parts > 1 else _folded(sides)
+    most = 4 * EDGE if parts > 1 else folded(sides)
     ordered = sides_of(chooser.one(number))
     assert ordered is not None
     return _joined(chooser, number, ordered, ordered.fold.axes[-1], most)
@@ -160,7 +154,7 @@ def _is_window(one: Nest, axis: Axis) -> bool:
 
 
 def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
-    *edges, parts = _tile(chooser, number, sides)
+    *edges, parts = tile_of(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
     step = step if axis.size > step // 2 else step // 2
     read = _read_for_columns(chooser.one(number), sides)
@@ -227,18 +221,18 @@ def _of_one_loop(chooser: Chooser, number: int, sides: Sides) -> bool:
     """Where several axes are folded, as sequences of a batch are: boxes are counted by one loop."""
     if sides.fold.axes[-1].size % row_of(sides.a.dtype):
         return False  # a box would begin in one and end in another
-    joined = _joined(chooser, number, sides, sides.fold.axes[-1], _folded(sides))
+    joined = _joined(chooser, number, sides, sides.fold.axes[-1], folded(sides))
     made = joined is not sides and _in_panels(chooser, number, joined)
     return made and any(tile.bulk for tile in chooser.one(number).tiles)
 
 
 @all_or_nothing
 def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
-    rows, columns, parts = _tile(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
+    rows, columns, parts = tile_of(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
     axis, row = sides.longest, row_of(sides.a.dtype)
     name, steps = axis.name, row // sides.depth
-    fits = _fits(sides.rows.size, rows) and _fits(sides.columns.size, columns)
-    if not fits or not _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row)):
+    full = fits(sides.rows.size, rows) and fits(sides.columns.size, columns)
+    if not full or not _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row)):
         return False
     if not chooser.apply(OptKind.WARPGROUP, name, columns):
         return False
@@ -255,7 +249,7 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
 
     So it reads 16 bytes of shared memory at a time, along either axis of a tile.
     """
-    *edges, parts = _tile(chooser, number, sides)
+    *edges, parts = tile_of(chooser, number, sides)
     step = BYTES // sides.a.dtype.itemsize
     if min(edges) < 2 * EDGE:
         return False
@@ -286,72 +280,6 @@ def _padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> b
 def _divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
     if amount > 1:
         chooser.apply(kind, name, amount)
-
-
-def _tile(
-    chooser: Chooser,
-    number: int,
-    sides: Sides,
-    down: Sequence[int] = EDGES,
-    across: Sequence[int] = EDGES,
-) -> tuple[int, int, int]:
-    """Rows and columns of a block's tile, and how many blocks share the fold of each.
-
-    Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
-    after the other, and of the sums that the last block of a tile brings together; or what it
-    could read while it multiplies, if that is more.
-    """
-    length = _folded(sides)
-    factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
-    nests = len(chooser.nest.nests)  # alike, as phases of a window are
-    others = nests * prod(a.size for a in chooser.one(number).rows)
-    others //= sides.rows.size * sides.columns.size
-    found = []
-    if sides.in_turn:
-        down = across = _edges_around(chooser, sides)
-    elif _is_heavy(chooser.one(number), sides):
-        down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
-    edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
-    for rows, columns in product(*edges):
-        blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
-        sums = rows * columns * SUM
-        even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
-        most = min(even, chooser.target.cores // blocks, factors // least)
-        parts = max(1, most) if nests == 1 and not (sides.around or sides.beside) else 1
-        waves = -(-blocks * parts // chooser.target.cores)
-        edge = max(rows + columns, rows * columns // BALANCE)
-        read = waves * edge * factors // parts + (parts > 1) * (parts + 1) * sums
-        found.append((read, -rows - columns, rows, columns, parts))
-    return min(found)[2:]
-
-
-def _folded(sides: Sides) -> int:
-    return prod(a.size for a in sides.fold.axes)
-
-
-def _edges_around(chooser: Chooser, sides: Sides) -> Sequence[int]:
-    """Edges of tiles made one after the other, so that all rows of factors have room, if any."""
-    steps = max(prod(a.size for a in each.fold.axes) for each in (sides, *sides.beside))
-    row = -(-steps * sides.a.dtype.itemsize // BYTES) * BYTES + PADDING
-    most = min(chooser.target.cache // (2 * (1 + len(sides.beside)) * row), HEAVY_EDGE)
-    least = EDGE if sides.depth == EDGE else 2 * EDGE
-    return [n for n in EDGES if least <= n <= most] or [HEAVY_EDGE]
-
-
-def _is_heavy(one: Nest, sides: Sides) -> bool:
-    """Whether so much is made of each sum that its text, written out, takes long to compile."""
-    made = (e for e in one.exprs if isinstance(e, Alu) and sides.columns in e.free)
-    return sum(e.free.isdisjoint(sides.fold.axes) for e in made) > HEAVY
-
-
-def _edges(size: int, known: Sequence[int]) -> list[int]:
-    """Edges of a tile that make an axis of `size` not much longer."""
-    return [n for n in known if n > EDGE and _fits(size, n)] or [known[0]]
-
-
-def _fits(size: int, edge: int) -> bool:
-    """Whether whole tiles are not much longer than an axis."""
-    return -(-size // edge) * edge * 5 <= size * 8
 
 
 def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:

@@ -44,7 +44,7 @@ def in_turns(
     """What numbers blocks, and what each does: what is done for a tile, for each of its own."""
     turn, grid = nest.turn(one), nest.grid(one)
     if turn is None:
-        return (*nest.parts(one), *grid), (*instrs,)
+        return (*grid, *nest.parts(one)), (*instrs,)  # parts of a tile come about together
     tiles = prod(a.size for a in grid)
     block = Axis("block", -(-tiles // turn.size))
     last = (linear(block) * -1 + (tiles - 1 + block.size)) // block.size

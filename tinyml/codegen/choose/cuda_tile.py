@@ -1,0 +1,99 @@
+"""How large a tile a block has of a product of matrices in CUDA, and how many share its fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import isqrt, prod
+
+from tinyml.codegen.choose.chooser import Chooser
+from tinyml.codegen.choose.cuda_stages import STAGES
+from tinyml.codegen.expr import Alu
+from tinyml.codegen.nest import Nest
+from tinyml.codegen.optimize.fragments import EDGE, Sides
+
+EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
+BYTES = 64  # of the fold that a row of a tile holds
+PADDING = 16  # bytes behind such a row
+SUM = 4  # bytes
+BALANCE = 80  # sums whose next products take warpgroups as long as an element of a factor to come
+MARGIN = 8  # of an estimate, an eighth: less is no reason for further blocks to share a fold
+HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
+
+
+def tile_of(
+    chooser: Chooser,
+    number: int,
+    sides: Sides,
+    down: Sequence[int] = EDGES,
+    across: Sequence[int] = EDGES,
+) -> tuple[int, int, int]:
+    """Rows and columns of a block's tile, and how many blocks share the fold of each.
+
+    Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
+    after the other, or what it could read while it multiplies, if that is more; and the sums that
+    it sets aside and brings together. Several rounds of parts where the last would be mostly idle.
+    """
+    length, cores = folded(sides), chooser.target.cores
+    factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
+    nests = len(chooser.nest.nests)  # alike, as phases of a window are
+    others = nests * prod(a.size for a in chooser.one(number).rows)
+    others //= sides.rows.size * sides.columns.size
+    found = []
+    if sides.in_turn:
+        down = across = _edges_around(chooser, sides)
+    elif _is_heavy(chooser.one(number), sides):
+        down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
+    edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
+    alone = nests == 1 and not (sides.around or sides.beside)
+    for rows, columns in product(*edges):
+        blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
+        sums, rounds = rows * columns * SUM, -(-blocks // cores)
+        edge = max(rows + columns, rows * columns // BALANCE)
+        even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
+        most = min(even, factors // least) if alone else 1
+        once = max(1, min(most, cores // blocks))  # a part for each multiprocessor
+        more = [n for n in range(once + 1, most + 1) if _in_even_parts(sides, n)]
+        for parts in (once, *more):
+            waves = -(-blocks * parts // cores)
+            read = waves * edge * factors // parts
+            read += (parts > 1) * (waves + parts * rounds) * sums
+            read += (parts > once) * read // MARGIN
+            found.append((read, -rows - columns, rows, columns, parts))
+    return min(found)[2:]
+
+
+def _in_even_parts(sides: Sides, parts: int) -> bool:
+    """Whether `shared` makes just so many of a fold, all of them equal."""
+    first = min(sides.fold.axes, key=lambda a: a is sides.longest)
+    steps = 2 * BYTES // sides.a.dtype.itemsize if first is sides.longest else 1
+    return first.size % (steps * parts) == 0
+
+
+def folded(sides: Sides) -> int:
+    return prod(a.size for a in sides.fold.axes)
+
+
+def _edges_around(chooser: Chooser, sides: Sides) -> Sequence[int]:
+    """Edges of tiles made one after the other, so that all rows of factors have room, if any."""
+    steps = max(prod(a.size for a in each.fold.axes) for each in (sides, *sides.beside))
+    row = -(-steps * sides.a.dtype.itemsize // BYTES) * BYTES + PADDING
+    most = min(chooser.target.cache // (2 * (1 + len(sides.beside)) * row), HEAVY_EDGE)
+    least = EDGE if sides.depth == EDGE else 2 * EDGE
+    return [n for n in EDGES if least <= n <= most] or [HEAVY_EDGE]
+
+
+def _is_heavy(one: Nest, sides: Sides) -> bool:
+    """Whether so much is made of each sum that its text, written out, takes long to compile."""
+    made = (e for e in one.exprs if isinstance(e, Alu) and sides.columns in e.free)
+    return sum(e.free.isdisjoint(sides.fold.axes) for e in made) > HEAVY
+
+
+def _edges(size: int, known: Sequence[int]) -> list[int]:
+    """Edges of a tile that make an axis of `size` not much longer."""
+    return [n for n in known if n > EDGE and fits(size, n)] or [known[0]]
+
+
+def fits(size: int, edge: int) -> bool:
+    """Whether whole tiles are not much longer than an axis."""
+    return -(-size // edge) * edge * 5 <= size * 8
