@@ -197,7 +197,8 @@ class Bench:
     """A device, with what is measured on it."""
 
     def __init__(self, device: str, beam: float = 0.0) -> None:
-        Device.DEFAULT = self.device = device
+        Device.DEFAULT = device
+        self.device = device = Device.DEFAULT  # in capitals
         self.beam = beam  # seconds of a search for each kernel
         self.machine: Any = open_device(device).machine
         self.clock: Any = (

@@ -42,6 +42,7 @@ PATIENCE = 3  # times as long for torch.compile of a whole step, for a first cal
 HANGS = 2  # of one kind, after which nobody asks for the rest
 NO_ANSWER = "no answer"
 HEAD = "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us | {} |"
+SAME = "card", "driver", "commit"  # in all of a file
 CACHES = "TINYML_CACHE", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR"  # folders
 Record = dict[str, Any]
 
@@ -57,6 +58,11 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="CUDA")
     parser.add_argument("--small", action="store_true", help="tiny inputs: a rehearsal")
     args = parser.parse_args(given)
+    if unknown := {*filter(None, args.peers.split(","))} - {*PEERS}:
+        parser.error(f"--peers {', '.join(unknown)}: there are {', '.join(PEERS)}")
+    works = [item.work for item in card.items(args.small)]
+    if vain := [w for w in args.names if not any(run.matches(work, [w]) for work in works)]:
+        parser.error(f"no workload's name has {', '.join(map(repr, vain))}, and no group is that")
     args.end = time.monotonic() + args.seconds
     return args
 
@@ -70,7 +76,10 @@ def main() -> None:
         sys.exit(f"nothing is measured, there is no card that answers: {facts['error']}")
     slug = machine.slug(facts["card"])[:40]
     args.out = args.out or RESULTS / f"{datetime.date.today()}-{slug}.json"
-    record = json.loads(args.out.read_text()) if args.out.exists() else {"results": {}}
+    record = begun(args.out, facts)
+    if "error" in record:
+        worker.close()
+        sys.exit(record["error"])
     record |= {"facts": facts, "command": " ".join(sys.argv)}
     try:
         for line in measure(worker, record, args):
@@ -78,6 +87,16 @@ def main() -> None:
     finally:
         worker.close()
     print(document(record))
+
+
+def begun(out: Path, facts: Record) -> Record:
+    """What a file has that is to be gone on with: of the same card and program, or an error."""
+    record: Record = json.loads(out.read_text()) if out.exists() else {"results": {}}
+    before = record.get("facts", facts)
+    others = [name for name in SAME if before.get(name) != facts.get(name)]
+    if others:
+        return {"error": f"{out} has figures of another {' and '.join(others)}: name another --out"}
+    return record
 
 
 def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterator[str]:

@@ -309,7 +309,7 @@ def asked(out: Path, *words: str, device: str = "CPU") -> argparse.Namespace:
 def test_generation_is_timed_kernel_by_kernel() -> None:
     one = generation.made("matmul 64x16384x64")
     assert [name.rpartition("_")[0] for name, _ in one.generated] == [
-        *("sum_mul_64x64x16_r1024", "sum_64x64_r16")
+        *("sum_mul_16x64x64_r1024", "sum_64x64_r16")
     ]
     assert min(one.scheduled, *(ms for _, ms in one.generated)) > 0
 
@@ -354,6 +354,27 @@ def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:
     lines = cuda.document(record).split("\n")
     assert lines[1] == "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us |"
     assert lines[3].startswith("| rmsnorm 8192x1024 | 1 | ")
+
+
+def test_a_word_that_nothing_has_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, why in (
+        (["softmax", "sofmax"], "no workload's name has 'sofmax'"),
+        (["--peers", "torch,tourch"], "--peers tourch: there are torch, compile, tinygrad"),
+    ):
+        with pytest.raises(SystemExit):
+            cuda.arguments(given)
+        assert why in capsys.readouterr().err
+
+
+def test_a_file_goes_on_with_the_same_card_and_program(tmp_path: Path) -> None:
+    out, facts = tmp_path / "made.json", {"card": "a fast one", "commit": "1a"}
+    assert cuda.begun(out, facts) == {"results": {}}
+    cuda.save({"results": {"add": {}}, "facts": facts}, out)
+    assert cuda.begun(out, facts)["results"] == {"add": {}}
+    error = cuda.begun(out, {"card": "a fast one", "commit": "2b"})["error"]
+    assert error == f"{out} has figures of another commit: name another --out"
 
 
 def test_floats_that_tensor_cores_round_are_right_for_what_they_are(tmp_path: Path) -> None:
