@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from tinyml import kernel, lazy
+from tinyml import lazy
 from tinyml.dtype import DType
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -35,7 +35,7 @@ def alike(items: Sequence[Item]) -> tuple[list[Item], Held]:
     found, held = [*items], Held()
     for members in families.values():
         if len({item.kernel for _, item in members}) > FEW:
-            said = [numbers(kernel.nodes(item.kernel)) for _, item in members]
+            said = [numbers(item.kernel.nodes) for _, item in members]
             differ = [i for i, n in enumerate(zip(*said, strict=True)) if len(_texts(n)) > 1]
             if all(_can_be_data(own[i]) for own in said for i in differ):
                 for (place, item), own in zip(members, said, strict=True):
@@ -51,7 +51,7 @@ def _besides(k: Kernel) -> Hashable:
     """What a kernel says besides its numbers."""
     number: dict[LazyBuffer, int] = {}
     said: list[Hashable] = [k.slots]
-    for node in kernel.nodes(k):
+    for node in k.nodes:
         sources = tuple(map(number.__getitem__, node.sources))
         said.append((type(node), besides(node), node.shape, node.dtype, sources))
         number[node] = len(number)

@@ -41,11 +41,10 @@ else:
     def replace(one: Any, **changes: Any) -> Any:
         """`dataclasses.replace`, of those that are made here."""
         made = object.__new__(type(one))
-        values, kept = made.__dict__, one.__dict__
-        for name in one.__match_args__:
-            values[name] = kept[name]
+        values, kept, names = made.__dict__, one.__dict__, one.__match_args__
+        values.update(kept if len(kept) == len(names) else {name: kept[name] for name in names})
         values.update(changes)
-        if len(values) > len(one.__match_args__):
+        if len(values) > len(names):
             raise TypeError(f"{type(one).__name__} has no {', '.join(changes)}")
         return made
 

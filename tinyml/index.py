@@ -115,15 +115,7 @@ class Linear(metaclass=Interned):
 
     def stride(self, axis: Axis) -> int | None:
         """By how much the value grows per step of `axis`; None if that is not one number."""
-        if axis not in self.free:
-            return 0
-        stride = 0
-        for atom, factor in self.terms:
-            if atom is axis:
-                stride += factor
-            elif axis in atom.free:
-                return None
-        return stride
+        return _stride(self.terms, axis) if axis in self.free else 0
 
     # ---- operators ----
 
@@ -252,6 +244,17 @@ def _looked_in(atom: Atom) -> tuple[Looked, ...]:
 
 # The same few axes and numbers come again and again, in one kernel and in the next: so what was
 # worked out lately is looked up.
+
+
+@lru_cache(maxsize=4096)
+def _stride(terms: Terms, axis: Axis) -> int | None:
+    stride = 0
+    for atom, factor in terms:
+        if atom is axis:
+            stride += factor
+        elif axis in atom.free:
+            return None
+    return stride
 
 
 @lru_cache(maxsize=4096)

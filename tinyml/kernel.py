@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tinyml import interpret, lazy, notation
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
-from tinyml.frozen import dataclass
+from tinyml.frozen import cached_property, dataclass
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import SIGN, Op
@@ -91,17 +91,17 @@ class Kernel:
     def outputs(self) -> tuple[Output, ...]:
         return tuple(output for part in self.parts for output in part)
 
+    @cached_property
+    def nodes(self) -> list[LazyBuffer]:
+        """Every node of the values, sources first."""
+        return toposort(root for output in self.outputs for root in output.roots)
+
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
 
-def nodes(k: Kernel) -> list[LazyBuffer]:
-    """Every node of the kernel's values, sources first."""
-    return toposort(root for output in k.outputs for root in output.roots)
-
-
 def _lines(k: Kernel) -> Iterable[str]:
-    lines, names = notation.write(nodes(k))
+    lines, names = notation.write(k.nodes)
     yield from lines
     for output in k.outputs:
         place, value, op = f"slot{output.slot}", names[output.value], output.op
@@ -119,7 +119,7 @@ def spelled(k: Kernel) -> str:
     """Text that no other kernel has. `str` is for people, and does not say all."""
     number: dict[LazyBuffer, int] = {}
     lines = [repr(k.slots)]
-    for node in nodes(k):
+    for node in k.nodes:
         sources = [number[source] for source in node.sources]
         kind = type(node).__name__
         lines.append(f"{kind} {node.arg!r} {node.shape} {node.dtype} {node.device} {sources}")
@@ -135,7 +135,7 @@ def spelled(k: Kernel) -> str:
 
 def name(k: Kernel) -> str:
     """What the kernel does, as an identifier: sum_mul_128x10_r784."""
-    used = nodes(k)
+    used = k.nodes
     if lazy.Require in map(type, used):  # not what is only required of values
         roots = [root for output in k.outputs for root in output.roots]
         used = toposort(roots, (), lambda n: n.sources[: 1 if type(n) is lazy.Require else None])
@@ -157,7 +157,7 @@ def name(k: Kernel) -> str:
 def run(k: Kernel, buffers: Sequence[npt.NDArray[Any]]) -> None:
     """Execute with numpy on whole arrays: fill the outputs among `buffers` (compute dtypes)."""
     known: dict[LazyBuffer, npt.NDArray[Any]] = {
-        n: buffers[n.arg] for n in nodes(k) if isinstance(n, lazy.Slot)
+        n: buffers[n.arg] for n in k.nodes if isinstance(n, lazy.Slot)
     }
     sums = {o: lazy.reduce_(Op.ADD, o.value, o.across) for o in k.outputs if o.across}
     roots = [root for o in k.outputs if o not in sums for root in o.roots]
@@ -191,7 +191,7 @@ def verify(k: Kernel) -> None:
         kept = tuple(1 if a in output.across else n for a, n in walked)
         if output.index is None and prod(kept) != prod(output.held):
             raise VerifyError(f"slot{output.slot} is {shape}, value {output.value.shape}\n{k}")
-    for node in nodes(k):
+    for node in k.nodes:
         if isinstance(node, (lazy.Data, lazy.Copy, lazy.Assign, lazy.Contiguous, lazy.Scatter)):
             raise VerifyError(f"{node!r} has no meaning inside a kernel\n{k}")
         if isinstance(node, lazy.Slot) and k.slots[node.arg] != (node.shape, node.dtype):

@@ -70,7 +70,7 @@ class Ahead:
         """What to ask for where `load` stands."""
         if load.sources:
             return []
-        found = [] if load.valid else self._of_rows(load, scope)
+        found = self._of_rows(load, scope) if self.axes and not load.valid else []
         for axis in self.filled:
             for start in _lines(load, self.lanes) if axis in load.position.free else ():
                 line = _line(start, load)

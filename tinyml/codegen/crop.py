@@ -7,7 +7,7 @@ where its conditions do not hold, and what ops make of that value follows (inter
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import combinations, product
 
 from tinyml.codegen.expr import (
@@ -228,8 +228,10 @@ def parts(
     return [*before, (whole, (*held,)), *after]
 
 
-def without(value: Expr, held: Container[Range]) -> Expr:
+def without(value: Expr, held: Set[Range]) -> Expr:
     """A value where conditions hold."""
+    if not held:
+        return value
 
     def one(e: Expr) -> Expr | None:
         if not isinstance(e, Select) or not any(r in held for r in e.valid):

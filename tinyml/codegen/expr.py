@@ -345,6 +345,14 @@ def nodes(root: Expr) -> tuple[Expr, ...]:
     return tuple(toposort([root]))
 
 
+def parts_of(values: Iterable[Expr]) -> list[Expr]:
+    """All that values of instructions are made of: trees, as what is used twice has a name."""
+    found = [*values]
+    for e in found:  # grows
+        found += e.sources
+    return found
+
+
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None = None) -> Expr:
     """Apply `rule` to every node, operands first. A rule returns None to leave a node be.
 

@@ -482,8 +482,8 @@ def verify(k: LinearKernel) -> None:
 def values_of(instr: Instr) -> tuple[Expr, ...]:
     """What an instruction computes with."""
     match instr:
-        case Let(_, value) | PutTile(value=value):
-            return (value,)
+        case Let() | PutTile():
+            return (instr.value,)
         case Update(name, _, value):
             return (name, value)
         case AcrossLanes(source=name) | AcrossThreads(name) | Together(name):

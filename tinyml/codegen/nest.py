@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from math import gcd, prod
+from operator import attrgetter
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, nodes, place_text, rewrite
 from tinyml.codegen.linear import TX
@@ -33,6 +34,7 @@ from tinyml.codegen.matrices import WARP, Product
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.frozen import cached_property, dataclass, replace
+from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
 from tinyml.members import Enum
@@ -143,7 +145,8 @@ class Nest:
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
         """Every fold, inner ones first."""
-        return tuple([e for e in self.exprs if type(e) is Fold])
+        found = toposort(roots(self), (), attrgetter("folding"))
+        return tuple([e for e in found if type(e) is Fold])
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:

@@ -16,6 +16,7 @@ from tinyml.codegen.expr import (
     Require,
     Select,
     Wide,
+    parts_of,
     substituted,
     zero,
 )
@@ -105,7 +106,7 @@ def in_turn(parts: Sequence[Sequence[Instr]]) -> list[Instr]:
 
 def _read(instr: Instr) -> set[str]:
     looked = [a.value for a in instr.position.looked] if isinstance(instr, Fetch) else []
-    return {e.name for e in toposort([*values_of(instr), *looked]) if isinstance(e, Name)}
+    return {e.name for e in parts_of([*values_of(instr), *looked]) if type(e) is Name}
 
 
 class Loops:

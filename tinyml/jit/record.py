@@ -66,7 +66,7 @@ class Launch:
         call = self.call
         if isinstance(call, CopyCall):
             return []
-        return kernel.nodes(call.kernel) if isinstance(call, KernelCall) else toposort(call.nodes)
+        return call.kernel.nodes if isinstance(call, KernelCall) else toposort(call.nodes)
 
 
 class Said(NamedTuple):

@@ -23,7 +23,7 @@ from tinyml.codegen.expr import (
     substitute,
 )
 from tinyml.codegen.linear import TX
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Walk, rewritten
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Tile, Walk, rewritten
 from tinyml.errors import TinymlError
 from tinyml.frozen import replace
 from tinyml.index import (
@@ -110,16 +110,15 @@ def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = Fa
         outer = Axis(axis.name, whole, rest > 0 or axis.more)
     index = linear(outer) * inner.size + linear(inner)
     guard = both([inside(index, 0, axis.size - 1)]) if masked and rest else ()
-    assert guard is not None
-    change = Change({axis: index}, {axis: (outer, inner)}, {axis: guard})
+    change = Change({axis: index}, {axis: (outer, inner)}, {axis: guard} if guard else {})
     kinds = {outer if a is axis else a: k for a, k in nest.kinds}
     kinds[inner] = kind
-    splits = tuple(_resplit(s, axis, outer, inner) for s in nest.splits)
+    splits = tuple([_resplit(s, axis, outer, inner) for s in nest.splits])
     if rest and not masked:
         splits = (Split(outer, inner, rest, ((outer, whole),)), *splits)
     return replace(
         nest,
-        nests=tuple(change.nest(one) for one in nest.nests),
+        nests=tuple([change.nest(one) for one in nest.nests]),
         kinds=tuple(kinds.items()),
         splits=splits,
     )
@@ -129,12 +128,14 @@ def check_inner(nest: LoopNest, axis: Axis, inner: Axis) -> None:
     """Whether `axis` can be split by `inner`; OptError if not."""
     if any(s.inner is axis for s in nest.splits):
         raise OptError(f"cannot split {axis.name}: it has a shorter last step")
-    if inner.name != TX and any(a.name == inner.name for one in nest.nests for a in one.axes):
-        raise OptError(f"cannot split {axis.name}: there is an axis {inner.name} already")
+    if inner.name != TX:
+        if nest.axis(inner.name) is not None:
+            raise OptError(f"cannot split {axis.name}: there is an axis {inner.name} already")
+        return
     walks = [w.axes for one in nest.nests for w in one.walks]
     for group in [*walks, *(f.axes for one in nest.nests for f in one.folds)]:
-        if axis in group and any(a.name == inner.name for a in group):
-            raise OptError(f"cannot split {axis.name}: {inner.name} walks beside it already")
+        if axis in group and any(a.name == TX for a in group):
+            raise OptError(f"cannot split {axis.name}: {TX} walks beside it already")
 
 
 def _resplit(old: Split, axis: Axis, outer: Axis, inner: Axis) -> Split:
@@ -157,32 +158,29 @@ class Change:
     done: dict[Expr, Expr] = field(default_factory=dict)  # guarded expressions, and what became
 
     def axes(self, group: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        if self.listed.keys().isdisjoint(group):
+            return group
         changed = [b for a in group for b in self.listed.get(a, (a,))]
-        return tuple(a for a in changed if a.high > 0 or a.name == TX)
+        return tuple([a for a in changed if a.high > 0 or a.name == TX])
 
     def nest(self, one: Nest) -> Nest:
-        if not any(a in self.listed for a in one.axes):
+        if self.listed.keys().isdisjoint(one.axes):
             return one
-        return Nest(
-            self.axes(one.rows),
-            tuple(
-                Walk(
-                    self.axes(w.axes),
-                    tuple(self.store(s, {*one.rows, *w.axes}) for s in w.stores),
-                    w.after,
-                )
-                for w in one.walks
-            ),
-            tuple(
-                replace(
-                    tile,
-                    axes=self.axes(tile.axes),
-                    index=tile.index.substitute(self.index),
-                    value=self.expr(tile.value),
-                    after=self._after(tile.after),
-                )
-                for tile in one.tiles
-            ),
+        walks = tuple([self._walk(walk, one.rows) for walk in one.walks])
+        return Nest(self.axes(one.rows), walks, tuple([self._tile(tile) for tile in one.tiles]))
+
+    def _walk(self, walk: Walk, rows: tuple[Axis, ...]) -> Walk:
+        walked = {*rows, *walk.axes}
+        stores = tuple([self.store(store, walked) for store in walk.stores])
+        return Walk(self.axes(walk.axes), stores, walk.after)
+
+    def _tile(self, tile: Tile) -> Tile:
+        return replace(
+            tile,
+            axes=self.axes(tile.axes),
+            index=tile.index.substitute(self.index),
+            value=self.expr(tile.value),
+            after=self._after(tile.after),
         )
 
     def _after(self, axis: Axis) -> Axis:
@@ -196,7 +194,9 @@ class Change:
             guarded = both(valid, self._of_store(store, free))
             assert guarded is not None
             valid = guarded
-        changed = both(inside(v.index.substitute(self.index), v.low, v.high) for v in valid)
+        changed: Valid | None = valid
+        if valid:
+            changed = both([inside(v.index.substitute(self.index), v.low, v.high) for v in valid])
         if changed is None:
             raise OptError("nothing would be stored there")
         looked = map_looked(store.position, lambda a: self.expr(a.value).looked(a.size))
@@ -206,7 +206,7 @@ class Change:
 
     def expr(self, root: Expr) -> Expr:
         """Indices substituted; folds walk the new axes; surplus steps load and add nothing."""
-        guarded = rewrite(root, self._guard) if any(self.guards.values()) else root
+        guarded = rewrite(root, self._guard) if self.guards else root
         return substitute(guarded, self.index, self.done, self.axes)
 
     def _of(self, axes: Iterable[Axis]) -> list[Range]:

@@ -291,7 +291,8 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     masked = opt.kind is OptKind.SPLIT
     made = split(nest, axis, Axis(axis.name + letter, opt.amount), kind, masked)
     changed = [new for new, old in zip(made.nests, nest.nests, strict=True) if new is not old]
-    _require(_one_lane(made, changed), opt, "values would have lanes along two axes")
+    apart = kind is not Kind.LANE or _one_lane(made, changed)
+    _require(apart, opt, "values would have lanes along two axes")
     _require(_tiles_along(made, changed), opt, "a tile would be filled with jumps")
     return made
 
@@ -306,8 +307,7 @@ def _halved(nest: LoopNest) -> bool:
 def _one_lane(nest: LoopNest, nests: Sequence[Nest]) -> bool:
     """Whether no value depends on two axes of lanes."""
     lanes = nest.lanes
-    if len(lanes) < 2:
-        return True
+    nests = [one for one in nests if len(lanes.intersection(one.axes)) > 1]
     values = [e.free for one in nests for e in one.exprs]
     places = [s.position.free | s.value.free for one in nests for s in one.stores]
     return all(len(free & lanes) < 2 for free in (*values, *places))

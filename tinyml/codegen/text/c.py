@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored
+from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, runs, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
@@ -17,7 +17,6 @@ from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, w
 from tinyml.codegen.two_rows import Rows, rows_of, two_rows
 from tinyml.dtype import DType, bool_, int32
 from tinyml.frozen import cached_property
-from tinyml.graph import toposort
 from tinyml.index import Axis, linear
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
@@ -38,7 +37,7 @@ class CRenderer(CPairs):
     def _chooses(self) -> bool:
         """Whether lanes choose between values."""
         made = [e for part in self.k.parts for i in part.instrs for e in ir.values_of(i)]
-        choices = [e for e in toposort(made) if type(e) is Alu and e.op is Op.WHERE]
+        choices = [e for e in parts_of(made) if type(e) is Alu and e.op is Op.WHERE]
         return any(self.lanes(e) > 1 for e in choices)
 
     def signature(self, name: str) -> str:

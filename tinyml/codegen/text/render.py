@@ -296,7 +296,7 @@ class Renderer(Indices):
             key = e, lanes
             return self._numbers.get(key) or self._numbers.setdefault(key, self._number(*key))
         own = self.lanes(e) if lanes > 1 else 1
-        made = self.scalar_or_vector(e, own)
+        made = self.op(e, own) if type(e) is Alu else self.scalar_or_vector(e, own)
         return self.splat(made, e.dtype, lanes) if lanes > own else made
 
     def _number(self, e: Const, lanes: int) -> Text:
