@@ -94,6 +94,16 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
+// The first `bytes` of them at most, and zeros: what is behind is not read.
+__device__ __forceinline__ void tinyml_cp_async16_begin(void *shared, const void *global,
+                                                        bool valid, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global),
+                 "r"(valid ? max(0, min(bytes, 16)) : 0)
+               : "memory");
+}
+
 // 4 or 8 bytes, through the L1 cache; zeros where not `valid`.
 template <int bytes>
 __device__ __forceinline__ void tinyml_cp_async_few(void *shared, const void *global) {
@@ -163,7 +173,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_d608894f(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_23967ea6(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);

@@ -93,6 +93,16 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
+// The first `bytes` of them at most, and zeros: what is behind is not read.
+__device__ __forceinline__ void tinyml_cp_async16_begin(void *shared, const void *global,
+                                                        bool valid, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global),
+                 "r"(valid ? max(0, min(bytes, 16)) : 0)
+               : "memory");
+}
+
 // 4 or 8 bytes, through the L1 cache; zeros where not `valid`.
 template <int bytes>
 __device__ __forceinline__ void tinyml_cp_async_few(void *shared, const void *global) {
@@ -146,7 +156,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_97d5d5d2(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_faf26fd6(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared[];
   float *const tile1 = (float *)(tinyml_shared);
   float *const tile0 = (float *)(tinyml_shared + 13008);

@@ -395,6 +395,19 @@ def test_a_few_bytes_are_copied_ahead(forward):
     np.testing.assert_array_equal(launched(forward, p, np.empty(96, np.float32), a), wanted)
 
 
+def test_the_first_bytes_of_a_piece_are_copied_ahead(forward):
+    body = """__shared__ __align__(16) float tile[128];
+int t = threadIdx.x;
+tinyml_cp_async16_begin(&tile[4 * t], a + 4 * t, t != 3, 4 * (50 - 4 * t));
+tinyml_cp_async_commit();
+tinyml_cp_async_wait<0>();
+for (int i = 4 * t; i < 4 * t + 4; i++) out[i] = tile[i];"""
+    p = program("begin", "float* out, const float* a", body, prelude=(FRAGMENTS,))
+    a, at = floats(128), np.arange(128)
+    wanted = np.where((at < 50) & (at // 4 != 3), a, 0)
+    np.testing.assert_array_equal(launched(forward, p, np.empty_like(a), a), wanted)
+
+
 PIPELINE = """__shared__ __align__(16) float tile[2][128];
 int t = threadIdx.x;
 tinyml_cp_async16(&tile[0][4 * t], a + 4 * t);

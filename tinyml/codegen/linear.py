@@ -16,7 +16,7 @@
              | Put(store)                         to memory
              | PutTile(tile, index, value, valid, op) to a staged tile
              | Fetch(slot, position)              from memory to a cache, for later
-             | Copy(tile, index, slot, position, valid, when, lanes)
+             | Copy(tile, index, slot, position, valid, when, lanes, left)
                                                   elements to a tile, under way until waited for
              | Commit() | Await(groups)           ends a group of copies; waits for all but so many
              | Produce(around*, begin, step, stages, copy*)
@@ -188,7 +188,10 @@ class Fetch(Instr):
 
 @dataclass(frozen=True)
 class Copy(Instr):
-    """Elements side by side in a slot, zeros where not valid, copied to a tile, if `when`."""
+    """Elements side by side in a slot, zeros where not valid, copied to a tile, if `when`.
+
+    With `left` only so many, 0 if it is less, and zeros for the others.
+    """
 
     tile: str
     dtype: DType
@@ -198,6 +201,7 @@ class Copy(Instr):
     valid: Valid
     when: Valid
     lanes: int  # that are 4, 8 or 16 bytes
+    left: Linear | None = None
 
 
 @dataclass(frozen=True)
@@ -397,7 +401,8 @@ def _ahead_text(instr: Instr) -> str:
             return f"fetch slot{slot}[{position}]"
         case Copy(tile=tile, index=index, slot=slot, position=position, valid=valid, when=when):
             target, place = place_text(index, when, {}), place_text(position, valid, {})
-            return f"copy {tile}[{target}] = slot{slot}[{place}]x{instr.lanes}"
+            few = f", {instr.left} at most" if instr.left else ""
+            return f"copy {tile}[{target}] = slot{slot}[{place}]x{instr.lanes}{few}"
         case Await(groups):
             return f"await all but {groups} groups of copies"
         case Produce(begin, _, stages, copies, around):

@@ -166,8 +166,8 @@ class _Threads:
 
     def _copy(self, copy: ir.Copy) -> None:
         side, chosen = np.arange(copy.lanes), self.condition(copy.when)
-        made, position = chosen & self.condition(copy.valid), self.index(copy.position) + side
-        new = self._load(copy.slot, position, made)
+        made = chosen & self.condition(copy.valid) & (not copy.left or side < self.index(copy.left))
+        new = self._load(copy.slot, self.index(copy.position) + side, made)
         at = self.index(copy.index) + side
         self.tiles.copy(copy.tile, self.block, at, new, chosen, self.number)
 

@@ -26,12 +26,13 @@ from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.boxes import boxed
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.overlaps import guarded
-from tinyml.codegen.optimize.pieces import copied
+from tinyml.codegen.optimize.pieces import copied, end_of
 from tinyml.codegen.optimize.tiles import by_stride
 from tinyml.codegen.optimize.turns import counted
 from tinyml.codegen.scope import Known, Scope
 from tinyml.codegen.wide_stores import wide_loads
 from tinyml.dtype import DType, uint16, uint64
+from tinyml.frozen import replace
 from tinyml.index import (
     ZERO,
     Axis,
@@ -275,13 +276,17 @@ class Filler:
         sizes = tuple(a.size for a in order)
         step, at, guard = self._share(tile, prod(sizes) // size, when)
         where = dict(zip(order, unravel(at * size, sizes), strict=True))
-        source = substitute(value, where)
+        end = end_of(value, order, size) if isinstance(value, Load) else None
+        source = substitute(_endless(value, end), where)
         inner = Scope(scope.bound | {step} | at.free, scope)
         place = index.substitute(where)
         if isinstance(source, Load):
             at = self._place(inner, source.position)
             valid = self._conditions(inner, source.valid)
             copy = ir.Copy(tile.name, value.dtype, place, source.slot, at, valid, guard, size)
+            if end is not None:
+                left = end.index.substitute(where) * -1 + (end.high + 1)
+                copy = replace(copy, left=self._undivided(inner, left))
             inner.instrs.append(copy)
             _add(scope, step, inner)
         else:  # zeros
@@ -315,6 +320,13 @@ def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:
 
 def _instead(value: Expr, old: Expr, new: Expr) -> Expr:
     return rewrite(value, lambda e: new if e is old else None)
+
+
+def _endless(value: Expr, end: Range | None) -> Expr:
+    """A load without the condition on how far a row goes."""
+    if end is None or not isinstance(value, Load):
+        return value
+    return Load(value.slot, value.dtype, value.position, tuple(v for v in value.valid if v != end))
 
 
 def _bits(value: Expr) -> Expr:

@@ -339,6 +339,9 @@ class CudaRenderer(WarpgroupRenderer):
                 places += f", slot{slot} + {wrap(self.index(instr.position), 12)}"
                 condition = f", {self.condition(valid)[0]}" if valid else ""
                 ending = "_or_zero" if valid else ""
+                if instr.left is not None:
+                    left = self.index(instr.left * instr.dtype.itemsize)[0]
+                    condition, ending = f"{condition or ', true'}, {left}", "_begin"
                 yield self.guarded(
                     when, f"tinyml_cp_async{kind}{ending}{few}({places}{condition});"
                 )

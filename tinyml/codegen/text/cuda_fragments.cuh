@@ -86,6 +86,16 @@ __device__ __forceinline__ void tinyml_cp_async16_or_zero(void *shared, const vo
                : "memory");
 }
 
+// The first `bytes` of them at most, and zeros: what is behind is not read.
+__device__ __forceinline__ void tinyml_cp_async16_begin(void *shared, const void *global,
+                                                        bool valid, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(tinyml_shared_address(shared)), "l"(global),
+                 "r"(valid ? max(0, min(bytes, 16)) : 0)
+               : "memory");
+}
+
 // 4 or 8 bytes, through the L1 cache; zeros where not `valid`.
 template <int bytes>
 __device__ __forceinline__ void tinyml_cp_async_few(void *shared, const void *global) {

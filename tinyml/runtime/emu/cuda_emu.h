@@ -14,6 +14,7 @@
 //     tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared)
 //     tinyml_cp_async16(void *shared, const void *global)
 //     tinyml_cp_async16_or_zero(void *shared, const void *global, bool valid)
+//     tinyml_cp_async16_begin(void *shared, const void *global, bool valid, int bytes)
 //     tinyml_cp_async_few<4 or 8>(void *shared, const void *global), .._few_or_zero<4 or 8>
 //     tinyml_cp_async_commit()
 //     tinyml_cp_async_wait<N>()                 until at most N groups are under way

@@ -130,23 +130,27 @@ inline void tinyml_ldmatrix_x4_trans(unsigned (&r)[4], const void *shared,
 // Nothing arrives before it is waited for, so that a missing wait shows as poison.
 
 inline void tinyml_cp_async16(void *shared, const void *global) {
-  emu::copy_later(shared, global, 16, true);
+  emu::copy_later(shared, global, 16, 16);
 }
 
 inline void tinyml_cp_async16_or_zero(void *shared, const void *global, bool valid) {
-  emu::copy_later(shared, global, 16, valid);
+  emu::copy_later(shared, global, 16, valid ? 16 : 0);
+}
+
+inline void tinyml_cp_async16_begin(void *shared, const void *global, bool valid, int bytes) {
+  emu::copy_later(shared, global, 16, !valid || bytes < 0 ? 0 : bytes < 16 ? bytes : 16);
 }
 
 template <int bytes>
 inline void tinyml_cp_async_few(void *shared, const void *global) {
   static_assert(bytes == 4 || bytes == 8, "16 bytes go past the L1 cache");
-  emu::copy_later(shared, global, bytes, true);
+  emu::copy_later(shared, global, bytes, bytes);
 }
 
 template <int bytes>
 inline void tinyml_cp_async_few_or_zero(void *shared, const void *global, bool valid) {
   static_assert(bytes == 4 || bytes == 8, "16 bytes go past the L1 cache");
-  emu::copy_later(shared, global, bytes, valid);
+  emu::copy_later(shared, global, bytes, valid ? bytes : 0);
 }
 
 inline void tinyml_cp_async_commit() { emu::close_copy_group(); }

@@ -47,7 +47,7 @@ struct Copy {
   void *shared;
   const void *global;
   int bytes;
-  bool valid;
+  int there;  // of these, the rest is zeros
   int group;
 };
 
@@ -476,15 +476,15 @@ const Contributions &exchange(unsigned mask, const void *bytes, size_t nbytes, S
   return slot.rows;
 }
 
-void copy_later(void *shared, const void *global, int bytes, bool valid) {
+void copy_later(void *shared, const void *global, int bytes, int there) {
   bool aligned = reinterpret_cast<uintptr_t>(shared) % bytes == 0 &&
-                 (!valid || reinterpret_cast<uintptr_t>(global) % bytes == 0);
+                 (!there || reinterpret_cast<uintptr_t>(global) % bytes == 0);
   if (!aligned) {
     fail("misaligned cp.async by block (%u,%u,%u) thread %s: both addresses must be multiples"
          " of %d", block_index.x, block_index.y, block_index.z, shown(*current), bytes);
   }
   CopyQueue &queue = copies[current->number];
-  queue.pending.push_back({shared, global, bytes, valid, queue.open_group});
+  queue.pending.push_back({shared, global, bytes, there, queue.open_group});
 }
 
 void close_copy_group() {
@@ -496,11 +496,8 @@ void finish_copies(int groups_left) {
   size_t done = 0;
   for (const Copy &copy : queue.pending) {
     if (copy.group >= queue.open_group - groups_left) break;
-    if (copy.valid) {
-      memcpy(copy.shared, copy.global, copy.bytes);
-    } else {
-      memset(copy.shared, 0, copy.bytes);
-    }
+    memcpy(copy.shared, copy.global, copy.there);
+    memset(static_cast<char *>(copy.shared) + copy.there, 0, copy.bytes - copy.there);
     done++;
   }
   queue.pending.erase(queue.pending.begin(), queue.pending.begin() + done);

@@ -99,7 +99,7 @@ void give_way();
 const Contributions &exchange(unsigned mask, const void *bytes, size_t nbytes, Site site);
 
 // cp.async: a copy into shared memory that happens when it is waited for, not before.
-void copy_later(void *shared, const void *global, int bytes, bool valid);
+void copy_later(void *shared, const void *global, int bytes, int there);  // zeros behind
 void close_copy_group();
 void finish_copies(int groups_left);
 
