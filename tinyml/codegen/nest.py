@@ -24,6 +24,7 @@ Every axis has a kind, which says who walks it:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from itertools import chain
 from math import gcd, prod
 from operator import attrgetter
@@ -37,7 +38,6 @@ from tinyml.frozen import cached_property, dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
-from tinyml.members import Enum
 from tinyml.ops import SIGN, Op
 
 
@@ -50,6 +50,8 @@ class Kind(Enum):
     LOOP = "loop"
     UNROLL = "unroll"
     LANE = "lane"
+
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)

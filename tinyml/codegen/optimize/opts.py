@@ -43,6 +43,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from enum import Enum
 
 from tinyml.codegen.expr import Fold, nodes
 from tinyml.codegen.linear import TX
@@ -72,7 +73,6 @@ from tinyml.codegen.optimize.turns import persist
 from tinyml.codegen.wide_stores import stream
 from tinyml.frozen import dataclass, replace
 from tinyml.index import Axis
-from tinyml.members import Enum
 
 __all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize", "parse"]
 
@@ -101,6 +101,8 @@ class OptKind(Enum):
     KEEP = "keep"
     AHEAD = "ahead"
     STREAM = "stream"
+
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)
