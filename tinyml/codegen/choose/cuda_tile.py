@@ -17,6 +17,7 @@ BYTES = 64  # of the fold that a row of a tile holds
 PADDING = 16  # bytes behind such a row
 SUM = 4  # bytes
 BALANCE = 80  # sums whose next products take warpgroups as long as an element of a factor to come
+HELD = 48 << 20  # bytes of parts of sums, where those are for several rounds: of a second cache
 MARGIN = 8  # of an estimate, an eighth: less is no reason for further blocks to share a fold
 HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
 
@@ -53,8 +54,8 @@ def tile_of(
         even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
         most = min(even, factors // least) if alone else 1
         once = max(1, min(most, cores // blocks))  # a part for each multiprocessor
-        more = [n for n in range(once + 1, most + 1) if _in_even_parts(sides, n)]
-        for parts in (once, *more):
+        more = range(once + 1, min(most, HELD // (blocks * sums)) + 1)
+        for parts in (once, *(n for n in more if _in_even_parts(sides, n))):
             waves = -(-blocks * parts // cores)
             read = waves * edge * factors // parts
             read += (parts > 1) * (waves + parts * rounds) * sums
