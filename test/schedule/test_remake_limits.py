@@ -17,7 +17,7 @@ from benchmarks import steps
 from benchmarks.scheduled import kernels_of
 from benchmarks.steps import GPTSize
 from tinyml import Device, Tensor
-from tinyml.dtype import DType, bfloat16, float32
+from tinyml.dtype import DType, bfloat16, float32, int32
 from tinyml.graph import toposort
 from tinyml.schedule import KernelItem, balance, remake, schedule
 
@@ -157,3 +157,13 @@ def test_products_whose_rows_nobody_leads_are_stored_until_they_are_large() -> N
         roots = [g.lazy for g in (x @ x.transpose(1, 2)).square().sum().gradient(x)]
         kernels = stages.kernels_of(schedule(roots))
         assert max(prod(shape) for k in kernels for shape, _ in k.slots) == 4 * rows * wanted
+
+
+def test_logits_of_which_a_loss_picks_one_a_row_are_stored_and_made_once() -> None:
+    """Made again, they would be stored for the loss all the same, and as floats."""
+    tokens, words, depth = 8192, 50257, 768
+    x, w = (memory(n, depth, device="EMU", dtype=bfloat16) for n in (tokens, words))
+    loss = (x @ w.T).cross_entropy(graphs.memory(tokens, device="EMU", dtype=int32))
+    found = stages.kernels_of(schedule([loss.lazy, *(g.lazy for g in loss.gradient(x, w))]))
+    of_logits = {t for k in found for shape, t in k.slots if prod(shape) >= tokens * words}
+    assert (len(found), of_logits) == (5, {bfloat16})

@@ -146,11 +146,12 @@ def in_tiles(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Change
     """The same values, with what is wanted of products that are made again as folds of one step.
 
     As folds over a batch of one: a kernel makes tiles of the products, and nothing but its result
-    is stored. So is the gradient of a bias of pairs.
+    is stored. So is the gradient of a bias of pairs. It is not done for a few that are taken by
+    index, as a loss takes one of each row: all of them would be stored for these.
     """
     if not any(isinstance(n, lazy.Reduce) and _may_be(n) for n in order):
         return {}
-    others = [n for n in order if not isinstance(n, INLINE)]
+    others = [n for n in order if not isinstance(n, (*INLINE, lazy.Gather))]
     read = dict.fromkeys(chain(roots, *[n.sources for n in others]))
     found = _found(order, dict.fromkeys(p for m in read for p in _inside(m)), {*roots}, True)
     ends = {end for ways, _ in found.values() for end in ways.ends}
