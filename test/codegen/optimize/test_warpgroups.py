@@ -226,6 +226,18 @@ def test_blocks_share_a_fold_where_multiprocessors_would_be_idle(
     assert program.held < 48 << 20
 
 
+@pytest.mark.parametrize("warpgroups", [True, False])
+def test_parts_of_several_rounds_come_together(warpgroups: bool) -> None:
+    """Of each of 3 tiles 2 blocks have a part, of which 2 multiprocessors run 2 at a time."""
+    root = product(320, 3072, 64, bfloat16, (True, False))
+    target = replace(CARD, warpgroups=warpgroups, cores=2)
+    chosen, _ = choose(lower(kernel_of(root)), target)
+    program = compile(kernel_of(root), target, chosen)
+    assert program.grid == 6
+    assert program.held
+    agree(root, chosen)
+
+
 @pytest.mark.parametrize("shape", [(16, 1024, 1024), (50, 50, 50), (1024, 1024, 20)])
 def test_warpgroups_are_for_products_that_fill_them(shape: tuple[int, int, int]) -> None:
     root = product(*shape, bfloat16)
