@@ -18,7 +18,7 @@ from tinyml.dtype import DType, bfloat16, float32, int32
 from tinyml.kernel import Kernel
 from tinyml.program import Program
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import schedule
+from tinyml.schedule import balance, schedule
 
 HOPPER = replace(CARD, warpgroups=True)
 TOKENS, DEPTH, WORDS = 70, 64, 323
@@ -110,6 +110,37 @@ def test_a_step_on_the_emulator() -> None:
         found, right = ([t.float().numpy() for t in computed(d, dtype)] for d in ("EMU", "NUMPY"))
         for a, b in zip(found, right, strict=True):
             np.testing.assert_allclose(a, b, far, far * np.abs(b).max())
+
+
+def halves(*shape: int) -> Tensor:
+    return graphs.memory(*shape, dtype=bfloat16, device="EMU")
+
+
+def test_products_read_a_copy_of_long_rows_in_memory() -> None:
+    """One that is made once for both products."""
+    x, w, v = halves(8192, 4093), halves(4093, 4096), halves(4095, 4093)
+    made = kernels(x @ w, x @ v.T)
+    copied = [k.slots[0][0] for k in made if len(k.slots) == 2]
+    assert sorted(copied) == [(4095, 4096), (8192, 4096)]
+    programs = [compile(k, HOPPER) for k in made if len(k.slots) == 3]
+    assert [len(program.boxes) for program in programs] == [2, 2]
+    assert len(kernels(halves(64, 4093) @ w)) == 1  # not multiplied for long
+    assert len(kernels(halves(8192, 4096) @ w.shrink(((0, 4090), None)).pad(((3, 3), None)))) == 1
+
+
+@pytest.mark.parametrize("device", ["EMU"], indirect=True)
+def test_products_of_copied_rows(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "LAUNCH", 0)
+    monkeypatch.setattr(balance, "FLOPS", 1)
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((141, 133), (133, 139)))
+    a, b = (Tensor(t, device=device).bfloat16().realize() for t in (x, w))
+    product, turned = a @ b, b.T @ a.T
+    shapes = [shape for k in kernels(product, turned) for shape, _ in k.slots]
+    assert {(141, 136), (133, 144)} <= {*shapes}
+    right = a.float().numpy() @ b.float().numpy()
+    np.testing.assert_allclose(product.float().numpy(), right, rtol=0.01, atol=0.05)
+    np.testing.assert_allclose(turned.float().numpy(), right.T, rtol=0.01, atol=0.05)
 
 
 def of_gpt2(target: Target = HOPPER) -> list[Program]:

@@ -56,7 +56,7 @@ def made_within(product: LazyBuffer, columns: int) -> bool:
     As attention's weights without a softmax, unless several blocks would make them; of hidden
     units, whose weights all of a batch share, only what is much larger than its factors.
     """
-    one, other = (narrowest(factor).size for factor in _factors(product))
+    one, other = (narrowest(factor).size for factor in factors_of(product))
     of_heads = one * other > product.sources[0].size * _depth(product)
     return columns <= (WIDEST if is_long(product) else COLUMNS if of_heads else 0)
 
@@ -84,15 +84,16 @@ def _depth(product: LazyBuffer) -> int:
 
 def is_long(product: LazyBuffer) -> bool:
     """Whether a product is so much larger than its factors that it is not stored."""
-    return product.size >= LONG * max(narrowest(factor).size for factor in _factors(product))
+    return product.size >= LONG * max(narrowest(factor).size for factor in factors_of(product))
 
 
 def in_halves(product: LazyBuffer) -> bool:
     """Whether tensor cores make a product."""
-    return all(narrowest(factor).dtype.is_half for factor in _factors(product))
+    return all(narrowest(factor).dtype.is_half for factor in factors_of(product))
 
 
-def _factors(product: LazyBuffer) -> tuple[LazyBuffer, ...]:
+def factors_of(product: LazyBuffer) -> tuple[LazyBuffer, ...]:
+    """What is multiplied for a product."""
     node = product.sources[0]
     while isinstance(node, lazy.Map) and node.op is Op.CAST:
         node = node.sources[0]

@@ -15,7 +15,7 @@ from tinyml.schedule.associate import associate
 from tinyml.schedule.balance import SLOWER, longer
 from tinyml.schedule.build import build
 from tinyml.schedule.channels import channels_last
-from tinyml.schedule.filled import fillers
+from tinyml.schedule.filled import copied_rows, fillers
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, link, ordered, walked
 from tinyml.schedule.labels import unshaped
@@ -103,8 +103,8 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, add_up_wide, parts, in_slices, apart, channels_last, associate),
-    *(in_tiles, sweep, split_reductions, share_assigned, narrow, transpose, regroup),
+    *(join_sums, add_up_wide, parts, in_slices, apart, channels_last, copied_rows),
+    *(associate, in_tiles, sweep, split_reductions, share_assigned, narrow, transpose, regroup),
 )
 
 
