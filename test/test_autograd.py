@@ -366,6 +366,18 @@ def test_no_gradient_goes_by_way_of_what_a_tensor_was_before_it_took_one() -> No
     np.testing.assert_allclose(y.sum().gradient(p)[0].numpy(), [3, 8] * e, rtol=1e-6)
 
 
+def test_the_gradient_of_what_took_a_leaf_is_the_leaf_s() -> None:
+    w = Tensor([5.0, 6.0], requires_grad=True)
+    x = Tensor([1.0, 2.0])
+    for target in (x, x * 1, x.realize(), x.detach(), w * 2, x[:], Tensor([[1.0, 2.0]])):
+        target.assign(w)
+        (target * target).sum().backward()
+        assert w.grad is not None
+        assert target.grad is None
+        assert w.grad.tolist() == [10, 12]
+        w.grad = None
+
+
 def test_a_hook_waits_for_the_gradient_of_what_the_tensor_was() -> None:
     w = Tensor([1.0, 2.0, 3.0], requires_grad=True)
     x, seen = w * 2, []

@@ -143,6 +143,49 @@ def test_what_it_reads_besides_is_not_to_be_assigned_to_before_the_gradient() ->
             y.sum().gradient(w)
 
 
+def test_what_it_reads_was_computed_from_may_be_assigned_to() -> None:
+    """Values that were there before the function are not computed again."""
+    x, offset = Tensor([1.0, 2.0], requires_grad=True), Tensor([1.0, 2.0]).realize()
+    scale = offset + 1
+    y = checkpoint(lambda x: checkpoint(lambda y: y * scale, x) + x, x)
+    offset *= 5
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3, 4]
+
+
+def test_what_is_no_result_has_no_gradient_of_an_argument() -> None:
+    x, kept = Tensor([1.0, 2.0], requires_grad=True), list[Tensor]()
+
+    def part(x: Tensor) -> Tensor:
+        kept.append(x * 3)
+        return x * 2
+
+    y = checkpoint(part, x)
+    with pytest.raises(GradientError, match=r"checkpoint: .* by way of what is no result"):
+        (y + kept[0]).sum().backward()
+
+
+def test_the_gradient_of_what_it_assigned_is_that_of_the_value() -> None:
+    x, square = Tensor([3.0, 4.0], requires_grad=True), Tensor([0.0, 0.0]).realize()
+    checkpoint(lambda x: x * square.assign(x * x), x).sum().backward()
+    assert x.grad is not None
+    assert (x.grad.tolist(), square.tolist()) == ([27, 48], [9, 16])
+
+
+def test_two_of_them_assign_to_the_same_tensor() -> None:
+    """What they read of it is what it was in each."""
+    x, total = Tensor([3.0, 4.0], requires_grad=True), Tensor([0.0, 0.0]).realize()
+
+    def part(x: Tensor) -> Tensor:
+        total.assign(total + x.detach())
+        return x * total
+
+    checkpoint(part, checkpoint(part, x)).sum().backward()
+    assert x.grad is not None
+    assert (x.grad.tolist(), total.tolist()) == ([36, 80], [12, 20])
+
+
 def test_it_assigns_to_the_same_tensor_twice() -> None:
     (w,), count = weights(1), Tensor([0.0, 1.0, 2.0]).realize()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,8 @@ def test_padding(device: str, compare: Compare) -> None:
     }
     for mode, name in (("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")):
         pairs[mode] = t.pad((2, 1, 1, 2), mode=mode), np.pad(x, ((1, 2), (2, 1)), mode=name)
+    whole: Any = {"mode": "reflect", "value": None}  # as torch's pad has it
+    pairs["integers"] = t.int().pad((1, 1), **whole), np.pad(x, ((0, 0), (1, 1)), mode="reflect")
     compare(pairs)
 
 

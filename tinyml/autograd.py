@@ -285,11 +285,14 @@ def _check_unchanged(record: Function) -> None:
             )
 
 
-def behind(roots: Sequence[Tensor]) -> set[Tensor]:
-    """All that `roots` were computed from, with or without a gradient."""
+def behind(roots: Sequence[Tensor], since: int) -> set[Tensor]:
+    """All that `roots` were computed from, with or without a gradient, by what was recorded since.
+
+    What older values were computed from is no longer read.
+    """
     order = _computed_before(roots, lambda _: True)
-    found = {t for made in order if made._record is not None for t in made._record.inputs}
-    return found.union(order).difference(roots)
+    records = {t: r for t in order if (r := record_of(t)) is not None and r.clock >= since}
+    return {*records, *(t for r in records.values() for t in r.inputs)}.difference(roots)
 
 
 def leaves(roots: Sequence[Tensor], besides: Sequence[Tensor]) -> list[Tensor]:

@@ -42,9 +42,9 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
     """
     if not mode.recording:
         return function(*args, **kwargs)
-    part, given = _Part(function, args, kwargs), Function()
+    part, given, since = _Part(function, args, kwargs), _Given(), mode.count()
     source = Tensor(0.0, requires_grad=True)  # so that the arguments are no leaves
-    given.inputs, given.clock = (source,), mode.assignments
+    given.inputs, given.clock = (source,), since
     inputs = part.tensors
     fresh = [t.detach()._requiring(t.dtype.is_float) for t in inputs]
     for tensor in fresh:
@@ -60,11 +60,21 @@ def checkpoint(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) 
     several = isinstance(made, (tuple, list))
     found = tuple(made) if several else (made,)
     besides = autograd.leaves([t for t in found if t.dtype.is_float], [*fresh, source])
-    part.note_reads(autograd.behind(found).difference(fresh))
+    part.note_reads(autograd.behind(found, since).difference(fresh))
     results = tuple(t.detach()._requiring(None) for t in found)
     moving = [r for r, t in zip(results, found, strict=True) if t._record is not None]
     record_results(_Recomputed(part, results), (*inputs, *besides), results, moving)
     return cast(_R, results if several else results[0])
+
+
+class _Given(Function):
+    """The record of an argument while the function is called."""
+
+    def backward(self, grad: Tensor, out: Tensor) -> Grads:
+        raise GradientError(
+            f"checkpoint: a gradient came to an argument {out.shape} by way of what is no result; "
+            "let the function return that, and in the function call gradient(), not backward()"
+        )
 
 
 class _Assigned:
@@ -161,15 +171,20 @@ class _Recomputed(Several):
         arguments, besides = self.inputs[:count], self.inputs[count:]
         if not mode.recording:
             arguments = tuple(t.detach() for t in arguments)
-        with enable_grad(), self.part.assigned.undone(after):
-            fresh = [after(t) for t in arguments]
-            draws = [after(Tensor._of(leaf)).lazy for leaf in self.part.draws]
-            with generator.repeating(draws):
-                made = self.part.compute(fresh)
-        found = made if isinstance(made, (tuple, list)) else (made,)
-        pairs = [(t, s) for t, s in zip(found, seeds, strict=True) if t.dtype.is_float]
-        targets = (*fresh, *besides)
-        partials = autograd.partials([t for t, _ in pairs], [s for _, s in pairs], targets, fresh)
+        with self.part.assigned.undone(after):  # gradients, too, read what was assigned then
+            with enable_grad():
+                fresh = [after(t) for t in arguments]
+                draws = [after(Tensor._of(leaf)).lazy for leaf in self.part.draws]
+                with generator.repeating(draws):
+                    made = self.part.compute(fresh)
+            found = made if isinstance(made, (tuple, list)) else (made,)
+            pairs = [(t, s) for t, s in zip(found, seeds, strict=True) if t.dtype.is_float]
+            roots, of_roots, targets = (
+                [t for t, _ in pairs],
+                [s for _, s in pairs],
+                (*fresh, *besides),
+            )
+            partials = autograd.partials(roots, of_roots, targets, fresh)
         return tuple(partials.get(target) for target in targets)
 
 

@@ -63,6 +63,8 @@ def _fitting(x: Tensor, value: Any) -> Tensor:
         if broadcast_shape("assign", other.shape, x.shape) != x.shape:
             raise ShapeError(f"assign: a value of {other.shape} does not fit {x.shape}")
         other = other.expand(x.shape)
+    if mode.recording and is_leaf(other):  # x is no leaf then: its gradient is that of the value
+        other = other._apply(moves.Reshape(other.shape))
     return other
 
 

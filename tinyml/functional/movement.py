@@ -218,8 +218,10 @@ def pad(x: Tensor, padding: Padding, mode: str = "constant", value: Scalar = 0.0
             f"pad: there is no mode {mode!r}; there are: constant, reflect, replicate, circular"
         )
     counts = _pad_counts(x, padding)
+    if mode != "constant":  # there is no value in it
+        return _continued(x, counts, mode)
     check_fits("pad", value, x.dtype)
-    return pad_by(x, counts, value) if mode == "constant" else _continued(x, counts, mode)
+    return pad_by(x, counts, value)
 
 
 @composition
