@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Device, Tensor, lazy, no_grad
+from tinyml import Device, Tensor, lazy, no_grad, trace
 from tinyml.errors import GradientError
 
 
@@ -364,6 +364,17 @@ def test_no_gradient_goes_by_way_of_what_a_tensor_was_before_it_took_one() -> No
     e = np.exp([1.5, 1.0])
     np.testing.assert_allclose(w.grad.numpy(), 2 * e, rtol=1e-6)
     np.testing.assert_allclose(y.sum().gradient(p)[0].numpy(), [3, 8] * e, rtol=1e-6)
+
+
+def test_what_a_tensor_was_is_not_kept_once_its_graph_is_freed() -> None:
+    w = Tensor([1.0, 2.0], device="CPU", requires_grad=True)
+    state = Tensor([3.0, 4.0], device="CPU").realize()
+    state.assign(state.detach() + w)
+    (state * state).sum().backward()
+    Tensor([1.0]).assign(Tensor([2.0]))  # as an optimizer does
+    with trace.listen(trace.Launched) as launched:
+        state.realize()
+    assert (state.tolist(), len(launched)) == ([4, 6], 1)
 
 
 def test_the_gradient_of_what_took_a_leaf_is_the_leaf_s() -> None:

@@ -182,6 +182,8 @@ def _free(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         if tensor._record is not None:
             tensor._record = FREED
+            if tensor._past:  # or they would be kept in memory, though nobody goes there any more
+                tensor._past = ()
 
 
 # ---- hooks ----
