@@ -179,12 +179,8 @@ class _Recomputed(Several):
                     made = self.part.compute(fresh)
             found = made if isinstance(made, (tuple, list)) else (made,)
             pairs = [(t, s) for t, s in zip(found, seeds, strict=True) if t.dtype.is_float]
-            roots, of_roots, targets = (
-                [t for t, _ in pairs],
-                [s for _, s in pairs],
-                (*fresh, *besides),
-            )
-            partials = autograd.partials(roots, of_roots, targets, fresh)
+            roots, grads, targets = [t for t, _ in pairs], [s for _, s in pairs], (*fresh, *besides)
+            partials = autograd.partials(roots, grads, targets, fresh)
         return tuple(partials.get(target) for target in targets)
 
 
