@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import isqrt, prod
 
 from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.choose.cuda_stages import STAGES
-from tinyml.codegen.expr import Alu
+from tinyml.codegen.expr import Alu, Load
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.fragments import EDGE, Sides
+from tinyml.graph import toposort
 
 EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
 BYTES = 64  # of the fold that a row of a tile holds
@@ -33,7 +34,8 @@ def tile_of(
 
     Counted are the bytes that one multiprocessor reads: of factors, by all blocks that it runs one
     after the other, or what it could read while it multiplies, if that is more; and the sums that
-    it sets aside and brings together. Several rounds of parts where the last would be mostly idle.
+    it sets aside and brings together. Several rounds of parts where the last would be mostly idle;
+    not of what reads through windows, whose addresses take the registers that this costs.
     """
     length, cores = folded(sides), chooser.target.cores
     factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
@@ -41,13 +43,9 @@ def tile_of(
     others = nests * prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
     found = []
-    if sides.in_turn:
-        down = across = _edges_around(chooser, sides)
-    elif _is_heavy(chooser.one(number), sides):
-        down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
-    edges = _edges(sides.rows.size, down), _edges(sides.columns.size, across)
     alone = nests == 1 and not (sides.around or sides.beside)
-    for rows, columns in product(*edges):
+    windows = any(isinstance(e, Load) and e.valid for e in toposort(chooser.one(number).exprs))
+    for rows, columns in _known_tiles(chooser, number, sides, down, across):
         blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
         sums, rounds = rows * columns * SUM, -(-blocks // cores)
         edge = max(rows + columns, rows * columns // BALANCE)
@@ -55,13 +53,24 @@ def tile_of(
         most = min(even, factors // least) if alone else 1
         once = max(1, min(most, cores // blocks))  # a part for each multiprocessor
         more = range(once + 1, min(most, HELD // (blocks * sums)) + 1)
-        for parts in (once, *(n for n in more if _in_even_parts(sides, n))):
+        for parts in (once, *(n for n in more if not windows and _in_even_parts(sides, n))):
             waves = -(-blocks * parts // cores)
             read = waves * edge * factors // parts
             read += (parts > 1) * (waves + parts * rounds) * sums
             read += (parts > once) * read // MARGIN
             found.append((read, -rows - columns, rows, columns, parts))
     return min(found)[2:]
+
+
+def _known_tiles(
+    chooser: Chooser, number: int, sides: Sides, down: Sequence[int], across: Sequence[int]
+) -> Iterable[tuple[int, int]]:
+    """Rows and columns that tiles may have."""
+    if sides.in_turn:
+        down = across = _edges_around(chooser, sides)
+    elif _is_heavy(chooser.one(number), sides):
+        down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
+    return product(_edges(sides.rows.size, down), _edges(sides.columns.size, across))
 
 
 def _in_even_parts(sides: Sides, parts: int) -> bool:
