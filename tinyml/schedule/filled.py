@@ -18,13 +18,13 @@ from tinyml.kernel import longer_rows
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
 from tinyml.schedule.balance import factors_of, in_halves, worth_a_copy
+from tinyml.schedule.channels import PIECE
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import folded
 from tinyml.schedule.labels import unshaped
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, contracts, widens
 
-PIECE = 16  # bytes at which rows begin
 WIDE = 16 * PIECE  # bytes of a row that is worth it: memory grows by a sixteenth at most
 
 
@@ -38,13 +38,14 @@ def fillers(
 
 
 def _behind(unit: LazyBuffer) -> int:
-    """How many elements a row lacks of whole 16 bytes, if it is wide and not the only one."""
+    """How many elements are put behind a row of what a kernel of a card makes."""
     if unit.device not in CARDS or not isinstance(unit, (lazy.Map, lazy.Reduce, lazy.Move)):
         return 0
     return _lacking(unit)
 
 
 def _lacking(node: LazyBuffer) -> int:
+    """How many elements a row lacks of whole pieces, if it is wide and not the only one."""
     *before, width = [n for n in node.shape if n != 1] or [1]
     wide = prod(before) > 1 and width * node.dtype.itemsize >= WIDE
     return -width % (PIECE // node.dtype.itemsize) if wide else 0
