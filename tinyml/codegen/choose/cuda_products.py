@@ -12,8 +12,7 @@ from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
-from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, tile_of
-from tinyml.codegen.expr import Load
+from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, loads_of, tile_of
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.optimize.change import LOADS
@@ -33,7 +32,6 @@ from tinyml.codegen.optimize.panels import row_of
 from tinyml.codegen.optimize.pieces import copied
 from tinyml.codegen.target import THREAD, WORKING, UndecidedError
 from tinyml.dtype import bfloat16, float16, float32
-from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, linear
 
 ROWS = WARPS * EDGE  # that a warpgroup has of it
@@ -173,7 +171,7 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
         one = chooser.one(number)
-        looks_up = any(e.position.looked for e in _loads(one))  # each row has its own address
+        looks_up = any(e.position.looked for e in loads_of(one))  # each row has its own address
         beside = LOOKED * looks_up + read * (edges[1] // warps[1] // COLUMNS_APART)
         held = _held(one, prod(edges) * (1 + len(sides.beside)), WARP * prod(warps)) + beside
         if not (parts > 1 or beside >= LOOKED) or held + WORKING <= THREAD:
@@ -190,13 +188,7 @@ def _held(one: Nest, sums: int, threads: int) -> int:
 def _read_for_columns(one: Nest, sides: Sides) -> int:
     """Arrays of which sums meet the same number in each row, which compilers read but once."""
     once = {*one.rows} - {sides.rows}
-    return sum(sides.columns in e.free <= once for e in _loads(one))
-
-
-def _loads(one: Nest) -> list[Load]:
-    """What is loaded for the values that are stored."""
-    values = toposort([store.value for store in one.stores])
-    return [e for e in values if isinstance(e, Load)]
+    return sum(sides.columns in e.free <= once for e in loads_of(one))
 
 
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:

@@ -44,7 +44,7 @@ def tile_of(
     others //= sides.rows.size * sides.columns.size
     found = []
     alone = nests == 1 and not (sides.around or sides.beside)
-    windows = any(isinstance(e, Load) and e.valid for e in toposort(chooser.one(number).exprs))
+    windows = any(load.valid for load in loads_of(chooser.one(number)))
     for rows, columns in _known_tiles(chooser, number, sides, down, across):
         blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
         sums, rounds = rows * columns * SUM, -(-blocks // cores)
@@ -78,6 +78,12 @@ def _in_even_parts(sides: Sides, parts: int) -> bool:
     first = min(sides.fold.axes, key=lambda a: a is sides.longest)
     steps = 2 * BYTES // sides.a.dtype.itemsize if first is sides.longest else 1
     return first.size % (steps * parts) == 0
+
+
+def loads_of(one: Nest) -> list[Load]:
+    """What is loaded for the values that are stored."""
+    values = toposort([store.value for store in one.stores])
+    return [e for e in values if isinstance(e, Load)]
 
 
 def folded(sides: Sides) -> int:
