@@ -189,7 +189,8 @@ class TorchPeer:
 
     def prepare(self, work: Work, arrays: Arrays) -> Call:
         # copies: numpy's memory is not aligned to a vector
-        tensors = [self._torch.from_numpy(array).clone().to(self._device) for array in arrays]
+        given = (self._torch.from_numpy(np.asarray(array)) for array in arrays)
+        tensors = [array.clone().to(self._device) for array in given]
         dtype = getattr(self._torch, work.dtype)
         tensors = [x.to(dtype) if x.is_floating_point() else x for x in tensors]
         if isinstance(work, Step):
