@@ -122,6 +122,16 @@ def test_hidden_units_are_stored(rows: int, width: int, hidden: int) -> None:
     assert stored((x @ up).relu() @ down, x, up, down) == rows * hidden
 
 
+@pytest.mark.parametrize("dim", [128, 256, 512])
+def test_hidden_units_before_a_norm_are_stored(dim: int) -> None:
+    """Its gradient, which they meet, is made of their own product: they are no scores for that."""
+    shapes = (4 * dim, dim), (dim, 4 * dim), (4 * dim, dim)
+    x, up, down = (memory(*shape, device="EMU") for shape in shapes)
+    y = x + (x.layernorm() @ up).gelu() @ down
+    roots = [g.lazy for g in y.layernorm().square().sum().gradient(x, up, down)]
+    assert not remake.remade(toposort(roots), roots)
+
+
 def test_what_norms_are_made_of_is_stored() -> None:
     """Their folds lead each other along rows, and meet other products: they are no scores."""
     x, w, up = (memory(*s, device="EMU") for s in ((2048, 640), (640, 640), (640, 640)))

@@ -103,14 +103,16 @@ def _found(
     readers = readers_of(order) if products else {}
     folds = {node for node in order if isinstance(node, lazy.Reduce)}
     ends = {n: ends_of(n, readers, roots, besides) for n in products}
-    led: set[LazyBuffer] = set()  # what there is of elements that folds of their rows lead
+    # what there is of elements that folds of their rows lead; not what meets, in a product, what
+    # they lead: so do hidden units, the gradient of a norm behind them
+    led: set[LazyBuffer] = set()
     rows: set[LazyBuffer] = set()  # likewise, as powers of a softmax; not what a norm is made of
     for n, (found, made, _) in ends.items():
         alike = {m for m in made if m.size == n.size} if LIMITS[n.device].led else set()
-        if alike and _lead_each_other(found, made, readers):
+        if alike and _lead_each_other(found, alike, readers):
             led |= alike
             powers = any(isinstance(m, lazy.Map) and m.op in POWERS for m in alike)
-            rows |= alike if powers and _lead_each_other(found, alike, readers) else set()
+            rows |= alike if powers else set()
 
     def attends(made: set[LazyBuffer]) -> bool:
         """Whether it is attention's scores: they meet another product, the gradient of weights."""
