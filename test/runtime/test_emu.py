@@ -20,6 +20,7 @@ from tinyml.codegen.text.cuda_text import FRAGMENTS
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinyml.program import Language, Program
+from tinyml.runtime import units
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 Array = npt.NDArray[Any]
@@ -181,6 +182,29 @@ def test_kernels_of_one_unit_have_their_own_shared_memory(forward):
         result = np.empty(32, np.float32)
         forward.copy_out(result, out)
         np.testing.assert_array_equal(result, [np.nan] + 31 * [i])
+
+
+def test_the_first_kernel_of_a_unit_aligns_an_array_for_all(forward, monkeypatch):
+    """Behind the variables of each, as a card's compiler has it; other names are other arrays."""
+    monkeypatch.setattr(units, "_START", 1 << 30)  # one unit
+    body = """__shared__ float one;
+extern __shared__ {} unsigned char {}[];
+if (threadIdx.x == 0) one = 1.0f;
+__syncthreads();
+out[threadIdx.x] = one * ((unsigned long long){} % 1024);"""
+    made = {"a_16": "all", "b_1024": "all", "c_1024": "other", "d": "own", "e_64": "helped"}
+    programs = []
+    for name, array in made.items():
+        size = name.partition("_")[2]
+        text = body.format(f"__align__({size})" if size else "", array, array)
+        programs.append(program(f"align_{name}", "float* out", text, shared=64))
+    found = []
+    for executable in forward.load(programs):
+        memory, result = forward.allocate(128), np.empty(32, np.float32)
+        executable.launch([memory])
+        forward.copy_out(result, memory)
+        found.append(result[0])
+    assert found == [16, 16, 0, 16, 64]
 
 
 def test_dynamic_shared_memory(emu):

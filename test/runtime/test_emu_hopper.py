@@ -13,6 +13,7 @@ from cards import launched
 from tinyml.codegen.text.cuda_text import HOPPER
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import KernelError
+from tinyml.frozen import replace
 from tinyml.program import Box, Language, Program
 
 Array = npt.NDArray[Any]
@@ -144,21 +145,32 @@ for (int i = t; i < 16 * 64; i += 128) {
   int place = i * 2 ^ (i / 64 & 7) << 4;
   out[i] = *(unsigned short *)(tile + place);
 }"""
-BOX = Box(1, 2, 4, (70, 18, 2), (160, 160 * 20), (64, 16))
+BOX = Box(1, 2, 16, (70, 18, 2), (160, 160 * 20), (64, 16))
 
 
 def test_a_box_is_copied_with_zeros_around_it(emu):
-    """Of an array that begins two elements into the slot; 80 elements are between its lines."""
-    given = np.arange(1, 2 * 20 * 80 + 3, dtype=np.uint16)
+    """Of an array that begins eight elements into the slot; 80 elements are between its lines."""
+    given = np.arange(1, 2 * 20 * 80 + 9, dtype=np.uint16)
     result = launched(emu, program(COPY, 2, (BOX,)), np.zeros((16, 64), np.float32), given)
-    array = given[2:].reshape(2, 20, 80)[1, :18, :70]
+    array = given[8:].reshape(2, 20, 80)[1, :18, :70]
     expected = np.zeros((16, 64))
     expected[:13, 3:] = array[5:, :61]
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"offset": 4}, {"strides": (152, 160 * 20)}, {"strides": (160, 152)}, {"box": (64, 257)}],
+)
+def test_a_box_that_no_card_takes_is_refused(forward, wrong):
+    given = np.arange(1, 2 * 20 * 80 + 9, dtype=np.uint16)
+    p = program(COPY, 2, (replace(BOX, **wrong),))
+    with pytest.raises(KernelError, match="no card has a tensor map"):
+        launched(forward, p, np.zeros((16, 64), np.float32), given)
+
+
 def test_a_copy_that_nobody_waits_for_shows(forward):
-    given = np.arange(1, 2 * 20 * 80 + 3, dtype=np.uint16)
+    given = np.arange(1, 2 * 20 * 80 + 9, dtype=np.uint16)
     for old, why in (
         ("tinyml_mbarrier_wait", "before a bulk copy has arrived"),
         ("tinyml_mbarrier_expect", "dead-lock"),

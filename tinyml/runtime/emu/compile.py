@@ -34,8 +34,9 @@ _UNIT_FLAGS = (
 _SCHEDULER_FLAGS = ("-O2", "-c")
 
 _DYNAMIC_SHARED = re.compile(
-    r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?([\w\s]+?)\s*(\w+)\s*\[\s*\]\s*;"
+    r"extern\s+__shared__\s+(?:__align__\s*\(\s*(\d+)\s*\)\s*)?([\w\s]+?)\s*(\w+)\s*\[\s*\]\s*;"
 )
+_LEAST_ALIGNMENT = 16  # bytes, of memory that follows a kernel's shared variables
 
 
 def find(requested: str, cache: DiskCache) -> Compiler:
@@ -55,17 +56,26 @@ def find(requested: str, cache: DiskCache) -> Compiler:
 def render(programs: Sequence[Program]) -> str:
     """One C++ source text that exports a launcher for each of `programs`."""
     pieces = dict.fromkeys(piece for program in programs for piece in program.prelude)
-    return "\n".join([*pieces, *map(_render_one, programs)])
+    alignments = dict[str, int]()
+    return "\n".join([*pieces, *(_render_one(program, alignments) for program in programs)])
 
 
-def _render_one(program: Program) -> str:
+def _render_one(program: Program, alignments: dict[str, int]) -> str:
+    """One kernel; of all that name dynamic memory alike, the first says how it is aligned.
+
+    So does a card's compiler, to which these are declarations of one array.
+    """
     # The launcher takes the program's name, so the kernel itself goes by another one. The line
     # numbers of messages count from the first line of the program's own source.
     name, kernel = program.name, f"{program.name}_kernel"
-    source = _DYNAMIC_SHARED.sub(r"EMU_DYNAMIC_SHARED(\1, \2);", program.source)
+    alignment = _LEAST_ALIGNMENT
+    for given, _, array in _DYNAMIC_SHARED.findall(program.source):
+        alignment = max(alignment, alignments.setdefault(array, int(given or 0)))
+    source = _DYNAMIC_SHARED.sub(r"EMU_DYNAMIC_SHARED(\2, \3);", program.source)
     section = f'#undef EMU_SECTION\n#define EMU_SECTION "emu_shared_{name}"'
     begin, end = f"#define {name} {kernel}", f"#undef {name}"
-    return f'{section}\n{begin}\n#line 1 "{name}"\n{source}\n{end}\nEMU_KERNEL({kernel}, {name})'
+    launcher = f"EMU_KERNEL({kernel}, {name}, {alignment})"
+    return f'{section}\n{begin}\n#line 1 "{name}"\n{source}\n{end}\n{launcher}'
 
 
 def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:

@@ -23,7 +23,8 @@
 // and in emu_hopper.h: tinyml_mbarrier_*, tinyml_copy_box, tinyml_fence_*, tinyml_matrix and
 // tinyml_wgmma_*.
 //
-// A kernel K is made launchable by EMU_KERNEL(K, launcher) after its definition.
+// A kernel K is made launchable by EMU_KERNEL(K, launcher, alignment of its dynamic shared memory)
+// after its definition.
 #pragma once
 #define __CUDA_EMU__ 1
 
@@ -213,6 +214,11 @@ inline unsigned short atomicCAS(unsigned short *place, unsigned short expected,
 
 // ------------------------------------------------------------------ launching
 
+// The linker defines __start_ and __stop_ of a section, if there is one: hence weak.
+#define EMU_HIDDEN __attribute__((weak, visibility("hidden")))
+extern "C" EMU_HIDDEN unsigned char __start_emu_shared_of_helpers[];
+extern "C" EMU_HIDDEN unsigned char __stop_emu_shared_of_helpers[];
+
 namespace emu {
 
 // Reads arguments out of a packed buffer, each at the next multiple of its alignment.
@@ -244,21 +250,20 @@ void run_thread(const void *packed) {
 }
 
 template <auto kernel, class... Arguments>
-const char *launch(Launch &launch, void (*)(Arguments...), unsigned char *shared, size_t nbytes) {
-  return run(launch, run_thread<kernel, Arguments...>, shared, nbytes);
+const char *launch(Launch &launch, void (*)(Arguments...), Shared shared) {
+  shared.of_helpers = __stop_emu_shared_of_helpers - __start_emu_shared_of_helpers;
+  return run(launch, run_thread<kernel, Arguments...>, shared);
 }
 
 }  // namespace emu
 
-// The linker defines __start_ and __stop_ of a section, if there is one: hence weak.
-#define EMU_KERNEL(kernel, launcher)                                                         \
+#define EMU_KERNEL(kernel, launcher, alignment)                                              \
   extern "C" {                                                                               \
-  extern unsigned char __start_emu_shared_##launcher[]                                       \
-      __attribute__((weak, visibility("hidden")));                                           \
-  extern unsigned char __stop_emu_shared_##launcher[]                                        \
-      __attribute__((weak, visibility("hidden")));                                           \
+  extern EMU_HIDDEN unsigned char __start_emu_shared_##launcher[];                           \
+  extern EMU_HIDDEN unsigned char __stop_emu_shared_##launcher[];                            \
   __attribute__((visibility("default"))) const char *launcher(emu::Launch *launch) {         \
     unsigned char *start = __start_emu_shared_##launcher;                                    \
-    return emu::launch<kernel>(*launch, kernel, start, __stop_emu_shared_##launcher - start); \
+    size_t nbytes = __stop_emu_shared_##launcher - start;                                    \
+    return emu::launch<kernel>(*launch, kernel, {start, nbytes, alignment});                 \
   }                                                                                          \
   }

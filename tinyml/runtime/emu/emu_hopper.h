@@ -47,14 +47,14 @@ inline size_t swizzled(size_t place) { return place ^ (place >> 7 & 7) << 4; }
 
 inline void bring_box(const BoxCopy &copy) {
   const BoxMap &map = *static_cast<const BoxMap *>(copy.map);
-  size_t lines = map.box[1], width = map.box[0], place = copy.shared - dynamic_shared;
+  size_t lines = map.box[1], width = map.box[0], place = copy.shared - shared_memory;
   for (size_t line = 0; line < lines; line++) {
     for (size_t n = 0; n < width; n++, place += map.itemsize) {
       long at[3] = {copy.at[0] + long(n), copy.at[1] + long(line), copy.at[2]};
       bool inside = true;
       for (int i = 0; i < 3; i++) inside &= at[i] >= 0 && at[i] < long(map.sizes[i]);
       size_t offset = at[0] * map.itemsize + at[1] * map.strides[0] + at[2] * map.strides[1];
-      unsigned char *target = dynamic_shared + swizzled(place);
+      unsigned char *target = shared_memory + swizzled(place);
       if (inside && map.itemsize == 4) {
         unsigned bits = tinyml_tf32(*reinterpret_cast<const float *>(map.address + offset));
         memcpy(target, &bits, sizeof bits);
@@ -88,7 +88,7 @@ float matrix_element(unsigned long long matrix, bool crosswise, int line, int k)
   size_t leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
   size_t offset = crosswise ? line / 64 * leading + k / 8 * stride + k % 8 * 128 + line % 64 * 2
                             : line / 8 * stride + line % 8 * 128 + k * sizeof(T);
-  return element_of(*reinterpret_cast<const T *>(dynamic_shared + swizzled(start + offset)));
+  return element_of(*reinterpret_cast<const T *>(shared_memory + swizzled(start + offset)));
 }
 
 template <class T, int columns, bool a_crosswise, bool b_crosswise>
@@ -165,7 +165,7 @@ inline void tinyml_take_registers() {}
 inline void tinyml_fence_async() { emu::fence_async(); }
 
 inline unsigned long long tinyml_matrix(const void *shared, int leading, int stride) {
-  size_t place = static_cast<const unsigned char *>(shared) - emu::dynamic_shared;
+  size_t place = static_cast<const unsigned char *>(shared) - emu::shared_memory;
   return (place >> 4 & 0x3fff) | (unsigned long long)(leading >> 4) << 16 |
          (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
 }

@@ -76,7 +76,7 @@ int without_fence;           // threads that copied what products must not read 
 bool boxes_at_once;
 Collective collectives[MAX_THREADS / WARP][COLLECTIVES];
 Barrier barriers[BARRIERS];
-alignas(1024) unsigned char dynamic_memory[SHARED_LIMIT];
+alignas(1024) unsigned char memory_of_block[SHARED_LIMIT];
 
 char *stacks;                // MAX_THREADS stacks, each with a guard page below
 bool guarded[MAX_THREADS];   // whether a stack's guard page is in place
@@ -286,7 +286,7 @@ uint64_t nth_block(uint64_t n, uint64_t blocks, int kind) {
   return (n * PRIME + blocks / 2) % blocks;
 }
 
-void run_grid(const Launch &launch, unsigned char *static_shared, size_t static_bytes) {
+void run_grid(const Launch &launch, const Shared &shared) {
   uint64_t plane = uint64_t(grid_size.x) * grid_size.y;
   uint64_t blocks = plane * grid_size.z;
   set_thread_order(launch.order, 0);
@@ -296,25 +296,31 @@ void run_grid(const Launch &launch, unsigned char *static_shared, size_t static_
     block_index = dim3(block % grid_size.x, block % plane / grid_size.x, block / plane);
     if (launch.order == 2) set_thread_order(launch.order, block);
     // Whoever reads what no thread wrote in this block shall notice.
-    memset(dynamic_memory, POISON, launch.shared);
-    if (static_bytes) memset(static_shared, POISON, static_bytes);
+    memset(dynamic_shared, POISON, launch.shared);
+    if (shared.nbytes) memset(shared.variables, POISON, shared.nbytes);
     run_block();
   }
 }
 
-void check_launch(const Launch &launch, size_t static_bytes) {
+size_t up_to(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+
+void check_launch(const Launch &launch, const Shared &shared) {
   uint64_t count = uint64_t(launch.block[0]) * launch.block[1] * launch.block[2];
   if (count < 1 || count > MAX_THREADS) {
     fail("a block of %llu threads; it must be 1 to 1024", (unsigned long long)count);
   }
-  if (static_bytes > STATIC_LIMIT) {
-    fail("%zu bytes of shared variables; beyond %zu the memory must be dynamic", static_bytes,
+  if (shared.nbytes > STATIC_LIMIT) {
+    fail("%zu bytes of shared variables; beyond %zu the memory must be dynamic", shared.nbytes,
          STATIC_LIMIT);
   }
-  if (launch.shared + static_bytes > SHARED_LIMIT) {
-    fail("%zu bytes of shared memory; a block has %zu", launch.shared + static_bytes,
-         SHARED_LIMIT);
-  }
+  size_t all = launch.shared + up_to(shared.nbytes, shared.alignment);
+  if (all > SHARED_LIMIT) fail("%zu bytes of shared memory; a block has %zu", all, SHARED_LIMIT);
+}
+
+// Behind all helpers' variables, if there is room: which a kernel uses only a card's compiler knows.
+size_t place_of_dynamic(size_t nbytes, const Shared &shared) {
+  size_t place = up_to(shared.nbytes + shared.of_helpers, shared.alignment);
+  return place + nbytes > SHARED_LIMIT ? up_to(shared.nbytes, shared.alignment) : place;
 }
 
 // ------------------------------------------------------------------ faults
@@ -382,7 +388,9 @@ struct Stacks {
 
 // ------------------------------------------------------------------ what kernels and hosts call
 
-const char *run(Launch &launch, Body body, unsigned char *static_shared, size_t static_bytes) {
+unsigned char *const shared_memory = memory_of_block;
+
+const char *run(Launch &launch, Body body, const Shared &shared) {
   FaultHandler handler;
   Stacks of_this_launch;
   fault_address = nullptr;
@@ -391,15 +399,15 @@ const char *run(Launch &launch, Body body, unsigned char *static_shared, size_t 
     return message;
   }
   current = nullptr;
-  check_launch(launch, static_bytes);
+  check_launch(launch, shared);
   reserve_stacks();
   grid_size = dim3(launch.grid[0], launch.grid[1], launch.grid[2]);
   block_size = dim3(launch.block[0], launch.block[1], launch.block[2]);
   thread_count = block_size.x * block_size.y * block_size.z;
-  dynamic_shared = dynamic_memory;
+  dynamic_shared = shared_memory + place_of_dynamic(launch.shared, shared);
   kernel = body;
   kernel_arguments = launch.arguments;
-  run_grid(launch, static_shared, static_bytes);
+  run_grid(launch, shared);
   return nullptr;
 }
 

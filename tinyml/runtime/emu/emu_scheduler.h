@@ -76,14 +76,22 @@ struct Launch {
   void *fault;
 };
 
+// A kernel's shared memory: its variables and those of the unit's helpers; behind both, at a multiple
+// of `alignment`, what is dynamic.
+struct Shared {
+  unsigned char *variables;
+  size_t nbytes, alignment, of_helpers;
+};
+
 using Body = void (*)(const void *arguments);  // runs the kernel once, as the current thread
 
 extern Thread *current;
 extern dim3 block_index, block_size, grid_size;
+extern unsigned char *const shared_memory;  // of a block: what addresses in it count from
 extern unsigned char *dynamic_shared;
 
 // Run a whole grid; null, or what went wrong (a text that lives until the next launch).
-const char *run(Launch &launch, Body body, unsigned char *static_shared, size_t static_bytes);
+const char *run(Launch &launch, Body body, const Shared &shared);
 
 // Stop the launch with a message; `format` may use the arguments as printf does.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -57,11 +57,17 @@ class _BoxMap(ctypes.Structure):
 
 
 _MAP_BYTES, _MAP_ALIGNMENT, _MAP_MARK = 128, 64, 0xB0C5
+_PIECE, _MOST_LINES = 16, 256  # bytes that boxes are made of, elements of one either way
 
 
 def box_map(box: Box, address: int) -> bytes:
-    """What the emulator takes for a tensor map of the slot at `address`."""
+    """What the emulator takes for a tensor map of the slot at `address`.
+
+    KernelError where a card's driver would have none.
+    """
     start = address + box.offset
+    if any(n % _PIECE for n in (start, *box.strides)) or max(box.box) > _MOST_LINES:
+        raise KernelError(f"no card has a tensor map for {box} at {start:#x}")
     made = _BoxMap(_MAP_MARK, start, box.sizes, box.strides, box.box, box.itemsize)
     return bytes(made).ljust(_MAP_BYTES, b"\0")
 
