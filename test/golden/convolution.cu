@@ -19,10 +19,10 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_acc21cea(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
-  extern __shared__ __align__(16) unsigned char tinyml_shared[];
-  float *const tile1 = (float *)(tinyml_shared);
-  float *const tile0 = (float *)(tinyml_shared + 576);
+extern "C" __global__ void __launch_bounds__(256) sum_mul_2x16x16x16_r72_c14f01ce(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
+  extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
+  float *const tile1 = (float *)(tinyml_shared_16);
+  float *const tile0 = (float *)(tinyml_shared_16 + 576);
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x / 16;
   const int i2 = (int)blockIdx.x % 16;

@@ -173,10 +173,10 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_23967ea6(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
-  extern __shared__ __align__(16) unsigned char tinyml_shared[];
-  __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared);
-  __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared + 13776);
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_005aa53a(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+  extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
+  __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
+  __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x / 2;
   const int i1 = (int)blockIdx.x % 2;

@@ -156,10 +156,10 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_faf26fd6(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
-  extern __shared__ __align__(16) unsigned char tinyml_shared[];
-  float *const tile1 = (float *)(tinyml_shared);
-  float *const tile0 = (float *)(tinyml_shared + 13008);
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_1ec7ad7d(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+  extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
+  float *const tile1 = (float *)(tinyml_shared_16);
+  float *const tile0 = (float *)(tinyml_shared_16 + 13008);
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x / 2;
   const int i1 = (int)blockIdx.x % 2;

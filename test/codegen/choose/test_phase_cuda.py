@@ -117,7 +117,7 @@ def test_parts_of_a_kernel_have_the_same_shared_memory() -> None:
     """A block computes one of them: what it needs is what the largest needs."""
     (k,) = gradient(4, 64, 64, 56, 3, 2, bfloat16)
     program = compile(k, CARD)
-    assert program.source.count("= (__nv_bfloat16 *)(tinyml_shared);") == 4
+    assert program.source.count("= (__nv_bfloat16 *)(tinyml_shared_16);") == 4
     assert program.shared <= CARD.cache // 4
 
 

@@ -15,6 +15,7 @@ from graphs import leaf
 from products import TOLERANCE, by_heads, kernel_of, product
 
 from tinyml import lazy
+from tinyml.cache import DiskCache
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -22,7 +23,8 @@ from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, optimize, parse
 from tinyml.device import Device, open_device
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.lazy import LazyBuffer
-from tinyml.runtime.emu import ThreadOrder
+from tinyml.runtime import units
+from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 HOPPER = replace(CARD, warpgroups=True)
 STAGED = "split r0 4, unroll r0s 4, stage r0 slot1, stage r0 slot2"
@@ -110,6 +112,27 @@ def test_blocks_walk_several_tiles(shape: tuple[int, int, int], ahead: str) -> N
         product(*shape, bfloat16), opts(f"warpgroup r0 64, thread i0 2, {staged}, {ahead}")
     )
     assert ("tinyml_copy_box" in text) == last.startswith("bulk")
+
+
+@pytest.mark.parametrize("ahead", ["bulk", "pipeline"])
+def test_panels_begin_where_a_swizzle_does_beside_other_kernels(
+    ahead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a shared variable, in a unit whose first kernel has tiles of plain rows."""
+    if not Device.available("EMU"):
+        pytest.skip("no C++ compiler")
+    monkeypatch.setattr(units, "_START", 1 << 30)  # one unit
+    plain = "fragment r0 16, grid i0, grid i1, split r0 2, stage r0 slot1, stage r0 slot2"
+    first = compile(kernel_of(product(32, 64, 32, bfloat16)), CARD, opts(plain))
+    shared = "split r0 16, grid r0, split r0s 4, unroll r0ss 4, stage r0s slot1, stage r0s slot2"
+    root = product(64, 1024, 64, bfloat16)
+    chosen = opts(f"warpgroup r0 64, {shared}, {ahead} r0s 2")
+    second = compile(kernel_of(root), CARD, chosen)
+    assert first.name < second.name, "units are in the order of names"
+    assert "comes_last" in second.source
+    machine = EmuMachine(DiskCache(None))
+    runner = stages.launched(machine, machine.load([first, second])[1])
+    stages.agree([root], graphs.values([root]), {"EMU": runner}, rtol=0.05, atol=0.05)
 
 
 def test_boxes_of_several_matrices() -> None:

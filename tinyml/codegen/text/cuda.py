@@ -109,13 +109,14 @@ class CudaRenderer(WarpgroupRenderer):
         return lines
 
     def _body(self) -> Iterator[str]:
-        offsets = [0] * len(self.k.parts)
-        if self.k.locals:
+        offsets, shared = [0] * len(self.k.parts), ""
+        if self.k.locals:  # the first kernel of a unit says how an array of this name is aligned
             alignment = max(map(_alignment, self.k.locals))
-            yield f"  extern __shared__ __align__({alignment}) unsigned char tinyml_shared[];"
+            shared = f"tinyml_shared_{alignment}"
+            yield f"  extern __shared__ __align__({alignment}) unsigned char {shared}[];"
         for local in sorted(self.k.locals, key=_alignment, reverse=True):
             kind, offset = TYPES[local.dtype.name], offsets[local.part]
-            place = f"tinyml_shared + {offset}" if offset else "tinyml_shared"
+            place = f"{shared} + {offset}" if offset else shared
             yield f"  {kind} *const {local.name} = ({kind} *)({place});"
             offsets[local.part] += _aligned(local)
         for number, axis in enumerate((ir.TX, "ty")):
