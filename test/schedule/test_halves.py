@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import stages
 
-from tinyml import Tensor
+from tinyml import Device, Tensor
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.fragments import sides_of
-from tinyml.dtype import bfloat16
+from tinyml.dtype import bfloat16, float32
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
 
@@ -70,3 +70,15 @@ def test_a_sum_of_many_arrays_is_stored_for_its_readers() -> None:
         found.append(x.sum(1).lazy)
     reasons = [r for item in schedule(found).items for r in getattr(item, "reasons", ())]
     assert sum("arrays, and wanted in several places" in reason for reason in reasons) == 6
+
+
+def test_a_slope_is_made_again_of_what_a_product_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a bias beside it is stored as halves: that is a row, not an array."""
+    monkeypatch.setattr(Device, "DEFAULT", "EMU")
+    x, w, v = halves(2048, 40), halves(40, 56), halves(56, 32)
+    b = Tensor(np.ones(56, np.float32)).realize().requires_grad_()
+    hidden = x @ w + b.bfloat16()
+    loss = (hidden.gelu() @ v).float().square().sum()
+    made = kernels(loss, *loss.gradient(x, w, b, v))
+    assert ((56,), bfloat16) in [k.slots[o.slot] for k in made for o in k.outputs]
+    assert ((2048, 56), float32) not in [k.slots[o.slot] for k in made for o in k.outputs]

@@ -18,6 +18,7 @@ from tinyml.schedule.writes import scattered
 
 MOST_LOADS = 24  # buffers that one expression reads
 MANY = 4  # arrays that two readers read in longer than it takes to store what is made of them
+FEWER = 16  # times fewer elements, which are read beside a value as if for nothing
 FEW = 64  # nodes that a product is looked for in
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
@@ -148,9 +149,10 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
         for s in () if own else sources:
             stored[node] = _both(stored[node], stored[s])
     for node, sinks in _with_sinks(read, units):
-        alone = units.get(node) == COSTLY and len(sinks) == 1 and len(stored[node]) < 2
-        if alone and all(s.size <= node.size for s in stored[node]):
-            del units[node]
+        if units.get(node) == COSTLY and len(sinks) == 1:
+            large = [s.size for s in stored[node] if s.size * FEWER > node.size]
+            if len(large) < 2 and all(size <= node.size for size in large):
+                del units[node]
 
 
 def _narrow(readers: Readers, units: dict[LazyBuffer, str]) -> None:
