@@ -104,19 +104,45 @@ def _gelu(x: Tensor) -> Tensor:
 @composition
 def _gelu_slope(x: Tensor) -> Tensor:
     square = x * x
-    share = sigmoid(x * (square * GELU_CUBE + GELU_SCALE))
+    return _slope_by(sigmoid(x * (square * GELU_CUBE + GELU_SCALE)), x, square)
+
+
+def _slope_by(share: Tensor, x: Tensor, square: Tensor) -> Tensor:
     return share * (1 + x * (1 - share) * (square * (3 * GELU_CUBE) + GELU_SCALE))
 
 
+def _gelu_of_half(x: Tensor) -> Tensor:
+    """What is rounded to a half has no use for what roundings of u make of it: |u| <= 89 ulp."""
+    return _logistic(x, -x * (x * x * GELU_CUBE + GELU_SCALE), 0)
+
+
 @composition
+def _gelu_slope_of_half(x: Tensor) -> Tensor:
+    square = x * x
+    power = -x * (square * GELU_CUBE + GELU_SCALE)
+    return _slope_by(_logistic(constant(x, 1, x.dtype), power, 0), x, square)
+
+
 @in_float32
+def _gelu_by_tanh(x: Tensor, half: bool) -> Tensor:
+    if half:
+        return with_slope(_gelu_of_half, _gelu_slope_of_half, x)
+    return with_slope(_gelu, _gelu_slope, x)
+
+
+@in_float32
+def _gelu_by_erf(x: Tensor) -> Tensor:
+    return x._apply(mlops.Ndtr(), x)
+
+
+@composition
 def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     """x * P(N(0, 1) < x); by tanh, or exactly by erf with approximate="none"."""
     if approximate == "tanh":
-        return with_slope(_gelu, _gelu_slope, x)
+        return _gelu_by_tanh(x, x._lazy.dtype.is_half)
     if approximate != "none":
         raise ValueError(f'gelu: approximate is "tanh" or "none", got {approximate!r}')
-    return x._apply(mlops.Ndtr(), x)
+    return _gelu_by_erf(x)
 
 
 @composition
