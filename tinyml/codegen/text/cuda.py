@@ -27,6 +27,7 @@ from tinyml.codegen.text.cuda_text import (
     REQUIRE,
     SWIZZLED,
     TOGETHER,
+    WHOLE,
     function,
     lane_functions,
     product_of,
@@ -34,7 +35,7 @@ from tinyml.codegen.text.cuda_text import (
 from tinyml.codegen.text.cuda_warpgroups import WarpgroupRenderer
 from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
-from tinyml.dtype import DType, bool_, float32
+from tinyml.dtype import DType, bool_, float32, int64, uint64
 from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, linear
@@ -426,6 +427,12 @@ class CudaRenderer(WarpgroupRenderer):
         name = f"{op.name.lower()}_{dtype.name}"
         self.prelude[function(op, dtype, kind, name)] = None
         return f"{name}({arguments})", ATOM
+
+    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if source.is_float and target.is_int and target is not uint64:
+            self.prelude[WHOLE] = None
+            value, source = (f"whole({value[0]})", ATOM), int64
+        return super().cast(value, source, target, lanes)
 
     def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
         self.prelude[REQUIRE] = None

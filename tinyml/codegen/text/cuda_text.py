@@ -192,6 +192,12 @@ LOOK = """template <class I> __device__ __forceinline__ I look(long long i, I si
   return (unsigned long long)i < (unsigned long long)size ? (I)i : 0;  // no foreign memory
 }"""
 
+# for what int64 cannot hold stands the least number, as elsewhere; a card takes the nearest one
+WHOLE = """template <class F> __device__ __forceinline__ long long whole(F x) {
+  const F most = (F)9223372036854775808.0;
+  return x >= -most && x < most ? (long long)x : -9223372036854775807 - 1;
+}"""
+
 REQUIRE = """template <class T>
 __device__ __forceinline__ T require(T value, bool holds, long long code, long long *fault) {
   typedef unsigned long long u64;
