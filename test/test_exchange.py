@@ -54,7 +54,8 @@ def test_what_is_not_row_major_arrives_in_order(device: str) -> None:
     same(mine.T, torch.from_dlpack(mine.T))
     backwards = np.arange(5)[::-1]
     assert Tensor.from_dlpack(backwards).tolist() == [4, 3, 2, 1, 0]
-    assert np.from_dlpack(mine).tolist() == theirs.tolist()
+    if open_device(device).machine.dlpack_device == (1, 0):  # numpy knows the host alone
+        assert np.from_dlpack(mine).tolist() == theirs.tolist()
 
 
 def test_dlpack_shares_memory_on_the_host() -> None:
@@ -106,6 +107,10 @@ def test_a_blob_is_the_memory_itself(device: str, offset: int) -> None:
     """Of a size that is stored past the caches, and of any address that numbers may have."""
     values = np.zeros((3 << 20) + offset, np.float32)[offset:]
     there = values.ctypes.data, values.shape, dtypes.float32
+    if device == "CUDA":
+        with pytest.raises(ValueError, match="CUDA cannot use memory that begins at 0x"):
+            Tensor.from_blob(*there)
+        return
     if device == "EMU":  # whose memory has guards around it
         copied = Tensor.from_blob(*there)
         values[0] = 3

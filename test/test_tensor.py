@@ -26,8 +26,9 @@ def test_made_from_anything(device: str) -> None:
         Tensor(memoryview(numbers)),
         Tensor(array.array("f", numbers.reshape(-1))).reshape(2, 2),
         Tensor(numbers.tobytes(), dtype=dtypes.float32).reshape(2, 2),
-        Tensor.from_blob(numbers.ctypes.data, (2, 2), dtypes.float32),
     ]
+    if device != "CUDA":  # whose own memory alone can be named
+        made.append(Tensor.from_blob(numbers.ctypes.data, (2, 2), dtypes.float32))
     Tensor.realize(*made)
     for tensor in made:
         np.testing.assert_array_equal(tensor.numpy(), numbers)

@@ -40,7 +40,7 @@ from tinyml.runtime.cpu import available_cores, host_cache
 from tinyml.runtime.cuda_boxes import TensorMaps
 from tinyml.runtime.cuda_driver import FORKED, nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
-from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory, Staging
+from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory, Staging, is_of_card
 from tinyml.runtime.cuda_ranges import open_ranges
 from tinyml.runtime.machine import Addressed, Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
@@ -154,7 +154,8 @@ class CudaMachine(Addressed):
 
     def adopt(self, address: int, nbytes: int) -> int | None:
         """Memory of the card that is somebody else's, if it is aligned as programs expect it."""
-        return None if address % ALIGNMENT else address
+        with self._current():
+            return address if address % ALIGNMENT == 0 and is_of_card(address) else None
 
     def allocate(self, nbytes: int) -> int:
         address = None if self.forked else self._memory.reuse(nbytes)

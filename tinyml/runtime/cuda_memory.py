@@ -13,6 +13,7 @@ chunk before.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -27,6 +28,7 @@ _SMALLEST = 512  # bytes; the driver hands out no less
 _CHUNK = 4 << 20  # bytes: large enough for full speed, small enough to stay in the host's cache
 _CHUNKS = 3  # in each direction
 _ALIGNMENT = 64  # bytes
+_MEMORY_TYPE, _OF_HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -70,6 +72,17 @@ class CudaMemory(Blocks):
             f"CUDA has no memory for {nbytes:,} bytes: {self._in_use:,}{most} bytes are in "
             f"use here and none are kept for reuse; {free:,} of the card's {total:,} are free"
         )
+
+
+def is_of_card(address: int) -> bool:
+    """Whether a card's memory is there; also where the driver does not say."""
+    kind = ctypes.c_uint()
+    try:
+        ask = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    except (OSError, AttributeError):
+        return True
+    known = ask(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_void_p(address)) == 0
+    return known and kind.value != _OF_HOST
 
 
 class CudaFaults:
