@@ -24,9 +24,10 @@ print(((a + 1) * a.to("NUMPY").sum().to(a.device)).sum().item())
 def run(**environment: str) -> subprocess.CompletedProcess[str]:
     """PROGRAM in a fresh process with these settings."""
     clean = {k: v for k, v in os.environ.items() if k not in ("DEBUG", "DUMP", "NOOPT", "DEVICE")}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**clean, "PYTHONPATH": str(ROOT), **environment},
+        env={**clean, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         timeout=600,
