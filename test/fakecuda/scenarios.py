@@ -317,12 +317,15 @@ out[i] = v;"""
 
 
 def noted_faults() -> None:
-    """They are raised where the host waits; the context lives, and the next work is fine."""
+    """A launch waits for them, a plan leaves that to the host; the context lives, and the next
+    work is fine."""
     m = machine()
     check, add_one = m.load([picky(), ADD_ONE])
     x, good, y, z = buffer(m, X - 7), buffer(m, X + 1), empty(m), empty(m)
+    raised(IndexError, lambda: check.launch([y.memory, x.memory]), "element 7 is not to be read")
+    left = m.plan([(check, [y.memory, x.memory])])
     for wait in (m.synchronize, z.read, lambda: add_one.launch_timed([z.memory, good.memory])):
-        check.launch([y.memory, x.memory])
+        left.run()
         add_one.launch([z.memory, good.memory])
         raised(IndexError, wait, "element 7 is not to be read")
         m.synchronize()

@@ -68,11 +68,13 @@ class CudaExecutable:
         machine = self._machine
         if threading.get_ident() != machine.thread:
             machine.guarded(lambda: self.enqueue(memories), self.program.name)
-            return
-        try:
-            self.enqueue(memories)
-        except machine.driver.Error as error:
-            raise machine.kernel_error(error, self.program.name) from None
+        else:
+            try:
+                self.enqueue(memories)
+            except machine.driver.Error as error:
+                raise machine.kernel_error(error, self.program.name) from None
+        if self._words:  # nothing may be overwritten after a value that is wrong
+            machine.synchronize()
 
     def launch_timed(self, memories: Sequence[int]) -> float:
         return self._machine.timed(lambda: self.enqueue(memories), self.program.name)
