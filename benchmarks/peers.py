@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dialect import JaxOps, NumpyOps, Ops, TinygradOps, TinymlOps, TorchOps
-from benchmarks.steps import RATE, Step, differentiated, spoken, tinyml_step
+from benchmarks.steps import Step, differentiated, spoken, tinyml_step
 from benchmarks.workloads import Arrays, Workload
 from tinyml.device import open_device
 
@@ -133,7 +133,7 @@ class TinygradPeer:
 
     def _step(self, step: Step, tensors: list[Any]) -> Callable[..., Any]:
         parameters, _ = step.split(tensors)
-        optimizer = self._tinygrad.nn.optim.AdamW(list(parameters.values()), lr=RATE)
+        optimizer = self._tinygrad.nn.optim.AdamW(list(parameters.values()), lr=step.rate)
         loss_of = step.loss and partial(step.loss, spoken(self.ops, step), parameters)
 
         def call(*data: Any) -> tuple[Any, ...]:
@@ -216,7 +216,7 @@ class TorchPeer:
         parameters, data = step.split(tensors)
         for tensor in parameters.values():
             tensor.requires_grad_()
-        optimizer = self._torch.optim.AdamW(parameters.values(), lr=RATE, fused=True)
+        optimizer = self._torch.optim.AdamW(parameters.values(), lr=step.rate, fused=True)
         made: Any = step.loss and self._ready(partial(step.loss, self.ops, parameters))
         update = optimizer.step if step.loss else self._ready(optimizer.step)
         half = partial(self._torch.autocast, self._device, self._torch.bfloat16, step.half)
@@ -298,7 +298,7 @@ class JaxPeer:
             raise NotImplementedError("jax has no autocast, and its update is part of a step")
         optax: Any = importlib.import_module("optax")
         parameters, data = step.split(tensors)
-        optimizer = optax.adamw(RATE, weight_decay=DECAY)
+        optimizer = optax.adamw(step.rate, weight_decay=DECAY)
 
         def update(parameters: Any, state: Any, *data: Any) -> tuple[Any, Any, Any]:
             loss_of = partial(step.loss, self.ops)

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.dialect import TinymlOps
 from benchmarks.peers import Work, spelled
-from benchmarks.steps import RATE, Step, differentiated, spoken
+from benchmarks.steps import Step, differentiated, spoken
 from tinyml import Device, Tensor, lazy, nn, realize
 from tinyml.device import open_device
 from tinyml.dtype import by_name
@@ -59,7 +59,7 @@ def _step(step: Step) -> Sequence[Tensor]:
     data = [in_memory(a.shape, a.dtype.name, step.dtype) for a in arrays]
     for tensor in parameters.values():
         tensor.requires_grad = True
-    optimizer = nn.optim.AdamW(list(parameters.values()), lr=RATE)
+    optimizer = nn.optim.AdamW(list(parameters.values()), lr=step.rate)
     loss_of = step.loss and partial(step.loss, spoken(TinymlOps(), step), parameters)
     with Tensor.train():
         results = differentiated(loss_of, parameters, data)
