@@ -107,6 +107,7 @@ def test_products_of_a_warpgroup(emu, columns, kind, crosswise):
     ("old", "new", "why"),
     [
         ("tinyml_wgmma_begin();", "", "nothing has begun"),
+        ("tinyml_matrix(tile", "tinyml_matrix(tile + 8", "multiples of 16 bytes"),
         ("tinyml_wgmma_wait<0>();", "", "before wgmma has made them"),
         ("tinyml_wgmma_wait<0>();", "tinyml_wgmma_wait<1>();", "before wgmma has made them"),
     ],
