@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import prod
+from math import gcd, prod
 
 from tinyml.codegen import crop
 from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
@@ -15,6 +15,7 @@ from tinyml.codegen.expr import Load, Require
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind
+from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import running
@@ -29,6 +30,7 @@ SHARED = 64  # steps of a fold at least, of which a block has a part
 LONG = 8  # vectors of a row that are worth the masks of the first and the last one
 VECTORS, BESIDE = 1 << 14, 1 << 10  # bytes that 1024 threads read at once; beside a row in tiles
 AT_ONCE = 16  # elements of a row whose largest a thread knows before it adds up what follows that
+EACH = 16  # elements of a row for a thread, where rows are few: more threads have less
 KEPT, MOST_KEPT = 32, 96  # elements of a row that a thread has in registers: of one array, of all
 
 
@@ -112,15 +114,18 @@ class CudaChooser(Chooser):
         folded = list(dict.fromkeys(f.axes[-1] for f in one.folds))
         last_row = one.rows[-1] if one.rows else None
         along_fold = sum(side_by_side(one, a) for a in folded)
-        longest = max((a.size for a in folded), default=1)
         columns = last_row is not None and side_by_side(one, last_row) > along_fold
+        if not columns and self._joined(number):
+            one = self.one(number)
+            folded = list(dict.fromkeys(self._last(f.axes) for f in one.folds))
+        longest = max((self._steps(number, a) for a in folded), default=1)
         whole = max((prod(a.size for a in f.axes) for f in one.folds), default=1)
         short = longest < WARP and whole < WARP * WARP
         if prod(a.size for a in one.rows) >= 32 and (columns or short):
             self._columns(number, one.rows[-1] if columns else None)
             return
-        walked = list(dict.fromkeys(walk.axes[-1] for walk in one.walks if walk.axes))
-        along = {*folded, *walked}
+        walked = list(dict.fromkeys(self._last(walk.axes) for walk in one.walks if walk.axes))
+        along = {*folded, *walked, *self.nest.lanes}
         # what all rows share is in a cache
         apart = [x for x in one.loads if not (x.free.isdisjoint(along) or x.free <= along)]
         arrays = len({load.slot for load in apart})
@@ -141,6 +146,37 @@ class CudaChooser(Chooser):
         if tiles:
             self._in_tiles(number, {load.slot for load in apart})
 
+    @all_or_nothing
+    def _joined(self, number: int) -> bool:
+        """Whether all that is folded, and walked, of a row is one axis now, beside its vectors.
+
+        It is made where a warp for each row leaves a card idle, as for channels of images.
+        """
+        one = self.one(number)
+        groups = list(dict.fromkeys([f.axes for f in one.folds] + [w.axes for w in one.walks]))
+        busy = prod(a.size for a in one.rows) * WARP
+        several = [axes for axes in groups if len(axes) > 1]
+        if not several or busy > THREADS * self.target.cores:
+            return False
+        for *outer, last in several:
+            lanes = self._elements(number, {a for axes in groups for a in axes[-1:]})
+            lanes = gcd(last.size, lanes) if side_by_side(one, last) >= 0 else 1
+            if lanes > 1:
+                self.apply(OptKind.LANES, last, lanes)
+            for axis in reversed(outer):
+                if not self.apply(OptKind.COLLAPSE, axis, LOADS):
+                    return False
+        return True
+
+    def _last(self, axes: Sequence[Axis]) -> Axis:
+        """The innermost axis of some that is a loop's."""
+        return next((a for a in reversed(axes) if a not in self.nest.lanes), axes[-1])
+
+    def _steps(self, number: int, axis: Axis) -> int:
+        """Of an axis, with the vectors that are walked beside it."""
+        groups = (g for g in self.one(number).groups if axis in g)
+        return axis.size * max(prod(a.size for a in g if a in self.nest.lanes) for g in groups)
+
     def _of_row(
         self, number: int, folded: Sequence[Axis], most: int, again: Collection[Load]
     ) -> tuple[int, bool, int]:
@@ -149,15 +185,18 @@ class CudaChooser(Chooser):
         There it is as long as registers do not hold `most` of it, which cost no barrier, and unless
         all that reads it is folds that run along.
         """
-        longest = max((a.size for a in folded), default=1)
+        longest = max((self._steps(number, a) for a in folded), default=1)
         sizes = {load.slot: load.dtype.itemsize for load in again}
         alone = len(sizes) == len(self.one(number).stores) == 1  # in 64 registers of a thread
         if alone and 256 * KEPT < longest <= 1024 * KEPT:
             return 1024, False, most
         threads = 32 if longest <= 1024 else 256
+        rows = prod(a.size for a in self.one(number).rows)
+        while EACH * threads < longest and 2 * rows * threads <= THREADS * self.target.cores:
+            threads *= 2
         if not (most and sizes and longest > threads * most):
             return threads, False, most
-        each = most - most % self._elements(number, folded)
+        each = most - most % self._elements(number, {*folded, *self.nest.lanes})
         if enough := [t for t in (64, 128, 256) if longest <= t * each]:
             return enough[0], False, most
         nbytes = sum(-(-longest * size // VECTORS) * VECTORS for size in sizes.values())
@@ -217,9 +256,10 @@ class CudaChooser(Chooser):
             one = self.one(number)
             plain = most > 0 and not any(axis in fold.free for fold in one.folds)
             wide = plain and side_by_side(one, axis) >= 0
-            lanes = self._wide(number, axis, threads, widest) if wide else 1
+            steps = self._steps(number, axis)
+            lanes = self._wide(number, axis, threads, widest) if wide else steps // axis.size
             each = -(-find(self.nest, axis.name).size // threads)
-            few = -(-axis.size // (threads * lanes)) <= most // lanes
+            few = -(-steps // (threads * lanes)) <= most // lanes
             self.apply(OptKind.THREAD, axis.name, threads)
             if plain and few and each > 1:
                 self.apply(OptKind.UNROLL, axis.name, each)
