@@ -28,6 +28,10 @@ BOUNDS = {  # in ulps, just above what docs/numerics.md has met; all others: 2
     "asin": 1.7, "acos": 2.1, "erf": 1.4, "sigmoid": 1.6, "softplus": 1.6, "silu": 1.9, "mish": 1.9,
     "gelu": 1.9, "gelu none": 2.01, "div": 0.501, "pow": 0.8,
 }  # fmt: skip
+CUDAS = {  # of its library, as met on an H200
+    "exp": 1.8, "exp2": 2, "log": 0.9, "sin": 1.4, "cos": 1.5, "tan": 2.7, "sinh": 2.3,
+    "sigmoid": 2.2, "softplus": 2.1, "pow": 1,
+}  # fmt: skip
 LANES64 = {
     **dict.fromkeys(("exp", "exp2", "log", "log2", "log1p", "sin", "cos"), 0.9),
     "expm1": 1.2,
@@ -57,8 +61,9 @@ numerics: Any = load()
 
 def test_errors_of_single_precision(device: str) -> None:
     functions = numerics.FUNCTIONS if device != "EMU" else numerics.FUNCTIONS[::3]
+    bounds = {**BOUNDS, **CUDAS} if device == "CUDA" else BOUNDS
     found = numerics.largest_errors(functions, device, "float32", PLENTY)
-    wrong = {name: error for name, error in found.items() if error[0] > BOUNDS.get(name, 2)}
+    wrong = {name: error for name, error in found.items() if error[0] > bounds.get(name, 2)}
     assert not wrong
 
 
