@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,3 +179,33 @@ def test_registers_suffice(architecture: str, cache: int, depth: int, tmp_path: 
     loads = sum(n for op, n in found.items() if op.startswith("LDSM"))
     again = 2 if depth > 128 else 3  # what the warp multiplies twice, it loads once
     assert 2 * matrices > again * loads > 0
+
+
+@pytest.mark.parametrize("window", [None, 90])
+@pytest.mark.parametrize("size", [(304, 304), (304, 400)], ids=str)
+def test_what_is_copied_ahead_is_copied_from_the_first_step_on(
+    size: tuple[int, int], window: int | None
+) -> None:
+    """Keys meet no queries before them; in a window, queries no keys long before them either."""
+    q, k, v = given(1, 2, *size, 32)
+    rows, columns = (Tensor.arange(n, device="EMU") for n in size)
+    meets = rows.unsqueeze(-1) >= columns
+    if window is not None:
+        meets &= rows.unsqueeze(-1) < columns + window
+    out = q.scaled_dot_product_attention(k, v, attn_mask=meets)
+    texts = []
+    loss = (out * memory(*out.shape, dtype=bfloat16)).sum()
+    for made in kernels_of_all(loss.gradient(q, k, v)):
+        program = compile(made, BUSY, verify=True)
+        if OptKind.FRAGMENT in {opt.kind for opt in choose(lower(made), BUSY)[0]}:
+            texts.append(program.source)
+            assert_right(made, stages.simulated(BUSY, None))
+            if Device.available("EMU"):
+                assert_right(made, on_emu(program, ThreadOrder.BACKWARD))
+    begun = [text for text in texts if re.search(r"for \(int r0 = (?!0)", text)]
+    assert all("tinyml_cp_async16" in text for text in begun)
+    assert len(begun) == len(texts) - (window is None)
+
+
+def kernels_of_all(made: Sequence[Tensor]) -> list[Kernel]:
+    return stages.kernels_of(schedule([one.lazy for one in made]))

@@ -139,10 +139,15 @@ class Filler:
         if axis in self.begun or scope.parent is not None:
             scope.instrs += [ir.Await(0), ir.Barrier()]
         self.begun.add(axis)
+        firsts = _first_steps(begin)
         for n in range(tiles[0].stages - 1):
-            self.fill(scope, tiles, {**known, axis: linear(n)})
+            for first, when in firsts:
+                there = both([inside(first + n, 0, axis.high)], when)
+                if there is not None:
+                    self.fill(scope, tiles, {**known, axis: first + n}, there)
             scope.instrs.append(ir.Commit())
-        scope.instrs += self._made(scope, tiles, {**known, axis: ZERO}, ())
+        for first, when in firsts:
+            scope.instrs += self._made(scope, tiles, {**known, axis: first}, when)
 
     def go_on(self, inner: Scope, known: Known, tiles: list[Tile]) -> list[Instr]:
         """At a step of the loop: the tiles of this one are there, those of a later one begun.
@@ -307,6 +312,15 @@ class Filler:
         step = Axis(f"c_{tile.name}", -(-count // self.threads))
         at = linear(step) * self.threads + self.number
         return step, at, both([inside(at, 0, count - 1)], when) or ()
+
+
+def _first_steps(begin: ir.Begin) -> list[tuple[Linear, Valid]]:
+    """Where a loop begins, and when it does there: at its start, or at 0 if that lies before."""
+    if not begin.starts:
+        return [(ZERO, ())]
+    (start,) = begin.starts
+    ways = (start, inside(start, 0, begin.axis.high)), (ZERO, inside(start, start.low, -1))
+    return [(first, when) for first, r in ways if (when := both([r])) is not None]
 
 
 def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:

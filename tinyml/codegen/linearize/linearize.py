@@ -321,11 +321,15 @@ class _Emitter(AlongWriter):
             self._instead(scope, ir.Begin(axis, (stop,), ()), loops, known)
 
     def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
-        """All threads of a block walk alike: none of their axes counts as fixed."""
+        """All threads of a block walk alike: none of their axes counts as fixed.
+
+        What threads copy ahead of a whole loop is begun where that begins.
+        """
         begin = crop.begin(axis, loops.only, known, scope.bound - self.apart)
         walked = loops.whole(axis), *loops.parts.values()  # the first steps' tiles may be there
-        ahead = any(tile.stages > 1 and tile.after in walked for tile in self.tiles)
-        return replace(begin, starts=()) if ahead else begin
+        ahead = [tile for tile in self.tiles if tile.stages > 1 and tile.after in walked]
+        counted = any(tile.bulk or tile.after is not axis for tile in ahead)
+        return replace(begin, starts=() if counted else begin.starts[:1]) if ahead else begin
 
     def _instead(self, scope: Scope, begin: ir.Begin, loops: Loops, known: Known) -> None:
         """What is done at steps that are left out."""
