@@ -6,7 +6,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   return to;
 }
 #include <cuda_bf16.h>
-// The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
+// Inline PTX: tensor-core fragments, asynchronous copies and quick numbers, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
 // Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
@@ -138,7 +138,32 @@ __device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// ---- numbers: a few units in the last place off, what is subnormal is 0 ----
+
+__device__ __forceinline__ float tinyml_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+__device__ __forceinline__ float tinyml_reciprocal(float x) {
+  float found;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+  return found;
+}
+
 #endif
+
+// What is good enough for a number that ends as a half, in two to four instructions.
+__device__ __forceinline__ float rough_exp(float x) { return tinyml_exp2(x * 1.44269504f); }
+__device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
+__device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
+__device__ __forceinline__ float rough_logistic(float x) {
+  return tinyml_reciprocal(1.0f + rough_exp(-x));
+}
+__device__ __forceinline__ float rough_tanh(float x) {
+  return 1.0f - 2.0f * tinyml_reciprocal(1.0f + rough_exp(2.0f * x));
+}
 
 struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
 template <bool crosswise>
@@ -153,9 +178,24 @@ __device__ __forceinline__ void add_product_bfloat16(
   tinyml_mma_m16n8k16_bf16(sums.at, a.at, b.at);
   tinyml_mma_m16n8k16_bf16(sums.at + 4, a.at, b.at + 2);
 }
+__device__ __forceinline__ float rounded(float x) {
+#if __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(x), "f"(0.0f));
+  return __uint_as_float(bits);
+#else
+  return __bfloat162float(__float2bfloat16_rn(x));
+#endif
+}
 __device__ __forceinline__ float max_float32(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float found;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+  return found;
+#else
   const float m = a > b ? a : b;  // without a branch, which could not be predicted
   return a != a ? a : m;
+#endif
 }
 // sum_mul_add_max_64x96_r128
 //   v0 = cast(slot1, float32)             : 64x128 float32
@@ -173,7 +213,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_005aa53a(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_ced0e687(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);
@@ -223,12 +263,12 @@ extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_
   const pack<__nv_bfloat16, 2> v12 = i1 * 32 + i1t * 16 + i1q <= 43 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)) : pack<__nv_bfloat16, 2>{};
   const pack<__nv_bfloat16, 2> v13 = i1 * 32 + i1t * 16 + i1q <= 39 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)) : pack<__nv_bfloat16, 2>{};
   const pack<__nv_bfloat16, 2> v14 = i1 * 32 + i1t * 16 + i1q <= 35 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)) : pack<__nv_bfloat16, 2>{};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[0])) + __bfloat162float(v11.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[1])) + __bfloat162float(v11.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[4])) + __bfloat162float(v12.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[5])) + __bfloat162float(v12.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[2])) + __bfloat162float(v11.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[3])) + __bfloat162float(v11.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[6])) + __bfloat162float(v12.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc0.at[7])) + __bfloat162float(v12.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[0])) + __bfloat162float(v13.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[1])) + __bfloat162float(v13.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[4])) + __bfloat162float(v14.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[5])) + __bfloat162float(v14.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[2])) + __bfloat162float(v13.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[3])) + __bfloat162float(v13.at[1]))), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[6])) + __bfloat162float(v14.at[0]))), 0.0f)), __float2bfloat16_rn(max_float32(__bfloat162float(__float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(acc1.at[7])) + __bfloat162float(v14.at[1]))), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + __bfloat162float(v11.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + __bfloat162float(v11.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + __bfloat162float(v12.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + __bfloat162float(v12.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + __bfloat162float(v11.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + __bfloat162float(v11.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + __bfloat162float(v12.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + __bfloat162float(v12.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + __bfloat162float(v13.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + __bfloat162float(v13.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + __bfloat162float(v14.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + __bfloat162float(v14.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + __bfloat162float(v13.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + __bfloat162float(v13.at[1])), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + __bfloat162float(v14.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + __bfloat162float(v14.at[1])), 0.0f))};
 }

@@ -5,7 +5,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   memcpy(&to, &from, sizeof(to));
   return to;
 }
-// The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
+// Inline PTX: tensor-core fragments, asynchronous copies and quick numbers, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
 // Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
@@ -137,11 +137,42 @@ __device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// ---- numbers: a few units in the last place off, what is subnormal is 0 ----
+
+__device__ __forceinline__ float tinyml_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+__device__ __forceinline__ float tinyml_reciprocal(float x) {
+  float found;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+  return found;
+}
+
 #endif
 
+// What is good enough for a number that ends as a half, in two to four instructions.
+__device__ __forceinline__ float rough_exp(float x) { return tinyml_exp2(x * 1.44269504f); }
+__device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
+__device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
+__device__ __forceinline__ float rough_logistic(float x) {
+  return tinyml_reciprocal(1.0f + rough_exp(-x));
+}
+__device__ __forceinline__ float rough_tanh(float x) {
+  return 1.0f - 2.0f * tinyml_reciprocal(1.0f + rough_exp(2.0f * x));
+}
+
 __device__ __forceinline__ float max_float32(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float found;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+  return found;
+#else
   const float m = a > b ? a : b;  // without a branch, which could not be predicted
   return a != a ? a : m;
+#endif
 }
 // sum_mul_add_max_64x96_r128
 //   v0 = reshape(slot1)                   : 64x128x1 float32
@@ -156,7 +187,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_1ec7ad7d(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_dc58b062(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   float *const tile1 = (float *)(tinyml_shared_16);
   float *const tile0 = (float *)(tinyml_shared_16 + 13008);

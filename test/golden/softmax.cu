@@ -6,8 +6,14 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   return to;
 }
 __device__ __forceinline__ float max_float32(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float found;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+  return found;
+#else
   const float m = a > b ? a : b;  // without a branch, which could not be predicted
   return a != a ? a : m;
+#endif
 }
 struct combine_max_float32 {
   typedef float type;
@@ -47,7 +53,7 @@ struct combine_add_float32 {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_1652aa8d(float *__restrict__ slot0, const float *__restrict__ slot1) {
+extern "C" __global__ void __launch_bounds__(128) max_sum_neg_add_64x256_r256_c0103b48(float *__restrict__ slot0, const float *__restrict__ slot1) {
   const int tx = threadIdx.x;
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;

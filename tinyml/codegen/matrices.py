@@ -104,15 +104,17 @@ class Matrix(Held):
 
 
 class Bundle(Held):
+    """Values side by side, rounded to halves if they are to be that and are not."""
+
     __slots__ = ("values",)
 
-    def __init__(self, values: tuple[Expr, ...]) -> None:
-        self.values, self.dtype, self.lanes = values, values[0].dtype, len(values)
+    def __init__(self, values: tuple[Expr, ...], dtype: DType | None = None) -> None:
+        self.values, self.dtype, self.lanes = values, dtype or values[0].dtype, len(values)
         self.free = frozenset[Axis]().union(*[v.free for v in values])
         self._of(values)
 
     def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
-        return Bundle(sources)
+        return Bundle(sources, self.dtype)
 
     def written(self, sources: list[str]) -> str:
         return f"[{', '.join(sources)}]"
@@ -158,3 +160,8 @@ class Aside(Held):
 def by_warpgroup(e: Expr) -> bool:
     """Whether it is a product that four warps make together."""
     return isinstance(e, Product) and e.of_warpgroup
+
+
+def makes_halves(e: Expr) -> bool:
+    """Whether it is what a lane holds of a matrix of halves that were floats until then."""
+    return isinstance(e, Bundle) and e.dtype.is_half and e.values[0].dtype is float32

@@ -38,9 +38,10 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.matrices import WARP, Aside, Bundle, Fragment, Matrix, Piece, Product
-from tinyml.codegen.optimize.fragments import PLACES, WARPS, a_place
+from tinyml.codegen.optimize.fragments import WARPS
 from tinyml.codegen.optimize.panels import ROW, STEP
 from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
+from tinyml.codegen.simulate_products import product, tf32
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Range, Remainder, further
@@ -293,13 +294,12 @@ class _Threads:
             case Aside(name=name, part=part):
                 return self.aside[name][int(self.index(part).item())]
             case Bundle(values=values_):
-                return np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
+                held = np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
+                return interpret.rounded(held, e.dtype)
             case Matrix():
                 return self._matrix(e)
             case Product(a=a, b=b, lanes=lanes):
-                if e.of_warpgroup:
-                    return _product_of_warpgroups(done[a], done[b])
-                return _product(done[a], done[b], lanes)
+                return product(done[a], done[b], lanes, e.of_warpgroup)
         raise TypeError(f"cannot simulate {e}")
 
     def _alu(self, op: Op, dtype: DType, operands: list[Array]) -> Array:
@@ -348,7 +348,7 @@ class _Threads:
         at = (columns if e.crosswise else rows).reshape(1, -1)
         values: Array = self.tiles.read(e.name, self.block[threads], start + at)
         shaped = values.reshape(-1, e.lines, len(k))
-        return shaped if e.dtype.is_half else _tf32(shaped)
+        return shaped if e.dtype.is_half else tf32(shaped)
 
     # ---- indices ----
 
@@ -452,39 +452,6 @@ class _Tiles:
         for name in self.first:
             self.first[name][...], self.last[name][...] = LATEST, -1
         self.shown = {name: tile.copy() for name, tile in self.written.items()}
-
-
-def _product_of_warpgroups(a: Array, b: Array) -> Array:
-    """What each thread gets: of 16 rows of its warp, eight columns after the other."""
-    sums = np.einsum("wik,wjk->wij", a.astype(np.float32), b.astype(np.float32))
-    count, _, columns = sums.shape
-    # warpgroup, warp, h, q, g, r, p: a thread has g, h, p
-    places = sums.reshape(count, WARPS, 2, 8, columns // 8, 4, 2)
-    share: Array = places.transpose(0, 1, 3, 5, 4, 2, 6).reshape(-1, columns // 2)
-    return share
-
-
-def _product(a: Array, b: Array, count: int) -> Array:
-    """What each lane gets of the product of what the lanes of its warp hold."""
-    q, r, lanes = np.arange(WARP) // 4, np.arange(WARP) % 4, a.shape[1]
-    whole = []
-    for side, held in enumerate((a, b)):
-        matrix = np.zeros((len(held) // WARP, 16, 2 * lanes), np.float32)
-        for n in range(lanes):
-            edge, step = PLACES[lanes][side](n, q, r)
-            matrix[:, edge, step] = (held if lanes == 8 else _tf32(held))[:, n].reshape(-1, WARP)
-        whole.append(matrix)
-    sums = np.einsum("wik,wjk->wij", *whole)
-    places = [a_place(n, q, r) for n in range(count)]
-    share = [sums[:, row, column] for row, column in places]
-    return np.stack(share, axis=-1).reshape(len(a), count)
-
-
-def _tf32(values: Array) -> Array:
-    """Floats rounded to their upper 19 bits."""
-    bits = values.astype(np.float32).view(np.uint32)
-    rounded: Array = np.where(np.isnan(values), bits, (bits + 0x1000) & 0xFFFFE000).view(np.float32)
-    return rounded
 
 
 def _numbered(axes: tuple[Axis, ...], number: Array) -> Iterator[tuple[Axis, Array]]:

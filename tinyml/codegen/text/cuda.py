@@ -8,7 +8,7 @@ from math import prod
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product
+from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product, makes_halves
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.target import THREAD, WORKING, Target
 from tinyml.codegen.text.cuda_text import (
@@ -25,6 +25,8 @@ from tinyml.codegen.text.cuda_text import (
     PACK,
     PUT_SOME,
     REQUIRE,
+    ROUGH,
+    ROUND,
     SWIZZLED,
     TOGETHER,
     WHOLE,
@@ -33,9 +35,10 @@ from tinyml.codegen.text.cuda_text import (
     product_of,
 )
 from tinyml.codegen.text.cuda_warpgroups import WarpgroupRenderer
+from tinyml.codegen.text.indices import reach
 from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
-from tinyml.dtype import DType, bool_, float32, int64, uint64
+from tinyml.dtype import DType, bfloat16, bool_, float32, int64, uint64
 from tinyml.faults import Fault
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, linear
@@ -67,6 +70,8 @@ class CudaRenderer(WarpgroupRenderer):
             self.index_type = "long long"
         self.prelude[PACK] = None
         self.aside: dict[str, tuple[str, Linear, int]] = {}  # memory, this block's place, a part
+        lets = (i.value for p in k.parts for i in p.instrs if isinstance(i, ir.Let))
+        self.rough = any(map(makes_halves, lets))
         self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
@@ -225,7 +230,9 @@ class CudaRenderer(WarpgroupRenderer):
         name, widened = NARROWED.get(dtype.name), f"{WIDENED.get(dtype.name)}("
         if name and text[1] == ATOM and text[0].startswith(widened):  # as it was
             return text[0][len(widened) : -1], ATOM
-        return (f"{name}({text[0]})", ATOM) if name else text
+        rounds = text[1] == ATOM and text[0].startswith("rounded(")
+        unrounded = text[0][len("rounded(") : -1] if rounds else text[0]
+        return (f"{name}({unrounded})", ATOM) if name else text
 
     def type_of(self, name: Name) -> str:
         if name.lanes > 1:
@@ -379,7 +386,7 @@ class CudaRenderer(WarpgroupRenderer):
     # ---- indices ----
 
     def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
-        self.reach = max(self.reach, _reach(i) + abs(more))
+        self.reach = max(self.reach, reach(i) + abs(more))
         return super().index(i, but, more)
 
     def condition(self, valid: Valid) -> Text:
@@ -400,7 +407,10 @@ class CudaRenderer(WarpgroupRenderer):
 
     def rounded(self, text: Text, dtype: DType, lanes: int) -> Text:
         self.prelude[HEADERS[dtype.name]] = None
-        return super().rounded(text, dtype, lanes)
+        if dtype is not bfloat16:
+            return super().rounded(text, dtype, lanes)
+        self.prelude[ROUND] = None
+        return f"rounded({text[0]})", ATOM
 
     def unrounded(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         if dtype.kind == "i" and op in (Op.NEG, Op.ADD, Op.MUL):  # wraps around only when unsigned
@@ -409,6 +419,9 @@ class CudaRenderer(WarpgroupRenderer):
             negative = op is Op.NEG
             text = f"0u - {unsigned[0][0]}" if negative else binary(SIGN[op], *unsigned)[0]
             return self.own_size(text, UNARY, dtype, lanes)
+        if self.rough and dtype is float32 and op in ROUGH:
+            self.prelude[FRAGMENTS] = None
+            return f"rough_{op.name.lower()}({', '.join(o[0] for o in operands)})", ATOM
         return super().unrounded(op, dtype, operands, lanes)
 
     def own_size(self, text: str, strength: int, dtype: DType, lanes: int) -> Text:
@@ -444,16 +457,6 @@ class CudaRenderer(WarpgroupRenderer):
         bits = self._bits_of(value, source)[0]  # where short, an int in C++ if it is computed
         kinds = f"{TYPES[target.name]}, {TYPES[source.name]}"
         return self._value_of(f"bits_as<{kinds}>({bits})", target)
-
-
-def _reach(i: Linear) -> int:
-    """The largest magnitude that is met while the terms of an index are added up."""
-    low = high = reach = 0
-    for atom, factor in i.terms:
-        ends = factor * atom.low, factor * atom.high
-        low, high = low + min(ends), high + max(ends)
-        reach = max(reach, *map(abs, ends), -low, high)
-    return max(reach, -(low + i.constant), high + i.constant)
 
 
 def _sums(part: ir.Part) -> int:

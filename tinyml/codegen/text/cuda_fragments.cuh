@@ -1,4 +1,4 @@
-// The only inline PTX of tinyml: tensor-core fragments and asynchronous copies, in named helpers.
+// Inline PTX: tensor-core fragments, asynchronous copies and quick numbers, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
 // Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
@@ -130,4 +130,29 @@ __device__ __forceinline__ void tinyml_named_barrier(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// ---- numbers: a few units in the last place off, what is subnormal is 0 ----
+
+__device__ __forceinline__ float tinyml_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+__device__ __forceinline__ float tinyml_reciprocal(float x) {
+  float found;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(x));
+  return found;
+}
+
 #endif
+
+// What is good enough for a number that ends as a half, in two to four instructions.
+__device__ __forceinline__ float rough_exp(float x) { return tinyml_exp2(x * 1.44269504f); }
+__device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
+__device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
+__device__ __forceinline__ float rough_logistic(float x) {
+  return tinyml_reciprocal(1.0f + rough_exp(-x));
+}
+__device__ __forceinline__ float rough_tanh(float x) {
+  return 1.0f - 2.0f * tinyml_reciprocal(1.0f + rough_exp(2.0f * x));
+}

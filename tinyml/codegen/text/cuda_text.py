@@ -68,8 +68,21 @@ PRODUCT_BY_HALVES = """__device__ __forceinline__ void add_product_KIND(
   tinyml_mma_SHAPE(sums.at + 4, a.at + 2, b.at + 3);
 }"""
 SHAPES = {"float16": "m16n8k16_f16", "bfloat16": "m16n8k16_bf16", "float32": "m16n8k8_tf32"}
+ROUGH = {Op.EXP, Op.EXP2, Op.DIV, Op.TANH, Op.LOGISTIC}  # what FRAGMENTS has for halves to come
 HALF_SHAPES = {"float16": "m16n8k8_f16"}  # of cards before capability 8.0, which know no others
 AMPERE = 80
+
+
+# a float as a bfloat16 holds it: the upper half of two that are rounded at once, beside a 0
+ROUND = """__device__ __forceinline__ float rounded(float x) {
+#if __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(x), "f"(0.0f));
+  return __uint_as_float(bits);
+#else
+  return __bfloat162float(__float2bfloat16_rn(x));
+#endif
+}"""
 
 
 # a place in panels: 16 bytes of a row stand where the row's number says
@@ -206,11 +219,22 @@ __device__ __forceinline__ T require(T value, bool holds, long long code, long l
 }"""
 
 
+# floats in one instruction, where there is one that NaN goes through (a compiler finds four)
+EXTREMES = {Op.MAX: "max", Op.MIN: "min"}
+EXTREME = """#if __CUDA_ARCH__ >= 800
+  float found;
+  asm("OP.NaN.f32 %0, %1, %2;" : "=f"(found) : "f"(a), "f"(b));
+  return found;"""
+
+
 def function(op: Op, dtype: DType, kind: str, name: str) -> str:
     """C's function for an op that has no operator."""
     names = {"TYPE": kind, "NAME": name, "BITS": str(dtype.bitsize)}
     names["SUFFIX"] = "f" if dtype is float32 else ""
     text = c_text.function(op, "f" if dtype.is_float else dtype.kind, names)
+    if op in EXTREMES and dtype is float32:
+        begin = EXTREME.replace("OP", EXTREMES[op])
+        text = text.replace("{\n", f"{{\n{begin}\n#else\n", 1).replace("\n}", "\n#endif\n}")
     return text.replace("static inline", "__device__ __forceinline__").replace("__builtin_", "")
 
 

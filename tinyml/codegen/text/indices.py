@@ -87,3 +87,13 @@ class Indices:
         sides = [f"{index} >= {v.low}{less}"] if v.index.low < v.low else []
         sides += [f"{index} <= {v.high}{less}"] if v.index.high > v.high else []
         return (sides[0], 9) if len(sides) == 1 else (" && ".join(sides), 4)
+
+
+def reach(i: Linear) -> int:
+    """The largest magnitude that is met while the terms of an index are added up."""
+    low = high = reach = 0
+    for atom, factor in i.terms:
+        ends = factor * atom.low, factor * atom.high
+        low, high = low + min(ends), high + max(ends)
+        reach = max(reach, *map(abs, ends), -low, high)
+    return max(reach, -(low + i.constant), high + i.constant)

@@ -163,3 +163,9 @@ inline void tinyml_cp_async_wait() {
 inline void tinyml_named_barrier(int number, int threads, int line = __builtin_LINE()) {
   emu::wait_at_barrier({"named barrier", line}, number, threads);
 }
+
+// ------------------------------------------------------------------ numbers that end as halves
+
+inline float tinyml_exp2(float x) { return exp2f(x); }
+
+inline float tinyml_reciprocal(float x) { return 1.0f / x; }
