@@ -68,7 +68,8 @@ def multiply(chooser: Chooser, number: int) -> bool:
         return False
     known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
-        return known and _cascade(chooser, number, sides, inner)
+        by_groups = known and _cascade_of_warpgroups(chooser, number, sides, inner)
+        return by_groups or (known and _cascade(chooser, number, sides, inner))
     if not (sides.around or sides.beside) and _by_warpgroups(chooser, number, sides):
         return True
     if known and (sides.depth == 16 or target.tf32):
@@ -366,6 +367,41 @@ def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) ->
     return False
 
 
+@all_or_nothing
+def _cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
+    """The same by warpgroups: each has 64 rows, what they meet lies in panels.
+
+    If there are as many blocks of two of them as multiprocessors.
+    """
+    rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
+    others = prod(a.size for a in chooser.one(number).rows if a not in (rows, columns))
+    each, most = row_of(sides.a.dtype), max(COLUMNS) // (1 + len(sides.beside))
+    width = -(-columns.size // each) * each
+    enough = others * -(-rows.size // (2 * ROWS)) >= chooser.target.cores
+    folded = [(s.longest, each) for s in inner]
+    whole = [(rows, 2 * ROWS), (columns, width), (axis, each), *folded]
+    if not (chooser.target.warpgroups is not False and enough and width <= most):
+        return False
+    if not all(fits(a.size, n) for a, n in whole if a is not axis):
+        return False
+    if not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
+        return False
+    chooser.apply(OptKind.ONLINE, axis.name)
+    if not chooser.apply(OptKind.WARPGROUP, axis.name, width):
+        return False
+    _divided(chooser, rows.name, OptKind.THREAD, 2)
+    for name, size in dict.fromkeys((s.longest.name, s.longest.size) for s in inner):
+        _divided(chooser, name, OptKind.UNROLL, -(-size // each) * each // EDGE)
+    chooser.bind_grid(number)
+    _staged_within(chooser, number, axis.name, (True, False))
+    one = chooser.one(number)
+    if not all_in_panels(one) or bytes_of(one.tiles) > chooser.target.cache:
+        return False
+    if chooser.target.warpgroups is None:
+        raise UndecidedError(axis.name)
+    return True
+
+
 def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
     """A long fold of products in parts for blocks, if rows are too few for multiprocessors."""
     walked = next((a for a in chooser.one(number).axes if a.name == name), None)
@@ -387,7 +423,23 @@ def _staged_within(chooser: Chooser, number: int, name: str, waits: Sequence[boo
             if after is not None and (not each) in waits and not factor.has_fold:
                 to_tile(chooser, number, factor, after)
     if walked:
-        fill_ahead(chooser, number, walked[0])
+        _others_staged(chooser, number, walked[0])
+        fill_ahead(chooser, number, walked[0], boxes=False)
+
+
+def _others_staged(chooser: Chooser, number: int, walked: Axis) -> None:
+    """What else a step reads that is the same for all rows, as statistics of columns, in tiles.
+
+    Else each step would wait for memory.
+    """
+    rows = {product.lane[0] for product in products_of(chooser.nest)}
+    for load in loads_of(chooser.one(number)):
+        if walked not in load.free or not rows.isdisjoint(load.free):
+            continue
+        before = chooser.nest, [*chooser.opts]
+        to_tile(chooser, number, load, walked)
+        if not all(tile.copies for tile in chooser.one(number).tiles if tile.after is walked):
+            chooser.nest, chooser.opts[:] = before
 
 
 def _parts(columns: int, products: int) -> tuple[int, int]:

@@ -28,13 +28,13 @@ def to_tile(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
         return
 
 
-def fill_ahead(chooser: Chooser, number: int, after: Axis) -> None:
+def fill_ahead(chooser: Chooser, number: int, after: Axis, boxes: bool = True) -> None:
     tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
     if tiles and chooser.target.capability >= ASYNCHRONOUS:
         held, cache = bytes_of(tiles), chooser.target.cache
         fixed = bytes_of(chooser.one(number).tiles) - held
         stages = min(STAGES, after.size, (cache - BARRIERS) // held)
-        if tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
+        if boxes and tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
             return
         shared = max(2, (cache // 2 - fixed) // held)  # by two blocks, if they hold enough each
         stages = min(STAGES, after.size, shared, (cache - fixed) // held)

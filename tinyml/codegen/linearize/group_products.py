@@ -1,13 +1,15 @@
 """Group: products of warpgroups, which are made while threads go on, are begun and waited for.
 
-Those of one step of a loop are a group. It is waited for at once; or, where a step's boxes are
-released behind the next step's products, a group later, and by all at the end of the loop.
+Those of one step of a loop are a group, up to where their sums are read. It is waited for at once;
+or, where a step's boxes are released behind the next step's products, a group later, and by all at
+the end of the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tinyml.codegen.expr import Name, parts_of
 from tinyml.codegen.linear import (
     AwaitBoxes,
     AwaitProducts,
@@ -17,8 +19,9 @@ from tinyml.codegen.linear import (
     Instr,
     Update,
     end_of,
+    values_of,
 )
-from tinyml.codegen.matrices import by_warpgroup
+from tinyml.codegen.matrices import Matrix, Product, by_warpgroup
 
 
 def grouped(instrs: Sequence[Instr]) -> tuple[Instr, ...]:
@@ -26,26 +29,46 @@ def grouped(instrs: Sequence[Instr]) -> tuple[Instr, ...]:
     if not any(by_warpgroup(i.value) for i in instrs if type(i) is Update):
         return tuple(instrs)
     made: list[Instr] = []
-    own: list[int] = []  # where products are that no inner loop makes
+    groups: list[list[int]] = []  # where products are that no inner loop makes
+    between, every = set[str](), set[str]()  # names of what else is read: since the last of them
     late, at = False, 0
     while at < len(instrs):
-        instr = instrs[at]
+        instr, end, read = instrs[at], at, set[str]()
         late = late or isinstance(instr, AwaitBoxes)
-        if isinstance(instr, Begin):
+        if isinstance(instr, Update) and by_warpgroup(instr.value):
+            if not groups or not between.isdisjoint(_names(made[n] for n in groups[-1])):
+                groups.append([])
+            groups[-1].append(len(made))
+            between = set()
+            made.append(instr)
+        elif isinstance(instr, Begin):
             end = end_of(instrs, at)
             inner = grouped(instrs[at + 1 : end])
             made += [instr, *inner, instrs[end], *_left(inner)]
-            at = end
+            read = _names(inner)
         else:
-            own += [len(made)] if isinstance(instr, Update) and by_warpgroup(instr.value) else []
             made.append(instr)
-        at += 1
-    if own:
-        updates = (made[n] for n in own)
-        sums = tuple(dict.fromkeys(i.name for i in updates if isinstance(i, Update)))
-        made[own[-1] + 1 : own[-1] + 1] = [EndProducts(), AwaitProducts(sums, int(late))]
-        made.insert(own[0], BeginProducts(sums))
+            read = _names([instr])
+        between, every, at = between | read, every | read, end + 1
+    for group in reversed(groups):
+        updates = [i for n in group if isinstance(i := made[n], Update)]
+        sums = tuple(dict.fromkeys(i.name for i in updates))
+        apart = every.isdisjoint(n.name for n in sums) and all(map(_in_memory, updates))
+        behind = [EndProducts(), AwaitProducts(sums, int(late and apart))]
+        made[group[-1] + 1 : group[-1] + 1] = behind
+        made.insert(group[0], BeginProducts(sums))
     return tuple(made)
+
+
+def _names(instrs: Iterable[Instr]) -> set[str]:
+    """The names that instructions compute with."""
+    values = (value for instr in instrs for value in values_of(instr))
+    return {e.name for e in parts_of(values) if type(e) is Name}
+
+
+def _in_memory(product: Update) -> bool:
+    """Whether both factors lie in shared memory: registers are needed for others."""
+    return isinstance(product.value, Product) and isinstance(product.value.a, Matrix)
 
 
 def _left(inner: Iterable[Instr]) -> list[Instr]:

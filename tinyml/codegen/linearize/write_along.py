@@ -155,5 +155,6 @@ class AlongWriter(TileWriter):
         return whole
 
     def _scale(self, scope: Scope, sums: Name, by: list[Expr]) -> None:
-        factors = abreast([self.emit_named(scope, scale) for scale in by])
-        scope.instrs.append(ir.Update(sums, Op.MUL, factors))
+        factors: list[Expr] = [self.emit_named(scope, scale) for scale in by]
+        every = factors * (sums.lanes // len(by))  # rows are the same in each sixteen columns
+        scope.instrs.append(ir.Update(sums, Op.MUL, abreast(every)))

@@ -39,12 +39,14 @@ from tinyml.codegen.optimize.tiles import reading
 from tinyml.dtype import float32
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Linear, both, inside, linear
+from tinyml.index import ZERO, Axis, Linear, both, inside, linear, numbered
 from tinyml.ops import Op
 
 EDGE = 16  # rows and columns of the sums of a warp
 WARPS = 4  # of a warpgroup
 COLUMNS = (64, 128, 192, 256)  # of what a warpgroup multiplies at once
+WITHIN = 64, 32  # of what a factor of that is made of
+HELD = 160  # registers of a thread for sums of both
 
 
 @dataclass(frozen=True)
@@ -229,23 +231,36 @@ def _multiplied(
         raise OptError(f"cannot multiply {found.a.dtype} by {found.b.dtype} {depth} at a time")
     if not {axis} <= found.a.free & found.b.free:
         raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
-    if inner and rows > EDGE:
-        raise OptError(f"cannot make matrix products over {axis.name}: warps keep what they make")
     shape = rows, columns, depth
-    whole = zip((found.rows, found.columns, axis), shape, strict=True)
+    wide = _columns_within(one, found, inner, columns) if rows > EDGE and inner else EDGE
+    sizes = rows, columns, wide if inner else depth
+    whole = zip((found.rows, found.columns, axis), sizes, strict=True)
     others = (*inner, *(found.beside if found.in_turn else ()))
     for changed, step in (*whole, *((sides.longest, depth) for sides in others)):
         if nest.kind(changed) is not Kind.LOOP or changed.size % step or changed.more:
             raise OptError(f"cannot walk {changed.name} in steps of {step}; pad it first")
-    return _Fragments(found, axis, shape).nest(nest, number, one, inner)
+    return _Fragments(found, axis, shape, wide).nest(nest, number, one, inner)
+
+
+def _columns_within(one: Nest, found: Sides, inner: list[Sides], columns: int) -> int:
+    """How many columns of what a factor is made of a warpgroup makes at once, beside its sums.
+
+    What is read for each of them takes registers, too, with its address.
+    """
+    pairs = {found.rows, found.fold.axes[0]}
+    each = len(inner) + 2 * sum(pairs <= load.free for load in one.loads)
+    sums = columns // 2 * (1 + len(found.beside))
+    return next((n for n in WITHIN if sums + each * n // 2 <= HELD), WITHIN[-1])
 
 
 class _Fragments:
     """The axes that FRAGMENT and WARPGROUP make."""
 
-    def __init__(self, found: Sides, axis: Axis, shape: tuple[int, int, int]) -> None:
+    def __init__(self, found: Sides, axis: Axis, shape: tuple[int, int, int], wide: int) -> None:
         rows, columns = found.rows, found.columns
-        self.found, self.axis, self.shape = found, axis, shape
+        self.found, self.axis, self.shape, self.wide = found, axis, shape, wide
+        each = Axis(f"{axis.name}g", wide // EDGE)  # sixteen columns of a factor that is made
+        self.each = (each,) if each.size > 1 else ()
         self.high, self.q = Axis(f"{rows.name}h", 2), Axis(f"{rows.name}q", 8)
         self.r, self.warp = Axis(f"{columns.name}q", 4), Axis(f"{rows.name}w", shape[0] // EDGE)
         self.outer = (
@@ -259,8 +274,9 @@ class _Fragments:
         (g, _, p) = across = self._across(columns)
         kinds = dict(nest.kinds)
         for sides in inner:
-            one = reading(one, sides.fold, self._share(sides, sides.longest, "e"))
-            kinds.update({a: Kind.UNROLL for a in self._across(self.axis) if a is not r})
+            one = reading(one, sides.fold, self._share(sides, sides.longest, "e", self.wide))
+            within = *self.each, *self._across(self.axis)
+            kinds.update({a: Kind.UNROLL for a in within if a is not r})
         found = sides_of(one)
         assert found is not None
         while fold := next((f for f in one.folds if self._walks_columns(f)), None):
@@ -271,7 +287,7 @@ class _Fragments:
             assert found is not None
         for sides in (found, *found.beside):
             axis = sides.longest if found.in_turn else self.axis
-            one = reading(one, sides.fold, self._share(sides, axis, "f"))
+            one = reading(one, sides.fold, self._share(sides, axis, "f", self.shape[1]))
         one = _in_rows_alone(one, columns)
         row = linear(self.warp) * EDGE + linear(high) * 8 + linear(q)
         index = {rows: linear(self.outer[0]) * self.shape[0] + row}
@@ -296,11 +312,16 @@ class _Fragments:
 
     def _by_lanes(self, fold: Fold, apart: bool) -> Expr:
         """The fold made by those who hold the columns: in a walk apart, or at each step of one."""
-        steps, across = Axis(self.axis.name, self.axis.size // EDGE), self._across(self.axis)
-        body = substitute(fold.body, {self.axis: _column(linear(steps), across)})
+        steps, across = self._steps(EDGE), self._across(self.axis)
+        body = substitute(fold.body, {self.axis: _column(numbered(steps), across)})
         if apart:
-            return Fold(fold.op, body, (steps, *across))
-        return Fold(fold.op, Fold(fold.op, body, across), (steps,))
+            return Fold(fold.op, body, (*steps, *across))
+        return Fold(fold.op, Fold(fold.op, body, across), steps)
+
+    def _steps(self, depth: int) -> tuple[Axis, ...]:
+        """What walks the axis: whole steps of what a factor is made of, and of each its parts."""
+        whole = depth * self.each[0].size if self.each else depth
+        return Axis(self.axis.name, self.axis.size // whole), *self.each
 
     @property
     def _lane(self) -> tuple[Axis, Axis, Axis]:
@@ -310,13 +331,14 @@ class _Fragments:
         """What walks 16 columns."""
         return Axis(f"{columns.name}h", 2), self.r, Axis(f"{columns.name}p", 2)
 
-    def _share(self, found: Sides, axis: Axis, mark: str) -> Expr:
+    def _share(self, found: Sides, axis: Axis, mark: str, along: int) -> Expr:
         """That of the sums whose row and column it is, where a lane holds it."""
-        (down, along, depth), warps = self.shape, (self.warp,) if self.warp.size > 1 else ()
-        steps = Axis(axis.name, axis.size // depth)
+        (down, _, depth), warps = self.shape, (self.warp,) if self.warp.size > 1 else ()
+        own = Axis(axis.name, axis.size // depth)
+        steps = self._steps(depth) if axis is self.axis else (own,)
         sizes = (found.rows, down), (found.columns, along), (axis, depth)
         bound = tuple(Axis(a.name + mark, size) for a, size in sizes)
-        wholes = linear(found.rows) // down, linear(found.columns) // along, linear(steps)
+        wholes = linear(found.rows) // down, linear(found.columns) // along, numbered(steps)
         index = {
             old: whole * within.size + linear(within)
             for (old, _), whole, within in zip(sizes, wholes, bound, strict=True)
@@ -324,7 +346,7 @@ class _Fragments:
         a, b = substitute(found.a, index), substitute(found.b, index)
         product: Expr = Product(a, b, bound, (self.q, self.r, *warps), along // 2)
         others = tuple(x for x in found.fold.axes if x is not axis)
-        last = (steps,) if steps.size > 1 else ()
+        last = tuple(a for a in steps if a.size > 1)
         fold: Expr = Fold(Op.ADD, product, (*others, *last))
         row, column = linear(found.rows) % EDGE, linear(found.columns) % along
         return Part(fold, column // 8 * 4 + row // 8 * 2 + column % 2)
@@ -395,7 +417,9 @@ def placed(one: Nest) -> Nest:
             return None
         rows, columns, steps = e.bound
         if e.of_warpgroup:
-            a, b = matrix(e.a, rows, steps), matrix(e.b, columns, steps)
+            made = e.a.has_fold and not isinstance(e.a, Stored)
+            a = _held(e, e.a, rows, steps, 0) if made else matrix(e.a, rows, steps)
+            b = matrix(e.b, columns, steps)
         else:
             a, b = _held(e, e.a, rows, steps, 0), _held(e, e.b, columns, steps, 1)
         return Product(a, b, (), e.lane, e.lanes)
@@ -426,7 +450,16 @@ def _held(product: Product, operand: Expr, edge: Axis, steps: Axis, side: int) -
     count = 16 // operand.dtype.itemsize
     q, r = map(linear, product.lane[:2])
     where = [PLACES[count][side](n, q, r) for n in range(count)]
-    return Bundle(tuple(substitute(operand, {edge: x, steps: k}) for x, k in where))
+    first = linear(product.lane[2]) * EDGE if side == 0 and product.of_warpgroup else ZERO
+    made = unrounded(operand)
+    values = (substitute(made, {edge: first + x, steps: k}) for x, k in where)
+    return Bundle(tuple(values), operand.dtype)
+
+
+def unrounded(e: Expr) -> Expr:
+    """The floats that halves are made of, which are rounded two at a time where they are held."""
+    cast = isinstance(e, Alu) and e.op is Op.CAST and e.dtype.is_half
+    return e.sources[0] if cast and e.sources[0].dtype is float32 else e
 
 
 def _in_rows(e: Stored, along: Axis, across: Axis, crosswise: bool) -> bool:

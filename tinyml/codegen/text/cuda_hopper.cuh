@@ -144,6 +144,8 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
 #define TINYML_REGISTERS_3 \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TINYML_REGISTERS_HALF \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define TINYML_SUMS_4(d) "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])
 #define TINYML_SUMS_16(d) \
   TINYML_SUMS_4(d), TINYML_SUMS_4(d + 4), TINYML_SUMS_4(d + 8), TINYML_SUMS_4(d + 12)
@@ -162,7 +164,33 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
                  : TINYML_SUMS_##COUNT(d)                                                        \
                  : "l"(a), "l"(b), "n"(a_crosswise), "n"(b_crosswise));                          \
   }
-#define TINYML_WGMMAS(K, NAME, TYPE, FLAGS_64, FLAGS_128, FLAGS_192, FLAGS_256)                  \
+// The same of halves that the threads hold, as lanes of mma.m16n8k16 hold a.
+#define TINYML_WGMMA_HELD(N, NAME, TYPE, COUNT, REGISTERS, OPERANDS)                             \
+  template <int b_crosswise>                                                                     \
+  __device__ __forceinline__ void tinyml_wgmma_m64n##N##k16_##NAME(                              \
+      float (&d)[COUNT], const unsigned (&a)[4], unsigned long long b) {                         \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.eq.u32 add, 0, 0;\n\t"                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " "             \
+                 "{" REGISTERS "}, " OPERANDS ";\n\t}"                                           \
+                 : TINYML_SUMS_##COUNT(d)                                                        \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(b_crosswise));        \
+  }
+#define TINYML_WGMMAS_HELD(NAME, TYPE)                                                           \
+  TINYML_WGMMA_HELD(64, NAME, TYPE, 32, TINYML_REGISTERS_0,                                      \
+                    "{%32, %33, %34, %35}, %36, add, 1, 1, %37")                                 \
+  TINYML_WGMMA_HELD(128, NAME, TYPE, 64, TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1,             \
+                    "{%64, %65, %66, %67}, %68, add, 1, 1, %69")                                 \
+  TINYML_WGMMA_HELD(192, NAME, TYPE, 96,                                                         \
+                    TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2,          \
+                    "{%96, %97, %98, %99}, %100, add, 1, 1, %101")                               \
+  TINYML_WGMMA_HELD(256, NAME, TYPE, 128,                                                        \
+                    TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2           \
+                    ", " TINYML_REGISTERS_3,                                                     \
+                    "{%128, %129, %130, %131}, %132, add, 1, 1, %133")
+TINYML_WGMMAS_HELD(f16, "f16")
+TINYML_WGMMAS_HELD(bf16, "bf16")
+#define TINYML_WGMMAS(K, NAME, TYPE, FLAGS_32, FLAGS_64, FLAGS_128, FLAGS_192, FLAGS_256)        \
+  TINYML_WGMMA(32, K, NAME, TYPE, 16, TINYML_REGISTERS_HALF, "%16, %17, add, 1, 1" FLAGS_32)     \
   TINYML_WGMMA(64, K, NAME, TYPE, 32, TINYML_REGISTERS_0, "%32, %33, add, 1, 1" FLAGS_64)        \
   TINYML_WGMMA(128, K, NAME, TYPE, 64, TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1,               \
                "%64, %65, add, 1, 1" FLAGS_128)                                                  \
@@ -173,8 +201,8 @@ __device__ __forceinline__ void tinyml_wgmma_made(float (&sums)[count]) {
                TINYML_REGISTERS_0 ", " TINYML_REGISTERS_1 ", " TINYML_REGISTERS_2                \
                ", " TINYML_REGISTERS_3,                                                          \
                "%128, %129, add, 1, 1" FLAGS_256)
-TINYML_WGMMAS(16, f16, "f16", ", %34, %35", ", %66, %67", ", %98, %99", ", %130, %131")
-TINYML_WGMMAS(16, bf16, "bf16", ", %34, %35", ", %66, %67", ", %98, %99", ", %130, %131")
-TINYML_WGMMAS(8, tf32, "tf32", "", "", "", "")
+TINYML_WGMMAS(16, f16, "f16", ", %18, %19", ", %34, %35", ", %66, %67", ", %98, %99", ", %130, %131")
+TINYML_WGMMAS(16, bf16, "bf16", ", %18, %19", ", %34, %35", ", %66, %67", ", %98, %99", ", %130, %131")
+TINYML_WGMMAS(8, tf32, "tf32", "", "", "", "", "")
 
 #endif

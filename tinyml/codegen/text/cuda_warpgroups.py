@@ -52,6 +52,10 @@ class WarpgroupRenderer(Renderer):
                 flags = f"{int(a.crosswise)}, {int(b.crosswise)}"
                 operands = f"{name.name}.at, {self._matrix(a)}, {self._matrix(b)}"
                 yield f"tinyml_wgmma_{shape}<{flags}>({operands});"
+            case ir.Update(name, Op.ADD, Product(a=a, b=Matrix() as b, lanes=lanes)):  # registers
+                shape = SHAPES[a.dtype.name].replace("m16n8", f"m64n{2 * lanes}")
+                operands = f"{name.name}.at, {self.value(a)}.at, {self._matrix(b)}"
+                yield f"tinyml_wgmma_{shape}<{int(b.crosswise)}>({operands});"
             case ir.BeginProducts(names):
                 self.prelude[HOPPER] = None
                 yield " ".join([*_each("hold", names), "tinyml_wgmma_begin();"])

@@ -91,26 +91,43 @@ float matrix_element(unsigned long long matrix, bool crosswise, int line, int k)
   return element_of(*reinterpret_cast<const T *>(shared_memory + swizzled(start + offset)));
 }
 
-template <class T, int columns, bool a_crosswise, bool b_crosswise>
-void multiply_now(const Multiplication &made) {
-  int warp = current->number / WARP % 4, first = warp * 16 + current->lane / 4;
+// By rows of a that the thread holds.
+template <class T, int columns, bool b_crosswise>
+void multiply_held(const Multiplication &made) {
   constexpr int depth = 32 / sizeof(T);
-  float a[2][depth];
-  for (int k = 0; k < depth; k++) {
-    for (int h = 0; h < 2; h++) {
-      a[h][k] = matrix_element<T>(made.a, a_crosswise, first + 8 * h, k);
-    }
-  }
   for (int i = 0; i < columns / 4; i++) {
     int column = i / 2 * 8 + current->lane % 4 * 2 + i % 2;
     float upper = 0, lower = 0;
     for (int k = 0; k < depth; k++) {
       float b = matrix_element<T>(made.b, b_crosswise, column, k);
-      upper += a[0][k] * b;
-      lower += a[1][k] * b;
+      upper += made.held[0][k] * b;
+      lower += made.held[1][k] * b;
     }
     made.sums[i / 2 * 4 + i % 2] += upper;
     made.sums[i / 2 * 4 + 2 + i % 2] += lower;
+  }
+}
+
+template <class T, int columns, bool a_crosswise, bool b_crosswise>
+void multiply_now(const Multiplication &made) {
+  int warp = current->number / WARP % 4, first = warp * 16 + current->lane / 4;
+  constexpr int depth = 32 / sizeof(T);
+  Multiplication held = made;
+  for (int k = 0; k < depth; k++) {
+    for (int h = 0; h < 2; h++) {
+      held.held[h][k] = matrix_element<T>(made.a, a_crosswise, first + 8 * h, k);
+    }
+  }
+  multiply_held<T, columns, b_crosswise>(held);
+}
+
+// What the threads of a warp hold of a, when a product is begun: two rows for each.
+template <class T>
+void hold_rows(Multiplication &made, const unsigned (&a)[4], int line) {
+  Fragments mine = {{a[0], a[1], a[2], a[3]}, {}};
+  const Contributions &rows = exchange(0xffffffffu, &mine, sizeof mine, {"wgmma", line});
+  for (int h = 0; h < 2; h++) {
+    for (int k = 0; k < 16; k++) made.held[h][k] = a_element<T>(rows, current->lane / 4 + 8 * h, k);
   }
 }
 
@@ -198,9 +215,26 @@ inline void tinyml_wgmma_made(float (&sums)[count], int line = __builtin_LINE())
   inline void tinyml_wgmma_m64n##N##NAME(float (&d)[N / 2], unsigned long long a,            \
                                          unsigned long long b, int line = __builtin_LINE()) { \
     emu::check_matrix(a & b, line);                                                          \
-    emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>}, line); \
+    emu::multiply_later({d, a, b, emu::multiply_now<T, N, a_crosswise, b_crosswise>, {}}, line); \
   }
+#define EMU_WGMMA_HELD(N, NAME, T)                                                           \
+  template <int b_crosswise>                                                                 \
+  inline void tinyml_wgmma_m64n##N##NAME(float (&d)[N / 2], const unsigned (&a)[4],          \
+                                         unsigned long long b, int line = __builtin_LINE()) { \
+    emu::check_matrix(b, line);                                                              \
+    emu::Multiplication made = {d, 0, b, emu::multiply_held<T, N, b_crosswise>, {}};         \
+    emu::hold_rows<T>(made, a, line);                                                        \
+    emu::multiply_later(made, line);                                                         \
+  }
+#define EMU_WGMMAS_HELD(NAME, T)                             \
+  EMU_WGMMA_HELD(64, NAME, T) EMU_WGMMA_HELD(128, NAME, T)   \
+  EMU_WGMMA_HELD(192, NAME, T) EMU_WGMMA_HELD(256, NAME, T)
+EMU_WGMMAS_HELD(k16_f16, __half)
+EMU_WGMMAS_HELD(k16_bf16, __nv_bfloat16)
+#undef EMU_WGMMAS_HELD
+#undef EMU_WGMMA_HELD
 #define EMU_WGMMAS(NAME, T)                             \
+  EMU_WGMMA(32, NAME, T)                                \
   EMU_WGMMA(64, NAME, T) EMU_WGMMA(128, NAME, T)        \
   EMU_WGMMA(192, NAME, T) EMU_WGMMA(256, NAME, T)
 EMU_WGMMAS(k16_f16, __half)

@@ -61,6 +61,7 @@ struct Multiplication {
   float *sums;
   unsigned long long a, b;
   void (*now)(const Multiplication &made);
+  float held[2][16];  // of a: two rows, if threads hold it
 };
 
 // What the lanes of one warp collective brought along: one row of bytes per lane.

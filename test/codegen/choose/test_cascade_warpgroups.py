@@ -1,0 +1,105 @@
+"""Attention of halves by warpgroups (sm_90a): scores stay in the registers of four warps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stages
+from cards import CARD, compiled, instructions, on_emu
+from graphs import memory
+
+from tinyml import Tensor, kernel
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.compile import compile
+from tinyml.codegen.lower import lower
+from tinyml.codegen.optimize.opts import OptKind
+from tinyml.device import Device
+from tinyml.dtype import DType, bfloat16, float16, to_compute, to_storage
+from tinyml.kernel import Kernel
+from tinyml.runtime.emu import ThreadOrder
+from tinyml.schedule import schedule
+
+HOPPER = replace(CARD, cores=2, warpgroups=True)
+
+
+def given(b: int, h: int, n: int, m: int, d: int, dtype: DType) -> list[Tensor]:
+    """Queries, keys and values."""
+    return [memory(b, h, rows, d, dtype=dtype, device="EMU") for rows in (n, m, m)]
+
+
+def kernels(made: Sequence[Tensor]) -> list[Kernel]:
+    return stages.kernels_of(schedule([one.lazy for one in made]))
+
+
+def assert_right(k: Kernel, runner: stages.Runner) -> None:
+    rng = np.random.default_rng(5)
+    arrays = [
+        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
+        for shape, t in k.slots
+    ]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(k, wanted)
+    runner(k, arrays)
+    for made, right in zip(arrays, wanted, strict=True):
+        np.testing.assert_allclose(made, right, rtol=0.02, atol=0.02 * np.abs(right).max())
+
+
+def agree(k: Kernel, orders: Sequence[ThreadOrder] = (ThreadOrder.BACKWARD,)) -> str:
+    """Simulated and emulated it is what the interpreter gives."""
+    opts, _ = choose(lower(k), HOPPER)
+    assert OptKind.WARPGROUP in {opt.kind for opt in opts}
+    assert_right(k, stages.simulated(HOPPER, opts))
+    program = compile(k, HOPPER, verify=True)
+    for order in orders if Device.available("EMU") else ():
+        assert_right(k, on_emu(program, order))
+    return program.source
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"),
+    [
+        ((1, 2, 256, 192, 64), bfloat16),
+        ((1, 2, 200, 330, 128), float16),  # what is beyond an end is masked
+        ((2, 2, 128, 100, 56), bfloat16),  # a head is filled up
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_attention(size: tuple[int, ...], dtype: DType, causal: bool) -> None:
+    q, k, v = given(*size, dtype)
+    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    text = agree(made, [*ThreadOrder])
+    assert text.count("tinyml_wgmma_wait<0>()") == 2  # scores, and what they are multiplied by
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+def test_gradients(mask: str) -> None:
+    """All of them are made of scores made again, by as many products as there are."""
+    q, k, v = given(1, 2, 256, 256, 64, bfloat16)
+    place = Tensor.arange(256, device="EMU")
+    apart = place.unsqueeze(-1) - place
+    meets = {"none": None, "causal": apart >= 0, "window": (apart >= 0) & (apart < 40)}[mask]
+    out = q.scaled_dot_product_attention(k, v, attn_mask=meets)
+    loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
+    texts = [agree(made) for made in kernels(loss.gradient(q, k, v))]
+    assert all("tinyml_wgmma" in text for text in texts)
+    begun = [text for text in texts if re.search(r"for \(int r0 = (?!0)", text)]
+    assert len(begun) == {"none": 0, "causal": 1, "window": len(texts)}[mask]
+
+
+@pytest.mark.parametrize(("depth", "registers"), [(64, 128), (128, 128), (256, 255)])
+def test_registers_suffice(depth: int, registers: int, tmp_path: Path) -> None:
+    q, k, v = given(8, 16, 4096, 4096, depth, bfloat16)
+    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=True)])
+    program = compile(made, replace(HOPPER, cores=132))
+    resources, cubin = compiled(program, "sm_90a", tmp_path)
+    assert resources.registers <= registers  # two blocks on a multiprocessor
+    assert not resources.spills
+    found = instructions(cubin)
+    assert sum(n for op, n in found.items() if op.startswith("HGMMA")) == depth // 16 + 4
+    assert not any(op.startswith(("HMMA", "LDSM")) for op in found)
