@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 from tinyml.codegen import linear as ir
@@ -10,7 +10,8 @@ from tinyml.codegen.expr import Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product, makes_halves
 from tinyml.codegen.optimize.panels import ROW, ROWS
-from tinyml.codegen.target import THREAD, WORKING, Target
+from tinyml.codegen.target import WORKING, Target
+from tinyml.codegen.text.cuda_steps import SUMS, steps_of, sums_of
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
@@ -40,7 +41,6 @@ from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bfloat16, bool_, float32, int64, uint64
 from tinyml.faults import Fault
-from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, linear
 from tinyml.ops import Op
 from tinyml.program import REGISTERS, Language, launch_bounds
@@ -49,7 +49,6 @@ TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat1
 WIDENED = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
 NARROWED = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
 LARGE = 2**31 - 1
-SUMS = 64  # registers of a thread: few
 
 
 class CudaRenderer(WarpgroupRenderer):
@@ -101,7 +100,7 @@ class CudaRenderer(WarpgroupRenderer):
         threads, shared = prod(self.launched()), self.shared_bytes()
         blocks = -(-self.k.blocks // self.target.cores)
         blocks = max(1, min(blocks, self.target.cache // shared)) if shared else blocks
-        sums = max(map(_sums, self.k.parts))
+        sums = max(map(sums_of, self.k.parts))
         enough = shared > 0 and blocks * threads * (sums + WORKING) <= REGISTERS
         few = sums <= SUMS and (blocks == 1 or enough)
         return (threads, blocks) if few else (threads,)
@@ -143,7 +142,7 @@ class CudaRenderer(WarpgroupRenderer):
             yield from self.numbered(part.threads, number)
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
-        self.steps = dict(_steps(part.instrs, REGISTERS // prod(self.k.block)))
+        self.steps = dict(steps_of(part.instrs, REGISTERS // prod(self.k.block)))
         return super().part(part, block, depth)
 
     def axis(self, name: str) -> str:
@@ -457,40 +456,6 @@ class CudaRenderer(WarpgroupRenderer):
         bits = self._bits_of(value, source)[0]  # where short, an int in C++ if it is computed
         kinds = f"{TYPES[target.name]}, {TYPES[source.name]}"
         return self._value_of(f"bits_as<{kinds}>({bits})", target)
-
-
-def _sums(part: ir.Part) -> int:
-    """Registers that a thread has of them."""
-    held = (i.name for i in part.instrs if isinstance(i, ir.Declare))
-    return sum(map(_registers, held))
-
-
-def _registers(name: Name) -> int:
-    return name.lanes * -(-name.dtype.itemsize // 4)
-
-
-def _steps(instrs: Sequence[ir.Instr], registers: int) -> Iterator[tuple[int, int]]:
-    """How many steps of a loop a compiler may write out, by the loop, where all are too many.
-
-    It would read them ahead, and put aside what registers do not hold, of which a thread of a large
-    block has few; or, of steps at which all threads wait for each other, have places for each.
-    """
-    most = registers // 4 if registers <= 2 * SUMS else THREAD
-    for at, begin in enumerate(instrs):
-        if isinstance(begin, ir.Begin) and not begin.copied:
-            body = instrs[at + 1 : ir.end_of(instrs, at)]
-            values = [value for i in body for value in ir.values_of(i)]
-            read = sum(isinstance(e, Stored) for e in toposort(values))
-            nested = any(isinstance(i, ir.Begin) for i in body)
-            if any(isinstance(i, ir.Barrier) for i in body):
-                yield id(begin), 1
-            elif not nested and read * begin.axis.size > THREAD:
-                yield id(begin), next(n for n in (4, 2, 1) if n * read <= THREAD // 2 or n == 1)
-            elif any(isinstance(i, ir.PutTile) for i in body):
-                wide = [e for e in toposort(values) if isinstance(e, Wide)]
-                loaded = sum(e.lanes * e.dtype.itemsize // 4 for e in wide)
-                if loaded * begin.axis.size > most:
-                    yield id(begin), next(n for n in (4, 2, 1) if n * loaded <= most or n == 1)
 
 
 def _alignment(local: ir.Local) -> int:

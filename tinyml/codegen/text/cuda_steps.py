@@ -1,0 +1,46 @@
+"""Steps in CUDA: how many of a loop a compiler may write out, and what a thread has of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tinyml.codegen import linear as ir
+from tinyml.codegen.expr import Name, Stored, Wide
+from tinyml.codegen.target import THREAD
+from tinyml.graph import toposort
+
+SUMS = 64  # registers of a thread: few
+
+
+def sums_of(part: ir.Part) -> int:
+    """Registers that a thread has of them."""
+    held = (i.name for i in part.instrs if isinstance(i, ir.Declare))
+    return sum(map(_registers, held))
+
+
+def _registers(name: Name) -> int:
+    return name.lanes * -(-name.dtype.itemsize // 4)
+
+
+def steps_of(instrs: Sequence[ir.Instr], registers: int) -> Iterator[tuple[int, int]]:
+    """How many steps of a loop a compiler may write out, by the loop, where all are too many.
+
+    It would read them ahead, and put aside what registers do not hold, of which a thread of a large
+    block has few; or, of steps at which all threads wait for each other, have places for each.
+    """
+    most = registers // 4 if registers <= 2 * SUMS else THREAD
+    for at, begin in enumerate(instrs):
+        if isinstance(begin, ir.Begin) and not begin.copied:
+            body = instrs[at + 1 : ir.end_of(instrs, at)]
+            values = [value for i in body for value in ir.values_of(i)]
+            read = sum(isinstance(e, Stored) for e in toposort(values))
+            nested = any(isinstance(i, ir.Begin) for i in body)
+            if any(isinstance(i, ir.Barrier) for i in body):
+                yield id(begin), 1
+            elif not nested and read * begin.axis.size > THREAD:
+                yield id(begin), next(n for n in (4, 2, 1) if n * read <= THREAD // 2 or n == 1)
+            elif any(isinstance(i, ir.PutTile) for i in body):
+                wide = [e for e in toposort(values) if isinstance(e, Wide)]
+                loaded = sum(e.lanes * e.dtype.itemsize // 4 for e in wide)
+                if loaded * begin.axis.size > most:
+                    yield id(begin), next(n for n in (4, 2, 1) if n * loaded <= most or n == 1)
