@@ -64,8 +64,8 @@ for (int i = 0; i < {sums}; ++i) d[i] = 0.5f;
 tinyml_wgmma_hold(d);
 tinyml_wgmma_begin();
 for (int k = 0; k < 4; ++k) {{
-  unsigned long long a = tinyml_matrix(tile + k * {a_step}, 8192, 1024);
-  unsigned long long b = tinyml_matrix(second + k * {b_step}, 8192, 1024);
+  unsigned long long a = tinyml_matrix(tile + k * {a_step}, 0, 8192, 1024);
+  unsigned long long b = tinyml_matrix(second + k * {b_step}, 0, 8192, 1024);
   tinyml_wgmma_m64n{columns}k16_{kind}<{a_crosswise}, {b_crosswise}>(d, a, b);
 }}
 tinyml_wgmma_commit();

@@ -130,8 +130,8 @@ float d[COLUMNS / 2] = {};
 tinyml_wgmma_hold(d);
 tinyml_wgmma_begin();
 for (int k = 0; k < 4; ++k)
-  tinyml_wgmma_m64nCOLUMNSk16_KIND<0, 1>(d, tinyml_matrix(tile + 32 * k, 0, 1024),
-                                         tinyml_matrix(tile + 8192 + 2048 * k, 8192, 1024));
+  tinyml_wgmma_m64nCOLUMNSk16_KIND<0, 1>(d, tinyml_matrix(tile + 32 * k, 0, 0, 1024),
+                                         tinyml_matrix(tile, 16384 + 4096 * k, 8192, 1024));
 tinyml_wgmma_commit();
 tinyml_wgmma_wait<0>();
 tinyml_wgmma_made(d);

@@ -394,7 +394,8 @@ class _Emitter(AlongWriter):
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
         each = sum((lanes_of(fold.body) or 1) * self._steps(fold) for fold in folds)
-        spread = steps if each * steps <= SEPARATE else 1
+        most = max(1, SEPARATE // each)
+        spread = steps if steps <= most else most if self.along and steps % most == 0 else 1
 
         def declare(within: Scope) -> list[list[Name]]:
             return [[self._declare(within, fold, lane) for _ in range(spread)] for fold in folds]

@@ -16,7 +16,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Fold, Name, alu, substitute
 from tinyml.codegen.linearize.along import abreast, added, before, led_by, sums_of
 from tinyml.codegen.linearize.write_tiles import TileWriter
-from tinyml.codegen.matrices import TOGETHER, Aside
+from tinyml.codegen.matrices import TOGETHER, Aside, Product
 from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.online import Image, finite, last_scale_of, replaced, scale_of
@@ -56,7 +56,7 @@ class AlongWriter(TileWriter):
             bodies = {f: f.body for f in acc}
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE):
                 bodies = {f: wide_loads(e, axis, partly=True) for f, e in bodies.items()}
-            made = {f: [substitute(e, step) for step in steps] for f, e in bodies.items()}
+            made = {f: _each(e, known, unrolled, steps) for f, e in bodies.items()}
             self._folds(inner, [value for f in leaders for value in made[f]])
             self._lead(inner, acc, {f: made[f] for f in leaders}, sums, group[0])
             now: Image = {f: f for f in leaders}
@@ -158,3 +158,14 @@ class AlongWriter(TileWriter):
         factors: list[Expr] = [self.emit_named(scope, scale) for scale in by]
         every = factors * (sums.lanes // len(by))  # rows are the same in each sixteen columns
         scope.instrs.append(ir.Update(sums, Op.MUL, abreast(every)))
+
+
+def _each(body: Expr, known: Known, unrolled: Sequence[Axis], steps: Sequence[Known]) -> list[Expr]:
+    """What a fold takes up of steps that are written out: of what it folds itself, all at once.
+
+    So threads exchange what they have of it once, not for each step.
+    """
+    value = substitute(body, known)
+    if unrolled and type(value) is Fold and not isinstance(value.body, Product):
+        return [Fold(value.op, value.body, (*unrolled, *value.axes))]
+    return [substitute(body, step) for step in steps]

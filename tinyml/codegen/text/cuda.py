@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Held, Load, Name, Part, Stored, Wide
+from tinyml.codegen.expr import Alu, Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product, makes_halves
 from tinyml.codegen.optimize.panels import ROW, ROWS
@@ -49,6 +49,7 @@ TYPES = {**PLAIN, "bool": "bool", "float16": "__half", "bfloat16": "__nv_bfloat1
 WIDENED = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
 NARROWED = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
 LARGE = 2**31 - 1
+_ADDED = Op.ADD, float32
 
 
 class CudaRenderer(WarpgroupRenderer):
@@ -307,9 +308,11 @@ class CudaRenderer(WarpgroupRenderer):
             return self.index(index)
         self.prelude[SWIZZLED] = None
         row = ROW // self.panels[tile].itemsize
-        whole = index.constant - index.constant % (ROWS * row)  # pieces, which stay as they are
+        whole = _multiples(index, ROWS * row)  # pieces, which stay as they are
+        whole = whole if (index - whole).low >= 0 else whole - whole + whole.constant
         place = f"swizzled<{row}>({self.index(index - whole)[0]})", ATOM
-        return (f"{place[0]} + {whole}", 11) if whole else place
+        moved = whole.terms or whole.constant
+        return (f"{place[0]} + {wrap(self.index(whole), 12)}", 11) if moved else place
 
     def held_by_lanes(self, e: Held, lanes: int) -> Text:
         if isinstance(e, Aside):
@@ -428,6 +431,14 @@ class CudaRenderer(WarpgroupRenderer):
             return f"({TYPES[dtype.name]})({text})", UNARY
         return super().own_size(text, strength, dtype, lanes)
 
+    def op(self, e: Alu, lanes: int) -> Text:
+        """A power of a sum: what is the same for many is multiplied once."""
+        a = e.operands[0]
+        if self.rough and e.op is Op.EXP and isinstance(a, Alu) and (a.op, a.dtype) == _ADDED:
+            self.prelude[FRAGMENTS] = None
+            return f"rough_exp_of_sum({', '.join(map(self.value, a.operands))})", ATOM
+        return super().op(e, lanes)
+
     def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         arguments = ", ".join(o[0] for o in operands)
         if op in LIBM:
@@ -456,6 +467,12 @@ class CudaRenderer(WarpgroupRenderer):
         bits = self._bits_of(value, source)[0]  # where short, an int in C++ if it is computed
         kinds = f"{TYPES[target.name]}, {TYPES[source.name]}"
         return self._value_of(f"bits_as<{kinds}>({bits})", target)
+
+
+def _multiples(index: Linear, size: int) -> Linear:
+    """What of an index is a multiple of a size, whatever its axes are."""
+    terms = tuple((atom, factor) for atom, factor in index.terms if factor % size == 0)
+    return Linear(terms, index.constant - index.constant % size)
 
 
 def _alignment(local: ir.Local) -> int:

@@ -92,14 +92,14 @@ __device__ __forceinline__ void tinyml_fence_async() {
 
 // ---- products of the four warps of a warpgroup ----
 
-// Values in rows of 128 bytes, 16-byte pieces exchanged as tinyml_copy_box does. Eight rows begin
-// `stride` bytes after the eight before them; where the 64 halves of a row are those of as many
-// lines of the matrix ("crosswise"), the next 64 lines begin `leading` bytes later.
-__device__ __forceinline__ unsigned long long tinyml_matrix(const void *shared, int leading,
-                                                            int stride) {
-  return (unsigned long long)(tinyml_shared_place(shared) >> 4 & 0x3fff) |
-         (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 |
-         1ull << 62;
+// Values in rows of 128 bytes, 16-byte pieces exchanged as tinyml_copy_box does, `further` bytes
+// behind a place. Eight rows begin `stride` bytes after the eight before them; where the 64 halves
+// of a row are those of as many lines of the matrix ("crosswise"), the next 64 lines begin `leading`
+// bytes later.
+__device__ __forceinline__ unsigned long long tinyml_matrix(const void *shared, int further,
+                                                            int leading, int stride) {
+  const unsigned begin = (tinyml_shared_place(shared) >> 4) + (further >> 4);  // less than 2^14
+  return (unsigned long long)(1u << 30 | stride >> 4) << 32 | (begin + (leading >> 4 << 16));
 }
 
 // Before the first product of a group, and after registers of its sums were written.

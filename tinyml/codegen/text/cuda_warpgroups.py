@@ -81,8 +81,10 @@ class WarpgroupRenderer(Renderer):
                 yield from super().instr(instr)
 
     def _matrix(self, e: Matrix) -> str:
-        place = f"{e.name} + {wrap(self.index(e.index), 12)}"
-        return f"tinyml_matrix({place}, {e.leading}, {ROWS * ROW})"
+        further = e.index.constant * e.dtype.itemsize  # so that one place will do for several
+        begin = e.index - e.index.constant
+        place = f"{e.name} + {wrap(self.index(begin), 12)}" if begin.terms else e.name
+        return f"tinyml_matrix({place}, {further}, {e.leading}, {ROWS * ROW})"
 
     def _phase(self, name: str, axis: Axis, stage: Linear) -> str:
         return f"{name}_{axis.name} + {wrap(self.index(stage), 12)}"

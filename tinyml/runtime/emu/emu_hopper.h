@@ -181,9 +181,9 @@ inline void tinyml_take_registers() {}
 
 inline void tinyml_fence_async() { emu::fence_async(); }
 
-inline unsigned long long tinyml_matrix(const void *shared, int leading, int stride,
+inline unsigned long long tinyml_matrix(const void *shared, int further, int leading, int stride,
                                         int line = __builtin_LINE()) {
-  size_t place = static_cast<const unsigned char *>(shared) - emu::shared_memory;
+  size_t place = static_cast<const unsigned char *>(shared) + further - emu::shared_memory;
   if ((place | leading | stride) % 16) {
     emu::fail("wgmma at line %d: a matrix lies at multiples of 16 bytes", line);
   }
