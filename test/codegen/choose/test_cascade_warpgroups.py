@@ -16,8 +16,9 @@ from graphs import memory
 from tinyml import Tensor, kernel
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
+from tinyml.codegen.expr import Load, nodes
 from tinyml.codegen.lower import lower
-from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.opts import OptKind, optimize
 from tinyml.device import Device
 from tinyml.dtype import DType, bfloat16, float16, to_compute, to_storage
 from tinyml.kernel import Kernel
@@ -90,6 +91,18 @@ def test_gradients(mask: str) -> None:
     assert all("tinyml_wgmma" in text for text in texts)
     begun = [text for text in texts if re.search(r"for \(int r0 = (?!0)", text)]
     assert len(begun) == {"none": 0, "causal": 1, "window": len(texts)}[mask]
+
+
+def test_what_two_products_read_lies_there_once() -> None:
+    """Keys are columns of scores, and what the gradient of queries folds: axes of other sizes."""
+    q, k, v = given(1, 2, 256, 256, 64, bfloat16)
+    out = q.scaled_dot_product_attention(k, v)
+    loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
+    for made in kernels(loss.gradient(q, k, v)):
+        plain = lower(made)
+        tiles = optimize(plain, choose(plain, HOPPER)[0]).nests[0].tiles
+        slots = [e.slot for tile in tiles for e in nodes(tile.value) if isinstance(e, Load)]
+        assert len(slots) == len({*slots}) > 3
 
 
 @pytest.mark.parametrize(("depth", "registers"), [(64, 128), (128, 128), (256, 255)])

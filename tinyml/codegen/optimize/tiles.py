@@ -15,6 +15,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.codegen.optimize.change import Change, OptError, bind, check_inner
 from tinyml.codegen.optimize.overlaps import position_of, run, windows
 from tinyml.codegen.optimize.panels import across_panels, in_panels, row_of
+from tinyml.codegen.optimize.same_tile import same_tile
 from tinyml.codegen.pairs import Pair
 from tinyml.codegen.two_rows import is_in_rows
 from tinyml.codegen.wide_stores import asked_once
@@ -140,7 +141,7 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         if len(found) > 1:
             raise OptError(f"cannot stage slot{slot}: it is read {len(found)} ways")
         tile, vector, changed = _tile(nest, one, found[0], after, f"tile{number}")
-        if (same := _same_tile(one, tile)) is not None:
+        if (same := same_tile(one, tile)) is not None:
             staged.append(_tile(nest, one, found[0], after, same)[2])
             continue
         made = with_tile(changed, tile)
@@ -154,18 +155,6 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
         for axis in _written_out(nest, tile):
             nest = bind(nest, axis, Kind.UNROLL)
     return replace(nest, nests=tuple(staged))
-
-
-def _same_tile(one: Nest, tile: Tile) -> str | None:
-    """The name of a tile that holds the same elements in the same places, if there is one."""
-    for other in one.tiles:
-        if [a.size for a in other.axes] == [a.size for a in tile.axes]:
-            image = {a: linear(b) for a, b in zip(tile.axes, other.axes, strict=True)}
-            index, value = tile.index.substitute(image), substitute(tile.value, image)
-            renamed = replace(tile, name=other.name, axes=other.axes, index=index, value=value)
-            if renamed == other:
-                return other.name
-    return None
 
 
 def with_tile(one: Nest, tile: Tile) -> Nest:
