@@ -52,19 +52,22 @@ class AlongWriter(TileWriter):
             self._folds(inner, [substitute(fold.body, known) for fold in leaders])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
+            own = inner if inner is not scope else Scope(scope.bound, scope)
             steps = every_step(known, unrolled)
             bodies = {f: f.body for f in acc}
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE):
                 bodies = {f: wide_loads(e, axis, partly=True) for f, e in bodies.items()}
             made = {f: _each(e, known, unrolled, steps) for f, e in bodies.items()}
-            self._folds(inner, [value for f in leaders for value in made[f]])
-            self._lead(inner, acc, {f: made[f] for f in leaders}, sums, group[0])
+            self._folds(own, [value for f in leaders for value in made[f]])
+            self._lead(own, acc, {f: made[f] for f in leaders}, sums, group[0])
             now: Image = {f: f for f in leaders}
             values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
-            self._folds(inner, [value for f in later for value in values[f]])
+            self._folds(own, [value for f in later for value in values[f]])
             for f in later:
                 terms = added(f, values[f])
-                inner.instrs += [ir.Update(acc[f], f.op, self.emit(inner, v)) for v in terms]
+                own.instrs += [ir.Update(acc[f], f.op, self.emit(own, v)) for v in terms]
+            if own is not inner:  # what follows from sums of a rest is not so once threads meet
+                inner.instrs += own.instrs
 
         loops = self._loops(group).cropped(crop.needed([*acc]))
         with self.ahead.in_loop():
