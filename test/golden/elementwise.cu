@@ -9,7 +9,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
 //   v0 = slot1 * slot2                    : 64x100 float32
 //   v1 = v0 + 1                           : 64x100 float32
 // slot0 = v1
-extern "C" __global__ void __launch_bounds__(256) mul_add_64x100_b0b42f2c(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
+extern "C" __global__ void __launch_bounds__(256, 2) mul_add_64x100_697c31f0(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2) {
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;
   const int i0t = ty;

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) copy_50x16_dbea6289(float *
 //   v0 = reshape(slot2)                   : 32x1 int32
 //   v1 = expand(v0)                       : 32x16 int32
 // slot0[v1 on axis 0] += slot1
-extern "C" __global__ void __launch_bounds__(32) scatter_32x16_1e54d4b8(float *__restrict__ slot0, const float *__restrict__ slot1, const int *__restrict__ slot2) {
+extern "C" __global__ void __launch_bounds__(32, 8) scatter_32x16_1f2dbe2f(float *__restrict__ slot0, const float *__restrict__ slot1, const int *__restrict__ slot2) {
   const int ty = threadIdx.y;
   const int i0 = (int)blockIdx.x;
   const int i1t = ty;

@@ -39,7 +39,7 @@ from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk, block_of
 from tinyml.codegen.optimize.fragments import placed
 from tinyml.codegen.optimize.tiles import names_read
 from tinyml.codegen.optimize.turns import in_turns
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, every_step, in_turn
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also, every_step, in_turn
 from tinyml.codegen.wide_stores import at_steps, side_by_side, store_at, wide_loads
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -307,14 +307,17 @@ class _Emitter(AlongWriter):
         begin = self._begin(scope, axis, loops, known)
         if ahead and axis is loops.whole(axis):
             self.filler.begin(scope, begin, known, filled)
-        left = loops.without(axis)
+        left, walked = loops.without(axis), axis
+        if axis.more and not (self.vectors or self.tiles):  # what only the rest asks is not asked
+            walked = Axis(axis.name, axis.size)
+            known = also(known, axis, linear(walked))
         asked = loops.asked if not (filled or left.waiting) else ()
         for part, sure in crop.parts(begin, asked, known, scope.bound - self.apart):
-            inner = Scope(scope.bound | {axis, loops.whole(axis)}, scope, sure)
+            inner = Scope(scope.bound | {axis, walked, loops.whole(axis)}, scope, sure)
             later = self._fill_step(inner, axis, loops, known)  # tiles know the steps of the whole
             self._open(inner, left, known, enter, body)
             inner.instrs += later
-            scope.instrs += [part, *inner.instrs, ir.End(axis)]
+            scope.instrs += [replace(part, axis=walked), *inner.instrs, ir.End(walked)]
         for start in begin.starts if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (), (start,)), loops, known)
         for stop in begin.stops if loops.instead else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import prod
 
@@ -11,12 +12,12 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product, makes_halves
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.target import WORKING, Target
+from tinyml.codegen.text.cuda_aside import AsideRenderer
 from tinyml.codegen.text.cuda_steps import SUMS, steps_of, sums_of
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
     COMBINE,
-    COMES_LAST,
     FRAGMENT,
     FRAGMENT_TF32,
     FRAGMENTS,
@@ -25,23 +26,23 @@ from tinyml.codegen.text.cuda_text import (
     ON_LANES,
     PACK,
     PUT_SOME,
+    READ_IF,
     REQUIRE,
     ROUGH,
     ROUND,
     SWIZZLED,
-    TOGETHER,
     WHOLE,
+    WIDENED_LANE,
     function,
     lane_functions,
     product_of,
 )
-from tinyml.codegen.text.cuda_warpgroups import WarpgroupRenderer
 from tinyml.codegen.text.indices import reach
 from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bfloat16, bool_, float32, int64, uint64
 from tinyml.faults import Fault
-from tinyml.index import Axis, Linear, Range, Valid, linear
+from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.ops import Op
 from tinyml.program import REGISTERS, Language, launch_bounds
 
@@ -50,9 +51,10 @@ WIDENED = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
 NARROWED = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
 LARGE = 2**31 - 1
 _ADDED = Op.ADD, float32
+_LANE = re.compile(r"widened<(\d+)>\(([^()]*)\)")
 
 
-class CudaRenderer(WarpgroupRenderer):
+class CudaRenderer(AsideRenderer):
     """LinearKernel to CUDA C."""
 
     language = Language.CUDA
@@ -69,7 +71,7 @@ class CudaRenderer(WarpgroupRenderer):
         if self.reach > LARGE or k.blocks > LARGE // 1024:
             self.index_type = "long long"
         self.prelude[PACK] = None
-        self.aside: dict[str, tuple[str, Linear, int]] = {}  # memory, this block's place, a part
+        self.aside = {}
         lets = (i.value for p in k.parts for i in p.instrs if isinstance(i, ir.Let))
         self.rough = any(map(makes_halves, lets))
         self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
@@ -102,7 +104,7 @@ class CudaRenderer(WarpgroupRenderer):
         blocks = -(-self.k.blocks // self.target.cores)
         blocks = max(1, min(blocks, self.target.cache // shared)) if shared else blocks
         sums = max(map(sums_of, self.k.parts))
-        enough = shared > 0 and blocks * threads * (sums + WORKING) <= REGISTERS
+        enough = blocks * threads * (sums + WORKING) <= REGISTERS
         few = sums <= SUMS and (blocks == 1 or enough)
         return (threads, blocks) if few else (threads,)
 
@@ -152,54 +154,13 @@ class CudaRenderer(WarpgroupRenderer):
 
     def across_threads(self, name: Name, op: Op, threads: int) -> str:
         dtype = register(name.dtype)
-        self.prelude[self._combine(op, dtype)] = None
+        self.prelude[self.combine(op, dtype)] = None
         self.prelude[ACROSS] = None
         kind = TYPES[dtype.name]
         struct = f"combine_{op.name.lower()}_{dtype.name}"
         return f"across<{struct}, {threads}, {prod(self.k.block)}>(({kind}){name.name})"
 
-    def across_blocks(self, across: ir.AcrossBlocks) -> Iterator[str]:
-        """Parts wait in memory of the module's own, that of the first fold first."""
-        first, count = across.names[0], len(across.names)
-        dtype, parts = register(first.dtype), across.part.high + 1
-        comes_last = f"comes_last_{prod(self.k.block)}" if self.k.produced else "comes_last"
-        last = COMES_LAST.replace("comes_last", comes_last, 1)
-        self.prelude[last.replace("__syncthreads();", self.barrier())] = None
-        self.prelude[TOGETHER] = None
-        threads, lanes = prod(self.k.block), min(first.lanes, 16 // dtype.itemsize)
-        pieces, whole = first.lanes // lanes, f"pack<{TYPES[dtype.name]}, {first.lanes}>"
-        each = (across.tile.high + 1) * threads * pieces
-        at = across.tile * (threads * pieces) + self.thread()
-        kind, waiting = f"pack<{TYPES[dtype.name]}, {lanes}>", f"parts_{first.name}"
-        self.held = parts * count * each * lanes * dtype.itemsize + (across.tile.high + 1) * 4
-        yield f"static __device__ {kind} {waiting}[{parts * count * each}];"
-        yield f"static __device__ unsigned came_{first.name}[{across.tile.high + 1}];"
-        for n, name in enumerate(across.names):
-            place = wrap(self.index(across.part * (count * each) + n * each + at), 12)
-            value = name.name if name.lanes > 1 else f"{whole}{{{{{name.name}}}}}"
-            yield f"put_aside<{threads}>({waiting} + {place}, {value});"
-        came = f"came_{first.name} + {wrap(self.index(across.tile), 12)}"
-        yield f"if (!{comes_last}({came}, {parts})) return;"
-        for n, name in enumerate(across.names):
-            self.aside[name.name] = waiting, at + n * each, count * each
-
-    def together(self, brought: ir.Together) -> str:
-        name, dtype, threads = brought.name, register(brought.name.dtype), prod(self.k.block)
-        self.prelude[self._combine(brought.op, dtype)] = None
-        waiting, at, apart = self.aside[name.name]
-        at += brought.first // min(name.lanes, 16 // dtype.itemsize) * threads
-        sums = f"&{name.name}" if name.lanes == 1 else f"{name.name}.at + {brought.first}"
-        combine = f"combine_{brought.op.name.lower()}_{dtype.name}"
-        function = f"together<{combine}, {brought.parts}, {threads}, {brought.lanes}>"
-        return f"{function}({sums}, {waiting} + {wrap(self.index(at), 12)}, {apart});"
-
-    def thread(self) -> Linear:
-        """The number of a thread in its block."""
-        return linear(Axis("ty", self.k.block[1])) * self.k.block[0] + linear(
-            Axis(ir.TX, self.k.block[0])
-        )
-
-    def _combine(self, op: Op, dtype: DType) -> str:
+    def combine(self, op: Op, dtype: DType) -> str:
         combined = self.unrounded(op, dtype, [("a", ATOM), ("b", ATOM)], 1)[0]
         text = COMBINE.replace("NAME", f"combine_{op.name.lower()}_{dtype.name}")
         return text.replace("TYPE", TYPES[dtype.name]).replace("VALUE", combined)
@@ -228,6 +189,8 @@ class CudaRenderer(WarpgroupRenderer):
 
     def _bits_of(self, text: Text, dtype: DType) -> Text:
         name, widened = NARROWED.get(dtype.name), f"{WIDENED.get(dtype.name)}("
+        if name and (lane := _LANE.fullmatch(text[0])):
+            return f"{lane[2]}.at[{lane[1]}]", ATOM
         if name and text[1] == ATOM and text[0].startswith(widened):  # as it was
             return text[0][len(widened) : -1], ATOM
         rounds = text[1] == ATOM and text[0].startswith("rounded(")
@@ -236,21 +199,25 @@ class CudaRenderer(WarpgroupRenderer):
 
     def type_of(self, name: Name) -> str:
         if name.lanes > 1:
-            return self._pack(name.dtype, name.lanes)
+            return self.pack(name.dtype, name.lanes)
         return super().type_of(name)
-
-    def _pack(self, dtype: DType, lanes: int) -> str:
-        return f"pack<{TYPES[dtype.name]}, {lanes}>"
 
     def lanes(self, e: Expr) -> int:
         return e.lanes if isinstance(e, (Wide, Name)) else 1
 
     def wide(self, e: Wide) -> Text:
-        kind = self._pack(e.dtype, e.lanes)
-        place = f"*(const {kind} *)(slot{e.slot} + {wrap(self.index(e.position), 12)})"
+        kind = self.pack(e.dtype, e.lanes)
+        place = f"(const {kind} *)(slot{e.slot} + {wrap(self.index(e.position), 12)})"
+        if e.valid and e.dtype.is_half:
+            self.prelude[READ_IF] = None
+            return f"read_if({self.condition(e.valid)[0]}, {place})", ATOM
+        place = f"*{place}"
         return self.guarded_load(e.valid, (place, UNARY), f"{kind}{{}}")
 
     def part_of(self, e: Part) -> Text:
+        if e.dtype is bfloat16 and not e.lane.terms and self.lanes(e.wide) % 2 == 0:
+            self.prelude[WIDENED_LANE] = None
+            return f"widened<{e.lane.constant}>({self.value(e.wide)})", ATOM
         return self._value_of(f"{self.value(e.wide)}.at[{e.lane}]", e.dtype)
 
     def put(self, put: ir.Put) -> Iterator[str]:
@@ -264,7 +231,7 @@ class CudaRenderer(WarpgroupRenderer):
     def _put_line(self, put: ir.Put) -> str:
         bits = [self._bits_of(self.text(value), put.dtype)[0] for value in put.values]
         if len(bits) > 1:
-            kind = self._pack(put.dtype, len(bits))
+            kind = self.pack(put.dtype, len(bits))
             if put.dtype is bool_:  # in braces no int becomes one by itself, as a | b is
                 bits = [f"bool({b})" for b in bits]
             place = f"slot{put.slot} + {wrap(self.index(put.position), 12)}"
@@ -276,7 +243,7 @@ class CudaRenderer(WarpgroupRenderer):
         if put.op is None:
             return f"{place} = {bits[0]};"
         dtype = put.dtype
-        self.prelude[self._combine(put.op, register(dtype))] = None
+        self.prelude[self.combine(put.op, register(dtype))] = None
         self.prelude[ATOMIC] = None
         struct = f"combine_{put.op.name.lower()}_{register(dtype).name}"
         return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
@@ -316,12 +283,11 @@ class CudaRenderer(WarpgroupRenderer):
 
     def held_by_lanes(self, e: Held, lanes: int) -> Text:
         if isinstance(e, Aside):
-            waiting, at, apart = self.aside[e.name]
-            return f"{waiting}[{self.index(e.part * apart + at)[0]}].at[0]", ATOM
+            return self.set_aside(e)
         if not isinstance(e, Piece):
             return super().held_by_lanes(e, lanes)
         place = f"{e.name} + {wrap(self._place_in(e.name, e.index), 12)}"
-        return f"*(const {self._pack(e.dtype, e.lanes)} *)({place})", UNARY
+        return f"*(const {self.pack(e.dtype, e.lanes)} *)({place})", UNARY
 
     # ---- matrix products ----
 
@@ -360,7 +326,7 @@ class CudaRenderer(WarpgroupRenderer):
                 self.prelude[FRAGMENTS] = None
                 yield "tinyml_cp_async_commit();"
             case ir.Together():
-                yield self.together(instr)
+                yield from self.together(instr)
             case ir.Await(groups):
                 yield f"tinyml_cp_async_wait<{groups}>();"
             case _:
@@ -378,7 +344,7 @@ class CudaRenderer(WarpgroupRenderer):
             return f"{{{', '.join(f'tinyml_tf32({self.value(v)})' for v in e.values)}}}"
         bits = [self._bits_of(self.text(v), e.dtype)[0] for v in e.values]
         pairs = zip(bits[::2], bits[1::2], strict=True)
-        kind = self._pack(e.dtype, 2)
+        kind = self.pack(e.dtype, 2)
         return f"{{{', '.join(f'bits_as<unsigned>({kind}{{{a}, {b}}})' for a, b in pairs)}}}"
 
     def looked(self, value: Expr, size: int) -> Text:

@@ -21,6 +21,21 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   return to;
 }"""
 
+# a pair lies in one word, of which a float is the upper half: one instruction, not three
+WIDENED_LANE = """template <int LANE, int N>
+__device__ __forceinline__ float widened(const pack<__nv_bfloat16, N> &values) {
+  unsigned word;
+  memcpy(&word, &values.at[LANE & ~1], sizeof(word));
+  return bits_as<float>(LANE & 1 ? word & 0xffff0000u : word << 16);
+}"""
+
+# in words: zeros of 16 bits are put beside what is loaded one by one
+READ_IF = """template <class P> __device__ __forceinline__ P read_if(bool there, const P *place) {
+  struct __align__(sizeof(P)) words { unsigned at[sizeof(P) / 4]; } read = {};
+  if (there) read = *(const words *)place;
+  return bits_as<P>(read);
+}"""
+
 # of values side by side some, where the row that they are of begins or ends among them
 PUT_SOME = """template <class T, int N, class I>
 __device__ __forceinline__ void put_some(T *place, const pack<T, N> &values, I first, I last) {
@@ -156,7 +171,7 @@ __device__ __forceinline__ void together(T *all, const pack<T, LANES> *part, int
 #pragma unroll
   for (int p = 0; p < N / LANES; ++p) {
     pack<T, LANES> piece = part[p * THREADS];
-#pragma unroll 4
+#pragma unroll(N <= LANES ? 16 : 4)
     for (int n = 1; n < PARTS; ++n) {
       const pack<T, LANES> next = part[n * apart + p * THREADS];
 #pragma unroll
