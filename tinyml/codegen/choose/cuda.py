@@ -14,7 +14,7 @@ from tinyml.codegen.choose.cuda_transposed import transposed
 from tinyml.codegen.expr import Load, Require
 from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
-from tinyml.codegen.nest import Kind
+from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
 from tinyml.codegen.optimize.keep import divided_last
@@ -31,6 +31,8 @@ LONG = 8  # vectors of a row that are worth the masks of the first and the last 
 VECTORS, BESIDE = 1 << 14, 1 << 10  # bytes that 1024 threads read at once; beside a row in tiles
 AT_ONCE = 16  # elements of a row whose largest a thread knows before it adds up what follows that
 EACH = 16  # elements of a row for a thread, where rows are few: more threads have less
+MOST_STEPS, OFTEN = 16, 256  # of a fold in one thread's registers; that a thread does by itself
+STEPS = 15  # of a thread that walks a row once, beside what it takes to begin and to end
 KEPT, MOST_KEPT = 32, 96  # elements of a row that a thread has in registers: of one array, of all
 
 
@@ -121,7 +123,10 @@ class CudaChooser(Chooser):
         longest = max((self._steps(number, a) for a in folded), default=1)
         whole = max((prod(a.size for a in f.axes) for f in one.folds), default=1)
         short = longest < WARP and whole < WARP * WARP
-        if prod(a.size for a in one.rows) >= 32 and (columns or short):
+        if prod(a.size for a in one.rows) >= 32 and (columns or short or _is_read_often(one)):
+            alone = len(folded) == 1 and not any(walk.axes for walk in one.walks)
+            if not columns and alone and whole == longest <= MOST_STEPS:
+                self._to_registers(number, folded[0])
             self._columns(number, one.rows[-1] if columns else None)
             return
         walked = list(dict.fromkeys(self._last(walk.axes) for walk in one.walks if walk.axes))
@@ -187,9 +192,14 @@ class CudaChooser(Chooser):
         """
         longest = max((self._steps(number, a) for a in folded), default=1)
         sizes = {load.slot: load.dtype.itemsize for load in again}
+        stored = [s.value for w in self.one(number).walks if w.axes for s in w.stores]
+        once = {*again}.isdisjoint(toposort(stored))
         alone = len(sizes) == len(self.one(number).stores) == 1  # in 64 registers of a thread
+        # halves are read in fewer steps, between which threads of a smaller block wait less
+        walking = 512 if longest >= 512 * STEPS * self._elements(number, folded) else 256
         if alone and 256 * KEPT < longest <= 1024 * KEPT:
-            return 1024, False, most
+            walked = once and self._online(number, folded)
+            return (walking, False, 1) if walked else (1024, False, most)
         threads = 32 if longest <= 1024 else 256
         rows = prod(a.size for a in self.one(number).rows)
         while EACH * threads < longest and 2 * rows * threads <= THREADS * self.target.cores:
@@ -201,11 +211,9 @@ class CudaChooser(Chooser):
             return enough[0], False, most
         nbytes = sum(-(-longest * size // VECTORS) * VECTORS for size in sizes.values())
         blocks = self.target.cache // (nbytes + BESIDE)
-        stored = [s.value for w in self.one(number).walks if w.axes for s in w.stores]
-        once = {*again}.isdisjoint(toposort(stored))
         if (once or not blocks) and self._online(number, folded):
             # the fewer rows are under way, the sooner a cache has what is read again
-            return 512 if once else 1024, False, 1
+            return walking if once else 1024, False, 1
         if not blocks:
             return threads, False, most
         return next(t for t in (256, 512, 1024) if t * blocks >= 1024), True, 1
@@ -242,9 +250,25 @@ class CudaChooser(Chooser):
             self._wide(number, last, self._least(number))
         self._thread_per_row(number)
         parts = 4 * self.target.cores // prod(a.size for a in self.nest.grid(self.one(number)))
-        if together and parts > 1:
-            axis = max(self.one(number).folds[0].axes, key=lambda a: a.size)
+        axes = self.one(number).folds[0].axes
+        if together and parts > 1 and all(self.nest.kind(a) is Kind.LOOP for a in axes):
+            axis = max(axes, key=lambda a: a.size)
             shared(self, number, axis.name, min(axis.size, SHARED), parts)
+
+    def _to_registers(self, number: int, axis: Axis) -> None:
+        """All that a thread folds, in wide accesses; or, if all steps of a row read it, stores.
+
+        So are steps of a running sum, for each of which a cache would be asked again.
+        """
+        one = self.one(number)
+        last = one.rows[-1]
+        if not any({axis, last} <= load.free for load in one.loads):
+            self._wide(number, last, 1)
+            self.apply(OptKind.UNROLL, axis.name, axis.size)
+        elif side_by_side(one, axis) > 0:
+            lanes = self._wide(number, axis, 1)
+            if 1 < lanes < axis.size:
+                self.apply(OptKind.UNROLL, axis.name, axis.size // lanes)
 
     def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> None:
         """A row to threads; what each has of it stays in registers, if it is no more than `most`.
@@ -321,3 +345,11 @@ class CudaChooser(Chooser):
             if load is not None and after:
                 self.apply(OptKind.STAGE, after, slot=load.slot)
         return sum(tile.nbytes for tile in self.one(number).tiles) <= self.target.cache
+
+
+def _is_read_often(one: Nest) -> bool:
+    """Whether few rows' worth of memory is folded by a warp of others each: it is in a cache."""
+    folded = {a for fold in one.folds for a in fold.axes}
+    read = [load.free for load in one.loads if not load.free.isdisjoint(folded)]
+    every = min((prod(a.size for a in one.rows if a not in free) for free in read), default=0)
+    return every >= WARP and prod(a.size for a in folded) <= OFTEN
