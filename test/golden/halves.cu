@@ -181,6 +181,11 @@ __device__ __forceinline__ void add_product_bfloat16(
   tinyml_mma_m16n8k16_bf16(sums.at, a.at, b.at);
   tinyml_mma_m16n8k16_bf16(sums.at + 4, a.at, b.at + 2);
 }
+template <class P> __device__ __forceinline__ P read_if(bool there, const P *place) {
+  struct __align__(sizeof(P)) words { unsigned at[sizeof(P) / 4]; } read = {};
+  if (there) read = *(const words *)place;
+  return bits_as<P>(read);
+}
 __device__ __forceinline__ float rounded(float x) {
 #if __CUDA_ARCH__ >= 800
   unsigned bits;
@@ -189,6 +194,12 @@ __device__ __forceinline__ float rounded(float x) {
 #else
   return __bfloat162float(__float2bfloat16_rn(x));
 #endif
+}
+template <int LANE, int N>
+__device__ __forceinline__ float widened(const pack<__nv_bfloat16, N> &values) {
+  unsigned word;
+  memcpy(&word, &values.at[LANE & ~1], sizeof(word));
+  return bits_as<float>(LANE & 1 ? word & 0xffff0000u : word << 16);
 }
 __device__ __forceinline__ float max_float32(float a, float b) {
 #if __CUDA_ARCH__ >= 800
@@ -216,7 +227,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_6701377e(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_fbb84ae2(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);
@@ -262,16 +273,16 @@ extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_
       add_product_bfloat16(acc1, v8, v10);
     }
   }
-  const pack<__nv_bfloat16, 2> v11 = i1 * 32 + i1t * 16 + i1q <= 47 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2)) : pack<__nv_bfloat16, 2>{};
-  const pack<__nv_bfloat16, 2> v12 = i1 * 32 + i1t * 16 + i1q <= 43 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)) : pack<__nv_bfloat16, 2>{};
-  const pack<__nv_bfloat16, 2> v13 = i1 * 32 + i1t * 16 + i1q <= 39 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)) : pack<__nv_bfloat16, 2>{};
-  const pack<__nv_bfloat16, 2> v14 = i1 * 32 + i1t * 16 + i1q <= 35 ? *(const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)) : pack<__nv_bfloat16, 2>{};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + __bfloat162float(v11.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + __bfloat162float(v11.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + __bfloat162float(v12.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + __bfloat162float(v12.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + __bfloat162float(v11.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + __bfloat162float(v11.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + __bfloat162float(v12.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + __bfloat162float(v12.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + __bfloat162float(v13.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + __bfloat162float(v13.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + __bfloat162float(v14.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + __bfloat162float(v14.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + __bfloat162float(v13.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + __bfloat162float(v13.at[1])), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + __bfloat162float(v14.at[0])), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + __bfloat162float(v14.at[1])), 0.0f))};
+  const pack<__nv_bfloat16, 2> v11 = read_if(i1 * 32 + i1t * 16 + i1q <= 47, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2)));
+  const pack<__nv_bfloat16, 2> v12 = read_if(i1 * 32 + i1t * 16 + i1q <= 43, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)));
+  const pack<__nv_bfloat16, 2> v13 = read_if(i1 * 32 + i1t * 16 + i1q <= 39, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)));
+  const pack<__nv_bfloat16, 2> v14 = read_if(i1 * 32 + i1t * 16 + i1q <= 35, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)));
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + widened<1>(v11)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + widened<1>(v12)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + widened<1>(v11)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + widened<1>(v12)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + widened<1>(v13)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + widened<1>(v14)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + widened<1>(v13)), 0.0f))};
+  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + widened<1>(v14)), 0.0f))};
 }
