@@ -60,6 +60,7 @@ def multiply(chooser: Chooser, number: int) -> bool:
         windows = [a for a in sides.fold.axes if _is_window(chooser.one(number), a)]
         sides = _joined(chooser, number, sides, sides.columns)
         sides = _joined_rows(chooser, number, sides)
+        sides = _joined_columns(chooser, number, sides)
         sides = _one_fold(chooser, number, sides, windows)
     axis = sides.longest
     least = min(sides.rows.size, sides.columns.size, axis.size)
@@ -119,6 +120,20 @@ def _joined_rows(chooser: Chooser, number: int, sides: Sides) -> Sides:
     before = chooser.nest, [*chooser.opts]
     chooser.apply(OptKind.ORDER, sides.columns.name)
     joined = _joined(chooser, number, sides, sides.rows, size)
+    if joined is sides:
+        chooser.nest, chooser.opts[:] = before
+    return joined
+
+
+def _joined_columns(chooser: Chooser, number: int, sides: Sides) -> Sides:
+    """Columns too few for a tile, as pixels of a small image, made one axis with those before them.
+
+    Rows that come between are walked before.
+    """
+    before = chooser.nest, [*chooser.opts]
+    if sides.columns.size >= 2 * EDGE or not chooser.apply(OptKind.ORDER, sides.rows.name):
+        return sides
+    joined = _joined(chooser, number, sides, sides.columns, 2 * EDGE - 1)
     if joined is sides:
         chooser.nest, chooser.opts[:] = before
     return joined
