@@ -26,6 +26,8 @@ from tinyml.index import Axis
 
 THREADS = 2048  # that a multiprocessor runs at once
 ACCESSES = 8  # that a thread has under way
+FEW_COLUMNS = 1024  # of which threads of a block share each
+PART = 256  # steps of a fold that threads of a block share before blocks do
 SHARED = 64  # steps of a fold at least, of which a block has a part
 LONG = 8  # vectors of a row that are worth the masks of the first and the last one
 VECTORS, BESIDE = 1 << 14, 1 << 10  # bytes that 1024 threads read at once; beside a row in tiles
@@ -248,10 +250,13 @@ class CudaChooser(Chooser):
         together = one.alike and not any(walk.axes for walk in one.walks)
         if last is not None and together:
             self._wide(number, last, self._least(number))
+        axes = self.one(number).folds[0].axes
+        together = together and all(self.nest.kind(a) is Kind.LOOP for a in axes)
+        if together and self._by_threads(number):
+            return
         self._thread_per_row(number)
         parts = 4 * self.target.cores // prod(a.size for a in self.nest.grid(self.one(number)))
-        axes = self.one(number).folds[0].axes
-        if together and parts > 1 and all(self.nest.kind(a) is Kind.LOOP for a in axes):
+        if together and parts > 1:
             axis = max(axes, key=lambda a: a.size)
             shared(self, number, axis.name, min(axis.size, SHARED), parts)
 
@@ -269,6 +274,28 @@ class CudaChooser(Chooser):
             lanes = self._wide(number, axis, 1)
             if 1 < lanes < axis.size:
                 self.apply(OptKind.UNROLL, axis.name, axis.size // lanes)
+
+    @all_or_nothing
+    def _by_threads(self, number: int) -> bool:
+        """Whether columns are so few that threads of a block share each of them, before blocks do.
+
+        The last block to come adds up what others left, one after the other, while all others are
+        done. The more columns a block has, the more of a line it reads.
+        """
+        one = self.one(number)
+        columns = prod(a.size for a in one.rows if a not in self.nest.lanes)
+        longest = max(one.folds[0].axes, key=lambda a: a.size)
+        steps = prod(a.size for a in one.folds[0].axes)
+        if longest.size < SHARED or columns >= FEW_COLUMNS:
+            return False
+        for side in (64, 32, 16, 8):
+            blocks = -(-columns // side)
+            parts = max(1, min(4 * self.target.cores // blocks, steps // PART))
+            if blocks * parts >= self.target.cores:
+                break
+        self._thread_per_row(number, side)
+        name = shared(self, number, longest.name, SHARED, parts)
+        return self.apply(OptKind.THREAD, name, PART // side)
 
     def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> None:
         """A row to threads; what each has of it stays in registers, if it is no more than `most`.
