@@ -37,7 +37,6 @@ def test_all_ways_that_warpgroups_go_are_tried() -> None:
         ["PERSIST", "BULK"],
         ["PAD", "BULK"],
         ["PAD", "PIPELINE", "share"],
-        ["PAD", "PIPELINE"],
         ["PERSIST", "BULK"],
     ]
 

@@ -27,7 +27,6 @@ _HALVES = (  # rows, fold, columns; of both factors, whether rows lie along the 
     ((4096, 4096, 4096), bfloat16, (True, False)),  # blocks walk tiles, which are copied in boxes
     ((1000, 1032, 1048), float16, (True, True)),  # zeros lie beyond each edge
     ((200, 8200, 264), float16, (False, False)),  # blocks share the fold; threads copy 16 bytes
-    ((1001, 1031, 1003), bfloat16, (False, True)),  # nothing lies in such pieces
 )
 _FLOATS = ((4096, 4096, 4096), float32, (True, True))
 _GAIN = 0.98  # of the time by warps: what is no faster than that may be chance

@@ -15,7 +15,7 @@ from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
 from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, loads_of, tile_of
 from tinyml.codegen.expr import Expr, Load, nodes
 from tinyml.codegen.matrices import WARP
-from tinyml.codegen.nest import Kind, Nest
+from tinyml.codegen.nest import Kind, Nest, Tile
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
@@ -30,7 +30,7 @@ from tinyml.codegen.optimize.fragments import (
 )
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
-from tinyml.codegen.optimize.pieces import copied
+from tinyml.codegen.optimize.pieces import SIZES, copied
 from tinyml.codegen.target import THREAD, WORKING, UndecidedError
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.index import Axis, Quotient, linear
@@ -211,8 +211,9 @@ def _read_for_columns(one: Nest, sides: Sides) -> int:
 def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:
     """One or two warpgroups have 64 rows each of a block's tile, and all of its columns.
 
-    If factors can be put into panels; copied in boxes, if they can be. Floats have to be: where
-    they do not lie along the fold all threads would turn them, which products of warps do not ask.
+    If factors can be copied to panels ahead: in boxes, or by threads in pieces of 16 bytes. What
+    threads load by themselves, they have to put there before they go on to their products: where
+    warps took 24 us for a convolution, warpgroups took 76 us.
     UndecidedError if the target leaves open whether they are to.
     """
     known = sides.depth == EDGE or chooser.target.tf32
@@ -249,8 +250,14 @@ def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
     _to_grid(chooser, number, sides)
     name = shared(chooser, number, name, steps, parts)
     _stage(chooser, number, sides, name, steps, written_out=True)
-    by_boxes = any(tile.bulk for tile in chooser.one(number).tiles)
-    return all_in_panels(chooser.one(number)) and (by_boxes or sides.depth == EDGE)
+    one = chooser.one(number)
+    return all_in_panels(one) and all(tile.bulk or _in_pieces(tile) for tile in one.tiles)
+
+
+def _in_pieces(tile: Tile) -> bool:
+    """Whether a tile is copied ahead, 16 bytes at a time."""
+    found = copied(tile)
+    return found is not None and found[1] * tile.value.dtype.itemsize == SIZES[0]
 
 
 def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bool:
