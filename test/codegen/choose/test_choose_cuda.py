@@ -366,6 +366,12 @@ def images(*shape: int, weights: bool, stride: int = 1) -> Program:
     return compile(k, replace(CARD, cores=108, cache=163 << 10, capability=80))
 
 
+def test_more_blocks_than_multiprocessors_wait_for_windows() -> None:
+    program = images(8, 64, 56, 56, weights=True)
+    assert program.grid >= 3 * 108
+    assert "comes_last(" in program.source
+
+
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_what_windows_divide_is_divided_once_for_a_step(weights: bool, stride: int) -> None:

@@ -18,6 +18,9 @@ BYTES = 64  # of the fold that a row of a tile holds
 PADDING = 16  # bytes behind such a row
 SUM = 4  # bytes
 BALANCE = 80  # sums whose next products take warpgroups as long as an element of a factor to come
+BY_THREADS = 24  # and threads, which take an element of a tile as long as two that are to come
+BESIDE = 4  # blocks of a multiprocessor that wait for what they read through windows
+LONG = 512  # steps of a fold that such a block has at least
 HEAVY, HEAVY_EDGE = 64, 64  # ops on each sum, of which a tile then has no more rows and columns
 
 
@@ -34,25 +37,41 @@ def tile_of(
     after the other, or what it could read while it multiplies, if that is more; and the sums that
     it sets aside and brings together. A part has a multiprocessor of its own: on an H200 96 tiles
     took 68 us as they are, where 36 multiprocessors are idle, and 82 as 384 parts in three rounds.
+    But small tiles of windows wait for elements: 72 parts of a gradient took 82 us, 504 of them 52.
     """
     length, cores = folded(sides), chooser.target.cores
     factors, least = length * sides.a.dtype.itemsize, STAGES * BYTES
     nests = len(chooser.nest.nests)  # alike, as phases of a window are
     others = nests * prod(a.size for a in chooser.one(number).rows)
     others //= sides.rows.size * sides.columns.size
-    found = []
+    found, (each, balance) = [], _pace(chooser, sides, others)
     alone = nests == 1 and not (sides.around or sides.beside)
     for rows, columns in _known_tiles(chooser, number, sides, down, across):
         blocks = others * -(-sides.rows.size // rows) * -(-sides.columns.size // columns)
         sums = rows * columns * SUM
-        edge = max(rows + columns, rows * columns // BALANCE)
+        edge = max((rows + columns) * each, rows * columns // balance)
         even = isqrt((rows + columns) * factors // sums)  # as much of sums as of factors
         most = min(even, factors // least) if alone else 1
         parts = max(1, min(most, cores // blocks))
         waves = -(-blocks * parts // cores)
         read = waves * edge * factors // parts + (parts > 1) * (1 + parts) * sums
         found.append((read, -rows - columns, rows, columns, parts))
-    return min(found)[2:]
+    rows, columns, parts = min(found)[2:]
+    small = parts > 1 and rows * columns <= HEAVY_EDGE**2
+    if small and any(load.valid for load in loads_of(chooser.one(number))):
+        parts = min(parts * BESIDE, max(parts, length // LONG))
+    return rows, columns, parts
+
+
+def _pace(chooser: Chooser, sides: Sides, others: int) -> tuple[int, int]:
+    """How long elements of factors take, beside their bytes; and sums whose products take as long.
+
+    Of threads it counts where tiles are more than multiprocessors, else they wait for sums, too:
+    on 132 multiprocessors 192 tiles of 128 x 128 took 207 us, 384 of half the size 157.
+    """
+    largest = others * -(-sides.rows.size // EDGES[-1]) * -(-sides.columns.size // EDGES[-1])
+    tensor_cores = sides.depth == EDGE or chooser.target.tf32
+    return (1, BALANCE) if tensor_cores or largest < chooser.target.cores else (2, BY_THREADS)
 
 
 def _known_tiles(
