@@ -156,8 +156,8 @@ __device__ __forceinline__ float tinyml_reciprocal(float x) {
 
 // What is good enough for a number that ends as a half, in two to four instructions.
 __device__ __forceinline__ float rough_exp(float x) { return tinyml_exp2(x * 1.44269504f); }
-__device__ __forceinline__ float rough_exp_of_sum(float a, float b) {
-  return tinyml_exp2(fmaf(a, 1.44269504f, b * 1.44269504f));
+__device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times = 1.0f) {
+  return tinyml_exp2(fmaf(a, times * 1.44269504f, b * 1.44269504f));  // of a * times + b
 }
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
@@ -227,7 +227,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_fbb84ae2(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_b1b04a93(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);

@@ -155,8 +155,8 @@ __device__ __forceinline__ float tinyml_reciprocal(float x) {
 
 // What is good enough for a number that ends as a half, in two to four instructions.
 __device__ __forceinline__ float rough_exp(float x) { return tinyml_exp2(x * 1.44269504f); }
-__device__ __forceinline__ float rough_exp_of_sum(float a, float b) {
-  return tinyml_exp2(fmaf(a, 1.44269504f, b * 1.44269504f));
+__device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times = 1.0f) {
+  return tinyml_exp2(fmaf(a, times * 1.44269504f, b * 1.44269504f));  // of a * times + b
 }
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
@@ -190,7 +190,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_ed5a8681(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_1b876e5a(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   float *const tile1 = (float *)(tinyml_shared_16);
   float *const tile0 = (float *)(tinyml_shared_16 + 13008);

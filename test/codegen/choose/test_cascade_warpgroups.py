@@ -93,6 +93,17 @@ def test_gradients(mask: str) -> None:
     assert len(begun) == {"none": 0, "causal": 1, "window": len(texts)}[mask]
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_the_largest_is_scaled_and_not_each_score(causal: bool) -> None:
+    """Powers take the scale with the logarithm of their base."""
+    q, k, v = given(1, 2, 256, 256, 64, bfloat16)
+    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    text = compile(made, HOPPER).source
+    powers = [line for line in text.splitlines() if "rough_exp_of_sum" in line]
+    assert sum(line.count("0.125f") for line in powers) > 32
+    assert not re.search(r"at\[\d+\] \* 0.125f", text)
+
+
 def test_what_two_products_read_lies_there_once() -> None:
     """Keys are columns of scores, and what the gradient of queries folds: axes of other sizes."""
     q, k, v = given(1, 2, 256, 256, 64, bfloat16)

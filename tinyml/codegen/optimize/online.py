@@ -36,7 +36,7 @@ from tinyml.codegen.expr import (
     substitute,
     zero,
 )
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk, rewritten
 from tinyml.codegen.optimize.change import Change, OptError, check_inner
 from tinyml.codegen.optimize.keep import divided_last, keep, unmasked
 from tinyml.codegen.optimize.tiles import ORDER, reading, walked_before, within_fold
@@ -85,7 +85,7 @@ def _running_over(one: Nest, axis: Axis) -> Running | None:
 
 def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
     """The folds over an axis made together, with sums in registers: see along.py."""
-    one = divided_last(nest.nests[0])
+    one = _scaled_last(divided_last(nest.nests[0]))
     found = running(one)
     if found is None or found.axis is not axis or not found.leaders or len(nest.nests) > 1:
         raise OptError(f"cannot run along {axis.name}: no sum follows another fold")
@@ -95,6 +95,35 @@ def running_along(nest: LoopNest, axis: Axis) -> LoopNest:
         if led and fold not in found.followers and changes_alike(fold, leaders):
             raise OptError(f"cannot run along {axis.name}: sums are larger than what they follow")
     return replace(nest, nests=(one,), along=(*nest.along, axis.name))
+
+
+def _scaled_last(one: Nest) -> Nest:
+    """The largest of multiples by a positive number as the multiple of the largest: the same.
+
+    So is what is masked first, and multiplied then.
+    """
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Select) and _is(e.other, -inf):
+            found = _multiple(e.value)
+            made = found and select(e.valid, found[0], e.other)
+        elif type(e) is Fold and e.op is Op.MAX:
+            found = _multiple(e.body)
+            made = found and Fold(e.op, found[0], e.axes)
+        else:
+            return None
+        return alu(Op.MUL, e.dtype, made, found[1]) if made and found else None
+
+    return rewritten(one, rule)
+
+
+def _multiple(e: Expr) -> tuple[Expr, Const] | None:
+    """A float and the positive number that it is multiplied by, if it is."""
+    if isinstance(e, Alu) and e.op is Op.MUL and not e.dtype.is_half:
+        value, factor = e.sources
+        if isinstance(factor, Const) and 0 < factor.value < inf:
+            return value, factor
+    return None
 
 
 def _follows(fold: Fold, leaders: Image) -> bool:

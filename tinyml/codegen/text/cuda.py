@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Expr, Held, Load, Name, Part, Stored, Wide
+from tinyml.codegen.expr import Alu, Const, Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product, makes_halves
 from tinyml.codegen.optimize.panels import ROW, ROWS
@@ -398,12 +398,17 @@ class CudaRenderer(AsideRenderer):
         return super().own_size(text, strength, dtype, lanes)
 
     def op(self, e: Alu, lanes: int) -> Text:
-        """A power of a sum: what is the same for many is multiplied once."""
+        """A power of a sum: what is the same for many is multiplied once, a number with others."""
         a = e.operands[0]
-        if self.rough and e.op is Op.EXP and isinstance(a, Alu) and (a.op, a.dtype) == _ADDED:
-            self.prelude[FRAGMENTS] = None
-            return f"rough_exp_of_sum({', '.join(map(self.value, a.operands))})", ATOM
-        return super().op(e, lanes)
+        if not (self.rough and e.op is Op.EXP and isinstance(a, Alu) and (a.op, a.dtype) == _ADDED):
+            return super().op(e, lanes)
+        self.prelude[FRAGMENTS] = None
+        scaled, other = a.operands
+        factors: tuple[Expr, ...] = (scaled,)
+        if isinstance(scaled, Alu) and scaled.op is Op.MUL and isinstance(scaled.sources[1], Const):
+            factors = scaled.sources
+        arguments = map(self.value, (factors[0], other, *factors[1:]))
+        return f"rough_exp_of_sum({', '.join(arguments)})", ATOM
 
     def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         arguments = ", ".join(o[0] for o in operands)

@@ -148,8 +148,8 @@ __device__ __forceinline__ float tinyml_reciprocal(float x) {
 
 // What is good enough for a number that ends as a half, in two to four instructions.
 __device__ __forceinline__ float rough_exp(float x) { return tinyml_exp2(x * 1.44269504f); }
-__device__ __forceinline__ float rough_exp_of_sum(float a, float b) {
-  return tinyml_exp2(fmaf(a, 1.44269504f, b * 1.44269504f));
+__device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times = 1.0f) {
+  return tinyml_exp2(fmaf(a, times * 1.44269504f, b * 1.44269504f));  // of a * times + b
 }
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
