@@ -16,7 +16,7 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import Opt, OptKind
-from tinyml.dtype import DType, bfloat16, float32
+from tinyml.dtype import DType, bfloat16, float32, int64
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
@@ -106,3 +106,21 @@ def test_a_running_sum_is_right(width: int) -> None:
         stages.assert_right(k, target=CARD)
         if Device.available("EMU"):
             stages.assert_made(k, on_emu(compile(k, CARD, verify=True), ThreadOrder.FORWARD))
+
+
+@pytest.mark.parametrize(
+    ("classes", "dtype", "threads"), [(32000, float32, 1024), (50304, bfloat16, 512)]
+)
+def test_a_long_row_is_walked_twice_rather_than_copied(
+    classes: int, dtype: DType, threads: int, tmp_path: Path
+) -> None:
+    """Of a cross-entropy's gradient; so few rows are under way that a cache still has them."""
+    scores = graphs.memory(4096, classes, dtype=dtype, device="EMU").requires_grad_()
+    (gradient,) = scores.cross_entropy(graphs.memory(4096, dtype=int64, device="EMU")).gradient(
+        scores
+    )
+    k = max(stages.kernels_of(schedule([gradient.lazy])), key=lambda k: len(str(k)))
+    program = compile(k, CARD)
+    assert not program.shared
+    assert program.block[0] == threads
+    assert not compiled(program, "sm_90a", tmp_path)[0].spills
