@@ -419,6 +419,27 @@ def test_a_few_bytes_are_copied_ahead(forward):
     np.testing.assert_array_equal(launched(forward, p, np.empty(96, np.float32), a), wanted)
 
 
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        ("rough_exp(x)", np.exp),
+        ("rough_tanh(x)", np.tanh),
+        ("rough_logistic(x, -x, 0.0f)", lambda x: x / (1 + np.exp(-x))),
+        ("rough_logistic(x, x, 2.0f)", lambda x: x / (1 + 3 * np.exp(x))),
+        ("rough_div(x, x * x + 1.0f)", lambda x: x / (x * x + 1)),
+    ],
+)
+def test_numbers_that_end_as_halves_have_more_digits_than_these(forward, call, wanted):
+    a = np.concatenate([np.linspace(-30, 30, 1001), np.geomspace(1e-30, 1, 1000)])
+    a = np.concatenate([a, -a]).astype(np.float32)
+    body = f"""int i = blockIdx.x * 32 + threadIdx.x;
+if (i < {a.size}) {{ float x = a[i]; out[i] = {call}; }}"""
+    blocks = -(-a.size // 32)
+    p = program("rough", "float* out, const float* a", body, grid=blocks, prelude=(FRAGMENTS,))
+    made = launched(forward, p, np.empty_like(a), a)
+    np.testing.assert_allclose(made, wanted(a.astype(np.float64)), rtol=1e-5)
+
+
 def test_the_first_bytes_of_a_piece_are_copied_ahead(forward):
     body = """__shared__ __align__(16) float tile[128];
 int t = threadIdx.x;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
@@ -72,8 +72,7 @@ class CudaRenderer(AsideRenderer):
             self.index_type = "long long"
         self.prelude[PACK] = None
         self.aside = {}
-        lets = (i.value for p in k.parts for i in p.instrs if isinstance(i, ir.Let))
-        self.rough = any(map(makes_halves, lets))
+        self.rough = _ends_in_halves([i for part in k.parts for i in part.instrs])
         self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
@@ -453,3 +452,12 @@ def _alignment(local: ir.Local) -> int:
 def _aligned(local: ir.Local) -> int:
     alignment = _alignment(local)
     return -(-local.size * local.dtype.itemsize // alignment) * alignment
+
+
+def _ends_in_halves(instrs: Sequence[ir.Instr]) -> bool:
+    """Whether halves are made for products, or of products, and nothing else is stored of these."""
+    if any(isinstance(i, ir.Let) and makes_halves(i.value) for i in instrs):
+        return True
+    sums = (i.value for i in instrs if isinstance(i, ir.Update))
+    multiplies = any(isinstance(value, Product) and value.a.dtype.is_half for value in sums)
+    return multiplies and all(i.dtype.is_half for i in instrs if isinstance(i, ir.Put))

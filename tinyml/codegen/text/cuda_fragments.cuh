@@ -153,9 +153,12 @@ __device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times 
 }
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
-__device__ __forceinline__ float rough_logistic(float x) {
-  return tinyml_reciprocal(1.0f + rough_exp(-x));
+__device__ __forceinline__ float rough_logistic(float a, float b, float c) {
+  const float power = rough_exp(b);
+  return a * tinyml_reciprocal(fmaf(power, c, power) + 1.0f);
 }
 __device__ __forceinline__ float rough_tanh(float x) {
-  return 1.0f - 2.0f * tinyml_reciprocal(1.0f + rough_exp(2.0f * x));
+  const float square = x * x, near = x - x * square * (0.33333333f - square * 0.13333333f);
+  const float far = 1.0f - 2.0f * tinyml_reciprocal(1.0f + rough_exp(2.0f * x));
+  return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
 }
