@@ -162,8 +162,7 @@ __device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times 
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
 __device__ __forceinline__ float rough_logistic(float a, float b, float c) {
-  const float power = rough_exp(b);
-  return a * tinyml_reciprocal(fmaf(power, c, power) + 1.0f);
+  return a * tinyml_reciprocal(fmaf(rough_exp(b), c + 1.0f, 1.0f));  // inf * 0 would be NaN
 }
 __device__ __forceinline__ float rough_tanh(float x) {
   const float square = x * x, near = x - x * square * (0.33333333f - square * 0.13333333f);
@@ -230,7 +229,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_1436d4ba(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_7e2ddc06(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);

@@ -161,8 +161,7 @@ __device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times 
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
 __device__ __forceinline__ float rough_logistic(float a, float b, float c) {
-  const float power = rough_exp(b);
-  return a * tinyml_reciprocal(fmaf(power, c, power) + 1.0f);
+  return a * tinyml_reciprocal(fmaf(rough_exp(b), c + 1.0f, 1.0f));  // inf * 0 would be NaN
 }
 __device__ __forceinline__ float rough_tanh(float x) {
   const float square = x * x, near = x - x * square * (0.33333333f - square * 0.13333333f);
@@ -193,7 +192,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_a6d6ecd2(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_d6b415cd(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   float *const tile1 = (float *)(tinyml_shared_16);
   float *const tile0 = (float *)(tinyml_shared_16 + 13008);

@@ -430,14 +430,16 @@ def test_a_few_bytes_are_copied_ahead(forward):
     ],
 )
 def test_numbers_that_end_as_halves_have_more_digits_than_these(forward, call, wanted):
-    a = np.concatenate([np.linspace(-30, 30, 1001), np.geomspace(1e-30, 1, 1000)])
+    a = np.concatenate([np.linspace(-120, 120, 4001), np.geomspace(1e-30, 1, 1000)])
     a = np.concatenate([a, -a]).astype(np.float32)
     body = f"""int i = blockIdx.x * 32 + threadIdx.x;
 if (i < {a.size}) {{ float x = a[i]; out[i] = {call}; }}"""
     blocks = -(-a.size // 32)
     p = program("rough", "float* out, const float* a", body, grid=blocks, prelude=(FRAGMENTS,))
     made = launched(forward, p, np.empty_like(a), a)
-    np.testing.assert_allclose(made, wanted(a.astype(np.float64)), rtol=1e-5)
+    with np.errstate(over="ignore"):
+        right = wanted(a.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(made, right, rtol=2e-5, atol=1e-36)
 
 
 def test_the_first_bytes_of_a_piece_are_copied_ahead(forward):

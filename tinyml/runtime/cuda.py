@@ -33,7 +33,7 @@ import numpy.typing as npt
 from tinyml import config
 from tinyml.cache import DiskCache
 from tinyml.ceilings import Ceilings
-from tinyml.errors import CompileError, DeviceError, KernelError
+from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinyml.program import Language, Program
 from tinyml.runtime import nvcc
 from tinyml.runtime.cpu import available_cores, host_cache
@@ -165,7 +165,13 @@ class CudaMachine(Addressed):
         address = None if self.forked else self._memory.reuse(nbytes)
         if address is None:
             with self._current(), self._errors("allocate memory"):
-                address = self._memory.allocate(nbytes)
+                try:
+                    address = self._memory.allocate(nbytes)
+                except OutOfMemoryError:
+                    if self._ballast is None:
+                        raise
+                    self._ballast = None
+                    address = self._memory.allocate(nbytes)
         return address
 
     def free(self, memory: int, nbytes: int) -> None:

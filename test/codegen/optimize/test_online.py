@@ -18,9 +18,9 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.target import Target
-from tinyml.dtype import bfloat16, float16
+from tinyml.dtype import DType, bfloat16, float16
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
@@ -208,3 +208,43 @@ def test_rows_of_infinities_and_nan_are_what_they_are_all_at_once(
 
     np.testing.assert_allclose(made(), wanted, 2e-5, 1e-6)
     assert np.array_equal(made(), made(), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("fill", [-1e9, -3.4e38])
+def test_a_mask_of_large_numbers_leaves_nothing(fill: float, dtype: DType) -> None:
+    """Of one row all, which then are alike; of the others the first half."""
+    rng = np.random.default_rng(0)
+    drawn = (rng.standard_normal((1, 1, 128, 64)).astype(np.float32) for _ in range(3))
+    q, k, v = (Tensor(x, device="EMU").cast(dtype).realize() for x in drawn)
+    added = np.zeros((128, 128), np.float32)
+    added[:, :64] = added[3] = fill
+    mask = Tensor(added, device="EMU").realize()
+    made = q.scaled_dot_product_attention(k, v, attn_mask=mask).float().numpy()[0, 0]
+    a, b, c = (t.float().numpy()[0, 0].astype(np.float64) for t in (q, k, v))
+    scores = (a @ b.T / 8 + added).astype(np.float32).astype(np.float64)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    right = weights / weights.sum(-1, keepdims=True) @ c
+    np.testing.assert_allclose(made, right, rtol=2e-2, atol=2e-2)
+
+
+@TARGETS
+def test_a_largest_of_sums_is_no_sum_of_all_that_is_written_out(target: Target) -> None:
+    """Where all of a score is below 0, that would lead powers beyond what a float holds."""
+    q, k, v = (memory(1, 1, rows, 8) for rows in (64, 32, 32))
+    made = kernel_of((q.abs() * -30).scaled_dot_product_attention(k.abs(), v, scale=1.0))
+    opts = [Opt(OptKind.ONLINE, "r0"), Opt(OptKind.UNROLL, "r0", 4)]
+    device = "CPU" if target is stages.C else "EMU"
+    stages.assert_made(made, stages.on_machine(device, [made], opts))
+
+
+def test_integers_that_wrap_around_are_scaled_before_the_largest_is_known() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 9000)).astype(np.float32)
+    y = rng.integers(-5, 6, x.shape).astype(np.int32)
+    largest = (Tensor(y, device="EMU").realize() * 715827883).max(1)
+    made = Tensor(x, device="EMU").realize().logsumexp(1) + largest.cast("float32") * 1e-9
+    with np.errstate(over="ignore"):
+        right = (y * np.int32(715827883)).max(1) * 1e-9
+    right = right + np.log(np.exp(x.astype(np.float64)).sum(1))
+    np.testing.assert_allclose(made.numpy(), right, rtol=1e-5)

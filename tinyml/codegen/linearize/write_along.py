@@ -57,7 +57,7 @@ class AlongWriter(TileWriter):
             bodies = {f: f.body for f in acc}
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE):
                 bodies = {f: wide_loads(e, axis, partly=True) for f, e in bodies.items()}
-            made = {f: _each(e, known, unrolled, steps) for f, e in bodies.items()}
+            made = {f: _each(f.op, e, known, unrolled, steps) for f, e in bodies.items()}
             self._folds(own, [value for f in leaders for value in made[f]])
             self._lead(own, acc, {f: made[f] for f in leaders}, sums, group[0])
             now: Image = {f: f for f in leaders}
@@ -163,12 +163,14 @@ class AlongWriter(TileWriter):
         scope.instrs.append(ir.Update(sums, Op.MUL, abreast(every)))
 
 
-def _each(body: Expr, known: Known, unrolled: Sequence[Axis], steps: Sequence[Known]) -> list[Expr]:
+def _each(
+    op: Op, body: Expr, known: Known, unrolled: Sequence[Axis], steps: Sequence[Known]
+) -> list[Expr]:
     """What a fold takes up of steps that are written out: of what it folds itself, all at once.
 
     So threads exchange what they have of it once, not for each step.
     """
     value = substitute(body, known)
-    if unrolled and type(value) is Fold and not isinstance(value.body, Product):
+    if unrolled and type(value) is Fold and value.op is op and not isinstance(value.body, Product):
         return [Fold(value.op, value.body, (*unrolled, *value.axes))]
     return [substitute(body, step) for step in steps]

@@ -119,7 +119,7 @@ def _scaled_last(one: Nest) -> Nest:
 
 def _multiple(e: Expr) -> tuple[Expr, Const] | None:
     """A float and the positive number that it is multiplied by, if it is."""
-    if isinstance(e, Alu) and e.op is Op.MUL and not e.dtype.is_half:
+    if isinstance(e, Alu) and e.op is Op.MUL and e.dtype.is_float and not e.dtype.is_half:
         value, factor = e.sources
         if isinstance(factor, Const) and 0 < factor.value < inf:
             return value, factor

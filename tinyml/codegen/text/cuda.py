@@ -72,7 +72,7 @@ class CudaRenderer(AsideRenderer):
             self.index_type = "long long"
         self.prelude[PACK] = None
         self.aside = {}
-        self.rough = _ends_in_halves([i for part in k.parts for i in part.instrs])
+        self.rough = _rough([i for part in k.parts for i in part.instrs])
         self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
@@ -220,7 +220,9 @@ class CudaRenderer(AsideRenderer):
         return self._value_of(f"{self.value(e.wide)}.at[{e.lane}]", e.dtype)
 
     def put(self, put: ir.Put) -> Iterator[str]:
+        rough, self.rough = self.rough, self.rough if put.dtype.is_half else frozenset()
         line = self._put_line(put)
+        self.rough = rough
         if put.once and self.k.block[0] > 1:
             line = f"if ({ir.TX} == 0) {line}"
         if self.threads < self.k.block[1]:  # a store in place must be done by one thread only
@@ -386,7 +388,7 @@ class CudaRenderer(AsideRenderer):
             negative = op is Op.NEG
             text = f"0u - {unsigned[0][0]}" if negative else binary(SIGN[op], *unsigned)[0]
             return self.own_size(text, UNARY, dtype, lanes)
-        if self.rough and dtype is float32 and op in ROUGH:
+        if dtype is float32 and op in self.rough:
             self.prelude[FRAGMENTS] = None
             return f"rough_{op.name.lower()}({', '.join(o[0] for o in operands)})", ATOM
         return super().unrounded(op, dtype, operands, lanes)
@@ -399,14 +401,15 @@ class CudaRenderer(AsideRenderer):
     def op(self, e: Alu, lanes: int) -> Text:
         """A power of a sum: what is the same for many is multiplied once, a number with others."""
         a = e.operands[0]
-        if not (self.rough and e.op is Op.EXP and isinstance(a, Alu) and (a.op, a.dtype) == _ADDED):
+        if not (e.op in self.rough and e.op is Op.EXP and isinstance(a, Alu)):
+            return super().op(e, lanes)
+        scaled, other = (*a.operands, a)[:2]
+        factors = scaled.sources if isinstance(scaled, Alu) and scaled.op is Op.MUL else ()
+        # of a mask's -1e9, which is added, exactly 0 is to be left
+        if (a.op, a.dtype) != _ADDED or not (factors and isinstance(factors[1], Const)):
             return super().op(e, lanes)
         self.prelude[FRAGMENTS] = None
-        scaled, other = a.operands
-        factors: tuple[Expr, ...] = (scaled,)
-        if isinstance(scaled, Alu) and scaled.op is Op.MUL and isinstance(scaled.sources[1], Const):
-            factors = scaled.sources
-        arguments = map(self.value, (factors[0], other, *factors[1:]))
+        arguments = map(self.value, (factors[0], other, factors[1]))
         return f"rough_exp_of_sum({', '.join(arguments)})", ATOM
 
     def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
@@ -454,10 +457,15 @@ def _aligned(local: ir.Local) -> int:
     return -(-local.size * local.dtype.itemsize // alignment) * alignment
 
 
-def _ends_in_halves(instrs: Sequence[ir.Instr]) -> bool:
-    """Whether halves are made for products, or of products, and nothing else is stored of these."""
+def _rough(instrs: Sequence[ir.Instr]) -> frozenset[Op]:
+    """What need not be as good as a float: where halves are made for products, all of `ROUGH`.
+
+    Where halves are made of products, and nothing else, logistics: what follows a quotient or a
+    power there may be a step (`floor`), or a difference that leaves little of it.
+    """
     if any(isinstance(i, ir.Let) and makes_halves(i.value) for i in instrs):
-        return True
+        return ROUGH
     sums = (i.value for i in instrs if isinstance(i, ir.Update))
     multiplies = any(isinstance(value, Product) and value.a.dtype.is_half for value in sums)
-    return multiplies and all(i.dtype.is_half for i in instrs if isinstance(i, ir.Put))
+    halves = multiplies and all(i.dtype.is_half for i in instrs if isinstance(i, ir.Put))
+    return frozenset((Op.LOGISTIC,)) if halves else frozenset()

@@ -154,8 +154,7 @@ __device__ __forceinline__ float rough_exp_of_sum(float a, float b, float times 
 __device__ __forceinline__ float rough_exp2(float x) { return tinyml_exp2(x); }
 __device__ __forceinline__ float rough_div(float a, float b) { return a * tinyml_reciprocal(b); }
 __device__ __forceinline__ float rough_logistic(float a, float b, float c) {
-  const float power = rough_exp(b);
-  return a * tinyml_reciprocal(fmaf(power, c, power) + 1.0f);
+  return a * tinyml_reciprocal(fmaf(rough_exp(b), c + 1.0f, 1.0f));  // inf * 0 would be NaN
 }
 __device__ __forceinline__ float rough_tanh(float x) {
   const float square = x * x, near = x - x * square * (0.33333333f - square * 0.13333333f);

@@ -83,7 +83,8 @@ PRODUCT_BY_HALVES = """__device__ __forceinline__ void add_product_KIND(
   tinyml_mma_SHAPE(sums.at + 4, a.at + 2, b.at + 3);
 }"""
 SHAPES = {"float16": "m16n8k16_f16", "bfloat16": "m16n8k16_bf16", "float32": "m16n8k8_tf32"}
-ROUGH = {Op.EXP, Op.EXP2, Op.DIV, Op.TANH, Op.LOGISTIC}  # what FRAGMENTS has for halves to come
+# what FRAGMENTS has for halves to come
+ROUGH = frozenset((Op.EXP, Op.EXP2, Op.DIV, Op.TANH, Op.LOGISTIC))
 HALF_SHAPES = {"float16": "m16n8k8_f16"}  # of cards before capability 8.0, which know no others
 AMPERE = 80
 
