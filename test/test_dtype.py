@@ -293,3 +293,12 @@ def test_the_namespace() -> None:
     assert dtypes.finfo(dtypes.float16) == (5, 10)
     assert dtypes.from_py([1, 2.0]) is dtypes.default_float
     assert dtypes.is_unsigned(dtypes.uint8)
+
+
+def test_a_half_of_one_kind_becomes_one_of_the_other(device: str) -> None:
+    """In vectors, of memory and within a kernel, where it was rounded to the first."""
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32) * 100
+    brain = Tensor(values, device=device).bfloat16().realize()
+    right = brain.float().numpy().astype(np.float16)
+    np.testing.assert_array_equal(brain.half().numpy(), right)
+    np.testing.assert_array_equal(Tensor(values, device=device).bfloat16().half().numpy(), right)

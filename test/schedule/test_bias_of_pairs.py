@@ -107,7 +107,7 @@ def of_pairs(width: int, dtype: DType = float32, batch: int = 4) -> Kernel:
     ("target", "dtype", "kinds"),
     [
         (stages.C, float32, {OptKind.LANES: 1, OptKind.STAGE: 2}),  # both second factors packed
-        (CARD, float32, {OptKind.LANES: 1, OptKind.STAGE: 4, OptKind.PIPELINE: 1}),
+        (CARD, float32, {OptKind.LANES: 0, OptKind.STAGE: 4, OptKind.PIPELINE: 1}),  # columns apart
         (CARD, bfloat16, {OptKind.FRAGMENT: 1, OptKind.STAGE: 4, OptKind.PIPELINE: 1}),
     ],
     ids=["C", "CUDA", "tensor cores"],

@@ -118,8 +118,8 @@ class CudaChooser(Chooser):
         one = self.one(number)
         folded = list(dict.fromkeys(f.axes[-1] for f in one.folds))
         last_row = one.rows[-1] if one.rows else None
-        along_fold = sum(side_by_side(one, a) for a in folded)
-        columns = last_row is not None and side_by_side(one, last_row) > along_fold
+        beside = sum(side_by_side(one, a) for a in folded)
+        columns = last_row is not None and side_by_side(one, last_row) > beside
         if not columns and self._joined(number):
             one = self.one(number)
             folded = list(dict.fromkeys(self._last(f.axes) for f in one.folds))
@@ -134,20 +134,18 @@ class CudaChooser(Chooser):
             return
         walked = list(dict.fromkeys(self._last(walk.axes) for walk in one.walks if walk.axes))
         along = {*folded, *walked, *self.nest.lanes}
-        # what all rows share is in a cache
         apart = [x for x in one.loads if not (x.free.isdisjoint(along) or x.free <= along)]
-        arrays = len({load.slot for load in apart})
-        bodies = [[f.body] for f in one.folds]
-        bodies += [[s.value for s in walk.stores] for walk in one.walks if walk.axes]
+        arrays = len({load.slot for load in apart})  # what all rows share is in a cache
+        walks = ([s.value for s in walk.stores] for walk in one.walks if walk.axes)
+        bodies = [*([f.body] for f in one.folds), *walks]
         again = sum(not {*apart}.isdisjoint(toposort(body)) for body in bodies) > 1
-        branches = any(isinstance(e, Require) and not e.free.isdisjoint(along) for e in one.exprs)
-        branches = branches or any(crop.needed([fold]) for fold in one.folds)
+        asks = any(isinstance(e, Require) and not e.free.isdisjoint(along) for e in one.exprs)
+        branches = asks or any(crop.needed([fold]) for fold in one.folds)
         most = 0 if branches else min(KEPT, MOST_KEPT // max(arrays, 1))
         threads, tiles, most = self._of_row(number, folded, most, apart if again else [])
         self._share_out(number, (*folded, *walked), threads, most)
-        if self.nest.along:
-            for axis in (*folded[:1], *walked):
-                self.apply(OptKind.UNROLL, axis.name, AT_ONCE // self._elements(number, along))
+        for axis in (*folded[:1], *walked) if self.nest.along else ():
+            self.apply(OptKind.UNROLL, axis.name, AT_ONCE // self._elements(number, along))
         if threads == 32 and last_row is not None and last_row.size >= 4:
             self.apply(OptKind.GRID, last_row)
             self.apply(OptKind.THREAD, last_row.name, 4)

@@ -425,8 +425,7 @@ class _Emitter(AlongWriter):
         opening = (self._open, self._open_rests, self._begin)
         long = LongFold(*opening, folds, steps // spread, self._steps, declare, enter, body)
         # the parts of a loop have one beginning
-        begun = [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]
-        if begun:
+        if begun := [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]:
             self.filler.begin(scope, ir.Begin(begun[0].after), {}, begun)
         with self.ahead.in_loop():
             long.open(scope, loops, {}, accumulators)

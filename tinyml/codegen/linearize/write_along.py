@@ -63,9 +63,8 @@ class AlongWriter(TileWriter):
             now: Image = {f: f for f in leaders}
             values = {f: [replaced(v, finite(now)) for v in made[f]] for f in later}
             self._folds(own, [value for f in later for value in values[f]])
-            for f in later:
-                terms = added(f, values[f])
-                own.instrs += [ir.Update(acc[f], f.op, self.emit(own, v)) for v in terms]
+            for f, v in ((fold, v) for fold in later for v in added(fold, values[fold])):
+                own.instrs.append(ir.Update(acc[f], f.op, self.emit(own, v)))
             if own is not inner:  # what follows from sums of a rest is not so once threads meet
                 inner.instrs += own.instrs
 
@@ -79,9 +78,8 @@ class AlongWriter(TileWriter):
         for f in leaders:
             scope.name(f, acc[f])
         for f in later:
-            self._scale(
-                scope, acc[f], [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
-            )
+            scales = [last_scale_of(x, {g: g for g in led}) for x, led in sums[f]]
+            self._scale(scope, acc[f], scales)
             scope.name(f, acc[f])
 
     def _of_threads(self, scope: Scope, acc: Accumulators, sums: Sums, step: Axis) -> None:

@@ -188,11 +188,11 @@ class CudaRenderer(AsideRenderer):
 
     def _bits_of(self, text: Text, dtype: DType) -> Text:
         name, widened = NARROWED.get(dtype.name), f"{WIDENED.get(dtype.name)}("
-        if name and (lane := _LANE.fullmatch(text[0])):
+        if dtype is bfloat16 and (lane := _LANE.fullmatch(text[0])):
             return f"{lane[2]}.at[{lane[1]}]", ATOM
         if name and text[1] == ATOM and text[0].startswith(widened):  # as it was
             return text[0][len(widened) : -1], ATOM
-        rounds = text[1] == ATOM and text[0].startswith("rounded(")
+        rounds = dtype is bfloat16 and text[1] == ATOM and text[0].startswith("rounded(")
         unrounded = text[0][len("rounded(") : -1] if rounds else text[0]
         return (f"{name}({unrounded})", ATOM) if name else text
 
