@@ -85,6 +85,18 @@ def assert_made(k: Kernel, runner: Runner, tolerance: float = 2e-5, cancels: boo
         np.testing.assert_allclose(made / usual, right / usual, tolerance, tolerance)
 
 
+def drawn(k: Kernel) -> tuple[list[Array], list[Array]]:
+    """Normal numbers, as a kernel's dtypes hold them, and what its whole arrays make of them."""
+    rng = np.random.default_rng(5)
+    arrays = [
+        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
+        for shape, t in k.slots
+    ]
+    wanted = [a.copy() for a in arrays]
+    kernel.run(k, wanted)
+    return arrays, wanted
+
+
 @cache
 def device(name: str) -> OpenDevice:
     return open_device(name)

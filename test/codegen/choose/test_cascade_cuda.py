@@ -14,14 +14,14 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 
-from tinyml import Tensor, kernel
+from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptError, OptKind, optimize, parse
 from tinyml.codegen.target import Target
 from tinyml.device import Device
-from tinyml.dtype import DType, bfloat16, float16, float32, to_compute, to_storage
+from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
@@ -47,13 +47,7 @@ def one_kernel(made: Tensor) -> Kernel:
 
 
 def assert_right(k: Kernel, runner: stages.Runner) -> None:
-    rng = np.random.default_rng(5)
-    arrays = [
-        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
-        for shape, t in k.slots
-    ]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
+    arrays, wanted = stages.drawn(k)
     runner(k, arrays)
     np.testing.assert_allclose(arrays[0], wanted[0], rtol=0.01, atol=0.01)
 

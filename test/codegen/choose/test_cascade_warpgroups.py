@@ -13,14 +13,14 @@ import stages
 from cards import CARD, compiled, instructions, on_emu
 from graphs import memory
 
-from tinyml import Tensor, kernel
+from tinyml import Tensor
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.expr import Load, nodes
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import OptKind, optimize
 from tinyml.device import Device
-from tinyml.dtype import DType, bfloat16, float16, to_compute, to_storage
+from tinyml.dtype import DType, bfloat16, float16
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
@@ -38,13 +38,7 @@ def kernels(made: Sequence[Tensor]) -> list[Kernel]:
 
 
 def assert_right(k: Kernel, runner: stages.Runner) -> None:
-    rng = np.random.default_rng(5)
-    arrays = [
-        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
-        for shape, t in k.slots
-    ]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
+    arrays, wanted = stages.drawn(k)
     runner(k, arrays)
     for made, right in zip(arrays, wanted, strict=True):
         np.testing.assert_allclose(made, right, rtol=0.02, atol=0.02 * np.abs(right).max())

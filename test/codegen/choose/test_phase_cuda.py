@@ -12,7 +12,6 @@ import pytest
 import stages
 from cards import CARD, compiled, instructions, on_emu
 
-from tinyml import kernel
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -20,7 +19,7 @@ from tinyml.codegen.optimize.fragments import products_of
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.device import Device
-from tinyml.dtype import DType, bfloat16, float16, float32, to_compute, to_storage
+from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.kernel import Kernel
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
@@ -84,13 +83,7 @@ def test_every_phase_is_a_product(size: tuple[int, ...], groups: int, case: Case
 def agrees(k: Kernel, target: Target) -> None:
     """On EMU, with threads in three orders."""
     program = compile(k, target, verify=True)
-    rng = np.random.default_rng(5)
-    arrays = [
-        to_compute(to_storage(rng.standard_normal(shape).astype(t.compute), t), t)
-        for shape, t in k.slots
-    ]
-    wanted = [a.copy() for a in arrays]
-    kernel.run(k, wanted)
+    arrays, wanted = stages.drawn(k)
     runners = [stages.simulated(target, None)]
     if Device.available("EMU"):
         runners += [on_emu(program, order) for order in ThreadOrder]
