@@ -3,13 +3,18 @@
 The clock is the card's own: two events around a call. Before each, memory is copied that is
 larger than its caches, so that nothing is in them, and that takes as long as the host needs to
 queue the call behind it. What the call is to write holds NaN before.
+
+Several such processes may be at work: the card is used by the one whose turn it is, while others
+make inputs, compile or compare.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import importlib.metadata
+import os
 import statistics
 import sys
 import time
@@ -117,11 +122,13 @@ def _models(small: bool) -> list[Work]:
 # ---- the process that measures ----
 
 
-def serve(pipe: Connection, device: str, small: bool, beam: float = 0.0) -> None:
+def serve(
+    pipe: Connection, device: str, small: bool, beam: float = 0.0, turns: str = os.devnull
+) -> None:
     """Answer (who, name) with what was measured, or with what went wrong, until None is asked."""
     known = {item.name: item for item in items(small)}
     try:
-        bench = Bench(device, beam)
+        bench = Bench(device, beam, Turn(turns))
         pipe.send(bench.facts())
     except (TinymlError, ImportError, OSError) as error:
         pipe.send({"error": run.words(error, 600)})
@@ -134,6 +141,25 @@ def serve(pipe: Connection, device: str, small: bool, beam: float = 0.0) -> None
             pipe.send({"error": f"left out: {error}"})
         except Exception as error:
             pipe.send({"error": run.words(error, 600)})
+
+
+class Turn:
+    """The card is this process's meanwhile; one that dies gives it back."""
+
+    def __init__(self, path: str = os.devnull) -> None:
+        """`path`: a file that all name who take turns. By default nobody else does."""
+        self.path, self._depth = path, 0
+
+    def __enter__(self) -> None:
+        if self._depth == 0 and self.path != os.devnull:
+            self._file = open(self.path)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self.path != os.devnull:
+            self._file.close()
 
 
 class Clock(Protocol):
@@ -197,8 +223,9 @@ class TorchClock:
 class Bench:
     """A device, with what is measured on it."""
 
-    def __init__(self, device: str, beam: float = 0.0) -> None:
+    def __init__(self, device: str, beam: float = 0.0, turn: Turn | None = None) -> None:
         Device.DEFAULT = device
+        self.turn = turn or Turn()
         self.device = device = Device.DEFAULT  # in capitals
         self.beam = beam  # seconds of a search for each kernel
         self.machine: Any = open_device(device).machine
@@ -259,18 +286,27 @@ class Bench:
             return self._searched(item.work)
         if who == OWN:
             return self._own(item.work) | {"dtype": item.dtype}
+        return self._peers(who, item)
+
+    def _peers(self, who: str, item: Item) -> dict[str, Any]:
+        inputs = item.work.inputs()
         if self.torch is not None:  # float32 stays float32, as in tinyml
             allowed = "TF32=1" in item.settings
             backends = self.torch.backends
             backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = allowed
             self.torch.cuda.reset_peak_memory_stats()
-        peer, clock = self._peer(who)
-        call = peer.prepare(item.work, item.work.inputs())
-        result = _seconds(timed(clock, call))
-        if self.torch is not None and who != "tinygrad":
-            peak = int(self.torch.cuda.max_memory_allocated())
-            result["peak bytes"] = peak - 2 * SCRATCH  # the clock's
-            self.torch.cuda.empty_cache()
+        with self.turn:
+            peer, clock = self._peer(who)
+            call = peer.prepare(item.work, inputs)
+        if who == "compile":  # the host is busy for long, the card for one call
+            _tunes(self.turn)
+            call()
+        with self.turn:
+            result = _seconds(timed(clock, call))
+            if self.torch is not None and who != "tinygrad":
+                peak = int(self.torch.cuda.max_memory_allocated())
+                result["peak bytes"] = peak - 2 * SCRATCH  # the clock's
+                self.torch.cuda.empty_cache()
         return result
 
     def _peer(self, who: str) -> tuple[peers.Peer, Clock]:
@@ -300,19 +336,21 @@ class Bench:
 
     def _own(self, work: Work) -> dict[str, Any]:
         inputs = work.inputs()
-        expected = self._reference(work, inputs)
         peer = peers.TinymlPeer()
-        with trace.listen(trace.Compiled) as compiled:
-            kernels = self._kernels(peer, work, inputs)
-        call = peer.launched(work, inputs)
-        with trace.listen(trace.Allocated) as taken:
-            for _ in range(3):  # a JIT runs plainly, captures, then replays
-                call()
-        self._poison(work, expected)
-        results = [peer.numpy(result) for result in call()]
+        with self.turn:
+            expected = self._reference(work, inputs)
+            with trace.listen(trace.Compiled) as compiled:
+                kernels = self._kernels(peer, work, inputs)
+            call = peer.launched(work, inputs)
+            with trace.listen(trace.Allocated) as taken:
+                for _ in range(3):  # a JIT runs plainly, captures, then replays
+                    call()
+            self._poison(work, expected)
+            results = [peer.numpy(result) for result in call()]
         error = run.off(work, results, expected)
-        result = _seconds(timed(self.clock, call)) | {"error of largest": error}
-        result |= {"kernels": kernels, "host seconds": self._host_seconds(call)}
+        with self.turn:
+            result = _seconds(timed(self.clock, call)) | {"error of largest": error}
+            result |= {"kernels": kernels, "host seconds": self._host_seconds(call)}
         result |= {"compile seconds": sum(e.seconds for e in compiled if not e.cached)}
         moved = sum(work.traffic(inputs, expected))
         peak = max((event.in_use for event in taken), default=0)
@@ -374,6 +412,20 @@ def timed(clock: Clock, call: Callable[[], Any]) -> list[float]:
 
 def _seconds(times: list[float]) -> dict[str, Any]:
     return {"seconds": statistics.median(times), "least": min(times), "most": max(times)}
+
+
+def _tunes(turn: Turn) -> None:
+    """Have torch.compile choose among kernels when the card is this process's."""
+    tuner = importlib.import_module("torch._inductor.runtime.triton_heuristics").CachingAutotuner
+    chosen = tuner.benchmark_all_configs
+    if not hasattr(chosen, "in_turn"):
+
+        def in_turn(*args: Any, **options: Any) -> Any:
+            with turn:
+                return chosen(*args, **options)
+
+        in_turn.in_turn = True  # type: ignore[attr-defined]
+        tuner.benchmark_all_configs = in_turn
 
 
 def torch_with_cuda() -> Any:

@@ -3,12 +3,14 @@
     python benchmarks/cuda.py                            # all; writes benchmarks/results/
     python benchmarks/cuda.py --seconds 540 --out FILE   # again with the same FILE goes on with it
     python benchmarks/cuda.py matmul softmax --peers torch
+    python benchmarks/cuda.py --processes 8              # the host's part side by side
     python benchmarks/cuda.py --device EMU --small       # a rehearsal without a card
 
 First everything by tinyml, checked against float64 and timed, then by one peer after the other;
 last, kernels by the rules of thumb beside the best that a search finds (`--beam 0`: no search).
 A process of its own measures (card.py): who fails a kernel, dies or hangs is one line of the
-table, and another process goes on. The file is written after each workload.
+table, and another process goes on. The file is written after each workload. With more
+`--processes` the card is still one's at a time.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +59,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=LIMIT, help="for a workload: %(default)s")
     parser.add_argument("--out", type=Path, help="JSON file to write, or to go on with")
     parser.add_argument("--beam", type=float, default=20.0, help="for a search: %(default)s")
+    parser.add_argument("--processes", type=int, default=1, help="that measure: %(default)s")
     parser.add_argument("--device", default="CUDA")
     parser.add_argument("--small", action="store_true", help="tiny inputs: a rehearsal")
     args = parser.parse_args(given)
@@ -69,23 +74,23 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    worker = Worker(args)
-    facts = worker.facts()
+    workers = Workers(args)
+    facts = workers.first.facts()
     if "error" in facts:
-        worker.close()
+        workers.close()
         sys.exit(f"nothing is measured, there is no card that answers: {facts['error']}")
     slug = machine.slug(facts["card"])[:40]
     args.out = args.out or RESULTS / f"{datetime.date.today()}-{slug}.json"
     record = begun(args.out, facts)
     if "error" in record:
-        worker.close()
+        workers.close()
         sys.exit(record["error"])
     record |= {"facts": facts, "command": " ".join(sys.argv)}
     try:
-        for line in measure(worker, record, args):
+        for line in measure(workers, record, args):
             print(line, flush=True)
     finally:
-        worker.close()
+        workers.close()
     print(document(record))
 
 
@@ -99,33 +104,27 @@ def begun(out: Path, facts: Record) -> Record:
     return record
 
 
-def measure(worker: Worker, record: Record, args: argparse.Namespace) -> Iterator[str]:
+def measure(workers: Workers, record: Record, args: argparse.Namespace) -> Iterator[str]:
     """Ask for all that the record does not have yet; a line for each answer."""
     chosen = [i for i in card.items(args.small) if run.matches(i.work, args.names)]
     if chosen and "error" in record.get(CEILINGS, {"error": ""}):
-        record[CEILINGS] = worker.ask("", Item(chosen[0].work), CEILINGS)
-    hung: Counter[tuple[str, ...]] = Counter()
+        record[CEILINGS] = workers.first.ask("", Item(chosen[0].work), CEILINGS)
     last = [BEAM] if args.beam > 0 else []
     for who in (OWN, *(name for name in args.peers.split(",") if name), *last):
-        for item in sorted(chosen, key=lambda i: i.settings):
-            results = record["results"].setdefault(item.name, {})
-            asked = item.searched if who == BEAM else who == OWN or item.of_peers
-            if "seconds" in results.get(who, {}) or not asked:
-                continue
-            if time.monotonic() + (PATIENCE * args.beam if who == BEAM else 0) > args.end:
-                yield f"the time is over; the same command with --out {args.out} goes on"
-                return
-            kind = who, item.work.group, *item.settings
-            if hung[kind] < HANGS:
-                answer = worker.ask(who, item)
-            else:
-                answer = {"error": f"left out: {HANGS} before it gave no answer"}
-            hung[kind] += NO_ANSWER in answer.get("error", "")
-            results[who] = answer
+        asked = [i for i in chosen if (i.searched if who == BEAM else who == OWN or i.of_peers)]
+        asked = [
+            i for i in asked if "seconds" not in record["results"].get(i.name, {}).get(who, {})
+        ]
+        asked.sort(key=lambda i: (i.first, i.settings))
+        for item, answer in workers.answers(who, asked):
+            record["results"].setdefault(item.name, {})[who] = answer
             save(record, args.out)
             said = answer.get("error") or f"{report.milliseconds(answer['seconds'])} ms"
             ratio = f", the default {answer[RATIO]:.2f}x" if RATIO in answer else ""
             yield f"{item.name}: {who}: {said}{ratio}"
+        if workers.late(who):
+            yield f"the time is over; the same command with --out {args.out} goes on"
+            return
 
 
 def save(record: Record, out: Path) -> None:
@@ -136,25 +135,83 @@ def save(record: Record, out: Path) -> None:
     draft.replace(out)
 
 
-class Worker:
-    """The process that measures: another one after whatever it did not survive."""
+class Workers:
+    """As many processes as are wanted, which take turns with the card."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.child, self.settings = args, None, tuple[str, ...]()
+    def __init__(self, args: argparse.Namespace, kind: type[Worker] | None = None) -> None:
+        self.args = args
+        self._folder = tempfile.TemporaryDirectory(prefix="tinyml-turns-")
+        turns = Path(self._folder.name, "turns")
+        turns.touch()
+        self.all = [(kind or Worker)(args, str(turns)) for _ in range(args.processes)]
+        self.first, self._free = self.all[0], [*reversed(self.all)]
+        self._hung: Counter[tuple[str, ...]] = Counter()
+
+    def late(self, who: str) -> bool:
+        """Whether there is no time left to ask for more."""
+        patience = PATIENCE * self.args.beam if who == BEAM else 0
+        return bool(time.monotonic() + patience > self.args.end)
+
+    def answers(self, who: str, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
+        """What is answered for each, as it comes; a first call has the host to itself."""
+        crowd = [item for item in items if not item.first]
+        with ThreadPoolExecutor(len(self.all)) as pool:
+            asked = {pool.submit(self._answer, who, item): item for item in crowd}
+            for done in as_completed(asked):
+                answer = done.result()
+                if answer is not None:
+                    yield asked[done], answer
+        for item in items[len(crowd) :]:
+            answer = self._answer(who, item)
+            if answer is not None:
+                yield item, answer
+
+    def _answer(self, who: str, item: Item) -> Record | None:
+        """By whoever is free; None if it is too late to ask."""
+        if self.late(who):
+            return None
+        kind = who, item.work.group, *item.settings
+        if self._hung[kind] >= HANGS:
+            return {"error": f"left out: {HANGS} before it gave no answer"}
+        worker = self._free.pop()
+        try:
+            answer = worker.ask(who, item)
+        finally:
+            self._free.append(worker)
+        self._hung[kind] += NO_ANSWER in answer.get("error", "")
+        return answer
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self.all:
+            worker.close()
+        self._folder.cleanup()
+
+
+_SPAWN = multiprocessing.get_context("spawn")  # a context of CUDA's does not fork
+_STARTING = threading.Lock()  # a process starts with what this one's environment is then
+
+
+class Worker:
+    """A process that measures: another one after whatever it did not survive."""
+
+    def __init__(self, args: argparse.Namespace, turns: str = os.devnull) -> None:
+        self.args, self.turns, self.child = args, turns, None
+        self.settings = tuple[str, ...]()
         self.said: Record = {}
-        self.context = multiprocessing.get_context("spawn")  # a context of CUDA's does not fork
 
     def facts(self) -> Record:
         """Start the process, if there is none; what it says of where it runs."""
         if self.child is None:
-            self.pipe, its = self.context.Pipe()
-            before = dict(os.environ)
-            os.environ.update(s.split("=") for s in self.settings)
-            arguments = its, self.args.device, self.args.small, self.args.beam
-            self.child = self.context.Process(target=card.serve, args=arguments, daemon=True)
-            self.child.start()
-            os.environ.clear()
-            os.environ.update(before)
+            self.pipe, its = _SPAWN.Pipe()
+            arguments = its, self.args.device, self.args.small, self.args.beam, self.turns
+            self.child = _SPAWN.Process(target=card.serve, args=arguments, daemon=True)
+            with _STARTING:
+                before = dict(os.environ)
+                os.environ.update(s.split("=") for s in self.settings)
+                self.child.start()
+                os.environ.clear()
+                os.environ.update(before)
             its.close()
             self.said = self._answer(PATIENCE)  # a card that is new to tinyml is tried first
         return self.said

@@ -6,8 +6,11 @@ Nothing is timed here, and no peer is needed.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import multiprocessing
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -344,13 +347,13 @@ def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:
     """Each answer is in the file at once; what is there is not asked for again."""
     args = asked(tmp_path / "made.json", "rmsnorm 8192x1024")
     record: dict[str, Any] = {"results": {}, "facts": {}}
-    worker = cuda.Worker(args)
-    for line in cuda.measure(worker, record, args):
+    workers = cuda.Workers(args)
+    for line in cuda.measure(workers, record, args):
         found = json.loads(args.out.read_text())["results"]
         assert found[line.split(": ")[0]]["tinyml"]["kernels"]
     assert sorted(found) == ["rmsnorm 8192x1024", "rmsnorm 8192x1024, backward too"]
-    assert not list(cuda.measure(worker, record, args))
-    worker.close()
+    assert not list(cuda.measure(workers, record, args))
+    workers.close()
     lines = cuda.document(record).split("\n")
     assert lines[1] == "| workload | kernels | tinyml ms | roof | GB/s | TFLOP/s | host us |"
     assert lines[3].startswith("| rmsnorm 8192x1024 | 1 | ")
@@ -394,13 +397,51 @@ def test_a_first_call_is_that_of_two_new_processes(tmp_path: Path) -> None:
     assert f"- {item.name}: tinyml " in cuda.document(record)
 
 
+def test_processes_take_turns_and_one_that_dies_gives_its_own_back(tmp_path: Path) -> None:
+    turns = tmp_path / "turns"
+    turns.touch()
+    code = f"""
+import os
+from benchmarks import card
+with card.Turn({str(turns)!r}):
+    print("mine", flush=True)
+    input()
+    os._exit(1)
+"""
+    command = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as child:
+        assert child.stdout.readline() == "mine\n"
+        with open(turns) as mine:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            child.communicate("\n")
+            fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    turn = card.Turn(str(turns))
+    with turn, turn:  # who has it may ask again
+        pass
+
+
+def test_what_several_processes_measure_is_all_that_one_does(tmp_path: Path) -> None:
+    args = asked(tmp_path / "made.json", "rmsnorm", "softmax 8192", "--processes", "2")
+    workers = cuda.Workers(args)
+    record: dict[str, Any] = {"results": {}, "facts": {}}
+    lines = list(cuda.measure(workers, record, args))
+    workers.close()
+    named = {i.name for i in card.items(small=True) if run.matches(i.work, args.names)}
+    assert {*record["results"]} == named
+    assert len(lines) == len(named)
+    assert all("seconds" in found["tinyml"] for found in record["results"].values())
+
+
 def test_what_a_worker_does_not_survive_is_an_error(tmp_path: Path) -> None:
     args = asked(tmp_path / "made.json", device="NONE")
     worker = cuda.Worker(args)
     assert "no device 'NONE'" in worker.facts()["error"]
     worker.close()
-    pipe, its = worker.context.Pipe()
-    worker.pipe, worker.child = pipe, worker.context.Process(target=run.os._exit, args=(7,))
+    spawn = multiprocessing.get_context("spawn")
+    pipe, its = spawn.Pipe()
+    worker.pipe, worker.child = pipe, spawn.Process(target=run.os._exit, args=(7,))
     worker.child.start()
     its.close()
     assert worker._answer() == {"error": "the process died, exit code 7"}
@@ -412,11 +453,17 @@ def test_nobody_waits_for_a_kind_that_hangs(tmp_path: Path) -> None:
     questions = list[str]()
 
     class Silent:
+        def __init__(self, *_: object) -> None: ...
+
+        def close(self) -> None: ...
+
         def ask(self, who: str, item: card.Item, name: str = "") -> dict[str, Any]:
             questions.append(name or item.name)
             return {"error": "no answer within 120 s"}
 
-    said = list(cuda.measure(cast("Any", Silent()), record, args))
+    workers = cuda.Workers(args, cast("Any", Silent))
+    said = list(cuda.measure(workers, record, args))
+    workers.close()
     assert questions[0] == card.CEILINGS
     assert len(questions) == 1 + cuda.HANGS < len(said)
     assert json.loads(args.out.read_text())["results"].keys() == record["results"].keys()

@@ -108,9 +108,9 @@ def test_launches_together_take_the_sum_of_their_times() -> None:
 def test_a_search_comes_last_and_stands_beside_the_rules_of_thumb(tmp_path: Path) -> None:
     args = asked(tmp_path / "made.json", "sum all")
     record: dict[str, Any] = {"results": {}, "facts": {}}
-    worker = cuda.Worker(args)
-    lines = list(cuda.measure(worker, record, args))
-    worker.close()
+    workers = cuda.Workers(args)
+    lines = list(cuda.measure(workers, record, args))
+    workers.close()
     searched = [": beam: " in line for line in lines]
     assert searched == sorted(searched)  # when all else is done
     found = json.loads(args.out.read_text())["results"]
@@ -119,14 +119,16 @@ def test_a_search_comes_last_and_stands_beside_the_rules_of_thumb(tmp_path: Path
     (k,) = answer["kernels"]
     line = search.line("sum all 8192x4096", Compared(**k))
     assert line in cuda.document(record)
-    assert not list(cuda.measure(worker, record, args))  # what is there is not asked for again
+    assert not list(cuda.measure(workers, record, args))  # what is there is not asked for again
 
 
 def test_a_search_that_would_not_end_in_time_is_not_begun(tmp_path: Path) -> None:
     args = asked(tmp_path / "made.json", "sum all", "--seconds", "1")
     done = {card.OWN: {"seconds": 1.0}}
     record = {"results": {"sum all 8192x4096": done}, "ceilings": {}, "facts": {}}
-    (line,) = cuda.measure(cuda.Worker(args), record, args)
+    workers = cuda.Workers(args)
+    (line,) = cuda.measure(workers, record, args)
+    workers.close()
     assert line.startswith("the time is over")
 
 
