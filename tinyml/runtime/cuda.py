@@ -277,7 +277,7 @@ class CudaMachine(Addressed):
         if self._ballast is not None:
             self.driver.memset_d8_async(int(self._ballast), 0, _BALLAST, self.stream)
 
-    def guarded(self, work: Callable[[], None], name: str) -> None:
+    def guarded(self, work: Callable[[], object], name: str) -> None:
         """Run `work`, which launches `name`, with a context; the driver's errors become ours."""
         with self._current():
             try:

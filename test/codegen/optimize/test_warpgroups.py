@@ -27,6 +27,7 @@ from tinyml.runtime import units
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 HOPPER = replace(CARD, warpgroups=True)
+FEWER_PARTS = replace(HOPPER, cores=16)
 STAGED = "split r0 4, unroll r0s 4, stage r0 slot1, stage r0 slot2"
 LAST = f"grid i0, grid i1, {STAGED}"
 
@@ -223,7 +224,7 @@ def test_warpgroups_multiply_what_is_staged() -> None:
 )
 def test_rules_of_thumb_for_a_card_with_warpgroups(shape: tuple[int, int, int], last: str) -> None:
     root = product(*shape, bfloat16)
-    chosen, _ = choose(lower(kernel_of(root)), HOPPER)
+    chosen, _ = choose(lower(kernel_of(root)), FEWER_PARTS)
     assert OptKind.WARPGROUP in {opt.kind for opt in chosen}
     assert str(chosen[-1]) == last
     agree(root, chosen)
@@ -271,6 +272,13 @@ def test_parts_come_together(warpgroups: bool) -> None:
     assert program.grid > 3
     assert program.held
     agree(root, chosen)
+
+
+def test_few_sums_of_a_long_fold_are_for_more_blocks_than_warpgroups_have_tiles() -> None:
+    """Each adds up less, and their parts are brought together by several."""
+    for rows, warpgroups in ((64, False), (1024, True)):
+        chosen, _ = choose(lower(kernel_of(product(rows, 8192, 64, bfloat16))), HOPPER)
+        assert any(opt.kind is OptKind.WARPGROUP for opt in chosen) == warpgroups
 
 
 @pytest.mark.parametrize("shape", [(16, 1024, 1024), (50, 50, 50), (1024, 1024, 20)])
@@ -368,7 +376,7 @@ CHOSEN = [
 
 
 def chosen_for(name: str, root: LazyBuffer) -> tuple[Opt, ...]:
-    chosen, _ = choose(lower(kernel_of(root)), HOPPER if name == "split" else FEW)
+    chosen, _ = choose(lower(kernel_of(root)), FEWER_PARTS if name == "split" else FEW)
     kinds = {opt.kind for opt in chosen}
     assert (OptKind.PERSIST in kinds) == (name in ("persist", "tf32 wgmma"))
     assert (OptKind.WARPGROUP in kinds) == (name != "tf32 mma")

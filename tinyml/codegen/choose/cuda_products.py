@@ -12,7 +12,7 @@ from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
-from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, loads_of, tile_of
+from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, loads_of, reads_more, tile_of
 from tinyml.codegen.expr import Expr, Load, nodes
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest, Tile
@@ -36,6 +36,7 @@ from tinyml.dtype import bfloat16, float16, float32
 from tinyml.index import Axis, Quotient, linear
 
 ROWS = WARPS * EDGE  # that a warpgroup has of it
+PANELS = (ROWS, 2 * ROWS), COLUMNS  # edges of what one or two warpgroups have
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 MULTIPLYING = {float16: 75, bfloat16: 80, float32: 80}  # and of those whose tensor cores know these
@@ -63,8 +64,7 @@ def multiply(chooser: Chooser, number: int) -> bool:
         sides = _joined_columns(chooser, number, sides)
         sides = _one_fold(chooser, number, sides, windows)
     axis = sides.longest
-    least = min(sides.rows.size, sides.columns.size, axis.size)
-    small = least < EDGE // 2 and not inner
+    small = not inner and min(sides.rows.size, sides.columns.size, axis.size) < EDGE // 2
     target = chooser.target
     if small or axis not in sides.a.free & sides.b.free:
         return False
@@ -217,8 +217,8 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:
     UndecidedError if the target leaves open whether they are to.
     """
     known = sides.depth == EDGE or chooser.target.tf32
-    wanted = chooser.target.warpgroups is not False
-    if not (wanted and known and len(chooser.nest.nests) == 1):
+    wanted = chooser.target.warpgroups is not False and len(chooser.nest.nests) == 1
+    if not (wanted and known) or reads_more(chooser, number, sides, *PANELS):
         return False
     done = _of_one_loop(chooser, number, sides) or _in_panels(chooser, number, sides)
     if done and chooser.target.warpgroups is None:
@@ -238,7 +238,7 @@ def _of_one_loop(chooser: Chooser, number: int, sides: Sides) -> bool:
 
 @all_or_nothing
 def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
-    rows, columns, parts = tile_of(chooser, number, sides, (ROWS, 2 * ROWS), COLUMNS)
+    rows, columns, parts = tile_of(chooser, number, sides, *PANELS)
     axis, row = sides.longest, row_of(sides.a.dtype)
     name, steps = axis.name, row // sides.depth
     full = fits(sides.rows.size, rows) and fits(sides.columns.size, columns)

@@ -169,17 +169,27 @@ __device__ __forceinline__ void put_aside(pack<T, LANES> *part, const pack<T, N>
 }
 template <class Op, int PARTS, int THREADS, int N, class T, int LANES>
 __device__ __forceinline__ void together(T *all, const pack<T, LANES> *part, int apart) {
+  constexpr int ALL = N / LANES, AT_ONCE = ALL < 16 ? ALL : 16;  // pieces under way
 #pragma unroll
-  for (int p = 0; p < N / LANES; ++p) {
-    pack<T, LANES> piece = part[p * THREADS];
-#pragma unroll(N <= LANES ? 16 : 4)
+  for (int begin = 0; begin < ALL; begin += AT_ONCE) {
+    pack<T, LANES> piece[AT_ONCE], next[AT_ONCE];
+#pragma unroll
+    for (int p = 0; p < AT_ONCE; ++p)
+      if (begin + p < ALL) piece[p] = part[(begin + p) * THREADS];
+#pragma unroll(16 / AT_ONCE)
     for (int n = 1; n < PARTS; ++n) {
-      const pack<T, LANES> next = part[n * apart + p * THREADS];
 #pragma unroll
-      for (int i = 0; i < LANES; ++i) piece.at[i] = Op::of(piece.at[i], next.at[i]);
+      for (int p = 0; p < AT_ONCE; ++p)
+        if (begin + p < ALL) next[p] = part[n * apart + (begin + p) * THREADS];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE * LANES; ++i)
+        if (begin + i / LANES < ALL)
+          piece[i / LANES].at[i % LANES] =
+              Op::of(piece[i / LANES].at[i % LANES], next[i / LANES].at[i % LANES]);
     }
 #pragma unroll
-    for (int i = 0; i < LANES; ++i) all[p * LANES + i] = piece.at[i];
+    for (int i = 0; i < AT_ONCE * LANES; ++i)
+      if (begin + i / LANES < ALL) all[begin * LANES + i] = piece[i / LANES].at[i % LANES];
   }
 }"""
 
