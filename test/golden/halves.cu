@@ -6,7 +6,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   return to;
 }
 #include <cuda_bf16.h>
-// Inline PTX: tensor-core fragments, asynchronous copies and quick numbers, in named helpers.
+// Inline PTX: tensor-core fragments, asynchronous copies, quick numbers, exchanges, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
 // Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
@@ -170,6 +170,31 @@ __device__ __forceinline__ float rough_tanh(float x) {
   return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
 }
 
+// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each, and
+// stores them at its place. All lanes of a warp come here, wherever some of them store.
+template <class P>
+__device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values, int lane,
+                                                   bool there) {
+  constexpr int words = sizeof(P) / 4;
+  struct __align__(sizeof(P)) { unsigned at[words]; } held;
+  memcpy(&held, &values, sizeof(P));
+#pragma unroll
+  for (int step = 1; step < words; step *= 2) {
+    const bool odd = lane & step;
+#pragma unroll
+    for (int n = 0; n < words; ++n) {
+      if (n & step) continue;
+      unsigned &low = held.at[n], &high = held.at[n + step];
+      const unsigned other = __shfl_xor_sync(0xffffffffu, odd ? low : high, step);
+      low = odd ? other : low;
+      high = odd ? high : other;
+    }
+  }
+  P piece;
+  memcpy(&piece, &held, sizeof(P));
+  if (there) *(P *)place = piece;
+}
+
 struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
 template <bool crosswise>
 __device__ __forceinline__ fragment load_fragment(const void *row) {
@@ -229,7 +254,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_7e2ddc06(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_4ca4e912(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);
@@ -279,12 +304,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_
   const pack<__nv_bfloat16, 2> v12 = read_if(i1 * 32 + i1t * 16 + i1q <= 43, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)));
   const pack<__nv_bfloat16, 2> v13 = read_if(i1 * 32 + i1t * 16 + i1q <= 39, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)));
   const pack<__nv_bfloat16, 2> v14 = read_if(i1 * 32 + i1t * 16 + i1q <= 35, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)));
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + widened<1>(v11)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 8)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + widened<1>(v12)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 47) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 768)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + widened<1>(v11)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 43) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 776)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + widened<1>(v12)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 16)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + widened<1>(v13)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 24)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + widened<1>(v14)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 39) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 784)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + widened<1>(v13)), 0.0f))};
-  if (i1 * 32 + i1t * 16 + i1q <= 35) *(pack<__nv_bfloat16, 2> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 2 + 792)) = pack<__nv_bfloat16, 2>{__float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + widened<1>(v14)), 0.0f))};
+  tinyml_put_by_quad(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 8), pack<__nv_bfloat16, 8>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + widened<1>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + widened<1>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + widened<1>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + widened<1>(v14)), 0.0f))}, i1q, i1 * 8 + i1t * 4 + i1q <= 11);
+  tinyml_put_by_quad(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 8 + 768), pack<__nv_bfloat16, 8>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + widened<1>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + widened<1>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + widened<1>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + widened<1>(v14)), 0.0f))}, i1q, i1 * 8 + i1t * 4 + i1q <= 11);
 }

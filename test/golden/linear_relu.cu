@@ -5,7 +5,7 @@ template <class To, class From> __device__ __forceinline__ To bits_as(From from)
   memcpy(&to, &from, sizeof(to));
   return to;
 }
-// Inline PTX: tensor-core fragments, asynchronous copies and quick numbers, in named helpers.
+// Inline PTX: tensor-core fragments, asynchronous copies, quick numbers, exchanges, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
 // Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
@@ -169,6 +169,31 @@ __device__ __forceinline__ float rough_tanh(float x) {
   return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
 }
 
+// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each, and
+// stores them at its place. All lanes of a warp come here, wherever some of them store.
+template <class P>
+__device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values, int lane,
+                                                   bool there) {
+  constexpr int words = sizeof(P) / 4;
+  struct __align__(sizeof(P)) { unsigned at[words]; } held;
+  memcpy(&held, &values, sizeof(P));
+#pragma unroll
+  for (int step = 1; step < words; step *= 2) {
+    const bool odd = lane & step;
+#pragma unroll
+    for (int n = 0; n < words; ++n) {
+      if (n & step) continue;
+      unsigned &low = held.at[n], &high = held.at[n + step];
+      const unsigned other = __shfl_xor_sync(0xffffffffu, odd ? low : high, step);
+      low = odd ? other : low;
+      high = odd ? high : other;
+    }
+  }
+  P piece;
+  memcpy(&piece, &held, sizeof(P));
+  if (there) *(P *)place = piece;
+}
+
 __device__ __forceinline__ float max_float32(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float found;
@@ -192,7 +217,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_d6b415cd(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_afb19044(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   float *const tile1 = (float *)(tinyml_shared_16);
   float *const tile0 = (float *)(tinyml_shared_16 + 13008);

@@ -213,9 +213,17 @@ class _Threads:
         chosen = self.condition(put.valid) & self.active & self.stores
         if put.once:
             chosen = chosen & (self.tx == 0)
-        for n, value in enumerate(put.values):
+        values = [self.value(value) for value in put.values]
+        for n, value in enumerate(self._exchanged(values) if put.quad else values):
             own = chosen & self.condition([further(put.some, n)] if put.some else ())
-            self._put_value(put, self.index(put.position + n * put.step), self.value(value), own)
+            self._put_value(put, self.index(put.position + n * put.step), value, own)
+
+    def _exchanged(self, values: Sequence[Array]) -> Iterator[Array]:
+        """Pairs of as many lanes as there are pairs: each lane gets one of every one of them."""
+        held = np.hstack([np.broadcast_to(value, self.block.shape) for value in values])
+        pairs = len(values) // 2
+        given = held.reshape(-1, pairs, pairs, 2).swapaxes(1, 2).reshape(held.shape)
+        yield from (given[:, n : n + 1] for n in range(len(values)))
 
     def _put_value(self, put: ir.Put, position: Array, value: Array, chosen: Array) -> None:
         slot = self.slots[put.slot]

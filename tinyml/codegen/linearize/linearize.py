@@ -32,6 +32,7 @@ from tinyml.codegen.linearize.along import followers, together
 from tinyml.codegen.linearize.bring import late, whole
 from tinyml.codegen.linearize.fill import held
 from tinyml.codegen.linearize.group_products import grouped
+from tinyml.codegen.linearize.quads import by_quads
 from tinyml.codegen.linearize.write_along import AlongWriter
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
@@ -60,7 +61,10 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
     tiles: list[Local] = []
     for number, (one, group) in enumerate(zip(nest.nests, threads, strict=True)):
         emitter = _Emitter(nest, number, block, vectors)
-        grid, instrs = in_turns(nest, one, late(grouped(emitter.nest(placed(one)))))
+        written = emitter.nest(placed(one))
+        if not vectors:
+            written = by_quads(written, group, block)
+        grid, instrs = in_turns(nest, one, late(grouped(written)))
         parts.append(ir.Part(grid, tuple(group), instrs))
         tiles += held(one.tiles, number)
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()

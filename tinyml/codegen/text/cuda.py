@@ -223,6 +223,9 @@ class CudaRenderer(AsideRenderer):
         rough, self.rough = self.rough, self.rough if put.dtype.is_half else frozenset()
         line = self._put_line(put)
         self.rough = rough
+        if put.quad is not None:  # all lanes exchange what some may store
+            yield line
+            return
         if put.once and self.k.block[0] > 1:
             line = f"if ({ir.TX} == 0) {line}"
         if self.threads < self.k.block[1]:  # a store in place must be done by one thread only
@@ -237,6 +240,8 @@ class CudaRenderer(AsideRenderer):
                 bits = [f"bool({b})" for b in bits]
             place = f"slot{put.slot} + {wrap(self.index(put.position), 12)}"
             values = f"{kind}{{{', '.join(bits)}}}"
+            if put.quad is not None:
+                return self._put_by_quad(place, values, put.quad, put.valid)
             if put.some is not None:
                 return self._put_some(place, values, put.some)
             return f"*({kind} *)({place}) = {values};"
@@ -248,6 +253,13 @@ class CudaRenderer(AsideRenderer):
         self.prelude[ATOMIC] = None
         struct = f"combine_{put.op.name.lower()}_{register(dtype).name}"
         return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
+
+    def _put_by_quad(self, place: str, values: str, lane: Axis, valid: Valid) -> str:
+        self.prelude[FRAGMENTS] = None
+        there = [wrap(self.condition(valid), 9)] if valid else []
+        there += [f"ty < {self.threads}"] if self.threads < self.k.block[1] else []
+        condition = " && ".join(there) or "true"
+        return f"tinyml_put_by_quad({place}, {values}, {self.axis(lane.name)}, {condition});"
 
     def _put_some(self, place: str, values: str, some: Range) -> str:
         self.prelude[PUT_SOME] = None

@@ -1,4 +1,4 @@
-// Inline PTX: tensor-core fragments, asynchronous copies and quick numbers, in named helpers.
+// Inline PTX: tensor-core fragments, asynchronous copies, quick numbers, exchanges, in named helpers.
 // emu_fragments.h has the twin of each; a change of a name or an argument here is a change there.
 // Meanings: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" and "cp.async".
 // Needs no header, and sm_80 or later; ldmatrix and m16n8k8 of halves, sm_75.
@@ -160,4 +160,29 @@ __device__ __forceinline__ float rough_tanh(float x) {
   const float square = x * x, near = x - x * square * (0.33333333f - square * 0.13333333f);
   const float far = 1.0f - 2.0f * tinyml_reciprocal(1.0f + rough_exp(2.0f * x));
   return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
+}
+
+// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each, and
+// stores them at its place. All lanes of a warp come here, wherever some of them store.
+template <class P>
+__device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values, int lane,
+                                                   bool there) {
+  constexpr int words = sizeof(P) / 4;
+  struct __align__(sizeof(P)) { unsigned at[words]; } held;
+  memcpy(&held, &values, sizeof(P));
+#pragma unroll
+  for (int step = 1; step < words; step *= 2) {
+    const bool odd = lane & step;
+#pragma unroll
+    for (int n = 0; n < words; ++n) {
+      if (n & step) continue;
+      unsigned &low = held.at[n], &high = held.at[n + step];
+      const unsigned other = __shfl_xor_sync(0xffffffffu, odd ? low : high, step);
+      low = odd ? other : low;
+      high = odd ? high : other;
+    }
+  }
+  P piece;
+  memcpy(&piece, &held, sizeof(P));
+  if (there) *(P *)place = piece;
 }
