@@ -91,7 +91,7 @@ TRIALS = {  # the first line of kernels by warpgroups, and their seconds; what i
     "wrong": ("return;", "5e-4", False, "ArithmeticError: does not compute what the default"),
     "hangs": ("for (volatile int i = 1; i;) {}", "5e-4", False, "no answer within 5 s"),
     "faults": ("__builtin_trap();", "5e-4", False, "KernelError: CUDA could not run"),
-    "dies": ("abort();", "5e-4", False, "it ended the process that ran it"),
+    "dies": ("__builtin_abort();", "5e-4", False, "it ended the process that ran it"),
 }
 
 

@@ -24,13 +24,19 @@ SHIM = Path(__file__).parent
 _NAMES = ("c++", "g++", "clang++")
 
 # -O1: the kernels of tests run briefly, so that compiling them is what takes time.
-_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-w", f"-I{SHIM}")
+_COMMON = (
+    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-U_FORTIFY_SOURCE"),
+    *("-w", f"-I{SHIM}"),
+)
 _UNIT_FLAGS = (
     *("-O1", "-shared", "-ffp-contract=off"),
+    "-U_GNU_SOURCE",  # C's headers declare less: half of their text is about types of no kernel
+    "-nodefaultlibs",  # libstdc++ takes longer to link with than most kernels to compile
     *("-include", "cuda_emu.h"),
     # A misaligned access and an index beyond a fixed-size array end in a trap instruction.
     *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),
 )
+_LIBRARIES = ("-lm", "-lc", "-lgcc")
 _SCHEDULER_FLAGS = ("-O2", "-c")
 
 _DYNAMIC_SHARED = re.compile(
@@ -89,5 +95,6 @@ def _with_scheduler(command: tuple[str, ...], cache: DiskCache) -> Compiler:
     text = (SHIM / "emu_scheduler.cpp").read_text()
     built = build(scheduler, cache, text).binary.read_bytes()
     # Every unit is linked with it, so it must not go when another process makes room in the cache.
-    libraries = (str(DiskCache(None).put(scheduler.key_of(text), ".o", built)),)
+    scheduled = str(DiskCache(None).put(scheduler.key_of(text), ".o", built))
+    libraries = (scheduled, *_LIBRARIES)
     return Compiler(command, (*_COMMON, *_UNIT_FLAGS), ".cpp", libraries, version, "")

@@ -32,8 +32,6 @@
 #define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // NVRTC has neither header nor macro for these; a kernel must do without them.

@@ -12,8 +12,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <vector>
-
 namespace emu {
 
 Thread *current;
@@ -43,6 +41,34 @@ struct Barrier {
   int arrived, wanted;  // wanted: 0 is every thread of the block
 };
 
+// What std::vector would be: a unit takes twice as long to link with libstdc++ as without.
+template <class T>
+class List {
+ public:
+  const T *begin() const { return items_; }
+  const T *end() const { return items_ + size_; }
+  bool empty() const { return !size_; }
+  void clear() { size_ = 0; }
+
+  void push_back(const T &item) {
+    if (size_ == room_) {
+      room_ = room_ ? 2 * room_ : 8;
+      items_ = static_cast<T *>(realloc(items_, room_ * sizeof(T)));
+      if (!items_) abort();
+    }
+    items_[size_++] = item;
+  }
+
+  void drop_first(size_t count) {
+    size_ -= count;
+    memmove(items_, items_ + count, size_ * sizeof(T));
+  }
+
+ private:
+  T *items_;  // lists are static, hence empty at first
+  size_t size_, room_;
+};
+
 struct Copy {
   void *shared;
   const void *global;
@@ -52,13 +78,19 @@ struct Copy {
 };
 
 struct CopyQueue {
-  std::vector<Copy> pending;
+  List<Copy> pending;
   int open_group;
   bool unfenced;  // something has arrived since the thread's last fence
 };
 
+struct Product {
+  Multiplication made;
+  int group;
+};
+
 struct ProductQueue {
-  std::vector<std::vector<Multiplication>> groups;  // the last one is still open
+  List<Product> pending;
+  int open_group;
   bool begun;
 };
 
@@ -71,7 +103,7 @@ Thread threads[MAX_THREADS];
 Thread *order[MAX_THREADS];  // the order in which threads get their turn
 CopyQueue copies[MAX_THREADS];
 ProductQueue products[MAX_THREADS];
-std::vector<BoxOnItsWay> boxes;
+List<BoxOnItsWay> boxes;
 int without_fence;           // threads that copied what products must not read yet
 bool boxes_at_once;
 Collective collectives[MAX_THREADS / WARP][COLLECTIVES];
@@ -208,8 +240,8 @@ bool release_who_waited() {
 
 bool bring_one_box() {
   if (boxes.empty()) return false;
-  BoxOnItsWay first = boxes.front();
-  boxes.erase(boxes.begin());
+  BoxOnItsWay first = *boxes.begin();
+  boxes.drop_first(1);
   first.bring(first.copy);
   return true;
 }
@@ -237,7 +269,8 @@ void reset_thread(int number) {
   copies[number].pending.clear();
   copies[number].open_group = 0;
   copies[number].unfenced = false;
-  products[number].groups.assign(1, {});
+  products[number].pending.clear();
+  products[number].open_group = 0;
   products[number].begun = false;
 }
 
@@ -343,7 +376,8 @@ void on_signal(int, siginfo_t *info, void *) {
 class FaultHandler {
  public:
   FaultHandler() {
-    static char *alternative = static_cast<char *>(malloc(STACK_BYTES));
+    static char *alternative;
+    if (!alternative) alternative = static_cast<char *>(malloc(STACK_BYTES));
     stack_t stack = {};
     stack.ss_sp = alternative;  // the faulting stack may be the one that overflowed
     stack.ss_size = STACK_BYTES;
@@ -508,7 +542,7 @@ void finish_copies(int groups_left) {
     memset(static_cast<char *>(copy.shared) + copy.there, 0, copy.bytes - copy.there);
     done++;
   }
-  queue.pending.erase(queue.pending.begin(), queue.pending.begin() + done);
+  queue.pending.drop_first(done);
   without_fence += done && !queue.unfenced;
   queue.unfenced |= done > 0;
 }
@@ -544,26 +578,29 @@ void multiply_later(const Multiplication &made, int line) {
   ProductQueue &queue = products[current->number];
   if (!queue.begun) fail("wgmma at line %d: nothing has begun its products", line);
   if (without_fence) fail("wgmma at line %d reads copies that no fence is behind", line);
-  queue.groups.back().push_back(made);
+  queue.pending.push_back({made, queue.open_group});
 }
 
 void close_product_group() {
-  products[current->number].groups.push_back({});
+  products[current->number].open_group++;
 }
 
 void finish_products(int groups_left) {
   ProductQueue &queue = products[current->number];
-  while (int(queue.groups.size()) > groups_left + 1) {
-    for (const Multiplication &made : queue.groups.front()) made.now(made);
-    queue.groups.erase(queue.groups.begin());
+  size_t done = 0;
+  for (const Product &product : queue.pending) {
+    if (product.group >= queue.open_group - groups_left) break;
+    product.made.now(product.made);
+    done++;
   }
+  queue.pending.drop_first(done);
   queue.begun = false;
 }
 
 void check_finished(const float *sums, int line) {
-  for (const auto &group : products[current->number].groups) {
-    for (const Multiplication &made : group) {
-      if (made.sums == sums) fail("sums are used at line %d before wgmma has made them", line);
+  for (const Product &product : products[current->number].pending) {
+    if (product.made.sums == sums) {
+      fail("sums are used at line %d before wgmma has made them", line);
     }
   }
 }
