@@ -77,7 +77,8 @@ def test_nothing_goes_through_registers(made: str, copies: int, tmp_path: Path) 
     assert found["LDGDEPBAR"] == 4
     assert not any(op.startswith(("LDG.E.U16", "STS.U16")) for op in found)
     if made != "weights":  # blocks share the fold of those
-        assert sum(found.values()) <= 15 * products
+        exchanged = 4 * found["SHFL.BFLY"]  # by lanes that store pieces: each with selects
+        assert sum(found.values()) - exchanged <= 15 * products
 
 
 def test_pixels_of_several_images_fill_tiles() -> None:
