@@ -355,15 +355,15 @@ def test_narrow_images_are_tiles_of_products(dtype: DType) -> None:
     assert ("tinyml_cp_async_few_or_zero<4>(" in source) == (dtype is float32)
 
 
-def images(*shape: int, weights: bool, stride: int = 1) -> Program:
+def images(*shape: int, weights: bool, stride: int = 1, dtype: DType = bfloat16) -> Program:
     """A convolution of images, or the gradient of its weights, as for a card."""
     x, w = (
-        graphs.memory(*s, dtype=bfloat16, device="EMU").requires_grad_()
+        graphs.memory(*s, dtype=dtype, device="EMU").requires_grad_()
         for s in (shape, (64, shape[1], 3, 3))
     )
     y = x.conv2d(w, padding=1, stride=stride)
     if weights:
-        (y,) = y.gradient(w, gradient=graphs.memory(*y.shape, dtype=bfloat16, device="EMU"))
+        (y,) = y.gradient(w, gradient=graphs.memory(*y.shape, dtype=dtype, device="EMU"))
     (k,) = stages.kernels_of(schedule([y.lazy]))
     return compile(k, replace(CARD, cores=108, cache=163 << 10, capability=80))
 
@@ -386,6 +386,14 @@ def test_what_windows_divide_is_divided_once_for_a_step(weights: bool, stride: i
     assert len(loads) >= 8
     assert len({m[1] for m in places if m}) == 1
     assert "&&" not in "".join(loads)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_threads_beside_each_other_read_rows_that_are(stride: int) -> None:
+    """Rows of a tile are 20 floats: 4 of them apart, threads would wait for the same banks."""
+    source = images(8, 64, 28, 28, weights=True, stride=stride, dtype=float32).source
+    read = re.findall(r"\* tile1\[.* i1t( \* \d+)?", source)
+    assert {*read} == {" * 20"}
 
 
 # ---- what CUDA's own compiler says ----

@@ -9,7 +9,8 @@ from tinyml.codegen import crop
 from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
 from tinyml.codegen.choose.cuda_few import by_warps
 from tinyml.codegen.choose.cuda_online import run_along
-from tinyml.codegen.choose.cuda_products import multiply, shared
+from tinyml.codegen.choose.cuda_products import multiply
+from tinyml.codegen.choose.cuda_tile import shared
 from tinyml.codegen.choose.cuda_transposed import transposed
 from tinyml.codegen.expr import Load, Require
 from tinyml.codegen.linear import TX

@@ -12,8 +12,16 @@ from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
-from tinyml.codegen.choose.cuda_tile import BYTES, fits, folded, loads_of, reads_more, tile_of
-from tinyml.codegen.expr import Expr, Load, nodes
+from tinyml.codegen.choose.cuda_tile import (
+    BYTES,
+    fits,
+    folded,
+    loads_of,
+    reads_more,
+    shared,
+    tile_of,
+)
+from tinyml.codegen.expr import Stored
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest, Tile
 from tinyml.codegen.optimize.change import LOADS
@@ -273,26 +281,33 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
         return False
     if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
         return False
-    apart = _along(sides.b, axis)
-    for walked, edge in zip((sides.rows, sides.columns), edges, strict=True):
-        each, name = edge // THREADS, walked.name
-        kind = OptKind.LANES if walked is sides.columns else OptKind.UNROLL
-        beside = 1 if apart and walked is sides.columns else min(each, NEIGHBOURS)
-        if beside > 1 and not chooser.apply(kind, name, beside):
-            return False
-        _divided(chooser, name, OptKind.THREAD, THREADS)
-        _divided(chooser, name, OptKind.SPLIT, each // beside)
-        _divided(chooser, f"{name}s", OptKind.UNROLL, each // beside)
-    _to_grid(chooser, number, sides)
-    name = shared(chooser, number, axis.name, step, parts)
-    _stage(chooser, number, sides, name, step)
+    before = chooser.nest, [*chooser.opts]
+    for beside in NEIGHBOURS, 1:
+        chooser.nest, chooser.opts[:] = before
+        _to_threads(chooser, sides.rows, OptKind.UNROLL, edges[0] // THREADS, NEIGHBOURS)
+        _to_threads(chooser, sides.columns, OptKind.LANES, edges[1] // THREADS, beside)
+        _to_grid(chooser, number, sides)
+        name = shared(chooser, number, axis.name, step, parts)
+        _stage(chooser, number, sides, name, step)
+        if _lie_in_lanes(chooser, number):
+            break
     return True
 
 
-def _along(factor: Expr, axis: Axis) -> bool:
-    """Whether steps of an axis lie side by side in what a factor is loaded from."""
-    loads = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
-    return any(e.position.stride(axis) == 1 for e in loads)
+def _to_threads(chooser: Chooser, walked: Axis, kind: OptKind, each: int, most: int) -> None:
+    """So many steps of an axis for each thread, of which at most `most` are neighbours."""
+    beside = min(each, most)
+    _divided(chooser, walked.name, kind, beside)
+    _divided(chooser, walked.name, OptKind.THREAD, THREADS)
+    _divided(chooser, walked.name, OptKind.SPLIT, each // beside)
+    _divided(chooser, f"{walked.name}s", OptKind.UNROLL, each // beside)
+
+
+def _lie_in_lanes(chooser: Chooser, number: int) -> bool:
+    """Whether neighbours lie side by side in tiles."""
+    lanes = [a for a, kind in chooser.nest.kinds if kind is Kind.LANE]
+    read = [e for e in chooser.one(number).exprs if isinstance(e, Stored)]
+    return all(e.index.stride(a) == 1 for e in read for a in lanes if a in e.free)
 
 
 def _padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bool:
@@ -322,28 +337,6 @@ def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
             for name in reversed([*front, columns.name]):
                 chooser.apply(OptKind.ORDER, name)
     chooser.bind_grid(number)
-
-
-def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
-    """The fold in so many parts, each for a block: what then walks the axis of that name.
-
-    Other axes are divided first, and that one into whole steps.
-    """
-    every = [fold.axes for fold in chooser.one(number).folds]
-    axes = next((own for own in every if any(a.name == name for a in own)), every[0])
-    for axis in sorted(axes, key=lambda a: a.name == name):
-        unit = steps if axis.name == name else 1
-        size = -(-axis.size // (parts * unit)) * unit
-        even = range(size, size * 5 // 4 + 1, unit)
-        size = next((n for n in even if axis.size % n == 0), size)
-        if parts == 1 or size >= axis.size:
-            continue
-        if size > 1:
-            chooser.apply(OptKind.SPLIT, axis, size)
-            name = f"{name}s" if axis.name == name else name
-        chooser.apply(OptKind.GRID, axis.name)
-        parts //= -(-axis.size // size)
-    return name
 
 
 def _stage(

@@ -11,6 +11,7 @@ from tinyml.codegen.choose.cuda_stages import STAGES
 from tinyml.codegen.expr import Alu, Load
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.fragments import EDGE, Sides
+from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 
 EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
@@ -102,6 +103,28 @@ def _known_tiles(
     elif _is_heavy(chooser.one(number), sides):
         down, across = ([n for n in known if n <= HEAVY_EDGE] for known in (down, across))
     return product(_edges(sides.rows.size, down), _edges(sides.columns.size, across))
+
+
+def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> str:
+    """The fold in so many parts, each for a block: what then walks the axis of that name.
+
+    Other axes are divided first, and that one into whole steps.
+    """
+    every = [fold.axes for fold in chooser.one(number).folds]
+    axes = next((own for own in every if any(a.name == name for a in own)), every[0])
+    for axis in sorted(axes, key=lambda a: a.name == name):
+        unit = steps if axis.name == name else 1
+        size = -(-axis.size // (parts * unit)) * unit
+        even = range(size, size * 5 // 4 + 1, unit)
+        size = next((n for n in even if axis.size % n == 0), size)
+        if parts == 1 or size >= axis.size:
+            continue
+        if size > 1:
+            chooser.apply(OptKind.SPLIT, axis, size)
+            name = f"{name}s" if axis.name == name else name
+        chooser.apply(OptKind.GRID, axis.name)
+        parts //= -(-axis.size // size)
+    return name
 
 
 def loads_of(one: Nest) -> list[Load]:
