@@ -1,5 +1,7 @@
 """PyCUDA and the fake driver, built once and kept in the user's cache folder.
 
+Run as a program, this builds them, so that tests find them there.
+
     folder/site           PyCUDA and what it imports, for PYTHONPATH
     folder/libcuda.so.1   fakecuda.cpp, for LD_LIBRARY_PATH
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -44,10 +47,11 @@ class CannotBuildError(Exception):
     """Something that the build needs is not on this machine."""
 
 
-def built(cache: Path) -> Path:
+def built() -> Path:
     """The folder with everything, built if it is not there; CannotBuildError says why not."""
     include = find_cuda_header()
-    folder = cache / f"fakecuda-{_fingerprint(include)}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "tinyml-test" / f"fakecuda-{_fingerprint(include)}"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if not (folder / "site").exists():
@@ -152,3 +156,10 @@ def _locked(path: Path) -> Iterator[None]:
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":
+    try:
+        built()
+    except CannotBuildError as error:
+        sys.exit(f"cannot build PyCUDA against a fake driver: {error}")
