@@ -18,8 +18,9 @@ STAMPS := $(VENV)/.installed
 demo: $(STAMPS)-examples
 	$(BIN)/python examples/train_digits.py $(ARGS)
 
+# A process has a core: where numpy multiplies by several threads, they wait for each other's.
 test: $(STAMPS)-test
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 dev: $(STAMPS)-dev
 
@@ -35,9 +36,10 @@ clean:
 	rm -rf $(VENV)
 
 # One stamp for each set of extras: installed again only when the project files change.
+# Who has all of dev has what tests need.
 $(STAMPS)-%: setup.cfg pyproject.toml | $(STAMPS)
 	$(PIP) install --quiet --editable ".[$*]"
-	@touch $@
+	@touch $@ $(if $(filter dev,$*),$(STAMPS)-test)
 
 # The stamp comes last: an environment that was only half made is made afresh.
 $(STAMPS):

@@ -24,6 +24,12 @@ from tinyml.errors import TinymlError
 from tinyml.faults import fault_of
 
 DEVICES = ("NUMPY", "CPU", "EMU", "CUDA")
+# Files of few tests that take long: processes begin with these, so that they end together.
+_LONG = frozenset(
+    [f"test_{n}" for n in ("whole_steps", "examples", "random_networks", "estimate", "nvcc_all")]
+    + [f"test_{n}" for n in ("cascade_cuda", "cascade_warpgroups", "channels", "phase_cuda")]
+    + [f"test_{n}" for n in ("against_torch", "against_torch_nn", "scaling", "decomposition")]
+)
 _LIMIT = float(os.environ.get("TINYML_TEST_LIMIT", 120))  # seconds
 
 # Examples are the same in every run: of no clock, no earlier failures, and no numbers that stand
@@ -51,6 +57,14 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         if option.dist == "no":
             option.dist = "loadfile"
         option.maxworkerrestart = option.maxworkerrestart or "1000000"
+    option.loadscopereorder = False  # it would count tests only
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In one of several processes, files that take long come first, then those of many tests."""
+    if hasattr(config, "workerinput"):
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path.stem not in _LONG, -tests[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)
