@@ -170,11 +170,9 @@ __device__ __forceinline__ float rough_tanh(float x) {
   return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
 }
 
-// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each, and
-// stores them at its place. All lanes of a warp come here, wherever some of them store.
-template <class P>
-__device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values, int lane,
-                                                   bool there) {
+// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each. All
+// lanes of a warp come here. By value: what is loaded for it would be loaded byte by byte.
+template <class P> __device__ __forceinline__ P tinyml_exchanged(P values, int lane) {
   constexpr int words = sizeof(P) / 4;
   struct __align__(sizeof(P)) { unsigned at[words]; } held;
   memcpy(&held, &values, sizeof(P));
@@ -192,7 +190,7 @@ __device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values,
   }
   P piece;
   memcpy(&piece, &held, sizeof(P));
-  if (there) *(P *)place = piece;
+  return piece;
 }
 
 struct fragment { unsigned at[4]; };  // what a lane holds of a matrix
@@ -212,6 +210,12 @@ template <class P> __device__ __forceinline__ P read_if(bool there, const P *pla
   struct __align__(sizeof(P)) words { unsigned at[sizeof(P) / 4]; } read = {};
   if (there) read = *(const words *)place;
   return bits_as<P>(read);
+}
+template <int FIRST, int LANES, class T, int N>
+__device__ __forceinline__ pack<T, LANES> neighbours(const pack<T, N> &values) {
+  pack<T, LANES> some;
+  memcpy(&some, &values.at[FIRST], sizeof(some));
+  return some;
 }
 __device__ __forceinline__ float rounded(float x) {
 #if __CUDA_ARCH__ >= 800
@@ -254,7 +258,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_4ca4e912(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_2a842e17(__nv_bfloat16 *__restrict__ slot0, const __nv_bfloat16 *__restrict__ slot1, const __nv_bfloat16 *__restrict__ slot2, const __nv_bfloat16 *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   __nv_bfloat16 *const tile1 = (__nv_bfloat16 *)(tinyml_shared_16);
   __nv_bfloat16 *const tile0 = (__nv_bfloat16 *)(tinyml_shared_16 + 13776);
@@ -300,10 +304,13 @@ extern "C" __global__ void __launch_bounds__(128, 1) sum_mul_add_max_64x96_r128_
       add_product_bfloat16(acc1, v8, v10);
     }
   }
-  const pack<__nv_bfloat16, 2> v11 = read_if(i1 * 32 + i1t * 16 + i1q <= 47, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2)));
-  const pack<__nv_bfloat16, 2> v12 = read_if(i1 * 32 + i1t * 16 + i1q <= 43, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 8)));
-  const pack<__nv_bfloat16, 2> v13 = read_if(i1 * 32 + i1t * 16 + i1q <= 39, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 16)));
-  const pack<__nv_bfloat16, 2> v14 = read_if(i1 * 32 + i1t * 16 + i1q <= 35, (const pack<__nv_bfloat16, 2> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 2 + 24)));
-  tinyml_put_by_quad(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 8), pack<__nv_bfloat16, 8>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + widened<1>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + widened<1>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + widened<1>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + widened<1>(v14)), 0.0f))}, i1q, i1 * 8 + i1t * 4 + i1q <= 11);
-  tinyml_put_by_quad(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 8 + 768), pack<__nv_bfloat16, 8>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + widened<1>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + widened<1>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + widened<1>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + widened<1>(v14)), 0.0f))}, i1q, i1 * 8 + i1t * 4 + i1q <= 11);
+  const pack<__nv_bfloat16, 8> piece0 = tinyml_exchanged(read_if(i1 * 8 + i1t * 4 + i1q <= 11, (const pack<__nv_bfloat16, 8> *)(slot3 + (i1 * 64 + i1t * 32 + i1q * 8))), i1q);
+  const pack<__nv_bfloat16, 2> v11 = neighbours<0, 2>(piece0);
+  const pack<__nv_bfloat16, 2> v12 = neighbours<2, 2>(piece0);
+  const pack<__nv_bfloat16, 2> v13 = neighbours<4, 2>(piece0);
+  const pack<__nv_bfloat16, 2> v14 = neighbours<6, 2>(piece0);
+  const pack<__nv_bfloat16, 8> piece1 = tinyml_exchanged(pack<__nv_bfloat16, 8>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[0]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[1]) + widened<1>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[4]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[5]) + widened<1>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[0]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[1]) + widened<1>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[4]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[5]) + widened<1>(v14)), 0.0f))}, i1q);
+  if (i1 * 8 + i1t * 4 + i1q <= 11) *(pack<__nv_bfloat16, 8> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 8)) = pack<__nv_bfloat16, 8>{piece1.at[0], piece1.at[1], piece1.at[2], piece1.at[3], piece1.at[4], piece1.at[5], piece1.at[6], piece1.at[7]};
+  const pack<__nv_bfloat16, 8> piece2 = tinyml_exchanged(pack<__nv_bfloat16, 8>{__float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[2]) + widened<0>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[3]) + widened<1>(v11)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[6]) + widened<0>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc0.at[7]) + widened<1>(v12)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[2]) + widened<0>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[3]) + widened<1>(v13)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[6]) + widened<0>(v14)), 0.0f)), __float2bfloat16_rn(max_float32(rounded(rounded(acc1.at[7]) + widened<1>(v14)), 0.0f))}, i1q);
+  if (i1 * 8 + i1t * 4 + i1q <= 11) *(pack<__nv_bfloat16, 8> *)(slot0 + (i0 * 3072 + i0t * 1536 + i0q * 96 + i1 * 64 + i1t * 32 + i1q * 8 + 768)) = pack<__nv_bfloat16, 8>{piece2.at[0], piece2.at[1], piece2.at[2], piece2.at[3], piece2.at[4], piece2.at[5], piece2.at[6], piece2.at[7]};
 }

@@ -169,11 +169,9 @@ __device__ __forceinline__ float rough_tanh(float x) {
   return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
 }
 
-// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each, and
-// stores them at its place. All lanes of a warp come here, wherever some of them store.
-template <class P>
-__device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values, int lane,
-                                                   bool there) {
+// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each. All
+// lanes of a warp come here. By value: what is loaded for it would be loaded byte by byte.
+template <class P> __device__ __forceinline__ P tinyml_exchanged(P values, int lane) {
   constexpr int words = sizeof(P) / 4;
   struct __align__(sizeof(P)) { unsigned at[words]; } held;
   memcpy(&held, &values, sizeof(P));
@@ -191,7 +189,7 @@ __device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values,
   }
   P piece;
   memcpy(&piece, &held, sizeof(P));
-  if (there) *(P *)place = piece;
+  return piece;
 }
 
 __device__ __forceinline__ float max_float32(float a, float b) {
@@ -217,7 +215,7 @@ __device__ __forceinline__ float max_float32(float a, float b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_afb19044(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
+extern "C" __global__ void __launch_bounds__(256, 1) sum_mul_add_max_64x96_r128_69e04efb(float *__restrict__ slot0, const float *__restrict__ slot1, const float *__restrict__ slot2, const float *__restrict__ slot3) {
   extern __shared__ __align__(16) unsigned char tinyml_shared_16[];
   float *const tile1 = (float *)(tinyml_shared_16);
   float *const tile0 = (float *)(tinyml_shared_16 + 13008);

@@ -19,12 +19,14 @@
              | Copy(tile, index, slot, position, valid, when, lanes, left)
                                                   elements to a tile, under way until waited for
              | Commit() | Await(groups)           ends a group of copies; waits for all but so many
-             | Produce(around*, begin, step, stages, copy*) a warp copies boxes, for all steps
+             | Produce(around*, begin, step, stages, copy*)
+                                                  a warp has boxes copied to tiles, for all steps
              | AwaitBoxes(step, stages, copy*)    until those of this step have come
              | Release(step, stages)              they may be overwritten
              | Fence()                            what was put into panels may be multiplied
-             | BeginProducts(name*) | EndProducts() a group of products of warpgroups
-             | AwaitProducts(name*, left)         until all groups but so many are made
+             | BeginProducts(name*) | EndProducts() | AwaitProducts(name*, left)
+                                                  a group of products of warpgroups; until all
+                                                  groups but so many are made
              | Barrier()                          all threads of the block wait for each other
 
 A value that depends on a LANE axis is a vector; names say how many lanes they have.
@@ -151,8 +153,7 @@ class Put(Instr):
 
     Several values go `step` apart, those of one step in one wide access. `once`: only by the
     first thread along tx, because all of them have the value. `some`: number n of the values only
-    where index + n is in that range. Of a `quad`, lanes exchange pairs first: the first lane stores
-    the first pair of each, and so on, by as many lanes as there are pairs.
+    where index + n is in that range.
     """
 
     slot: int
@@ -165,7 +166,6 @@ class Put(Instr):
     streams: bool = False  # past the caches
     step: int = 1
     some: Range | None = None
-    quad: Axis | None = None
 
 
 @dataclass(frozen=True)
@@ -387,8 +387,8 @@ def _text(instr: Instr) -> str:
             only = f", by the first thread along {TX}" if once else ""
             only += f", {instr.step} apart, past the caches" if instr.streams else ""
             only += f", each where {instr.some}" if instr.some else ""
-            only += f", exchanged along {instr.quad.name}" if instr.quad else ""
-            return f"slot{slot}[{place}] {_assigned(op)} {', '.join(map(_bare, values))}{only}"
+            stored = ", ".join(map(_bare, values))
+            return f"slot{slot}[{place}] {_assigned(op)} {stored}{only}"
         case PutTile(tile=tile, index=index, value=value, valid=valid, op=op):
             return f"{tile}[{place_text(index, valid, {})}] {_assigned(op)} {_bare(value)}"
     return _ahead_text(instr)

@@ -5,6 +5,8 @@ held ::= Product(a, b, bound, lane)          a lane's share of a product of matr
        | Matrix(name, index, lines, crosswise) a whole one in a tile, for a warpgroup
        | Bundle(expr*)                       values side by side
        | Piece(name, index)                  16 bytes of a tile, read at once
+       | Exchanged(expr)                     pairs of what lanes side by side hold, by piece
+       | Neighbours(name, first)             some values of several
        | Aside(name, part)                   what a block has set aside for the one that comes last
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinyml.codegen.expr import Expr, Held
+from tinyml.codegen.expr import Expr, Held, lanes_of
 from tinyml.dtype import DType, float32
 from tinyml.index import Axis, Linear
 
@@ -138,6 +140,42 @@ class Piece(Held):
 
     def written(self, sources: list[str]) -> str:
         return f"{self.name}[{self.index}]x{self.lanes}"
+
+
+class Exchanged(Held):
+    """Pairs of values that lanes side by side hold, as many lanes as each has pairs.
+
+    The first lane gets the first pair of each, and so on: what they get once more, they had.
+    """
+
+    __slots__ = ("lane",)
+
+    def __init__(self, values: Expr, lane: Axis) -> None:
+        self.lane, self.dtype, self.lanes = lane, values.dtype, lanes_of(values)
+        self.free = values.free | {lane}
+        self._of((values,))
+
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        return Exchanged(sources[0], self.lane)
+
+    def written(self, sources: list[str]) -> str:
+        return f"{sources[0]} exchanged along {self.lane.name}"
+
+
+class Neighbours(Held):
+    """So many of the values that a name has, from the `first` on."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, name: Expr, first: int, lanes: int) -> None:
+        self.first, self.dtype, self.lanes, self.free = first, name.dtype, lanes, name.free
+        self._of((name,))
+
+    def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
+        return Neighbours(sources[0], self.first, self.lanes)
+
+    def written(self, sources: list[str]) -> str:
+        return f"{sources[0]}[{self.first}:{self.first + self.lanes}]"
 
 
 class Aside(Held):

@@ -37,7 +37,17 @@ from tinyml.codegen.expr import (
     nodes,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
-from tinyml.codegen.matrices import WARP, Aside, Bundle, Fragment, Matrix, Piece, Product
+from tinyml.codegen.matrices import (
+    WARP,
+    Aside,
+    Bundle,
+    Exchanged,
+    Fragment,
+    Matrix,
+    Neighbours,
+    Piece,
+    Product,
+)
 from tinyml.codegen.optimize.fragments import WARPS
 from tinyml.codegen.optimize.panels import ROW, STEP
 from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
@@ -213,17 +223,9 @@ class _Threads:
         chosen = self.condition(put.valid) & self.active & self.stores
         if put.once:
             chosen = chosen & (self.tx == 0)
-        values = [self.value(value) for value in put.values]
-        for n, value in enumerate(self._exchanged(values) if put.quad else values):
+        for n, value in enumerate(put.values):
             own = chosen & self.condition([further(put.some, n)] if put.some else ())
-            self._put_value(put, self.index(put.position + n * put.step), value, own)
-
-    def _exchanged(self, values: Sequence[Array]) -> Iterator[Array]:
-        """Pairs of as many lanes as there are pairs: each lane gets one of every one of them."""
-        held = np.hstack([np.broadcast_to(value, self.block.shape) for value in values])
-        pairs = len(values) // 2
-        given = held.reshape(-1, pairs, pairs, 2).swapaxes(1, 2).reshape(held.shape)
-        yield from (given[:, n : n + 1] for n in range(len(values)))
+            self._put_value(put, self.index(put.position + n * put.step), self.value(value), own)
 
     def _put_value(self, put: ir.Put, position: Array, value: Array, chosen: Array) -> None:
         slot = self.slots[put.slot]
@@ -301,6 +303,12 @@ class _Threads:
                 return self.tiles.own(name, self.block, at, self.number, self.active)
             case Aside(name=name, part=part):
                 return self.aside[name][int(self.index(part).item())]
+            case Exchanged(sources=(values,), lanes=lanes):
+                pairs = np.broadcast_to(done[values], (len(self.block), lanes))
+                by_lane: Array = pairs.reshape(-1, lanes // 2, lanes // 2, 2).swapaxes(1, 2)
+                return by_lane.reshape(pairs.shape)
+            case Neighbours(first=first, sources=(values,), lanes=lanes):
+                return done[values][:, first : first + lanes]
             case Bundle(values=values_):
                 held = np.hstack([np.broadcast_to(done[v], self.block.shape) for v in values_])
                 return interpret.rounded(held, e.dtype)

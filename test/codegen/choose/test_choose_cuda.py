@@ -155,7 +155,7 @@ def test_parts_are_added_up_as_they_are_used() -> None:
     root, target = product(128, 2048, 128, float16), replace(CARD, cores=2)
     source = compile(kernel_of(root), target).source
     added, stored = (
-        [m.start() for m in re.finditer(t, source)] for t in ("together<", r"by_quad\(slot")
+        [m.start() for m in re.finditer(t, source)] for t in ("together<", r"\*\(pack")
     )
     before = [sum(a < b for a in added) for b in stored]
     assert sorted({*before}) == [8, 16]  # fragments of eight sums
@@ -171,9 +171,7 @@ def test_sums_of_a_warpgroup_are_added_up_as_they_are_used() -> None:
     source = compile(kernel_of(root), target).source
     assert "tinyml_wgmma_m64n256k16" in source
     first, second = (source.index(f"64>(acc0.at + {n},") for n in (0, 64))
-    assert (
-        first < source.index("by_quad(slot", first) < second < source.index("by_quad(slot", second)
-    )
+    assert first < source.index("*(pack", first) < second < source.index("*(pack", second)
     runners = {"simulated": stages.simulated(target, None)}
     if Device.available("EMU"):
         runners["EMU"] = stages.on_machine("EMU", [kernel_of(root)], chosen(root, target))

@@ -9,7 +9,16 @@ from math import prod
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Const, Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.matrices import Aside, Bundle, Fragment, Piece, Product, makes_halves
+from tinyml.codegen.matrices import (
+    Aside,
+    Bundle,
+    Exchanged,
+    Fragment,
+    Neighbours,
+    Piece,
+    Product,
+    makes_halves,
+)
 from tinyml.codegen.optimize.panels import ROW, ROWS
 from tinyml.codegen.target import WORKING, Target
 from tinyml.codegen.text.cuda_aside import AsideRenderer
@@ -23,6 +32,7 @@ from tinyml.codegen.text.cuda_text import (
     FRAGMENTS,
     HEADERS,
     LOOK,
+    NEIGHBOURS,
     ON_LANES,
     PACK,
     PUT_SOME,
@@ -223,9 +233,6 @@ class CudaRenderer(AsideRenderer):
         rough, self.rough = self.rough, self.rough if put.dtype.is_half else frozenset()
         line = self._put_line(put)
         self.rough = rough
-        if put.quad is not None:  # all lanes exchange what some may store
-            yield line
-            return
         if put.once and self.k.block[0] > 1:
             line = f"if ({ir.TX} == 0) {line}"
         if self.threads < self.k.block[1]:  # a store in place must be done by one thread only
@@ -240,8 +247,6 @@ class CudaRenderer(AsideRenderer):
                 bits = [f"bool({b})" for b in bits]
             place = f"slot{put.slot} + {wrap(self.index(put.position), 12)}"
             values = f"{kind}{{{', '.join(bits)}}}"
-            if put.quad is not None:
-                return self._put_by_quad(place, values, put.quad, put.valid)
             if put.some is not None:
                 return self._put_some(place, values, put.some)
             return f"*({kind} *)({place}) = {values};"
@@ -253,13 +258,6 @@ class CudaRenderer(AsideRenderer):
         self.prelude[ATOMIC] = None
         struct = f"combine_{put.op.name.lower()}_{register(dtype).name}"
         return f"atomic<{struct}>(&{place}, {self.text(put.values[0])[0]});"
-
-    def _put_by_quad(self, place: str, values: str, lane: Axis, valid: Valid) -> str:
-        self.prelude[FRAGMENTS] = None
-        there = [wrap(self.condition(valid), 9)] if valid else []
-        there += [f"ty < {self.threads}"] if self.threads < self.k.block[1] else []
-        condition = " && ".join(there) or "true"
-        return f"tinyml_put_by_quad({place}, {values}, {self.axis(lane.name)}, {condition});"
 
     def _put_some(self, place: str, values: str, some: Range) -> str:
         self.prelude[PUT_SOME] = None
@@ -297,10 +295,22 @@ class CudaRenderer(AsideRenderer):
     def held_by_lanes(self, e: Held, lanes: int) -> Text:
         if isinstance(e, Aside):
             return self.set_aside(e)
+        if isinstance(e, Exchanged):
+            self.prelude[FRAGMENTS] = None
+            (values,) = e.sources
+            held = self._packed(values) if isinstance(values, Bundle) else self.value(values)
+            return f"tinyml_exchanged({held}, {self.axis(e.lane.name)})", ATOM
+        if isinstance(e, Neighbours):
+            self.prelude[NEIGHBOURS] = None
+            return f"neighbours<{e.first}, {e.lanes}>({self.value(e.sources[0])})", ATOM
         if not isinstance(e, Piece):
             return super().held_by_lanes(e, lanes)
         place = f"{e.name} + {wrap(self._place_in(e.name, e.index), 12)}"
         return f"*(const {self.pack(e.dtype, e.lanes)} *)({place})", UNARY
+
+    def _packed(self, e: Bundle) -> str:
+        bits = (self._bits_of(self.text(v), e.dtype)[0] for v in e.values)
+        return f"{self.pack(e.dtype, e.lanes)}{{{', '.join(bits)}}}"
 
     # ---- matrix products ----
 

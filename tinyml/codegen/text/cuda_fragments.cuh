@@ -162,11 +162,9 @@ __device__ __forceinline__ float rough_tanh(float x) {
   return fabsf(x) < 0.1f ? near : far;  // a difference of equals has no digits
 }
 
-// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each, and
-// stores them at its place. All lanes of a warp come here, wherever some of them store.
-template <class P>
-__device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values, int lane,
-                                                   bool there) {
+// Lanes side by side, as many as a pack has words, exchange those: lane n gets word n of each. All
+// lanes of a warp come here. By value: what is loaded for it would be loaded byte by byte.
+template <class P> __device__ __forceinline__ P tinyml_exchanged(P values, int lane) {
   constexpr int words = sizeof(P) / 4;
   struct __align__(sizeof(P)) { unsigned at[words]; } held;
   memcpy(&held, &values, sizeof(P));
@@ -184,5 +182,5 @@ __device__ __forceinline__ void tinyml_put_by_quad(void *place, const P &values,
   }
   P piece;
   memcpy(&piece, &held, sizeof(P));
-  if (there) *(P *)place = piece;
+  return piece;
 }

@@ -29,6 +29,13 @@ __device__ __forceinline__ float widened(const pack<__nv_bfloat16, N> &values) {
   return bits_as<float>(LANE & 1 ? word & 0xffff0000u : word << 16);
 }"""
 
+NEIGHBOURS = """template <int FIRST, int LANES, class T, int N>
+__device__ __forceinline__ pack<T, LANES> neighbours(const pack<T, N> &values) {
+  pack<T, LANES> some;
+  memcpy(&some, &values.at[FIRST], sizeof(some));
+  return some;
+}"""
+
 # in words: zeros of 16 bits are put beside what is loaded one by one
 READ_IF = """template <class P> __device__ __forceinline__ P read_if(bool there, const P *place) {
   struct __align__(sizeof(P)) words { unsigned at[sizeof(P) / 4]; } read = {};
