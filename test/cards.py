@@ -53,9 +53,9 @@ def tools() -> nvcc.Toolchain:
 
 
 def compiled(program: Program, architecture: str, folder: Path) -> tuple[nvcc.Resources, Path]:
-    """What a kernel takes of a multiprocessor, and its cubin."""
+    """What a kernel takes of a multiprocessor, as a card would run it, and its cubin."""
     try:
-        cubin, output = tools().compile(program.text, architecture)
+        cubin, output = nvcc.CudaBuilder(tools(), architecture).build((program,))
     except DeviceError as error:
         pytest.skip(str(error))
     place = folder / f"{program.name}_{architecture}.cubin"

@@ -10,14 +10,17 @@ import stages
 
 from tinyml import Tensor, lazy
 from tinyml.device import Device
-from tinyml.dtype import DType, float16, float32
+from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.graph import toposort
+from tinyml.merge import merged
 from tinyml.ops import Op
 from tinyml.schedule import schedule
 from tinyml.schedule.associate import associate
 from tinyml.schedule.rewrite import rewritten
+from tinyml.schedule.simplify import simpler
 
 KEYS, WIDTH = 37, 5
+HALVES = pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
 
 
 def drawn(*shape: int, dtype: DType = float32, device: str = "NUMPY") -> Tensor:
@@ -34,14 +37,14 @@ def attention(dtype: DType = float32, device: str = "NUMPY", **how: bool) -> lis
 
 
 def rows_added_up(tensors: Sequence[Tensor]) -> tuple[list[int], list[int]]:
-    """How much each sum adds up that is no product of matrices: as it is, and associated."""
+    """How much each sum adds up that is no product of matrices: merged, and associated."""
 
     def lengths(roots: Sequence[lazy.LazyBuffer]) -> list[int]:
         folds = [n for n in toposort(roots) if isinstance(n, lazy.Reduce) and n.op is Op.ADD]
         plain = [n for n in folds if len(n.shape) == 3 or n.size == 2 * 31]
         return sorted(n.sources[0].size // n.size for n in plain)
 
-    roots = [tensor.lazy for tensor in tensors]
+    roots = merged([tensor.lazy for tensor in tensors], simpler)
     return lengths(roots), lengths(rewritten(roots, associate))
 
 
@@ -52,8 +55,21 @@ def test_the_gradient_of_scores_sums_over_values_instead_of_keys(how: dict[str, 
     assert after == [WIDTH, KEYS]
 
 
+@HALVES
+@pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=str)
+def test_of_halves_too(how: dict[str, bool], dtype: DType) -> None:
+    """Beside sums of powers and of weights."""
+    before, after = rows_added_up(attention(dtype, **how))
+    assert before == [KEYS, KEYS, KEYS]
+    assert after == [WIDTH, KEYS, KEYS]
+
+
 def test_halves_are_rounded_where_the_program_says() -> None:
-    before, after = rows_added_up(attention(float16))
+    """A gradient of weights that is rounded by itself is no product."""
+    q, k, v = (drawn(2, rows, WIDTH, dtype=float16) for rows in (31, KEYS, KEYS))
+    weights = (q @ k.transpose(-2, -1)).float().softmax(-1).half()
+    y = weights @ v
+    before, after = rows_added_up([y, *y.gradient(q, k, v, gradient=drawn(*y.shape).half())])
     assert before == after
 
 
@@ -83,6 +99,30 @@ def test_powers_of_powers_are_not_multiplied_out() -> None:
 def test_values_are_those_of_the_reference(how: dict[str, bool], device: str) -> None:
     for one, other in zip(attention(**how), attention(device=device, **how), strict=True):
         np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@HALVES
+@pytest.mark.parametrize("peaked", [0.1, 1, 30])
+def test_what_keys_or_values_have_in_common_blurs_no_gradient(
+    peaked: float, dtype: DType, device: str
+) -> None:
+    """As rounded gradients of weights would, or a rounded result: by an eighth in bfloat16, or all."""
+    rng = np.random.default_rng(3)
+    q, k, v, g = (rng.standard_normal((rows, 16)) for rows in (24, 200, 200, 24))
+    spread = (q * peaked, k + rng.standard_normal(16), v + 100 * rng.standard_normal(16), g)
+    given = [Tensor(x.astype(np.float32), device).cast(dtype).realize().detach() for x in spread]
+    inputs = [x.requires_grad_() for x in given[:3]]
+    y = inputs[0].scaled_dot_product_attention(*inputs[1:])
+    made = [y, *y.gradient(*inputs, gradient=given[3])]
+    Tensor.realize(*made)
+    q, k, v, g = (x.detach().float().numpy().astype(np.float64) for x in given)
+    powers = np.exp((s := q @ k.T / 4) - s.max(-1, keepdims=True))
+    p = powers / powers.sum(-1, keepdims=True)
+    slopes = p * (g @ v.T - (g * (p @ v)).sum(-1, keepdims=True)) / 4
+    eps = 2.0 ** (-8 if dtype is bfloat16 else -11)
+    for mine, right in zip(made[1:3], (slopes @ k, slopes.T @ q), strict=True):
+        wrong = mine.float().numpy() - right
+        assert np.sqrt((wrong**2).mean() / (right**2).mean()) < 4 * eps
 
 
 def test_gradients_of_attention_read_weights_and_no_scores() -> None:

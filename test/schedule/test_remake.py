@@ -134,7 +134,7 @@ def test_what_scores_are_sums_of_is_stored_as_little(dtype: DType, target: Targe
     kernels = training(of_one, memory(2, KEYS, 6, dtype=dtype), memory(6, 18, dtype=dtype))
     assert largest(kernels) < 2 * KEYS * KEYS
     for k in kernels:
-        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target)
+        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target, cancels=dtype.is_half)
 
 
 def test_products_of_products_that_are_made_again() -> None:
@@ -195,7 +195,7 @@ SHARED = pytest.mark.parametrize("attend", [grouped, interleaved, expanded])
 def test_heads_that_share_keys(attend: Attention, dtype: DType, target: Target) -> None:
     given = [memory(1, h, n, 12, dtype=dtype) for h, n in ((4, QUERIES), (2, KEYS), (2, KEYS))]
     kernels = training(attend, *given)
-    assert len(kernels) == (5 if dtype.is_half else 4)
+    assert len(kernels) == (6 if dtype.is_half else 4)
     assert largest(kernels) < 4 * QUERIES * KEYS
     chosen = [{opt.kind for opt in choose(lower(k), target)[0]} for k in kernels]
     cores = target is CARD and dtype.is_half
@@ -244,14 +244,17 @@ def test_a_card_stores_nothing_of_shared_keys_that_is_much_larger_than_they_are(
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("attend", [plain, causal, window])
 def test_tensor_cores_take_all_products_of_halves(attend: Attention, dtype: DType) -> None:
-    """Three kernels: the result with what rows need, the queries' gradient, that of both others."""
+    """The result with what rows need, the queries' gradient, that of both others.
+
+    And a sum for each row, of the result times its gradient.
+    """
     given = [memory(2, n, 12, dtype=dtype) for n in (QUERIES, KEYS, KEYS)]
     kernels = training(attend, *given)
-    assert [len(k.outputs) for k in kernels] == [4, 1, 2]
+    assert [len(k.outputs) for k in kernels] == [5, 1, 1, 2]
     assert largest(kernels) < 2 * QUERIES * KEYS
     for k in kernels:
         opts, _ = choose(lower(k), CARD)
-        assert OptKind.FRAGMENT in {opt.kind for opt in opts}
+        assert (OptKind.FRAGMENT in {opt.kind for opt in opts}) == (k is not kernels[1])
         stages.assert_right(k, 2e-2, CARD, cancels=True)
 
 
@@ -360,7 +363,7 @@ def test_long_rows_whose_gradient_reads_the_result(attend: Attention) -> None:
     y = attend(*given)
     gradients = y.float().square().sum().gradient(*given)
     for k in stages.kernels_of(schedule([y.lazy, *(g.lazy for g in gradients)])):
-        stages.assert_right(k, 0.02, CARD, cancels=True)
+        stages.assert_right(k, 0.04, CARD, cancels=True)  # powers are rounded in steps
 
 
 @pytest.mark.parametrize("width", [128, 256, 384, 512])
@@ -369,7 +372,8 @@ def test_registers_of_a_card_suffice(dtype: DType, width: int, tmp_path: Path) -
     given = [memory(8, 4096, width, dtype=dtype) for _ in range(3)]
     for k in training(causal, *given):
         program = compile(k, CARD)
-        assert ("add_product" in program.source) == dtype.is_half
+        rows = all(o.value.size == 8 * 4096 for o in k.outputs)  # a sum for each
+        assert ("add_product" in program.source) == (dtype.is_half and not rows)
         resources, _ = compiled(program, "sm_90a", tmp_path)
         assert program.shared <= CARD.cache
         assert not resources.spills

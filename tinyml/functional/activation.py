@@ -275,7 +275,7 @@ def hardswish(x: Tensor) -> Tensor:
 # ---- over an axis ----
 
 
-def _not_above_zero(x: Tensor, axis: int) -> Tensor:
+def not_above_zero(x: Tensor, axis: int) -> Tensor:
     """x less its largest element along an axis, so that no exp of it overflows."""
     return x - largest(x, axis) if x.numel() else x
 
@@ -296,7 +296,7 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "softmax")
 
     def shares(x: Tensor) -> Tensor:
-        power = _not_above_zero(x, axis).exp()
+        power = not_above_zero(x, axis).exp()
         return power / power.sum(axis, keepdim=True)
 
     return with_shares(shares, x, axis)
@@ -315,7 +315,7 @@ def with_shares(shares: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Ten
 @in_float32
 def _log_softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "log_softmax")
-    shifted = _not_above_zero(x, axis)
+    shifted = not_above_zero(x, axis)
     return shifted - shifted.exp().sum(axis, keepdim=True).log()
 
 

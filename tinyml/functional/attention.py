@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, float32
 from tinyml.errors import ShapeError
-from tinyml.functional.activation import with_shares
+from tinyml.functional.activation import not_above_zero, with_shares
 from tinyml.functional.axes import check_tensors, number
 from tinyml.functional.composed import with_gradient
+from tinyml.functional.random_ import dropping
 from tinyml.functional.reduction import largest
 from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
+    from tinyml.mlops import Grads
     from tinyml.tensor import Tensor
 
 
@@ -54,8 +57,16 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         scores = scores + attn_mask.cast(wide)
     masked = attn_mask is not None and not is_causal  # causal: the first key always takes part
-    weights = _softmax(scores) if masked and scores.numel() else scores.softmax(-1)
-    dropped: Tensor = weights.cast(dtype).dropout(dropout_p)
+    powers = _powers_or_none if masked and scores.numel() else _powers
+    drop = dropping(scores, dropout_p)
+    if wide is not dtype:
+        return _means_of_halves(scores, value.cast(wide), powers, drop, dtype).cast(dtype)
+
+    def shares(x: Tensor) -> Tensor:
+        power, total = powers(x)
+        return power / total
+
+    dropped: Tensor = drop(with_shares(shares, scores, -1))
     return dropped @ value
 
 
@@ -83,13 +94,48 @@ def _scaled(scores: Tensor, scale: float, dtype: DType) -> Tensor:
     return with_gradient(lambda s: s * scale, rounded, scores)
 
 
-def _softmax(x: Tensor) -> Tensor:
-    """Softmax along the last axis, 0 where all is -inf."""
-    return with_shares(_shares, x, -1)
+_Powers = Callable[["Tensor"], "tuple[Tensor, Tensor]"]
 
 
-def _shares(x: Tensor) -> Tensor:
+def _means_of_halves(
+    scores: Tensor, value: Tensor, powers: _Powers, drop: Callable[[Tensor], Tensor], dtype: DType
+) -> Tensor:
+    """softmax(scores) @ value. Powers are rounded to `dtype`: factors for tensor cores.
+
+    So are weights for the gradient of values; but that of weights is not: of it, the gradient of
+    scores is what is left when its mean is taken off. That is a mean by the same powers as the
+    result's, so it is a sum of the result times its gradient (schedule/associate.py), and what all
+    of a row have in common leaves nothing.
+    """
+
+    def rounded(x: Tensor) -> Tensor:
+        return x.cast(dtype).cast(x.dtype)
+
+    def compute(scores: Tensor, value: Tensor) -> Tensor:
+        power, total = powers(scores)
+        return rounded(drop(rounded(power))) @ value / total
+
+    def rule(grad: Tensor, _: Tensor, scores: Tensor, value: Tensor) -> Grads:
+        power, total = powers(scores)
+        weights, met = power / total, rounded(power)
+        slopes = drop(grad @ value.transpose(-2, -1))
+        whole = met.sum(-1, keepdim=True)
+        mean = (slopes * met).sum(-1, keepdim=True) / (whole == 0).where(1, whole)
+        by_value = rounded(drop(rounded(weights))).transpose(-2, -1) @ grad
+        return weights * (slopes - mean), by_value
+
+    return with_gradient(compute, rule, scores, value)
+
+
+def _powers(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What a softmax along the last axis is a quotient of."""
+    power = not_above_zero(x, -1).exp()
+    return power, power.sum(-1, keepdim=True)
+
+
+def _powers_or_none(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, 0 and 1 where all is -inf."""
     top = largest(x, -1)
     power = (x - (top == -float("inf")).where(0, top)).exp()
     total = power.sum(-1, keepdim=True)
-    return power / (total == 0).where(1, total)
+    return power, (total == 0).where(1, total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -420,13 +420,20 @@ def dropout(x: Tensor, p: float = 0.5) -> Tensor:
 
     Each is drawn by 16 bits: zeros come with the nearest multiple of 2 ** -16.
     """
+    dropped: Tensor = dropping(x, p)(x)
+    return dropped
+
+
+def dropping(like: Tensor, p: float) -> Callable[[Tensor], Tensor]:
+    """What drops the same elements of each tensor that is like one."""
     if not 0 <= number(p, "dropout", "p") <= 1:
         raise ArgumentError(f"dropout: the probability p is between 0 and 1, got {p}")
-    if not type(x).training or p == 0:
-        return x
+    if not type(like).training or p == 0:
+        return lambda x: x
     if p == 1:
-        return x * 0
-    return _dropped(x, _counter(type(x), x.device), p)
+        return lambda x: x * 0
+    counter = _counter(type(like), like.device)
+    return lambda x: _dropped(x, counter, p)
 
 
 @composition

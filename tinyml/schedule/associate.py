@@ -68,7 +68,7 @@ def associate(order: Sequence[LazyBuffer], _: Sequence[LazyBuffer]) -> Changed:
 
 
 def _adds_up(node: lazy.Reduce) -> bool:
-    """Whether it is a sum in full precision: halves are rounded where the program says."""
+    """Whether it is a sum in full precision: a factor that is rounded to a half is another one."""
     plain = node.op is Op.ADD and node.size > 0
     return plain and node.dtype.is_float and not node.dtype.is_half
 
