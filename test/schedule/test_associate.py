@@ -106,7 +106,7 @@ def test_values_are_those_of_the_reference(how: dict[str, bool], device: str) ->
 def test_what_keys_or_values_have_in_common_blurs_no_gradient(
     peaked: float, dtype: DType, device: str
 ) -> None:
-    """As rounded gradients of weights would, or a rounded result: by an eighth in bfloat16, or all."""
+    """As rounded gradients of weights would: by an eighth in bfloat16; or a rounded result: all."""
     rng = np.random.default_rng(3)
     q, k, v, g = (rng.standard_normal((rows, 16)) for rows in (24, 200, 200, 24))
     spread = (q * peaked, k + rng.standard_normal(16), v + 100 * rng.standard_normal(16), g)
