@@ -87,6 +87,25 @@ def test_gradients(mask: str) -> None:
     assert len(begun) == {"none": 0, "causal": 1, "window": len(texts)}[mask]
 
 
+@pytest.mark.parametrize(
+    ("heads", "causal", "threads"), [(1, False, 256), (1, True, 128), (1024, True, 256)]
+)
+def test_two_warpgroups_share_copies_but_of_few_rows_with_steps_of_their_own(
+    heads: int, causal: bool, threads: int
+) -> None:
+    q, k, v = given(1, heads, 512, 512, 64, bfloat16)
+    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    assert compile(made, HOPPER).block == (1, threads, 1)
+
+
+def test_a_warpgroup_has_its_own_copies_where_they_are_multiplied_often() -> None:
+    q, k, v = given(1, 64, 512, 512, 128, bfloat16)
+    out = q.scaled_dot_product_attention(k, v)
+    loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
+    blocks = [compile(made, HOPPER).block for made in kernels(loss.gradient(q, k, v))]
+    assert blocks.count((1, 128, 1)) >= 2  # of queries; of keys and values
+
+
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_the_largest_is_scaled_and_not_each_score(causal: bool) -> None:
     """Powers take the scale with the logarithm of their base."""

@@ -8,7 +8,7 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -231,3 +231,16 @@ def side_by_side(one: Nest, axis: Axis) -> int:
             elements = prod(a.size for a in load.free)
             score += elements if load.position.stride(axis) == 1 else -elements
     return score
+
+
+def padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bool:
+    """Whether axes could be made whole steps of these sizes."""
+    return all(
+        a.size % size == 0 or chooser.apply(OptKind.PAD, a, size)
+        for a, size in zip(walked, sizes, strict=True)
+    )
+
+
+def divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
+    if amount > 1:
+        chooser.apply(kind, name, amount)

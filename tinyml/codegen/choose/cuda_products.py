@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing, divided, padded
+from tinyml.codegen.choose.cuda_cascade import cascade, cascade_of_warpgroups
 from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
 from tinyml.codegen.choose.cuda_tile import (
     BYTES,
+    ROWS,
     fits,
     folded,
     loads_of,
@@ -28,11 +30,9 @@ from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
     EDGE,
-    WARPS,
     Sides,
     all_in_panels,
     overlap,
-    products_of,
     sides_of,
     sides_within,
 )
@@ -43,14 +43,10 @@ from tinyml.codegen.target import THREAD, WORKING, UndecidedError
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.index import Axis, Quotient, linear
 
-ROWS = WARPS * EDGE  # that a warpgroup has of it
 PANELS = (ROWS, 2 * ROWS), COLUMNS  # edges of what one or two warpgroups have
 THREADS = 16  # along either edge of a tile, where each thread has sums of its own
 NEIGHBOURS = 4  # floats that are read at once
 MULTIPLYING = {float16: 75, bfloat16: 80, float32: 80}  # and of those whose tensor cores know these
-WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
-PART = 32  # steps of a cascade's fold at least, of which a block has a part
-EACH = 4  # warps that keep a multiprocessor busy
 COLUMNS_APART = 4  # lanes that hold sums of other columns
 LOOKED = 64  # registers for the addresses of rows that are looked up, for all of a thread's sums
 GROUP = 8  # tiles of rows whose blocks run one after the other: they share columns in a cache
@@ -78,8 +74,8 @@ def multiply(chooser: Chooser, number: int) -> bool:
         return False
     known = all(target.capability >= MULTIPLYING[s.a.dtype] for s in (sides, *inner) if s.depth)
     if inner:
-        by_groups = known and _cascade_of_warpgroups(chooser, number, sides, inner)
-        return by_groups or (known and _cascade(chooser, number, sides, inner))
+        by_groups = known and cascade_of_warpgroups(chooser, number, sides, inner)
+        return by_groups or (known and cascade(chooser, number, sides, inner))
     if not (sides.around or sides.beside) and _by_warpgroups(chooser, number, sides):
         return True
     if known and (sides.depth == 16 or target.tf32):
@@ -182,7 +178,7 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
     step = step if axis.size > step // 2 else step // 2
     read = _read_for_columns(chooser.one(number), sides)
     depths = dict.fromkeys((axis, *(s.longest for s in sides.beside)))
-    whole = _padded(chooser, [sides.rows, sides.columns, *depths], [*edges, *[step] * len(depths)])
+    whole = padded(chooser, [sides.rows, sides.columns, *depths], [*edges, *[step] * len(depths)])
     if not (whole and chooser.apply(OptKind.FRAGMENT, axis.name, sides.depth)):
         return False
     before = chooser.nest, [*chooser.opts]
@@ -190,8 +186,8 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         chooser.nest, chooser.opts[:] = before
         warps = [min(n, edge // EDGE) for n, edge in zip(most, edges, strict=True)]
         for walked, edge, n in zip((sides.rows, sides.columns), edges, warps, strict=True):
-            _divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // n)
-            _divided(chooser, walked.name, OptKind.THREAD, n)
+            divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // n)
+            divided(chooser, walked.name, OptKind.THREAD, n)
         _to_grid(chooser, number, sides)
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
@@ -250,11 +246,11 @@ def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
     axis, row = sides.longest, row_of(sides.a.dtype)
     name, steps = axis.name, row // sides.depth
     full = fits(sides.rows.size, rows) and fits(sides.columns.size, columns)
-    if not full or not _padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row)):
+    if not full or not padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row)):
         return False
     if not chooser.apply(OptKind.WARPGROUP, name, columns):
         return False
-    _divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
+    divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
     _to_grid(chooser, number, sides)
     name = shared(chooser, number, name, steps, parts)
     _stage(chooser, number, sides, name, steps, written_out=True)
@@ -279,7 +275,7 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
     step = BYTES // sides.a.dtype.itemsize
     if min(edges) < 2 * EDGE:
         return False
-    if not _padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
+    if not padded(chooser, (sides.rows, sides.columns, axis), (*edges, step)):
         return False
     before = chooser.nest, [*chooser.opts]
     for beside in NEIGHBOURS, 1:
@@ -297,10 +293,10 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
 def _to_threads(chooser: Chooser, walked: Axis, kind: OptKind, each: int, most: int) -> None:
     """So many steps of an axis for each thread, of which at most `most` are neighbours."""
     beside = min(each, most)
-    _divided(chooser, walked.name, kind, beside)
-    _divided(chooser, walked.name, OptKind.THREAD, THREADS)
-    _divided(chooser, walked.name, OptKind.SPLIT, each // beside)
-    _divided(chooser, f"{walked.name}s", OptKind.UNROLL, each // beside)
+    divided(chooser, walked.name, kind, beside)
+    divided(chooser, walked.name, OptKind.THREAD, THREADS)
+    divided(chooser, walked.name, OptKind.SPLIT, each // beside)
+    divided(chooser, f"{walked.name}s", OptKind.UNROLL, each // beside)
 
 
 def _lie_in_lanes(chooser: Chooser, number: int) -> bool:
@@ -308,19 +304,6 @@ def _lie_in_lanes(chooser: Chooser, number: int) -> bool:
     lanes = [a for a, kind in chooser.nest.kinds if kind is Kind.LANE]
     read = [e for e in chooser.one(number).exprs if isinstance(e, Stored)]
     return all(e.index.stride(a) == 1 for e in read for a in lanes if a in e.free)
-
-
-def _padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bool:
-    """Whether axes could be made whole steps of these sizes."""
-    return all(
-        a.size % size == 0 or chooser.apply(OptKind.PAD, a, size)
-        for a, size in zip(walked, sizes, strict=True)
-    )
-
-
-def _divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
-    if amount > 1:
-        chooser.apply(kind, name, amount)
 
 
 def _to_grid(chooser: Chooser, number: int, sides: Sides) -> None:
@@ -358,123 +341,6 @@ def _stage(
         chooser.nest, chooser.opts[:] = before
     elif folded:
         fill_ahead(chooser, number, after)
-
-
-def _cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
-    """A product whose factor is made of products: each warp has rows of both, in registers."""
-    rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
-    parts, width = _parts(columns.size, 1 + len(sides.beside))
-    every = parts * prod(a.size for a in chooser.one(number).rows if a is not columns)
-    read = sum(EDGE * s.longest.size * s.a.dtype.itemsize for s in inner)  # of rows, by a warp
-    most = min(2 * rows.size - 1, every // chooser.target.cores) // EDGE
-    most = min(most, chooser.target.cache // (2 * read))  # as much is left for what they meet
-    warps = next(n for n in (8, 4, 2, 1) if n <= max(1, most))
-    most = min(2 * axis.size // EDGE, WIDEST // (width * (1 + len(sides.beside))))
-    steps = next(n for n in (4, 2, 1) if n <= max(1, most))
-    folded = [(s.longest, EDGE) for s in inner]
-    whole = [(rows, EDGE * warps), (columns, width * parts), (axis, EDGE * steps), *folded]
-    if not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
-        return False
-    chooser.apply(OptKind.ONLINE, axis.name)
-    if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):
-        return False
-    _divided(chooser, rows.name, OptKind.THREAD, warps)
-    _divided(chooser, columns.name, OptKind.UNROLL, width // EDGE)
-    _divided(chooser, axis.name, OptKind.UNROLL, steps)
-    chooser.bind_grid(number)
-    busy = warps * prod(a.size for a in chooser.nest.grid(chooser.one(number)))
-    name = _among_blocks(chooser, number, axis.name, EACH * chooser.target.cores // busy)
-    before = chooser.nest, [*chooser.opts]
-    for waits in (True, False), (False,), ():  # rows of a warp, and what they meet
-        chooser.nest, chooser.opts[:] = before
-        _staged_within(chooser, number, name, waits)
-        if bytes_of(chooser.one(number).tiles) <= chooser.target.cache:
-            return True
-    return False
-
-
-@all_or_nothing
-def _cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
-    """The same by warpgroups: each has 64 rows, what they meet lies in panels.
-
-    If there are as many blocks of two of them as multiprocessors.
-    """
-    rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
-    others = prod(a.size for a in chooser.one(number).rows if a not in (rows, columns))
-    each, most = row_of(sides.a.dtype), max(COLUMNS) // (1 + len(sides.beside))
-    width = -(-columns.size // each) * each
-    enough = others * -(-rows.size // (2 * ROWS)) >= chooser.target.cores
-    folded = [(s.longest, each) for s in inner]
-    whole = [(rows, 2 * ROWS), (columns, width), (axis, each), *folded]
-    if not (chooser.target.warpgroups is not False and enough and width <= most):
-        return False
-    if not all(fits(a.size, n) for a, n in whole if a is not axis):
-        return False
-    if not _padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
-        return False
-    chooser.apply(OptKind.ONLINE, axis.name)
-    if not chooser.apply(OptKind.WARPGROUP, axis.name, width):
-        return False
-    _divided(chooser, rows.name, OptKind.THREAD, 2)
-    for name, size in dict.fromkeys((s.longest.name, s.longest.size) for s in inner):
-        _divided(chooser, name, OptKind.UNROLL, -(-size // each) * each // EDGE)
-    chooser.bind_grid(number)
-    _staged_within(chooser, number, axis.name, (True, False))
-    one = chooser.one(number)
-    if not all_in_panels(one) or bytes_of(one.tiles) > chooser.target.cache:
-        return False
-    if chooser.target.warpgroups is None:
-        raise UndecidedError(axis.name)
-    return True
-
-
-def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
-    """A long fold of products in parts for blocks, if rows are too few for multiprocessors."""
-    walked = next((a for a in chooser.one(number).axes if a.name == name), None)
-    parts = min(most, walked.size // PART) if walked is not None and not chooser.nest.along else 1
-    return shared(chooser, number, name, 1, parts) if parts > 1 else name
-
-
-def _staged_within(chooser: Chooser, number: int, name: str, waits: Sequence[bool]) -> None:
-    """What products of a cascade multiply in tiles, if it `waits` from step to step, or does not.
-
-    The steps are those of the axis of that name; tiles are filled ahead of it.
-    """
-    grid = chooser.nest.grid(chooser.one(number))
-    walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == name]
-    for made in products_of(chooser.nest):
-        for factor in (made.a, made.b):
-            each = bool(walked) and walked[0] in factor.free
-            after = walked[0] if each else grid[-1] if grid else None
-            if after is not None and (not each) in waits and not factor.has_fold:
-                to_tile(chooser, number, factor, after)
-    if walked:
-        _others_staged(chooser, number, walked[0])
-        fill_ahead(chooser, number, walked[0], boxes=False)
-
-
-def _others_staged(chooser: Chooser, number: int, walked: Axis) -> None:
-    """What else a step reads that is the same for all rows, as statistics of columns, in tiles.
-
-    Else each step would wait for memory.
-    """
-    rows = {product.lane[0] for product in products_of(chooser.nest)}
-    for load in loads_of(chooser.one(number)):
-        if walked not in load.free or not rows.isdisjoint(load.free):
-            continue
-        before = chooser.nest, [*chooser.opts]
-        to_tile(chooser, number, load, walked)
-        if not all(tile.copies for tile in chooser.one(number).tiles if tile.after is walked):
-            chooser.nest, chooser.opts[:] = before
-
-
-def _parts(columns: int, products: int) -> tuple[int, int]:
-    """How many blocks share columns of so many products, and how many each has: registers full.
-
-    Each of them makes again what the products are made of.
-    """
-    parts = -(-columns * products // WIDEST)
-    return parts, -(-columns // (parts * EDGE)) * EDGE
 
 
 def _inner(

@@ -28,7 +28,10 @@ def to_tile(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
         return
 
 
-def fill_ahead(chooser: Chooser, number: int, after: Axis, boxes: bool = True) -> None:
+def fill_ahead(
+    chooser: Chooser, number: int, after: Axis, boxes: bool = True, blocks: int = 2
+) -> None:
+    """Tiles filled ahead of an axis, as far as `blocks` of a multiprocessor have room for them."""
     tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
     if tiles and chooser.target.capability >= ASYNCHRONOUS:
         held, cache = bytes_of(tiles), chooser.target.cache
@@ -36,7 +39,7 @@ def fill_ahead(chooser: Chooser, number: int, after: Axis, boxes: bool = True) -
         stages = min(STAGES, after.size, (cache - BARRIERS) // held)
         if boxes and tiles[0].panels and _by_boxes(chooser, number, after, stages, held):
             return
-        shared = max(2, (cache // 2 - fixed) // held)  # by two blocks, if they hold enough each
+        shared = max(2, (cache // blocks - fixed) // held)  # if they hold enough each
         stages = min(STAGES, after.size, shared, (cache - fixed) // held)
         chooser.apply(OptKind.PIPELINE, after, stages)
 

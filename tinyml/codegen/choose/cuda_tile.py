@@ -10,11 +10,12 @@ from tinyml.codegen.choose.chooser import Chooser
 from tinyml.codegen.choose.cuda_stages import STAGES
 from tinyml.codegen.expr import Alu, Load
 from tinyml.codegen.nest import Nest
-from tinyml.codegen.optimize.fragments import EDGE, Sides
+from tinyml.codegen.optimize.fragments import EDGE, WARPS, Sides
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 
 EDGES = EDGE, 2 * EDGE, 4 * EDGE, 8 * EDGE  # rows and columns of a block's tile
+ROWS = WARPS * EDGE  # that a warpgroup has
 BYTES = 64  # of the fold that a row of a tile holds
 PADDING = 16  # bytes behind such a row
 SUM = 4  # bytes
