@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from benchmarks.dialect import Ops, TinymlOps
 from benchmarks.workloads import Arrays, Shape, Workload
 
 CHECKED = 4  # the step whose loss is compared
+BRANCH = 0.1  # of a stream that it is added to: how large a bottleneck's result is at first
 Parameters = dict[str, Any]
 
 
@@ -41,11 +42,15 @@ class Step:
     dtype: str = "float32"
     half: bool = False  # products multiply bfloat16; parameters and all else stay as they are
     rate: float = 1e-3  # of learning
+    scales: dict[str, float] = field(default_factory=dict)  # at first, those that are not 1
 
     def inputs(self, seed: int = 0) -> Arrays:
         """Parameters, in the order of `parameters`, then data."""
         random = np.random.default_rng(seed)
-        arrays = [_initial(name, shape, random) for name, shape in self.parameters.items()]
+        arrays = [
+            _initial(name, shape, random, self.scales.get(name, 1.0))
+            for name, shape in self.parameters.items()
+        ]
         return [*arrays, *self.data(random)]
 
     def split(self, tensors: list[Any]) -> tuple[Parameters, list[Any]]:
@@ -110,10 +115,10 @@ def spoken(ops: Any, step: Step) -> Any:
     return type(ops)(half=True) if step.half else ops
 
 
-def _initial(name: str, shape: Shape, random: np.random.Generator) -> Any:
-    """Small uniform weights; ones and zeros for what scales and shifts."""
+def _initial(name: str, shape: Shape, random: np.random.Generator, scale: float = 1.0) -> Any:
+    """Small uniform weights; ones, or another scale, and zeros for what scales and shifts."""
     if name.endswith("scale"):
-        return np.ones(shape, np.float32)
+        return np.full(shape, scale, np.float32)
     if name.endswith("shift"):
         return np.zeros(shape, np.float32)
     bound = 1 / math.sqrt(math.prod(shape[1:]) or 1)
@@ -224,8 +229,9 @@ def bottlenecks(
 ) -> Step:
     """Blocks of 1x1, 3x3 and 1x1 convolutions, four times as wide outside: ResNet-50 by default.
 
-    It learns slowly: after three updates by 1e-3 each, rounding alone changes the loss by several
-    hundredths, also that of torch, and so do inputs that are 1e-7 off in float64.
+    A block's result begins as a tenth of the stream that it is added to; who trains such nets
+    begins with none of it (zero gammas), which leaves most of its weights no gradients. With a
+    whole one autocast's gradients are noise, torch's too (results/2026-11-26-autocast.md).
     """
     parameters, blocks, work = _bottlenecks(depths, width, size)
 
@@ -244,7 +250,9 @@ def bottlenecks(
 
     name = f"convnet of {sum(depths)} bottlenecks {size}x{size} B{batch} step"
     data = _labelled((batch, 3, size, size), 1000)
-    return Step(name, parameters, data, loss, 6 * batch * work, quick=False, rate=1e-6)
+    scales = {f"{block}.3.scale": BRANCH for block, _ in blocks}
+    work *= 6 * batch
+    return Step(name, parameters, data, loss, work, quick=False, rate=1e-4, scales=scales)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,43 @@ def test_gradient_of_a_sum_over_short_rows(device: str, rng: np.random.Generator
     for i, j in itertools.product(range(3), range(3)):
         wanted[0, :, i : i + 3, j : j + 3] += per_input[:, i, j, None, None]
     np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def bottleneck(given: Mapping[str, Any], device: str, wide: str) -> list[Any]:
+    """A ResNet's block as torch.autocast has it, and its gradients; all but products is `wide`."""
+    p = {name: Tensor(a, device).cast(wide).detach() for name, a in given.items()}
+    for tensor in p.values():
+        tensor.requires_grad_()
+
+    def normal(x: Tensor, part: str, **options: Any) -> Tensor:
+        halves = [t.cast("bfloat16") for t in (x, p[part])]
+        if wide == "float64":  # products of halves, rounded once
+            halves = [t.cast(wide) for t in halves]
+        x = halves[0].conv2d(halves[1], **options).cast("bfloat16").cast(wide)
+        mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+        scale, shift = p[f"{part}.scale"], p[f"{part}.shift"]
+        return x.batchnorm(scale, shift, mean, (variance + 1e-5).rsqrt())
+
+    inner = normal(normal(p["x"], "1").relu(), "2", stride=2, padding=1).relu()
+    made = (normal(inner, "3") + normal(p["x"], "skip", stride=2)).relu()
+    results = [made, *made.gradient(*p.values(), gradient=(made.detach() + 1).log())]
+    Tensor.realize(*results)
+    return [result.numpy() for result in results]
+
+
+def test_a_block_of_halves_rounds_what_products_read_and_make_and_nothing_else(
+    device: str, rng: np.random.Generator
+) -> None:
+    shapes = {"x": (4, 32, 8, 8), "1": (16, 32, 1, 1), "2": (16, 16, 3, 3)}
+    shapes |= {"3": (64, 16, 1, 1), "skip": (64, 32, 1, 1)}
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for part in ("1", "2", "3", "skip"):
+        given |= {f"{part}.scale": np.ones(len(given[part]), np.float32)}
+        given |= {f"{part}.shift": rng.standard_normal(len(given[part])).astype(np.float32) / 4}
+    found, wanted = bottleneck(given, device, "float32"), bottleneck(given, "NUMPY", "float64")
+    for name, got, right in zip(["result", *given], found, wanted, strict=True):
+        error = np.linalg.norm(got - right) / np.linalg.norm(right)
+        assert error < 1e-3, name  # what lies between two halves may become the other one
 
 
 def test_pools(device: str) -> None:

@@ -38,12 +38,12 @@ from benchmarks import (
     workloads,
 )
 from benchmarks.ceilings import Ceilings
-from benchmarks.dialect import NumpyOps
+from benchmarks.dialect import NumpyOps, TinymlOps
 from benchmarks.peers import NumpyPeer, TinymlPeer, Work
-from benchmarks.steps import GPTSize
+from benchmarks.steps import GPTSize, Step
 from benchmarks.timing import Round
 from benchmarks.workloads import Workload
-from tinyml import Device, config, kernel, trace
+from tinyml import Device, Tensor, config, kernel, trace
 from tinyml.cache import DiskCache
 from tinyml.dtype import float32
 from tinyml.errors import CompileError, DeviceError
@@ -79,6 +79,26 @@ def test_tinyml_agrees_with_float64(work: Workload) -> None:
 def test_a_step_agrees_with_float64(work: Work) -> None:
     inputs = work.inputs()
     run.checked(TinymlPeer(), work, inputs, work.reference(inputs))
+
+
+def gradients(step: Step, dtype: str) -> Any:
+    """Of all parameters, by tinyml's interpreter."""
+    tensors = [Tensor(array, device="NUMPY") for array in step.inputs()]
+    tensors = [x.cast(dtype).detach() if x.is_floating_point() else x for x in tensors]
+    parameters, data = step.split(tensors)
+    for tensor in parameters.values():
+        tensor.requires_grad_()
+    loss = cast(Any, step.loss)(steps.spoken(TinymlOps(), step), parameters, *data)
+    found = loss.gradient(*parameters.values())
+    Tensor.realize(*found)
+    return np.concatenate([slope.numpy().ravel() for slope in found])
+
+
+def test_halves_leave_the_deep_convnet_most_of_its_gradients() -> None:
+    step = steps.bottlenecks(width=8, size=64, batch=2)
+    right = gradients(step, "float64")
+    off = gradients(replace(step, half=True), "float32") - right
+    assert np.linalg.norm(off) < 0.5 * np.linalg.norm(right)
 
 
 @by_name([work.shrunk() for work in FORWARD_AND_BACKWARD])
