@@ -13,6 +13,7 @@ from tinyml.functional.composed import with_gradient
 from tinyml.functional.random_ import dropping
 from tinyml.functional.reduction import largest
 from tinyml.functional.steps import composition
+from tinyml.mlops import folded
 
 if TYPE_CHECKING:
     from tinyml.mlops import Grads
@@ -59,14 +60,14 @@ def scaled_dot_product_attention(
     masked = attn_mask is not None and not is_causal  # causal: the first key always takes part
     powers = _powers_or_none if masked and scores.numel() else _powers
     drop = dropping(scores, dropout_p)
-    if wide is not dtype:
+    if value.dtype is dtype is not wide and scores.numel():
         return _means_of_halves(scores, value.cast(wide), powers, drop, dtype).cast(dtype)
 
     def shares(x: Tensor) -> Tensor:
         power, total = powers(x)
         return power / total
 
-    dropped: Tensor = drop(with_shares(shares, scores, -1))
+    dropped: Tensor = drop(with_shares(shares, scores, -1).cast(dtype))
     return dropped @ value
 
 
@@ -118,11 +119,11 @@ def _means_of_halves(
     def rule(grad: Tensor, _: Tensor, scores: Tensor, value: Tensor) -> Grads:
         power, total = powers(scores)
         weights, met = power / total, rounded(power)
-        slopes = drop(grad @ value.transpose(-2, -1))
+        slopes = drop(folded(grad @ value.transpose(-2, -1), scores.shape))
         whole = met.sum(-1, keepdim=True)
         mean = (slopes * met).sum(-1, keepdim=True) / (whole == 0).where(1, whole)
         by_value = rounded(drop(rounded(weights))).transpose(-2, -1) @ grad
-        return weights * (slopes - mean), by_value
+        return weights * (slopes - mean), folded(by_value, value.shape)
 
     return with_gradient(compute, rule, scores, value)
 
