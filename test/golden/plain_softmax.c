@@ -38,7 +38,7 @@ static inline f32x4 clamp_f32x4(f32x4 x, float low, float high) {
 #endif
 #ifndef DONE_scale_f32x4
 #define DONE_scale_f32x4
-#if 4 >= 4 && defined(__AVX512VL__)
+#if 4 >= 4 && 4 <= 16 && defined(__AVX512VL__)
 static inline f32x4 grown_f32x4(f32x4 p, f32x4 n) {
 #if 4 == 16
   return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4);
@@ -50,7 +50,7 @@ static inline f32x4 grown_f32x4(f32x4 p, f32x4 n) {
 }
 #endif
 static inline f32x4 scale_f32x4(f32x4 p, f32x4 shifted) {
-#if 4 >= 4 && defined(__AVX512VL__)
+#if 4 >= 4 && 4 <= 16 && defined(__AVX512VL__)
   return grown_f32x4(p, shifted - 12582912.0f);
 #else
   const i32x4 n = (i32x4)(shifted), half = n >> 1;
@@ -83,7 +83,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_9424bfc1(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_f86b707c(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

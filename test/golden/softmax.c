@@ -60,7 +60,7 @@ static inline f32x8 clamp_f32x8(f32x8 x, float low, float high) {
 #endif
 #ifndef DONE_scale_f32x8
 #define DONE_scale_f32x8
-#if 8 >= 4 && defined(__AVX512VL__)
+#if 8 >= 4 && 8 <= 16 && defined(__AVX512VL__)
 static inline f32x8 grown_f32x8(f32x8 p, f32x8 n) {
 #if 8 == 16
   return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4);
@@ -72,7 +72,7 @@ static inline f32x8 grown_f32x8(f32x8 p, f32x8 n) {
 }
 #endif
 static inline f32x8 scale_f32x8(f32x8 p, f32x8 shifted) {
-#if 8 >= 4 && defined(__AVX512VL__)
+#if 8 >= 4 && 8 <= 16 && defined(__AVX512VL__)
   return grown_f32x8(p, shifted - 12582912.0f);
 #else
   const i32x8 n = (i32x8)(shifted), half = n >> 1;
@@ -111,7 +111,7 @@ static inline float across_add_float32x8(f32x8 a) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_a9abdc43(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_675f2911(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

@@ -89,7 +89,7 @@ _TEXTS = {
     # p * 2**n for the n that was added to ZERO: in two steps, so that results may be denormal or
     # overflow to infinity. For the least n, where -inf is taken to, both factors are 0: to
     # underflow would take as long as all the rest
-    "scale_KIND": """#if LANES >= NARROW && defined(__AVX512VL__)
+    "scale_KIND": """#if LANES >= NARROW && LANES <= VAST && defined(__AVX512VL__)
 static inline KIND grown_KIND(KIND p, KIND n) {
 #if LANES == VAST
   return __builtin_ia32_scalefSUFFIX512_mask(p, n, p, -1, 4);
@@ -101,7 +101,7 @@ static inline KIND grown_KIND(KIND p, KIND n) {
 }
 #endif
 static inline KIND scale_KIND(KIND p, KIND shifted) {
-#if LANES >= NARROW && defined(__AVX512VL__)
+#if LANES >= NARROW && LANES <= VAST && defined(__AVX512VL__)
   return grown_KIND(p, shifted - ZERO);
 #else
 STEPS
