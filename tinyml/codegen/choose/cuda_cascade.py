@@ -14,7 +14,6 @@ from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
 from tinyml.codegen.choose.cuda_tile import ROWS, fits, loads_of, shared
 from tinyml.codegen.crop import needed
 from tinyml.codegen.matrices import WARP
-from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
     EDGE,
@@ -33,6 +32,7 @@ WIDEST = 256  # columns whose sums a warp keeps, for 16 rows
 PART = 32  # steps of a fold at least, of which a block has a part
 EACH = 4  # warps that keep a multiprocessor busy
 FEW = 8  # blocks for each multiprocessor, of which the last ones leave others idle
+MOST = 0.75  # of all multiprocessors
 ASIDE = 32  # registers of a warpgroup's thread beside its sums, about
 
 
@@ -73,16 +73,15 @@ def cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> 
 def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> bool:
     """The same by warpgroups: each has 64 rows, what they meet lies in panels.
 
-    If there are as many blocks as multiprocessors.
+    If most multiprocessors have a block: 128 on 132 took 11.6 us where blocks of warps took 14.8.
     """
     rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
     others = prod(a.size for a in chooser.one(number).rows if a not in (rows, columns))
     each, most = row_of(sides.a.dtype), max(COLUMNS) // (1 + len(sides.beside))
     width = -(-columns.size // each) * each
-    blocks = others * -(-rows.size // (2 * ROWS))
-    few = width <= each and blocks < FEW * chooser.target.cores
-    groups = _groups(chooser.one(number), len(inner) + 1 + len(sides.beside), few)
-    enough = others * -(-rows.size // (groups * ROWS)) >= chooser.target.cores
+    blocks, products = others * -(-rows.size // (2 * ROWS)), len(inner) + 1 + len(sides.beside)
+    groups = _groups(chooser, number, products, width <= each, blocks)
+    enough = others * -(-rows.size // (groups * ROWS)) >= MOST * chooser.target.cores
     folded = [(s.longest, each) for s in inner]
     whole = [(rows, groups * ROWS), (columns, width), (axis, each), *folded]
     if not (chooser.target.warpgroups is not False and enough and width <= most):
@@ -109,16 +108,17 @@ def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: li
     return True
 
 
-def _groups(one: Nest, products: int, few: bool) -> int:
+def _groups(chooser: Chooser, number: int, products: int, narrow: bool, blocks: int) -> int:
     """How many warpgroups share what they copy: two, unless that is multiplied often.
 
-    Blocks of one wait for nobody else, and more of them fit. On an H200 causal gradients of 128
-    columns took 1.54 ms for 1.75 (three products), 2.55 for 2.84 (four); but two products 2.42 for
-    2.01, as they wait for copies. Where rows have steps of their own, the longest of few blocks
-    keep the others waiting: 64 columns took 57 us for 65.
+    Blocks of one wait for nobody else, and more of them fit. On an H200 gradients of 128 columns
+    took 2.58 ms for 2.82 (three products), 4.40 for 4.84 (four); but two products 2.42 for 2.01, as
+    they wait for copies, if no other results take registers: 2.62 for 2.90. Where rows have steps
+    of their own, the longest of few blocks keep others waiting: 64 columns took 57 us for 65.
     """
-    own = few and any(needed([fold]) for fold in one.folds)
-    return 1 if products > 2 or own else 2
+    one, cores = chooser.one(number), chooser.target.cores
+    own = narrow and blocks < FEW * cores and any(needed([fold]) for fold in one.folds)
+    return 1 if products > 2 or own or len(one.stores) > 1 or blocks < cores else 2
 
 
 def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
