@@ -56,6 +56,13 @@ def test_all_rows_are_added_up_in_the_same_way() -> None:
     assert "unroll i0 4" not in opts(kernel_of(graphs.total(leaf(9, 131), 1)))
 
 
+@pytest.mark.parametrize("n", range(64, 192, 16))
+def test_folds_have_lanes_in_the_order_in_which_they_are_made(n: int) -> None:
+    """And not in that of addresses, which are others in each process."""
+    k = kernel_of(graphs.add(graphs.total(leaf(8, n), 1), graphs.total(leaf(8, n + 8), 1)))
+    assert [opt.split()[1] for opt in opts(k) if opt.startswith("lanes")] == ["r0", "r1"]
+
+
 @pytest.mark.parametrize("n", [16, 33, 64])
 def test_running_sums_of_a_block_lie_in_the_lanes_of_a_vector(n: int) -> None:
     x = Tensor(np.zeros((5, n), np.float32), device="CPU").realize()

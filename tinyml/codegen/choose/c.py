@@ -266,8 +266,7 @@ class CChooser(Chooser):
         at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
         most = ACCUMULATORS // (ROWS * at_once if together else at_once)
         self._keep(number)
-        folded = {f.axes[-1] for f in self.one(number).folds}
-        for axis in folded:
+        for axis in dict.fromkeys(f.axes[-1] for f in self.one(number).folds):
             self._vector_fold(axis, most)
         if together and last_row is not None:
             self.apply(OptKind.UNROLL, last_row.name, ROWS)
