@@ -23,11 +23,12 @@ Every axis has a kind, which says who walks it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain
 from math import gcd, prod
 from operator import attrgetter
+from typing import Any
 
 from tinyml.codegen.expr import Expr, Fold, Load, Stored, describe, nodes, place_text, rewrite
 from tinyml.codegen.linear import TX
@@ -132,8 +133,19 @@ class Split:
 @dataclass(frozen=True)
 class Nest:
     rows: tuple[Axis, ...]
-    walks: tuple[Walk, ...]
+    walks: Sequence[Walk]
     tiles: tuple[Tile, ...] = ()
+
+    def knowing(self, **known: Any) -> Nest:
+        """This new nest, of which some of what is asked below is known beforehand."""
+        self.__dict__.update(known)
+        return self
+
+    def with_rows(self, rows: tuple[Axis, ...]) -> Nest:
+        """The nest with its rows in another order."""
+        axes = tuple(dict.fromkeys([*rows, *self.axes]))
+        made = replace(self, rows=rows).knowing(axes=axes, groups=(rows, *self.groups[1:]))
+        return made.knowing(folded=self.folded, adds=self.adds, asks=self.asks)
 
     # asked for by every choice of an Opt, so worked out once
 
@@ -151,6 +163,11 @@ class Nest:
         return tuple([e for e in found if type(e) is Fold])
 
     @cached_property
+    def folded(self) -> tuple[Axis, ...]:
+        """Every axis that a fold walks."""
+        return tuple(dict.fromkeys([a for fold in self.folds for a in fold.axes]))
+
+    @cached_property
     def loads(self) -> tuple[Load, ...]:
         """Every load."""
         return tuple([e for e in self.exprs if type(e) is Load])
@@ -165,9 +182,8 @@ class Nest:
         """Every axis that is walked: rows, then those of walks, of folds, and of tiles."""
         walked = [a for walk in self.walks for a in walk.axes]
         steps = [tile.over for tile in self.tiles if tile.over is not None]
-        folded = [a for fold in self.folds for a in fold.axes]
         filled = [a for tile in self.tiles for a in tile.axes]
-        return tuple(dict.fromkeys([*self.rows, *walked, *steps, *folded, *filled]))
+        return tuple(dict.fromkeys([*self.rows, *walked, *steps, *self.folded, *filled]))
 
     @cached_property
     def named(self) -> dict[str, Axis]:
@@ -180,15 +196,20 @@ class Nest:
         kinds = {(fold.axes, fold.op, fold.dtype) for fold in self.folds}
         return len(kinds) == 1 and not any(fold.body.has_fold for fold in self.folds)
 
-    @property
+    @cached_property
     def adds(self) -> bool:
         """Whether something is combined with what is in memory already."""
         return any(store.op is not None for store in self.stores)
 
-    @property
+    @cached_property
+    def asks(self) -> bool:
+        """Whether something is stored under conditions."""
+        return any(store.valid for store in self.stores)
+
+    @cached_property
     def ordered(self) -> frozenset[Axis]:
         """Rows each of which adds to the places that the one before added to: one thread's."""
-        stores = [s for s in self.stores if s.op and not s.position.looked]
+        stores = [s for s in self.stores if s.op and not s.position.looked] if self.adds else []
         return frozenset(a for a in self.rows for s in stores if a not in s.position.free)
 
     @cached_property
@@ -232,8 +253,7 @@ class LoopNest:
 
     def parts(self, one: Nest) -> tuple[Axis, ...]:
         """Axes of folds whose steps are shared out among blocks."""
-        folded = dict.fromkeys(a for fold in one.folds for a in fold.axes)
-        return tuple(a for a in folded if self.kind(a) is Kind.GRID)
+        return tuple([a for a in one.folded if self.kind(a) is Kind.GRID])
 
     def grid(self, one: Nest) -> tuple[Axis, ...]:
         """Axes of rows that number blocks."""
@@ -255,7 +275,12 @@ def with_stores(one: Nest, change: Callable[[Store], Store]) -> Nest:
 
 def rewritten(one: Nest, rule: Callable[[Expr], Expr | None]) -> Nest:
     """The nest with a rule applied to all that it stores, but not to what tiles hold."""
-    return with_stores(one, lambda store: replace(store, value=rewrite(store.value, rule)))
+
+    def changed(store: Store) -> Store:
+        value = rewrite(store.value, rule)
+        return store if value is store.value else replace(store, value=value)
+
+    return with_stores(one, changed)
 
 
 def roots(nest: Nest) -> list[Expr]:
@@ -288,9 +313,8 @@ def _lines(ln: LoopNest) -> Iterator[str]:
                 place = place_text(store.position, store.valid, text)
                 past = ", past the caches" if store.streams else ""
                 yield f"    slot{store.slot}[{place}] {sign} {text[store.value]}{past}"
-        bound = dict.fromkeys(a for f in nest.folds for a in f.axes)
-        if bound:
-            yield f"  folds over {named(tuple(bound))}"
+        if nest.folded:
+            yield f"  folds over {named(nest.folded)}"
     for axis in ln.ahead:
         yield f"  reads ahead of {axis.name}"
     for name in ln.along:

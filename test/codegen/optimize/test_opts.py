@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from unittest import mock
 
 import graphs
 import numpy as np
@@ -18,8 +19,8 @@ from tinyml.codegen import nest
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.nest import Kind, LoopNest
-from tinyml.codegen.optimize.change import LOADS
+from tinyml.codegen.nest import Kind, LoopNest, Nest
+from tinyml.codegen.optimize.change import LOADS, Change
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply, find, optimize, parse
 from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
@@ -94,9 +95,18 @@ def choices(plain: LoopNest) -> list[Opt]:
     ]
 
 
+def assert_known(one: Nest) -> None:
+    """What is known of a nest before its expressions are made is what they say."""
+    plain = Nest(one.rows, tuple(one.walks), one.tiles)
+    assert (one.axes, one.folded, one.groups) == (plain.axes, plain.folded, plain.groups)
+    assert (one.adds, one.asks, one.ordered) == (plain.adds, plain.asks, plain.ordered)
+
+
 def assert_unchanged(name: str, nest_: LoopNest) -> None:
     """Both dialects of the nest compute what the kernel does."""
     nest.verify(nest_)
+    for one in nest_.nests:
+        assert_known(one)
     k = KERNELS[name]
     kinds = {kind for _, kind in nest_.kinds}
     for vectors in (True, False):
@@ -118,6 +128,21 @@ def spread(plain: LoopNest, opt: Opt) -> LoopNest:
         return plain
     rows = dict.fromkeys(a.name for one in plain.nests for a in one.rows if a.name != opt.axis)
     return optimize(plain, [Opt(OptKind.GRID, name) for name in rows])
+
+
+def test_opts_in_a_row_rewrite_expressions_once() -> None:
+    """Unless somebody looks at what each of them made, which is the same."""
+    opts = [*map(parse, ("lanes i1 4", "unroll i1 2", "order i1", "grid i0"))]
+    with mock.patch.object(Change, "walks", autospec=True, side_effect=Change.walks) as rewritten:
+        at_once = optimize(lower(KERNELS["matmul"]), opts)
+        assert [len(one.stores) for one in at_once.nests] == [1]
+    assert rewritten.call_count == 1
+    one_by_one = lower(KERNELS["matmul"])
+    for opt in opts:
+        one_by_one = apply(one_by_one, opt)
+        nest.verify(one_by_one)
+    assert str(at_once) == str(one_by_one)
+    assert at_once == one_by_one
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -385,7 +385,7 @@ class CChooser(Chooser):
         """Steps of folds that masks of vectors depend on have no loop: then most need no mask."""
         steps = self.steps_of_masks(self.one(number).exprs)
         copies = prod(a.size for a in self.one(number).axes if self.nest.kind(a) is Kind.UNROLL)
-        for axis in dict.fromkeys(a for fold in self.one(number).folds for a in fold.axes):
+        for axis in self.one(number).folded:
             copies *= axis.size if axis in steps else 1
             if axis in steps and copies * len(toposort(self.one(number).exprs)) <= TEXT:
                 self.apply(OptKind.UNROLL, axis, axis.size)

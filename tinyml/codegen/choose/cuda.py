@@ -379,7 +379,7 @@ class CudaChooser(Chooser):
 
 def _is_read_often(one: Nest) -> bool:
     """Whether few rows' worth of memory is folded by a warp of others each: it is in a cache."""
-    folded = {a for fold in one.folds for a in fold.axes}
+    folded = {*one.folded}
     read = [load.free for load in one.loads if not load.free.isdisjoint(folded)]
     every = min((prod(a.size for a in one.rows if a not in free) for free in read), default=0)
     return every >= WARP and prod(a.size for a in folded) <= OFTEN

@@ -48,7 +48,7 @@ def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
     one = nest.nests[0]
     if len(nest.nests) > 1 or any(t.after is not after for t in one.tiles):
         raise OptError(f"cannot copy boxes ahead of {after.name}: others wait for all threads")
-    outer = [a for fold in one.folds for a in fold.axes if nest.kind(a) is Kind.LOOP]
+    outer = [a for a in one.folded if nest.kind(a) is Kind.LOOP]
     if after in outer and outer[0] is not after:
         raise OptError(f"cannot copy boxes ahead of {after.name}: the loop is in another")
     if any(boxed(tile) is None for tile in one.tiles):

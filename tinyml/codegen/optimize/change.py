@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tinyml.codegen.bounds import require
 from tinyml.codegen.expr import (
@@ -25,7 +26,7 @@ from tinyml.codegen.expr import (
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Split, Store, Tile, Walk, rewritten
 from tinyml.errors import TinymlError
-from tinyml.frozen import replace
+from tinyml.frozen import cached_property, replace
 from tinyml.index import (
     Axis,
     Linear,
@@ -86,9 +87,9 @@ def first(nest: LoopNest, axis: Axis) -> LoopNest:
         return Fold(e.op, e.body, ordered(e.axes)) if isinstance(e, Fold) else None
 
     def changed(one: Nest) -> Nest:
-        if any(axis in fold.axes for fold in one.folds):
+        if axis in one.folded:
             return rewritten(one, folded)
-        return replace(one, rows=ordered(one.rows)) if axis in one.rows else one
+        return one.with_rows(ordered(one.rows)) if axis in one.rows else one
 
     return replace(nest, nests=tuple([changed(one) for one in nest.nests]))
 
@@ -166,8 +167,24 @@ class Change:
     def nest(self, one: Nest) -> Nest:
         if self.listed.keys().isdisjoint(one.axes):
             return one
-        walks = tuple([self._walk(walk, one.rows) for walk in one.walks])
-        return Nest(self.axes(one.rows), walks, tuple([self._tile(tile) for tile in one.tiles]))
+        rows = self.axes(one.rows)
+        if one.tiles or one.asks or self.guards:
+            return Nest(rows, self.walks(one), tuple([self._tile(tile) for tile in one.tiles]))
+        later, before = _Later(self, one), one.walks
+        if isinstance(before, _Later) and not before.is_made:  # several changes in a row are one
+            later = _Later(before.change.then(self), before.one)
+        axes, folded = (tuple(dict.fromkeys(self.axes(group))) for group in (one.axes, one.folded))
+        made = Nest(rows, later).knowing(axes=axes, folded=folded, adds=one.adds, asks=False)
+        return made.knowing(groups=tuple(map(self.axes, one.groups)))
+
+    def then(self, other: Change) -> Change:
+        """This change and another one, neither of which has guards."""
+        index = {a: i.substitute(other.index) for a, i in self.index.items()}
+        listed = {a: other.axes(axes) for a, axes in self.listed.items()}
+        return Change({**other.index, **index}, {**other.listed, **listed}, {})
+
+    def walks(self, one: Nest) -> tuple[Walk, ...]:
+        return tuple([self._walk(walk, one.rows) for walk in one.walks])
 
     def _walk(self, walk: Walk, rows: tuple[Axis, ...]) -> Walk:
         walked = {*rows, *walk.axes}
@@ -175,13 +192,11 @@ class Change:
         return Walk(self.axes(walk.axes), stores, walk.after)
 
     def _tile(self, tile: Tile) -> Tile:
-        return replace(
-            tile,
-            axes=self.axes(tile.axes),
-            index=tile.index.substitute(self.index),
-            value=self.expr(tile.value),
-            after=self._after(tile.after),
-        )
+        axes, index = self.axes(tile.axes), tile.index.substitute(self.index)
+        value, after = self.expr(tile.value), self._after(tile.after)
+        if (axes, index, value, after) == (tile.axes, tile.index, tile.value, tile.after):
+            return tile
+        return replace(tile, axes=axes, index=index, value=value, after=after)
 
     def _after(self, axis: Axis) -> Axis:
         return self.listed[axis][0] if axis in self.listed else axis
@@ -237,6 +252,39 @@ class Change:
             body = _masked(e.body, outside, bound) if product else select(outside, e.body, start)
             return Fold(e.op, body, e.axes)
         return None
+
+
+class _Later(Sequence[Walk]):
+    """The walks of a nest whose axes were changed, made when somebody looks at them.
+
+    Most Opts ask for axes only, and each of them would have rewritten all expressions.
+    """
+
+    def __init__(self, change: Change, one: Nest) -> None:
+        self.change, self.one = change, one
+
+    @cached_property
+    def made(self) -> tuple[Walk, ...]:
+        return self.change.walks(self.one)
+
+    @property
+    def is_made(self) -> bool:
+        return "made" in self.__dict__
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def __iter__(self) -> Iterator[Walk]:
+        return iter(self.made)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.made[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.made == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.made)
 
 
 def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
@@ -328,13 +376,14 @@ def joins(nest: LoopNest, outer: Axis, divided: int) -> bool:
 
 def _next(nest: LoopNest, outer: Axis) -> Axis | None:
     """The loop that directly follows the loop over `outer` wherever it is walked."""
-    groups = [group for one in nest.nests for group in one.groups]
-    around = [(*group, None) for group in groups if outer in group]
+    walking = [group for one in nest.nests if outer in one.axes for group in one.groups]
+    around = [(*group, None) for group in walking if outer in group]
     found = {group[group.index(outer) + 1] for group in around}
     inner = found.pop() if len(found) == 1 else None
     if inner is None or outer.more or inner.more:
         return None
     loops = nest.kind(outer) is nest.kind(inner) is Kind.LOOP
+    groups = [group for one in nest.nests if inner in one.axes for group in one.groups]
     alone = any(inner in group and outer not in group for group in groups)
     return inner if loops and not alone else None
 

@@ -78,9 +78,8 @@ def _kept(
     folds = [e for e in nodes(value) if isinstance(e, Fold)]
     bound = {a for e in folds if e.free - outside for a in e.axes}  # others are made before it
     inner = list(value.free - outside)
-    folded = {a for fold in one.folds for a in fold.axes}
     rows = _written_out(nest, one)
-    inner.sort(key=lambda a: (a not in rows, ORDER[nest.kind(a)], a in folded, a.name))
+    inner.sort(key=lambda a: (a not in rows, ORDER[nest.kind(a)], a in one.folded, a.name))
     if any(not {s.outer, s.inner}.isdisjoint({after, *inner, *bound}) for s in nest.splits):
         raise OptError(f"cannot keep {value}: a last step is shorter")
     if any(e.free - outside and not {*e.axes}.isdisjoint(inner) for e in folds):
@@ -115,16 +114,19 @@ def divided_last(one: Nest) -> Nest:
     """
 
     def rule(e: Expr) -> Expr | None:
-        if not (isinstance(e, Fold) and e.op is Op.ADD and not e.dtype.is_half):
-            return None
-        found = next(_divisors(e.body, e), None)
-        if found is None:
+        if not isinstance(e, Fold) or (found := _divisor(e)) is None:
             return None
         whole, divisor = found
         fold = Fold(e.op, whole, e.axes)
         return alu(Op.DIV, e.dtype, rule(fold) or fold, divisor)
 
-    return rewritten(one, rule)
+    return rewritten(one, rule) if any(_divisor(fold) for fold in one.folds) else one
+
+
+def _divisor(fold: Fold) -> tuple[Expr, Expr] | None:
+    """What a sum adds up without a divisor, and the divisor, if there is one."""
+    adds = fold.op is Op.ADD and not fold.dtype.is_half
+    return next(_divisors(fold.body, fold), None) if adds else None
 
 
 def _divisors(body: Expr, fold: Fold, known: Valid = ()) -> Iterator[tuple[Expr, Expr]]:
@@ -245,8 +247,8 @@ def _folds_below(order: Iterable[Expr]) -> dict[Expr, frozenset[Expr]]:
     """The folds that each expression is made of."""
     below: dict[Expr, frozenset[Expr]] = {}
     for e in order:
-        below[e] = frozenset().union(*(below[s] | {s} for s in e.sources if s in below))
-        below[e] = frozenset(x for x in below[e] if isinstance(x, Fold))
+        found = [below[s] | {s} if type(s) is Fold else below[s] for s in e.folding]
+        below[e] = frozenset().union(*found)
     return below
 
 

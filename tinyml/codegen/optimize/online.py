@@ -67,8 +67,7 @@ def running(one: Nest) -> Running | None:
 
     That is, if others read them, or products that are nowhere but in the tile of a step.
     """
-    folded = dict.fromkeys(a for fold in one.folds for a in fold.axes)
-    found = (_running_over(one, axis) for axis in sorted(folded, key=lambda a: -a.size))
+    found = (_running_over(one, axis) for axis in sorted(one.folded, key=lambda a: -a.size))
     return next((each for each in found if each is not None), None)
 
 

@@ -223,8 +223,7 @@ def _multiplied(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
 
 def _is_walked(nest: LoopNest, axis: Axis) -> bool:
     """Whether a row or a fold walks it."""
-    folds = (fold for one in nest.nests for fold in one.folds)
-    return is_row(nest, axis) or any(axis in fold.axes for fold in folds)
+    return is_row(nest, axis) or any(axis in one.folded for one in nest.nests)
 
 
 def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
@@ -301,7 +300,7 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
 
 def _halved(nest: LoopNest) -> bool:
     """Whether those along tx who fold together are whole warps, or may be halved down to one."""
-    folds = any(a.name == TX for one in nest.nests for fold in one.folds for a in fold.axes)
+    folds = any(a.name == TX for one in nest.nests for a in one.folded)
     most = max((a.size for one in nest.nests for a in one.axes if a.name == TX), default=1)
     return not folds or most % WARP == 0 or WARP % most == 0
 
