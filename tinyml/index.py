@@ -261,13 +261,16 @@ def _stride(terms: Terms, axis: Axis) -> int | None:
 def _without_constant(terms: Terms) -> tuple[int, int, frozenset[Axis], tuple[Looked, ...]]:
     """Bounds of a sum, the axes in it, and its atoms that look a value up."""
     low = high = 0
-    looked: tuple[Looked, ...] = ()
+    free, looked = [a for a, _ in terms if type(a) is Axis], tuple[Looked, ...]()
     for atom, factor in terms:
-        low += factor * (atom.low if factor > 0 else atom.high)
-        high += factor * (atom.high if factor > 0 else atom.low)
+        if factor > 0:
+            low, high = low + factor * atom.low, high + factor * atom.high
+        else:
+            low, high = low + factor * atom.high, high + factor * atom.low
         if type(atom) is not Axis:
+            free += atom.free
             looked += _looked_in(atom)
-    return low, high, frozenset().union(*[atom.free for atom, _ in terms]), looked
+    return low, high, frozenset(free), looked
 
 
 @lru_cache(maxsize=4096)

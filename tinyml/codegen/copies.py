@@ -131,12 +131,12 @@ def gathered(
 
 def _axis_of(instr: Instr, families: Families, axes: Iterable[Axis]) -> Axis | None:
     """The axis at each of whose steps an instruction is another one."""
-    match instr:
-        case ir.Let(name) | ir.Update(name) | ir.Declare(name) | ir.AcrossLanes(name):
-            return families.get(name.name)
-        case ir.Put(position=position) | ir.Fetch(position=position) | ir.PutTile(index=position):
-            return next((a for a in axes if a in position.free), None)
-    return None
+    if isinstance(instr, (ir.Let, ir.Update, ir.Declare, ir.AcrossLanes)):
+        return families.get(instr.name.name)
+    if not isinstance(instr, (ir.Put, ir.Fetch, ir.PutTile)):
+        return None
+    place = instr.index if isinstance(instr, ir.PutTile) else instr.position
+    return next((a for a in axes if a in place.free), None)
 
 
 def written_out(instrs: Sequence[Instr]) -> Iterator[Instr]:

@@ -254,11 +254,16 @@ def substitute(
 
 @lru_cache(maxsize=64)  # the same, for each step that is written out
 def _along(root: Expr, axes: frozenset[Axis], folds: bool) -> list[Expr]:
-    """All that depends on any of the axes, or has a fold in it, operands first."""
+    """All that depends on any of the axes, or on a fold over one, operands first."""
     apart = axes.isdisjoint
-    if apart(root.free) and not (folds and root.has_fold):
-        return []
-    return [e for e in nodes(root) if not apart(e.free) or (folds and e.has_fold)]
+    if not (folds and root.has_fold):
+        return [] if apart(root.free) else [e for e in nodes(root) if not apart(e.free)]
+    found: dict[Expr, None] = {}
+    for e in nodes(root):
+        walked = type(e) is Fold and not apart(e.axes)
+        if walked or not apart(e.free) or not found.keys().isdisjoint(e.folding):
+            found[e] = None
+    return [*found]
 
 
 def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
@@ -358,15 +363,18 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None], along: Axis | None 
 
     With `along`, what does not depend on that axis, as a fold over it, stays as it is.
     """
-    done: dict[Expr, Expr] = {}
+    changed: dict[Expr, Expr] = {}
     order: Sequence[Expr] = nodes(root)
     if along is not None:
         order = toposort([root], (), lambda e: [s for s in e.sources if along in s.free])
     for e in order:
-        sources = tuple([done.get(s, s) for s in e.sources])
-        again = e if sources == e.sources else with_sources(e, sources)
-        done[e] = rule(again) or again
-    return done[root]
+        again = e
+        if not changed.keys().isdisjoint(e.sources):
+            again = with_sources(e, tuple([changed.get(s, s) for s in e.sources]))
+        again = rule(again) or again
+        if again is not e:
+            changed[e] = again
+    return changed.get(root, root)
 
 
 # ---- building, with the simplifications that are exact ----

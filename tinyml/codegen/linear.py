@@ -486,9 +486,9 @@ def verify(k: LinearKernel) -> None:
 
 def values_of(instr: Instr) -> tuple[Expr, ...]:
     """What an instruction computes with."""
+    if isinstance(instr, (Let, PutTile)):  # most are
+        return (instr.value,)
     match instr:
-        case Let() | PutTile():
-            return (instr.value,)
         case Update(name, _, value):
             return (name, value)
         case AcrossLanes(source=name) | AcrossThreads(name) | Together(name):

@@ -49,7 +49,7 @@ def _moved_by_last(factor: Expr, rows: frozenset[Axis], fold: Fold) -> set[Axis]
     A window has fewer steps than there are places of it.
     """
     folded = {*fold.axes}
-    _, stands = windows(factor, {a: linear(a) for a in rows | folded}, set())
+    stands = windows(factor, {a: linear(a) for a in rows | folded}, set()).stands
     moved = [(i.free & rows, i.free & folded) for i in stands.values() if len(i.free) > 1]
     if not moved or not all(a and b and _size(a) < _size(b) for a, b in moved):
         return None

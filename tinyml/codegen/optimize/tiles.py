@@ -13,7 +13,7 @@ from tinyml.codegen.long_fold import groups
 from tinyml.codegen.matrices import Fragment, Matrix, Piece, Product, by_warpgroup
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten
 from tinyml.codegen.optimize.change import Change, OptError, bind, check_inner
-from tinyml.codegen.optimize.overlaps import position_of, run, windows
+from tinyml.codegen.optimize.overlaps import Held, position_of, run, windows
 from tinyml.codegen.optimize.panels import across_panels, in_panels, row_of
 from tinyml.codegen.optimize.same_tile import same_tile
 from tinyml.codegen.pairs import Pair
@@ -118,7 +118,12 @@ def reading(one: Nest, old: Expr, new: Expr) -> Nest:
     def read(e: Expr) -> Expr | None:
         return new if e is old else None
 
-    tiles = tuple(replace(tile, value=rewrite(tile.value, read)) for tile in one.tiles)
+    tiles = tuple(
+        [
+            replace(tile, value=rewrite(tile.value, read)) if old in nodes(tile.value) else tile
+            for tile in one.tiles
+        ]
+    )
     return replace(rewritten(one, read), tiles=tiles)
 
 
@@ -303,14 +308,14 @@ def _tile(
 ) -> tuple[Tile, Axis | None, Nest]:
     """The tile, what it is filled along in vectors if that is an axis of its own, and the nest."""
     outside = walked_before(nest, one, after)
-    folded = {a for fold in one.folds for a in fold.axes}
-    folded |= {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
+    folded = {*one.folded} | {e.bound[-1] for e in one.exprs if isinstance(e, Product)}
     inner = factor.free - outside
     if not inner:
         raise OptError(f"cannot stage {factor}: it is the same for all that {after.name} walks")
     if any(not {s.outer, s.inner}.isdisjoint({after, *factor.free}) for s in nest.splits):
         raise OptError(f"cannot stage {factor}: its last step is shorter")
-    value, stands, size = factor, {a: linear(a) for a in inner}, factor.dtype.itemsize
+    value, size = factor, factor.dtype.itemsize
+    stands: Mapping[Axis, Linear] = {a: linear(a) for a in inner}
     panels, parted = _by_warpgroups(one, factor), None
     if panels or Kind.THREAD in dict(nest.kinds).values():
         run = row_of(factor.dtype) if panels else PIECE // size
@@ -370,21 +375,22 @@ def _in_vectors(
 
 
 def _held_once(
-    nest: LoopNest, factor: Expr, stands: dict[Axis, Linear], folded: set[Axis]
-) -> tuple[Expr, dict[Axis, Linear], list[Axis]]:
+    nest: LoopNest, factor: Expr, stands: Mapping[Axis, Linear], folded: set[Axis]
+) -> tuple[Expr, Mapping[Axis, Linear], list[Axis]]:
     """A factor on the axes of its tile, what they stand for, and their order.
 
     Of the ways to hold each element once, the one that holds the least.
     """
     lanes = {a for a in stands if nest.kind(a) is Kind.LANE}
-    found: list[tuple[Expr, dict[Axis, Linear]] | None] = [windows(factor, stands, lanes)]
+    found: list[Held | None] = [windows(factor, stands, lanes)]
     for lane in lanes:
         position = position_of(factor)
         above = [a for a in stands if (position.stride(a) or 0) >= lane.size and a not in lanes]
         longest = min(above, key=lambda a: (position.stride(a) or 0, a.name), default=None)
         found += [run(factor, stands, longest, 0)] if longest is not None else []
         found += [run(factor, stands, lane, lane.size)] if position.stride(lane) == 1 else []
-    value, places = min((f for f in found if f), key=lambda f: prod(a.size for a in f[1]))
+    least = min((f for f in found if f), key=lambda f: f.size)
+    value, places = least.value(factor), least.stands
     order = _as_walked(nest, [*places], folded, position_of(value), value is factor)
     # vectors that begin anywhere follow each other
     return value, places, sorted(order, key=lambda a: (a in lanes, places[a] is ZERO))

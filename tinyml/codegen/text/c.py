@@ -273,7 +273,7 @@ class CRenderer(CPairs):
         match e.operands:
             case (Place(index=one), Place(index=other)) if e.op in COMPARE and lanes > 1:
                 lane = next(iter(e.free & self.k.lanes), None)
-                if lane and (text := self.compared(one - other, SIGN[e.op], 0, lane)):
+                if lane and (text := self.compared(one - other, [(SIGN[e.op], 0)], lane)):
                     return text, STRENGTH[SIGN[e.op]]
             case (Alu(op=Op.EQUAL, operands=(one, _) as sides),) if e.op is Op.NOT:
                 texts = [self.text(side, lanes) for side in sides]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from tinyml.codegen.expr import Load, Name, Part
@@ -73,19 +74,24 @@ class CLanes(CValues):
     def _range_of_lanes(self, v: Range, lane: Axis) -> str | None:
         sides = [(">=", v.low)] if v.index.low < v.low else []
         sides += [("<=", v.high)] if v.index.high > v.high else []
-        texts = [self.compared(v.index, sign, bound, lane) for sign, bound in sides]
-        found = [text for text in texts if text is not None]
-        return ") & (".join(found) if len(found) == len(texts) else None
+        return self.compared(v.index, sides, lane)
 
-    def compared(self, i: Linear, sign: str, number: int, lane: Axis) -> str | None:
-        """Whether i `sign` number, along `lane`: what is the same for all lanes is one number."""
+    def compared(self, i: Linear, sides: Iterable[tuple[str, int]], lane: Axis) -> str | None:
+        """Whether i `sign` number, along `lane`: what is the same for all lanes is one number.
+
+        Of several such sides, whether all of them hold.
+        """
         same = Linear(tuple([(a, f) for a, f in i.terms if lane not in a.free]), 0)
-        other = number - same
+        others = [(sign, number, number - same) for sign, number in sides]
         along = self.index_of_lanes(i - same, lane)
-        if along is None or not (_is_plain(i) and _is_int(i) and _is_int(other)):
+        plain = _is_plain(i) and _is_int(i) and all(_is_int(other) for _, _, other in others)
+        if along is None or not plain:
             return None
-        bound = f"(int){wrap(self.index(other), UNARY)}" if same.terms else str(number)
-        return f"{along} {sign} {bound}"
+        texts = []
+        for sign, number, other in others:
+            bound = f"(int){wrap(self.index(other), UNARY)}" if same.terms else str(number)
+            texts.append(f"{along} {sign} {bound}")
+        return ") & (".join(texts)
 
     def _mask_by_lane(self, valid: Conditions, lane: Axis) -> Text:
         mask = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tinyml.codegen.text.c_text import apart
 
 # by bytes of an element and lanes: what instructions for that end in, of what elements they are
@@ -17,6 +19,7 @@ _WAYS = {
 }
 
 
+@lru_cache
 def masked_load(
     name: str,
     kind: str,
@@ -48,6 +51,7 @@ def masked_load(
     )
 
 
+@lru_cache
 def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes: int) -> str:
     """The elements where the mask is set; the others may be somebody else's."""
     way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", size, lanes)
@@ -57,6 +61,7 @@ def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes
     )
 
 
+@lru_cache
 def spread_store(name: str, kind: str, element: str, places: str, size: int, lanes: int) -> str:
     """Elements two apart; what lies between may be written by another thread meanwhile."""
     even = f"{sum(1 << i for i in range(0, lanes, 2)):#x}"
@@ -66,6 +71,7 @@ def spread_store(name: str, kind: str, element: str, places: str, size: int, lan
     return f"static inline void {name}({element} *p, {kind} a) {{\n{way}  {singly}\n}}"
 
 
+@lru_cache
 def spread_rows(
     name: str, whole: str, kind: str, element: str, places: str, size: int, lanes: int
 ) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tinyml.codegen.expr import Expr, Held, Load, Name
 from tinyml.codegen.pairs import Dot, Pair
 from tinyml.codegen.text.c_lanes import CLanes
@@ -63,18 +65,22 @@ class CPairs(CLanes):
         return f"*(const pair_x{lanes} *)({place})", UNARY
 
     def _dot(self, start: Text, e: Dot, lanes: int) -> str:
-        made_by_instruction = "defined(__AVX512BF16__) && defined(__AVX512VL__)"
-        text = _DOT.replace("PRESENT", made_by_instruction if lanes in INSTRUCTIONS else "0")
-        self.prelude[self._marked(text, lanes)] = None
+        self.prelude[self._marked(_DOT, lanes)] = None
         a, b = (self.value(s, lanes) for s in e.sources)
         return f"dot_x{lanes}({start[0]}, {a}, {b})"
 
     def _marked(self, text: str, lanes: int) -> str:
         floats, bits = (self.vector(t, lanes) if lanes > 1 else "" for t in (float32, uint32))
-        marks = {"LANES": str(lanes), "FLOATS": floats, "BITS": bits or "unsigned"}
-        for mark, meant in marks.items():
-            text = text.replace(mark, meant)
-        return text
+        return _filled(text, lanes, floats, bits or "unsigned")
+
+
+@lru_cache
+def _filled(text: str, lanes: int, floats: str, bits: str) -> str:
+    present = "defined(__AVX512BF16__) && defined(__AVX512VL__)" if lanes in INSTRUCTIONS else "0"
+    marks = {"PRESENT": present, "LANES": str(lanes), "FLOATS": floats, "BITS": bits}
+    for mark, meant in marks.items():
+        text = text.replace(mark, meant)
+    return text
 
 
 def _width(lanes: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tinyml.codegen.text.vector_parts import lane_function, select
 from tinyml.ops import Op
 
@@ -42,6 +44,7 @@ def loaded(kind: str, size: int) -> str:
     return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
 
 
+@lru_cache
 def scattered(name: str, kind: str, element: str, lanes: int, run: int) -> str:
     """A vector stored from p on, at places a step apart; every `run` of them a jump further."""
     places = [f"{n % run} * step" + f" + {n // run} * jump" * (run < lanes) for n in range(lanes)]
@@ -53,6 +56,7 @@ def scattered(name: str, kind: str, element: str, lanes: int, run: int) -> str:
     )
 
 
+@lru_cache
 def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> str:
     """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
     return (
@@ -299,6 +303,7 @@ _X86 = {  # instructions that compilers do not find by themselves, and where the
 }
 
 
+@lru_cache
 def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: int) -> str:
     """What is made of `lanes` halves: "value", floats; "bits", of floats that are "rounded"."""
     source, target = (half if what == "value" else wide), (half if what == "bits" else wide)
