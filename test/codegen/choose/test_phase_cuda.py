@@ -16,7 +16,7 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.fragments import products_of
-from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.opts import OptError, OptKind, optimize, parse
 from tinyml.codegen.target import Target
 from tinyml.device import Device
 from tinyml.dtype import DType, bfloat16, float16, float32
@@ -104,6 +104,39 @@ def test_phases_that_are_no_products_leave_warps_whole() -> None:
     nest = choose(lower(k), CARD)[1]
     assert {bool(products_of(replace(nest, nests=(one,)))) for one in nest.nests} == {True, False}
     agrees(k, CARD)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "target"),
+    [
+        ((2, 4, 256, 13, 2, 3), bfloat16, CARD),  # phases of 64 and 32 threads for each sum,
+        ((2, 16, 64, 5, 5, 2), float32, replace(CARD, cores=20, capability=75)),  # of 16 and 32
+        ((2, 8, 128, 9, 4, 2), float32, replace(CARD, cores=20, capability=75)),  # and of 8
+    ],
+    ids=["64 and 32", "16 and 32", "8 and 32"],
+)
+def test_phases_share_folds_among_as_many_threads(
+    size: tuple[int, ...], dtype: DType, target: Target
+) -> None:
+    """By the number of columns, each would have others, but a block has as many for all."""
+    (k,) = gradient(*size, dtype)
+    nest = choose(lower(k), target)[1]
+    folding = {a.size for one in nest.nests for a in one.axes if a.name == "tx"}
+    assert len(nest.nests) > 1
+    assert len(folding) == 1
+    agrees(k, target)
+
+
+PHASES = "phase i2 2, phase i3 2, phase i3p1 2, collapse i2 3, pad i2 32, pad r2 32"
+
+
+@pytest.mark.parametrize("opt", ["thread r2 16", "fragment r2 16"])
+def test_threads_that_share_a_fold_do_so_in_all_phases(opt: str) -> None:
+    """Those of a block are numbered in one way: neither fewer share another, nor whole warps."""
+    (k,) = gradient(2, 32, 48, 13, 3, 2, bfloat16)
+    optimize(lower(k), [parse(text) for text in f"{PHASES}, {opt}".split(", ")])
+    with pytest.raises(OptError, match=f"cannot {opt}|cannot make matrix products"):
+        optimize(lower(k), [parse(text) for text in f"{PHASES}, thread r2p1 32, {opt}".split(", ")])
 
 
 def test_parts_of_a_kernel_have_the_same_shared_memory() -> None:

@@ -144,6 +144,7 @@ class CudaChooser(Chooser):
         branches = asks or any(crop.needed([fold]) for fold in one.folds)
         most = 0 if branches else min(KEPT, MOST_KEPT // max(arrays, 1))
         threads, tiles, most = self._of_row(number, folded, most, apart if again else [])
+        threads = self._across() or threads
         self._share_out(number, (*folded, *walked), threads, most)
         for axis in (*folded[:1], *walked) if self.nest.along else ():
             self.apply(OptKind.UNROLL, axis.name, AT_ONCE // self._elements(number, along))
@@ -291,7 +292,8 @@ class CudaChooser(Chooser):
         steps = prod(a.size for a in one.folds[0].axes)
         if longest.size < SHARED or columns >= FEW_COLUMNS:
             return False
-        for side in (64, 32, 16, 8):
+        across = self._across()  # by nests before
+        for side in (PART // across,) if across else (64, 32, 16, 8):
             blocks = -(-columns // side)
             parts = max(1, min(4 * self.target.cores // blocks, steps // PART))
             if blocks * parts >= self.target.cores:
@@ -299,6 +301,11 @@ class CudaChooser(Chooser):
         self._thread_per_row(number, side)
         name = shared(self, number, longest.name, SHARED, parts)
         return self.apply(OptKind.THREAD, name, PART // side)
+
+    def _across(self) -> int:
+        """The threads that share a fold where others of this kernel do already, or 0."""
+        axes = (a for one in self.nest.nests for a in one.axes)
+        return next((a.size for a in axes if a.name == TX), 0)
 
     def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> None:
         """A row to threads; what each has of it stays in registers, if it is no more than `most`.

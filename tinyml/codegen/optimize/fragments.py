@@ -222,7 +222,8 @@ def _multiplied(
     one = divided_last(nest.nests[number])
     found = sides_of(one)
     inner = sides_within(one, found) if found is not None else None
-    if found is None or axis not in found.fold.axes or any(a.name == TX for a in one.axes):
+    across = any(a.name == TX for other in nest.nests for a in other.axes)
+    if found is None or axis not in found.fold.axes or across:
         raise OptError(f"cannot make matrix products over {axis.name}: it is not one sum of those")
     depth = found.depth if depth is None else depth
     if inner is None or any(sides.depth != EDGE or depth != EDGE for sides in inner):

@@ -280,8 +280,8 @@ def _divided(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
         row = is_row(nest, axis) or is_shared_out(nest, axis)
         name = f"{axis.name}t" if row else TX
         made = split(nest, axis, Axis(name, opt.amount), Kind.THREAD)
-        threads = [{a for a in one.axes if a.name == TX} for one in made.nests]
-        _require(all(len(t) < 2 for t in threads), opt, "as many threads must walk all of a row")
+        threads = {a.size for one in made.nests for a in one.axes if a.name == TX}
+        _require(len(threads) < 2, opt, "as many threads must walk all of every row")
         _require(_halved(made), opt, "threads that share a fold are whole warps, or 2, 4, 8, 16")
         return made
     letter, kind = {
