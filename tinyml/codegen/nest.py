@@ -246,10 +246,10 @@ class LoopNest:
     def kind(self, axis: Axis) -> Kind:
         return self._kind_of.get(axis, Kind.LOOP)
 
-    @property
+    @cached_property
     def lanes(self) -> frozenset[Axis]:
         """The axes of vectors."""
-        return frozenset(a for a, kind in self.kinds if kind is Kind.LANE)
+        return frozenset([a for a, kind in self.kinds if kind is Kind.LANE])
 
     def parts(self, one: Nest) -> tuple[Axis, ...]:
         """Axes of folds whose steps are shared out among blocks."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from math import ceil, inf, prod
+from math import inf, prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.target import Target
@@ -112,9 +112,8 @@ class Product:
 
     def cycles(self, t: Tiling, depth: int, most: float = inf) -> float:
         """How long all cores take, with steps of `depth`; inf if to compute is more than `most`."""
-        vector = self.target.vector_bytes
-        lanes, sums = vector // self.itemsize, t.vectors * t.height
-        piece = t.piece or self.rows
+        vector, sums = self.target.vector_bytes, t.vectors * t.height
+        lanes, piece = vector // self.itemsize, t.piece or self.rows
         pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
         panel, slab = depth * t.vectors * vector, depth * piece * self.itemsize
         share = self.edges.share(t.panels * t.vectors * lanes) if self.edges else 1
@@ -123,17 +122,19 @@ class Product:
         if t.packs * packed + t.repacks * slab + kept > HELD:
             return inf
         tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
+        computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN)
+        if computing * (shared := self._shared(t, piece, blocks * pieces)) > most:
+            return inf  # whatever it takes to copy
         factor = self.others * self.rows * self.depth  # elements
         copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
-        each = self._copying(t, lanes) if t.packs else 0
-        computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN) + copied * each
+        if t.packs:
+            computing += copied * self._copying(t, lanes)
         if t.repacks:
             copying = NUMBER if self.abreast == 1 else COPIED
             computing += blocks * factor * (copying + self.other.work) / self.abreast
         if kept:
             computing += 2 * tiles * sums
         computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
-        shared = self._shared(self.panels / t.panels, self.rows / piece, t.vectors)
         if computing * shared > most:
             return inf
         run = t.vectors * vector * (t.panels if t.packs or depth <= RUNS else 1)
@@ -174,16 +175,16 @@ class Product:
             step += self.columns.jump * JUMP * (depth > RUNS) / passes
         return step
 
-    def _shared(self, wide: float, high: float, vectors: int) -> float:
+    def _shared(self, t: Tiling, piece: int, count: int) -> float:
         """The share of all work that the threads for which there is enough to do wait for.
 
-        There are so many of them side by side, and so many below each other; rests are smaller.
+        There are `count` pieces of it for each of the products side by side; rests are smaller.
         """
-        useful = self.others * self.rows * self.panels * vectors * self.depth / PORTS
+        useful = self.others * self.rows * self.panels * t.vectors * self.depth / PORTS
         threads = min(self.target.cores, 1 + int(useful / SHARED))
-        late = 1 / threads + (1 - 1 / threads) / 2 / (self.others * ceil(wide) * ceil(high))
-        whole = -(-self.others * int(wide) * int(high) // threads)
-        return max(whole / (self.others * wide * high), late)
+        late = 1 / threads + (1 - 1 / threads) / 2 / (self.others * count)
+        whole = -(-self.others * (self.panels // t.panels) * (self.rows // piece) // threads)
+        return max(whole / (self.others * (self.panels / t.panels) * (self.rows / piece)), late)
 
     def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
         """How long it takes with vectors along the fold, for so many rows and columns at a time."""

@@ -373,7 +373,7 @@ def _column(whole: Linear, across: tuple[Axis, Axis, Axis]) -> Linear:
 
 def products_of(nest: LoopNest) -> list[Product]:
     """Every matrix product in a nest. Warps make them: there are none without threads."""
-    if not any(kind is Kind.THREAD for _, kind in nest.kinds):
+    if Kind.THREAD not in [kind for _, kind in nest.kinds]:
         return []
     return [e for one in nest.nests for e in one.exprs if isinstance(e, Product)]
 

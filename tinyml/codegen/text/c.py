@@ -75,7 +75,7 @@ class CRenderer(CPairs):
         found = self._lanes.get(e)
         if found is None:
             found = 1
-            for axis in e.free:
+            for axis in e.free if type(e) is not Alu else ():  # an op has those of its operands
                 if axis in self.k.lanes and axis.size > found:
                     found = axis.size
             for source in e.sources:  # not deep: what is gets names

@@ -38,7 +38,7 @@ class CLanes(CValues):
         vector = self.vector(int32, lane.size)
         apart = Linear(tuple((a, f) for a, f in i.terms if lane not in a.free), 0)
         step = i.factor(lane)
-        numbers = ", ".join(str(i.constant + step * n) for n in range(lane.size))
+        numbers = ", ".join([str(i.constant + step * n) for n in range(lane.size)])
         parts = [f"({vector}){{{numbers}}}"] if step or i.constant else []
         for atom, factor in i.terms:
             if isinstance(atom, (Quotient, Remainder)) and lane in atom.free:

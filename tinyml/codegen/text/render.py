@@ -40,6 +40,7 @@ from tinyml.program import Box, Cost, Language, Program
 SIGN: dict[Op, str] = {
     op: s for op, s in ops.SIGN.items() if op not in (Op.IDIV, Op.MOD, Op.SHL, Op.SHR)
 }
+STAYS = COMPARE | {Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE}  # what halves give needs no rounding
 LIBM = {
     Op.EXP: "exp", Op.EXP2: "exp2", Op.EXPM1: "expm1", Op.LOG: "log", Op.LOG2: "log2",
     Op.LOG1P: "log1p", Op.SIN: "sin", Op.COS: "cos", Op.ATAN: "atan", Op.TANH: "tanh",
@@ -366,11 +367,12 @@ class Renderer(Indices):
     def alu(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         """An op on operands of `dtype`, rounded to it."""
         text = self.unrounded(op, register(dtype), operands, lanes)
-        exact = op in COMPARE or op in (Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE)
-        return self.rounded(text, dtype, lanes) if dtype.is_half and not exact else text
+        return self.rounded(text, dtype, lanes) if dtype.is_half and op not in STAYS else text
 
     def unrounded(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
         """An op on what registers hold."""
+        if op in SIGN and op not in COMPARE and dtype is not bool_:  # most are
+            return self.own_size(*binary(SIGN[op], *operands), dtype, lanes)
         if op is Op.WHERE:
             mask, value, other = operands
             return self.where(mask, value, other, dtype, lanes)
