@@ -28,7 +28,7 @@ from cards import CARD, compiled, on_emu
 
 from tinyml import Tensor
 from tinyml.codegen.choose import c_online as choose_c_online
-from tinyml.codegen.choose import cuda_products
+from tinyml.codegen.choose import cuda_cascade
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -325,7 +325,7 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
 def test_blocks_share_what_few_keys_fold(
     attend: Attention, order: ThreadOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_products, "PART", 4)
+    monkeypatch.setattr(cuda_cascade, "PART", 4)
     rows = 40 if attend is causal else 20
     given = [memory(1, n, 12, dtype=bfloat16) for n in (1100, rows, rows)]
     (k,) = (k for k in training(attend, *given) if len(k.outputs) == 2)

@@ -46,10 +46,7 @@ def scaled_dot_product_attention(
     dtype = x.dtype
     wide = float32 if dtype.is_half else dtype
     scores = x.cast(wide) @ key.cast(wide).transpose(-2, -1)
-    factor = (
-        max(x.shape[-1], 1) ** -0.5 if scale is None else float(number(scale, "attention", "scale"))
-    )
-    scores = _scaled(scores, factor, dtype)
+    scores = _scaled(scores, _factor(x, scale), dtype)
     if is_causal:
         rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
         attn_mask = rows.unsqueeze(-1) >= columns
@@ -62,12 +59,7 @@ def scaled_dot_product_attention(
     drop = dropping(scores, dropout_p)
     if value.dtype is dtype is not wide and scores.numel():
         return _means_of_halves(scores, value.cast(wide), powers, drop, dtype).cast(dtype)
-
-    def shares(x: Tensor) -> Tensor:
-        power, total = powers(x)
-        return power / total
-
-    dropped: Tensor = drop(with_shares(shares, scores, -1).cast(dtype))
+    dropped: Tensor = drop(with_shares(_quotient(powers), scores, -1).cast(dtype))
     return dropped @ value
 
 
@@ -82,6 +74,13 @@ def _check(x: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> N
             f"attention: query {x.shape}, key {key.shape} and value {value.shape} do not go "
             "together: (.., n, d), (.., m, d) and (.., m, e)"
         )
+
+
+def _factor(x: Tensor, scale: float | None) -> float:
+    """What likeness is multiplied by."""
+    if scale is None:
+        return float(max(x.shape[-1], 1) ** -0.5)
+    return float(number(scale, "attention", "scale"))
 
 
 def _scaled(scores: Tensor, scale: float, dtype: DType) -> Tensor:
@@ -126,6 +125,16 @@ def _means_of_halves(
         return weights * (slopes - mean), folded(by_value, value.shape)
 
     return with_gradient(compute, rule, scores, value)
+
+
+def _quotient(powers: _Powers) -> Callable[[Tensor], Tensor]:
+    """A softmax along the last axis."""
+
+    def shares(x: Tensor) -> Tensor:
+        power, total = powers(x)
+        return power / total
+
+    return shares
 
 
 def _powers(x: Tensor) -> tuple[Tensor, Tensor]:

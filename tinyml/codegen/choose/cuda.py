@@ -144,8 +144,7 @@ class CudaChooser(Chooser):
         branches = asks or any(crop.needed([fold]) for fold in one.folds)
         most = 0 if branches else min(KEPT, MOST_KEPT // max(arrays, 1))
         threads, tiles, most = self._of_row(number, folded, most, apart if again else [])
-        threads = self._across() or threads
-        self._share_out(number, (*folded, *walked), threads, most)
+        threads = self._share_out(number, (*folded, *walked), threads, most)
         for axis in (*folded[:1], *walked) if self.nest.along else ():
             self.apply(OptKind.UNROLL, axis.name, AT_ONCE // self._elements(number, along))
         if threads == 32 and last_row is not None and last_row.size >= 4:
@@ -307,11 +306,12 @@ class CudaChooser(Chooser):
         axes = (a for one in self.nest.nests for a in one.axes)
         return next((a.size for a in axes if a.name == TX), 0)
 
-    def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> None:
+    def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> int:
         """A row to threads; what each has of it stays in registers, if it is no more than `most`.
 
-        Folds are not written out.
+        Folds are not written out. How many they are: others, if nests before have others.
         """
+        threads = self._across() or threads
         widest = self._elements(number, along)  # what is read along one is used along all
         for axis in along:
             one = self.one(number)
@@ -324,6 +324,7 @@ class CudaChooser(Chooser):
             self.apply(OptKind.THREAD, axis.name, threads)
             if plain and few and each > 1:
                 self.apply(OptKind.UNROLL, axis.name, each)
+        return threads
 
     def _thread_per_row(self, number: int, most: int = 128) -> None:
         """Neighbouring rows to the threads of a block, each of which folds by itself."""
