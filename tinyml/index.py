@@ -261,15 +261,12 @@ def _stride(terms: Terms, axis: Axis) -> int | None:
 def _without_constant(terms: Terms) -> tuple[int, int, frozenset[Axis], tuple[Looked, ...]]:
     """Bounds of a sum, the axes in it, and its atoms that look a value up."""
     low = high = 0
-    free = [a for a, _ in terms if type(a) is Axis]
-    looked: tuple[Looked, ...] = ()
+    free, looked = [a for a, _ in terms if type(a) is Axis], tuple[Looked, ...]()
     for atom, factor in terms:
         if factor > 0:
-            low += factor * atom.low
-            high += factor * atom.high
+            low, high = low + factor * atom.low, high + factor * atom.high
         else:
-            low += factor * atom.high
-            high += factor * atom.low
+            low, high = low + factor * atom.high, high + factor * atom.low
         if type(atom) is not Axis:
             free += atom.free
             looked += _looked_in(atom)
@@ -371,13 +368,10 @@ def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
 def _sum(terms: Terms, constant: int) -> Linear:
     if len(terms) < 2:
         return Linear(terms, constant)
-    kept = dict(terms)
-    if len(kept) < len(terms):
-        kept = dict.fromkeys(kept, 0)
-        for atom, factor in terms:
-            kept[atom] += factor
-    if 0 in kept.values():
-        kept = {a: f for a, f in kept.items() if f}
+    factors: dict[Atom, int] = {}
+    for atom, factor in terms:
+        factors[atom] = factors.get(atom, 0) + factor
+    kept = {a: f for a, f in factors.items() if f} if 0 in factors.values() else factors
     for atom in [a for a in kept if type(a) is Remainder]:  # x // n * n + x % n is x
         if atom in kept:
             factor = kept[atom]
