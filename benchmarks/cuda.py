@@ -153,8 +153,8 @@ class Workers:
         return bool(time.monotonic() + patience > self.args.end)
 
     def answers(self, who: str, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
-        """What is answered for each, as it comes; a first call has the host to itself."""
-        crowd = [item for item in items if not item.first]
+        """What is answered for each, as it comes; first calls and searches are alone."""
+        crowd = [item for item in items if not item.first and who != BEAM]
         with ThreadPoolExecutor(len(self.all)) as pool:
             asked = {pool.submit(self._answer, who, item): item for item in crowd}
             for done in as_completed(asked):
