@@ -275,7 +275,7 @@ def hardswish(x: Tensor) -> Tensor:
 # ---- over an axis ----
 
 
-def not_above_zero(x: Tensor, axis: int) -> Tensor:
+def _not_above_zero(x: Tensor, axis: int) -> Tensor:
     """x less its largest element along an axis, so that no exp of it overflows."""
     return x - largest(x, axis) if x.numel() else x
 
@@ -296,10 +296,16 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "softmax")
 
     def shares(x: Tensor) -> Tensor:
-        power = not_above_zero(x, axis).exp()
-        return power / power.sum(axis, keepdim=True)
+        power, total = powers_and_total(x, axis)
+        return power / total
 
     return with_shares(shares, x, axis)
+
+
+def powers_and_total(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """What a softmax along an axis is a quotient of."""
+    power = _not_above_zero(x, axis).exp()
+    return power, power.sum(axis, keepdim=True)
 
 
 def with_shares(shares: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
@@ -315,7 +321,7 @@ def with_shares(shares: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Ten
 @in_float32
 def _log_softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "log_softmax")
-    shifted = not_above_zero(x, axis)
+    shifted = _not_above_zero(x, axis)
     return shifted - shifted.exp().sum(axis, keepdim=True).log()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, float32
 from tinyml.errors import ShapeError
-from tinyml.functional.activation import not_above_zero, with_shares
+from tinyml.functional.activation import powers_and_total, with_shares
 from tinyml.functional.axes import check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.random_ import dropping
@@ -139,8 +139,7 @@ def _quotient(powers: _Powers) -> Callable[[Tensor], Tensor]:
 
 def _powers(x: Tensor) -> tuple[Tensor, Tensor]:
     """What a softmax along the last axis is a quotient of."""
-    power = not_above_zero(x, -1).exp()
-    return power, power.sum(-1, keepdim=True)
+    return powers_and_total(x, -1)
 
 
 def _powers_or_none(x: Tensor) -> tuple[Tensor, Tensor]:

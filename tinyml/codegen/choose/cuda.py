@@ -309,7 +309,7 @@ class CudaChooser(Chooser):
     def _share_out(self, number: int, along: Collection[Axis], threads: int, most: int) -> int:
         """A row to threads; what each has of it stays in registers, if it is no more than `most`.
 
-        Folds are not written out. How many they are: others, if nests before have others.
+        Folds are not written out. The answer is how many threads: those of nests before, if any.
         """
         threads = self._across() or threads
         widest = self._elements(number, along)  # what is read along one is used along all
