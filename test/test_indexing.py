@@ -89,6 +89,21 @@ def test_writing_leaves_what_was_computed_before_alone(device: str) -> None:
     assert t.tolist() == [1, 10, 3]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+def test_one_number_is_written_where_many_indices_say(
+    device: str, compare: Compare, rng: np.random.Generator, dtype: str
+) -> None:
+    """Places are vectors then, and the number is none."""
+    pairs: dict[str, Any] = {}
+    placed = rng.permutation(200)
+    for count in (1, 8, 16, 37, 128):
+        t, right = Tensor.ones(200, dtype=dtype).realize(), np.ones(200)
+        t[Tensor(placed[:count])] = 0
+        right[placed[:count]] = 0
+        pairs[str(count)] = t.float(), right
+    compare(pairs)
+
+
 def test_all_of_a_row_scattered_to_one_place(device: str, rng: np.random.Generator) -> None:
     source = rng.standard_normal((3, 40)).astype(np.float32)
     t, index = Tensor.zeros(3, 1), Tensor.zeros(3, 40, dtype="int32")

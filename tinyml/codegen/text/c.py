@@ -197,7 +197,8 @@ class CRenderer(CPairs):
         return (f"__builtin_prefetch(slot{fetch.slot} + {place});",)
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
-        lanes = max(self.lanes(put.values[0]), lane.size if lane else 1)
+        placed = [a.value.lanes for a in put.position.looked if isinstance(a.value, Name)]
+        lanes = max(self.lanes(put.values[0]), lane.size if lane else 1, *placed)
         alike = put.op is None and not any(lane in v.free for v in put.valid)
         plain = alike and put.dtype is not bool_ and not put.dtype.is_half
         found = runs(put.position, lane) if plain and lane is not None else None
