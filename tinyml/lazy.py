@@ -94,57 +94,39 @@ class Iota(LazyBuffer):
     __slots__ = ()
 
 
+def _said(place: int | None = None) -> Any:
+    """What `arg` is, or what it has at a place, by a name."""
+    return property(attrgetter("arg") if place is None else lambda node: node.arg[place])
+
+
 class Map(LazyBuffer):
     """`arg` is the Op, applied to every element of the sources."""
 
     __slots__ = ()
-
-    @property
-    def op(self) -> Op:
-        op: Op = self.arg
-        return op
+    op: Op = _said()
 
 
 class Require(Map):
     """Sources (value, bool); `arg` is what is raised where the bool is false."""
 
     __slots__ = ()
-
-    @property
-    def op(self) -> Op:
-        return Op.REQUIRE
-
-    @property
-    def fault(self) -> Fault:
-        fault: Fault = self.arg
-        return fault
+    op = Op.REQUIRE
+    fault: Fault = _said()
 
 
 class Reduce(LazyBuffer):
     """`arg` is (Op, axes). The axes have size 1 afterwards."""
 
     __slots__ = ()
-
-    @property
-    def op(self) -> Op:
-        op: Op = self.arg[0]
-        return op
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        axes: tuple[int, ...] = self.arg[1]
-        return axes
+    op: Op = _said(0)
+    axes: tuple[int, ...] = _said(1)
 
 
 class Move(LazyBuffer):
     """`arg` is (Movement, its argument)."""
 
     __slots__ = ()
-
-    @property
-    def movement(self) -> Movement:
-        movement: Movement = self.arg[0]
-        return movement
+    movement: Movement = _said(0)
 
 
 class Gather(LazyBuffer):
@@ -155,27 +137,15 @@ class Gather(LazyBuffer):
     """
 
     __slots__ = ()
-
-    @property
-    def axis(self) -> int:
-        axis: int = self.arg
-        return axis
+    axis: int = _said()
 
 
 class Scatter(LazyBuffer):
     """Sources (base, index, source); `arg` is (axis, Op): base with `op=`, or `=`, at indices."""
 
     __slots__ = ()
-
-    @property
-    def axis(self) -> int:
-        axis: int = self.arg[0]
-        return axis
-
-    @property
-    def op(self) -> Op | None:
-        op: Op | None = self.arg[1]
-        return op
+    axis: int = _said(0)
+    op: Op | None = _said(1)
 
 
 class Contiguous(LazyBuffer):
