@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -145,10 +146,10 @@ class Steps:
         results = made if self._several else (made,)
         if not all(isinstance(t, type(operands[0])) for t in results):
             raise Unclear
-        roots = [root for t in results if (root := root_of(t)) is not None]
-        if not set(roots).isdisjoint(operands):
+        leaves = set(operands)
+        if not leaves.isdisjoint(map(root_of, results)):
             raise Unclear
-        tensors = _computed(results, operands)
+        tensors = [t for t in toposort(results, leaves, _inputs) if t not in leaves]
         numbers = self._note_nodes(given, [t._lazy for t in tensors])
         moved = any(of is _Move and arg[0] is Movement.SKEW for of, *_, arg, _ in self._nodes)
         if moved and "open" in kind:
@@ -288,22 +289,9 @@ def _picking(numbers: Sequence[int]) -> int | _Pick:
     return numbers[0] if len(numbers) == 1 else itemgetter(*numbers)
 
 
-def _computed(results: Iterable[Tensor], operands: Iterable[Tensor]) -> list[Tensor]:
-    """Results and what they were computed from, down to the operands, inputs first."""
-    done, stack = dict.fromkeys(operands), [(t, False) for t in results]
-    count = len(done)
-    while stack:
-        tensor, ready = stack.pop()
-        if tensor in done:
-            continue
-        record = record_of(tensor)
-        inputs = () if record is None else record.inputs
-        if ready or not inputs:
-            done[tensor] = None
-        else:
-            stack.append((tensor, True))
-            stack.extend((t, False) for t in inputs)
-    return list(done)[count:]
+def _inputs(tensor: Tensor) -> tuple[Tensor, ...]:
+    record = record_of(tensor)
+    return () if record is None else record.inputs
 
 
 def _maker(record: mlops.Function) -> Callable[[], mlops.Function]:
@@ -334,19 +322,12 @@ def composition(function: _F) -> _F:
             if len(known) >= _MOST:
                 known.clear()
             again = functools.partial(_with, function, args, kwargs)
-            known[kind] = steps = _steps(kind, tensors, again)
+            with suppress(Unclear):
+                steps = Steps(kind, tensors, again)
+            known[kind] = steps
         return function(*args, **kwargs) if steps is None else steps(tensors, nodes)
 
     return cast(_F, called)
-
-
-def _steps(
-    kind: _Kind, tensors: list[Tensor], function: Callable[[list[Tensor]], Any]
-) -> Steps | None:
-    try:
-        return Steps(kind, tensors, function)
-    except Unclear:
-        return None
 
 
 def _with(
