@@ -14,7 +14,7 @@ from tinyml import lazy
 from tinyml.dtype import DType
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.kernel import Kernel, Output
+from tinyml.kernel import Kernel
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.ops import Movement
 from tinyml.schedule import Item, KernelItem
@@ -36,15 +36,12 @@ def alike(items: Sequence[Item]) -> tuple[list[Item], Held]:
     for members in families.values():
         if len({item.kernel for _, item in members}) > FEW:
             said = [numbers(item.kernel.nodes) for _, item in members]
-            differ = [i for i, n in enumerate(zip(*said, strict=True)) if len(_texts(n)) > 1]
+            texts = [{n.text for n in those} for those in zip(*said, strict=True)]
+            differ = [i for i, of_all in enumerate(texts) if len(of_all) > 1]
             if all(_can_be_data(own[i]) for own in said for i in differ):
                 for (place, item), own in zip(members, said, strict=True):
                     found[place] = _reading(item, [own[i] for i in differ], held)
     return found, held
-
-
-def _texts(found: Sequence[Number]) -> set[str]:
-    return {number.text for number in found}
 
 
 def _besides(k: Kernel) -> Hashable:
@@ -85,9 +82,5 @@ def _reading(item: KernelItem, differ: Sequence[Number], held: Held) -> KernelIt
         said = number.text, dtype, item.device
         inputs.append(held.setdefault(said, lazy.data((), dtype, item.device)))
     values = iter(with_data([o.value for o in k.outputs], read))
-    parts = tuple(tuple(_of(o, next(values)) for o in part) for part in k.parts)
+    parts = tuple(tuple(replace(o, value=next(values)) for o in part) for part in k.parts)
     return replace(item, kernel=Kernel(parts, tuple(slots)), inputs=tuple(inputs))
-
-
-def _of(output: Output, value: LazyBuffer) -> Output:
-    return replace(output, value=value)

@@ -169,22 +169,16 @@ def _promote_two(a: DType, b: DType) -> DType:
         return a
     if a.kind == "b" or b.kind == "b":
         return b if a.kind == "b" else a
-    if a.kind == "f" or b.kind == "f":
-        return _promote_floats(a, b)
     if a.kind == b.kind:
+        if a.itemsize == b.itemsize:
+            return float32  # float16 with bfloat16
         return a if a.itemsize > b.itemsize else b
+    if a.kind == "f" or b.kind == "f":
+        return a if a.kind == "f" else b
     signed, unsigned = (a, b) if a.kind == "i" else (b, a)
     if signed.itemsize > unsigned.itemsize:
         return signed
     return _SIGNED.get(2 * unsigned.itemsize, uint64)
-
-
-def _promote_floats(a: DType, b: DType) -> DType:
-    if a.kind != b.kind:
-        return a if a.kind == "f" else b
-    if a.itemsize == b.itemsize:
-        return float32  # float16 with bfloat16
-    return a if a.itemsize > b.itemsize else b
 
 
 @cache

@@ -9,7 +9,7 @@ leaves it what it is, so that `expand(reshape(2))` is just 2.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from tinyml import lazy
@@ -35,7 +35,8 @@ def write(
     numbers: set[LazyBuffer] = set()  # constants, wherever they were moved to
     lines: list[str] = []
     for node in order:
-        moved = type(node) is lazy.Move and _moves(node, numbers)
+        moved = type(node) is lazy.Move and node.sources[0] in numbers
+        moved = moved and node.arg[0] is not Movement.PAD
         if moved or type(node) is lazy.Const:
             numbers.add(node)
         if node in names:
@@ -47,11 +48,6 @@ def write(
             kind = f"{shape_text(node.shape)} {node.dtype.name}"
             lines.append(f"{names[node]:>4} = {text:32} : {kind}")
     return lines, names
-
-
-def _moves(node: lazy.Move, numbers: Container[LazyBuffer]) -> bool:
-    """Whether a node is one of these, moved about."""
-    return node.sources[0] in numbers and node.arg[0] is not Movement.PAD
 
 
 def _text(node: LazyBuffer, sources: list[str]) -> str:
@@ -102,8 +98,5 @@ def _moved(node: lazy.Move, source: str) -> str:
 
 
 def _spans(shape: Shape, spans: Iterable[tuple[int, int]]) -> str:
-    def texts() -> Iterator[str]:
-        for size, (start, stop) in zip(shape, spans, strict=True):
-            yield ":" if (start, stop) == (0, size) else f"{start}:{stop}"
-
-    return ", ".join(texts())
+    pairs = zip(shape, spans, strict=True)
+    return ", ".join(":" if (a, b) == (0, n) else f"{a}:{b}" for n, (a, b) in pairs)
