@@ -124,7 +124,7 @@ def machine_of(calls: Sequence[Call | ReferenceCall]) -> Machine | None:
     return open_device(devices.pop()).machine if len(devices) == 1 else None
 
 
-def native(calls: Sequence[Any], memories: Sequence[Sequence[Any]]) -> NativePlan | None:
+def native(calls: Sequence[Any], memories: Sequence[Sequence[int]]) -> NativePlan | None:
     """The calls on these memories as a plan of their machine; None if it takes none."""
     make = getattr(machine_of(calls), "plan", None)
     if make is None:

@@ -295,12 +295,9 @@ def zeros(shape: lazy.Shape, dtype: DType, device: str) -> Data:
 def adopt(address: int, shape: lazy.Shape, dtype: DType, device: str, owner: Any) -> Data | None:
     """A leaf on memory that belongs to `owner`; None if the device cannot use that memory."""
     machine, leaf = open_device(device).machine, lazy.data(shape, dtype, device)
-    handle = None
-    if address % dtype.itemsize == 0:
-        handle = machine.adopt(address, leaf.size * dtype.itemsize)
-    if handle is None:
+    if address % dtype.itemsize or not machine.adopts(address):
         return None
-    memory[leaf] = Buffer(machine, leaf.size, dtype, handle, owner)
+    memory[leaf] = Buffer(machine, leaf.size, dtype, address, owner)
     return leaf
 
 

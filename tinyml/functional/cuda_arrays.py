@@ -35,7 +35,7 @@ def interface_of(x: Tensor) -> dict[str, Any]:
     leaf = x.realize().lazy
     assert isinstance(leaf, lazy.Data)
     views.give_away(x)
-    address = machine.address(ledger.memory[leaf].memory) if leaf.size else 0
+    address = ledger.memory[leaf].memory if leaf.size else 0
     machine.synchronize()
     return {
         "version": 3,

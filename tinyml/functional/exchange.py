@@ -70,8 +70,7 @@ def _view(x: Tensor, storage: np.dtype[Any] | None = None, read_only: bool = Fal
     buffer = ledger.memory[leaf]
     if not read_only:
         views.give_away(x)
-    address = buffer.machine.address(buffer.memory)
-    memory = _Memory(address, leaf.shape, (storage or leaf.dtype.storage).str, buffer)
+    memory = _Memory(buffer.memory, leaf.shape, (storage or leaf.dtype.storage).str, buffer)
     memory.read_only = read_only
     return np.asarray(memory)
 

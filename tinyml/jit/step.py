@@ -150,8 +150,8 @@ class Span(Buffer):
         self._owner, self._offset = owner, offset
 
     @property
-    def memory(self) -> Any:
-        return self.machine.inside(self._owner.memory, self._offset)
+    def memory(self) -> int:
+        return self._owner.memory + self._offset
 
 
 def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> dict[int, Buffer]:

@@ -182,7 +182,7 @@ class CpuPlan:
 
 
 class CpuMachine(OnHost):
-    """The host's processor and memory. A memory handle is an address.
+    """The host's processor and memory.
 
     Where its own C has to be compiled first, `meanwhile` is called while one waits for that.
     """
@@ -202,10 +202,6 @@ class CpuMachine(OnHost):
         self._pool = pool.load(self.compiler, cache)
         self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
         self._loaded: dict[Program, CpuExecutable] = {}
-
-    def adopt(self, address: int, nbytes: int) -> int:
-        """Memory of somebody else, as it lies."""
-        return address
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
         found = self._functions.addresses(programs)

@@ -42,7 +42,7 @@ from tinyml.runtime.cuda_driver import FORKED, nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
 from tinyml.runtime.cuda_memory import CudaFaults, CudaMemory, Staging, is_of_card
 from tinyml.runtime.cuda_ranges import open_ranges
-from tinyml.runtime.machine import Addressed, Executable, MemoryStats
+from tinyml.runtime.machine import Executable, MemoryStats
 from tinyml.runtime.memory import ALIGNMENT
 
 _SHARED_BY_DEFAULT = 48 << 10  # bytes of dynamic shared memory; for more, a kernel has to ask
@@ -115,8 +115,8 @@ def _launcher(function: Any, program: Program, stream: Any) -> Callable[[bytes],
     return launch
 
 
-class CudaMachine(Addressed):
-    """One card. A memory handle is an address."""
+class CudaMachine:
+    """One card."""
 
     def __init__(
         self,
@@ -158,10 +158,10 @@ class CudaMachine(Addressed):
         builder = self._default_builder() if builder is None else builder
         self._images = nvcc.Images(self.name, builder, cache, available_cores())
 
-    def adopt(self, address: int, nbytes: int) -> int | None:
-        """Memory of the card that is somebody else's, if it is aligned as programs expect it."""
+    def adopts(self, address: int) -> bool:
+        """Whether it is memory of the card, and aligned as programs expect it."""
         with self._current():
-            return address if address % ALIGNMENT == 0 and is_of_card(address) else None
+            return address % ALIGNMENT == 0 and is_of_card(address)
 
     def allocate(self, nbytes: int) -> int:
         address = None if self.forked else self._memory.reuse(nbytes)

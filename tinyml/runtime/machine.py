@@ -31,22 +31,18 @@ class Executable(Protocol):
 
     program: Program
 
-    def launch(self, memories: Sequence[Any]) -> None:
+    def launch(self, memories: Sequence[int]) -> None:
         """Start the program on these memories (one per slot). May return before it is done.
 
         A Fault that it finds is raised here, or where the host next waits for the device.
         """
 
-    def launch_timed(self, memories: Sequence[Any]) -> float:
+    def launch_timed(self, memories: Sequence[int]) -> float:
         """Launch, wait, and return the seconds that the device spent on it."""
 
 
 class Machine(Protocol):
-    """One device's memory and its ability to run programs.
-
-    `Any` below is the machine's own handle of a piece of memory: an address (int) on CPU, EMU
-    and CUDA, an array on NUMPY. Nobody else looks inside.
-    """
+    """One device's memory, pieces of which have addresses, and its ability to run programs."""
 
     name: str
     dlpack_device: tuple[int, int]  # (1, 0) memory of the host, (2, n) memory of card n
@@ -58,28 +54,22 @@ class Machine(Protocol):
     def ceilings(self) -> Ceilings | None:
         """What this machine can do at best; None if nobody can say."""
 
-    def address(self, memory: Any) -> int:
-        """Where memory begins."""
+    def adopts(self, address: int) -> bool:
+        """Whether programs can use memory of somebody else as it lies."""
 
-    def inside(self, memory: Any, offset: int) -> Any:
-        """A handle on what begins `offset` bytes into memory, which is not to be freed."""
-
-    def adopt(self, address: int, nbytes: int) -> Any:
-        """A handle on memory of somebody else; None if programs cannot use it as it lies."""
-
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> int:
         """Memory for nbytes (>= 0), aligned to 64 bytes at least; OutOfMemoryError if none."""
 
-    def free(self, memory: Any, nbytes: int) -> None:
+    def free(self, memory: int, nbytes: int) -> None:
         """Give memory back. Work already launched on it still completes correctly."""
 
-    def copy_in(self, memory: Any, data: npt.NDArray[Any]) -> None:
+    def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
         """Copy a C-contiguous host array into memory; `data` may be reused after return."""
 
-    def clear(self, memory: Any, nbytes: int) -> None:
+    def clear(self, memory: int, nbytes: int) -> None:
         """Fill memory with zero bits; nothing is copied from the host."""
 
-    def copy_out(self, data: npt.NDArray[Any], memory: Any) -> None:
+    def copy_out(self, data: npt.NDArray[Any], memory: int) -> None:
         """Fill a C-contiguous host array from memory, after all launched work is done."""
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
@@ -95,20 +85,13 @@ class Machine(Protocol):
         """How much memory is in use."""
 
 
-class Addressed:
-    """A machine whose handles are addresses."""
-
-    def address(self, memory: int) -> int:
-        return memory
-
-    def inside(self, memory: int, offset: int) -> int:
-        return memory + offset
-
-
-class OnHost(Addressed):
+class OnHost:
     """A machine whose memory is the host's, and whose launches return when they are done."""
 
     dlpack_device = (1, 0)
+
+    def adopts(self, address: int) -> bool:
+        return True
 
     def copy_in(self, memory: int, data: npt.NDArray[Any]) -> None:
         ctypes.memmove(memory, data.ctypes.data, data.nbytes)
@@ -136,7 +119,12 @@ class Buffer:
     )  # fmt: skip
 
     def __init__(
-        self, machine: Machine, size: int, dtype: DType, memory: Any = None, owner: Any = None
+        self,
+        machine: Machine,
+        size: int,
+        dtype: DType,
+        memory: int | None = None,
+        owner: Any = None,
     ) -> None:
         self.owner, self.shared, self.several = owner, owner is not None, False
         self.machine, self.size, self.dtype = machine, size, dtype
@@ -144,8 +132,8 @@ class Buffer:
         self._memory = memory
 
     @property
-    def memory(self) -> Any:
-        """The machine's handle, allocated now if it was not yet."""
+    def memory(self) -> int:
+        """The address, allocated now if it was not yet."""
         if self._memory is None:
             self._memory = self.machine.allocate(self.nbytes)
         return self._memory

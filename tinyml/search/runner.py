@@ -23,7 +23,7 @@ from tinyml.program import Program
 from tinyml.runtime.machine import Buffer, Executable, Machine
 
 Array: TypeAlias = npt.NDArray[Any]
-Timer: TypeAlias = Callable[[Executable, Sequence[Any]], float]  # seconds of one launch
+Timer: TypeAlias = Callable[[Executable, Sequence[int]], float]  # seconds of one launch
 
 _SLOW = 2.5  # times the fastest so far: who takes that long twice is timed no further
 _SPAN, _LEAST, _MOST = 0.03, 3, 40  # seconds to time one for; launches at least, and at most
@@ -140,7 +140,7 @@ class Runner(Protocol):
         """Nothing more is asked."""
 
 
-def launch_timed(executable: Executable, memories: Sequence[Any]) -> float:
+def launch_timed(executable: Executable, memories: Sequence[int]) -> float:
     """Seconds of one launch, by the device's own clock."""
     return executable.launch_timed(memories)
 

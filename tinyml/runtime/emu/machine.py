@@ -182,7 +182,7 @@ class EmuPlan:
 
 
 class EmuMachine(OnHost):
-    """The emulated card. A memory handle is an address."""
+    """The emulated card."""
 
     def __init__(
         self,
@@ -201,8 +201,8 @@ class EmuMachine(OnHost):
         )
         self._loaded: dict[Program, EmuExecutable] = {}
 
-    def adopt(self, address: int, nbytes: int) -> None:
-        """None: memory of somebody else has no guard pages."""
+    def adopts(self, address: int) -> bool:
+        return False  # memory of somebody else has no guard pages
 
     def allocate(self, nbytes: int) -> int:
         """16-byte aligned, no more: a stray access shows."""
