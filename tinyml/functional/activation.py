@@ -294,12 +294,7 @@ def log_softmax(x: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Te
 @in_float32
 def _softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "softmax")
-
-    def shares(x: Tensor) -> Tensor:
-        power, total = powers_and_total(x, axis)
-        return power / total
-
-    return with_shares(shares, x, axis)
+    return shares(x, axis, lambda x: powers_and_total(x, axis))
 
 
 def powers_and_total(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -308,13 +303,17 @@ def powers_and_total(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     return power, power.sum(axis, keepdim=True)
 
 
-def with_shares(shares: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
-    """shares(x), a softmax along an axis, with a gradient that is made of the shares."""
+def shares(x: Tensor, axis: int, powers: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    """A softmax along an axis, by its powers and total, with a gradient that is made of it."""
+
+    def quotient(x: Tensor) -> Tensor:
+        power, total = powers(x)
+        return power / total
 
     def rule(grad: Tensor, out: Tensor) -> Tensor:
         return out * (grad - (grad * out).sum(axis, keepdim=True))
 
-    return with_gradient_of_result(shares, rule, x)
+    return with_gradient_of_result(quotient, rule, x)
 
 
 @composition

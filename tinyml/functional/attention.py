@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinyml.dtype import DType, bool_, float32
 from tinyml.errors import ShapeError
-from tinyml.functional.activation import powers_and_total, with_shares
+from tinyml.functional.activation import powers_and_total, shares
 from tinyml.functional.axes import check_tensors, number
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.random_ import dropping
@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
     drop = dropping(scores, dropout_p)
     if value.dtype is dtype is not wide and scores.numel():
         return _means_of_halves(scores, value.cast(wide), powers, drop, dtype).cast(dtype)
-    dropped: Tensor = drop(with_shares(_quotient(powers), scores, -1).cast(dtype))
+    dropped: Tensor = drop(shares(scores, -1, powers).cast(dtype))
     return dropped @ value
 
 
@@ -125,16 +125,6 @@ def _means_of_halves(
         return weights * (slopes - mean), folded(by_value, value.shape)
 
     return with_gradient(compute, rule, scores, value)
-
-
-def _quotient(powers: _Powers) -> Callable[[Tensor], Tensor]:
-    """A softmax along the last axis."""
-
-    def shares(x: Tensor) -> Tensor:
-        power, total = powers(x)
-        return power / total
-
-    return shares
 
 
 def _powers(x: Tensor) -> tuple[Tensor, Tensor]:
