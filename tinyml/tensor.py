@@ -312,17 +312,9 @@ class Tensor(Methods, metaclass=Trains):
     # ---- arrays of other libraries ----
 
     __array__ = exchange.to_array
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return exchange.ufunc(self, ufunc, method, inputs, options)
-
-    def __array_function__(self, function: Any, _: Any, args: Any, kwargs: Any) -> Any:
-        return exchange.array_function(self, function, args, kwargs)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return cuda_arrays.interface_of(self)
-
+    __array_ufunc__ = exchange.ufunc
+    __array_function__ = exchange.array_function
+    __cuda_array_interface__ = property(cuda_arrays.interface_of)
     __dlpack__ = exchange.to_dlpack
     __dlpack_device__ = exchange.dlpack_device
     from_dlpack = classmethod(exchange.from_dlpack)

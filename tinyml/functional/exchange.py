@@ -42,22 +42,11 @@ Array = npt.NDArray[Any]
 class _Memory:
     """Somebody's memory, as numpy's array interface says it; alive as long as its owner."""
 
-    def __init__(self, address: int, shape: Shape, typestr: str, owner: Any) -> None:
+    def __init__(self, data: tuple[int, bool], shape: Shape, typestr: str, owner: Any) -> None:
+        """`data` is the address, and whether nobody may write there."""
+        said = {"version": 3, "data": data, "shape": shape, "typestr": typestr}
+        self.__array_interface__: dict[str, Any] = said
         self.owner = owner
-        self.strides: tuple[int, ...] | None = None  # bytes
-        self.read_only = False
-        self._parts = address, shape, typestr
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        address, shape, typestr = self._parts
-        return {
-            "version": 3,
-            "data": (address, self.read_only),
-            "shape": shape,
-            "typestr": typestr,
-            "strides": self.strides,
-        }
 
 
 def _view(x: Tensor, storage: np.dtype[Any] | None = None, read_only: bool = False) -> Array:
@@ -70,9 +59,8 @@ def _view(x: Tensor, storage: np.dtype[Any] | None = None, read_only: bool = Fal
     buffer = ledger.memory[leaf]
     if not read_only:
         views.give_away(x)
-    memory = _Memory(buffer.memory, leaf.shape, (storage or leaf.dtype.storage).str, buffer)
-    memory.read_only = read_only
-    return np.asarray(memory)
+    data, typestr = (buffer.memory, read_only), (storage or leaf.dtype.storage).str
+    return np.asarray(_Memory(data, leaf.shape, typestr, buffer))
 
 
 # ---- numpy ----
@@ -134,7 +122,7 @@ _METHODS = {
 }
 
 
-def ufunc(x: Tensor, function: np.ufunc, method: str, inputs: tuple[Any, ...], options: Any) -> Any:
+def ufunc(x: Tensor, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
     """A numpy ufunc that meets a tensor: the op of the same meaning, or numpy on the values."""
     name = function.__name__
     if method == "__call__" and not options and (name in _UFUNCS or name in _METHODS):
@@ -153,7 +141,7 @@ def _operand(x: Tensor, value: Any) -> Any:
     return x._coerce(value) if isinstance(value, np.ndarray) else value
 
 
-def array_function(x: Tensor, function: Any, args: Any, kwargs: Any) -> Any:
+def array_function(x: Tensor, function: Any, _: Any, args: Any, kwargs: Any) -> Any:
     """A numpy function that meets tensors computes on their values and gives arrays."""
     name = function.__name__
     if name in ("ndim", "shape", "size"):  # asks for no values
@@ -374,8 +362,8 @@ def _read(dtype: DType, shape: Shape, strides: tuple[int, ...], address: int, ow
     """A copy of memory of the host, row-major and in storage dtype."""
     if 0 in shape:
         return np.empty(shape, dtype.storage)
-    memory = _Memory(address, shape, dtype.storage.str, owner)
-    memory.strides = tuple(s * dtype.itemsize for s in strides)
+    memory = _Memory((address, False), shape, dtype.storage.str, owner)
+    memory.__array_interface__["strides"] = tuple(s * dtype.itemsize for s in strides)  # bytes
     return np.array(np.asarray(memory), order="C")
 
 
