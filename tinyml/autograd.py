@@ -337,11 +337,10 @@ def partials(
         if tensor in constant:
             continue
         record = tensor._record
-        if record is not None and any(t in path for t in record.inputs):
+        depends = record is not None and any(t in path for t in record.inputs)
+        # whatever a freed one depended on is not known: who comes there is told
+        if depends or (record is FREED and tensor not in path):
             path.add(tensor)
-            between.append(tensor)
-        elif record is FREED and tensor not in path:
-            path.add(tensor)  # whatever it depended on is not known: who comes here is told
             between.append(tensor)
     found: dict[Tensor, Tensor] = {}
     for root, seed in zip(roots, seeds, strict=True):

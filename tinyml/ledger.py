@@ -203,11 +203,8 @@ def in_memory(buffers: Container[int] | None = None) -> list[tuple[Data, Buffer]
 def _own_readers(leaf: Data) -> list[Holder]:
     """Who holds this leaf, without views that will be read anew, as their root was assigned to."""
     holders = [(h, h._followed) for h in leaf.readers.members() if h.lazy is leaf]
-    return [h for h, root in holders if root is None or not _is_version(root.lazy, leaf)]
-
-
-def _is_version(node: LazyBuffer, leaf: Data) -> bool:
-    return node is not leaf and lazy.assigned(node) is leaf
+    own = [(h, leaf if root is None else root.lazy) for h, root in holders]
+    return [h for h, node in own if node is leaf or lazy.assigned(node) is not leaf]
 
 
 def _reading(

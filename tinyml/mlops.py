@@ -229,6 +229,8 @@ Logistic: type[Elementwise] = _elementwise(
     lambda grad, out, x, y, z: grad._apply(Logistic(), y, z) * (out - x),
     None,
 )
+# x * y + z in one rounding: for compositions whose gradient is written down
+Fma = _elementwise(Op.FMA, reads_inputs=False)
 
 
 def _slope_of_exponent(grad: Tensor, out: Tensor, x: Tensor, flat: Tensor) -> Tensor:
@@ -239,13 +241,6 @@ def _slope_of_exponent(grad: Tensor, out: Tensor, x: Tensor, flat: Tensor) -> Te
 def _share(grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Ties share the gradient. Beside a NaN both have all of it, as torch has it."""
     return (x == y).where(grad * 0.5, grad)
-
-
-class Fma(Elementwise):
-    """x * y + z in one rounding: for compositions whose gradient is written down."""
-
-    __slots__ = ()
-    op = Op.FMA
 
 
 class Sub(Elementwise):

@@ -32,11 +32,6 @@ _executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 
 def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     """Schedule and compile what `nodes` need, given the leaves that they read or overwrite."""
-    with lazy.known:
-        return _prepared(nodes, leaves)
-
-
-def _prepared(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     start = time.perf_counter()
     made = schedule(nodes)
     items, held = alike(made.items)

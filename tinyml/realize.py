@@ -218,7 +218,8 @@ def _planned(
     def make() -> Plan:
         from tinyml.prepare import prepare
 
-        return prepare(unreal, leaves)
+        with lazy.known:
+            return prepare(unreal, leaves)
 
     return recalled(structure, devices, make)
 

@@ -34,26 +34,22 @@ def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[
     collects = gc.isenabled()
     gc.disable()  # many small nodes and no circles: the collector would only walk them
     try:
-        return _recalled(structure, devices, make)
+        entry = _entry(structure, devices)
+        if entry is None:
+            return make()
+        disk = host_cache(config.current.cache_folder)
+        content = disk.get(entry, ".plan")
+        plan: Plan
+        if content is not None:
+            plan, calls = pickle.loads(content)
+            return replace(plan, calls=loaded(calls))
+        plan = make()
+        entry = _entry(structure, devices) or entry  # targets are others after a trial
+        disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), spelled(plan.calls))))
+        return plan
     finally:
         if collects:
             gc.enable()
-
-
-def _recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[[], Plan]) -> Plan:
-    entry = _entry(structure, devices)
-    if entry is None:
-        return make()
-    disk = host_cache(config.current.cache_folder)
-    content = disk.get(entry, ".plan")
-    plan: Plan
-    if content is not None:
-        plan, calls = pickle.loads(content)
-        return replace(plan, calls=loaded(calls))
-    plan = make()
-    entry = _entry(structure, devices) or entry  # targets are others after a trial
-    disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), spelled(plan.calls))))
-    return plan
 
 
 def _entry(structure: tuple[Any, ...], devices: Iterable[str]) -> str | None:

@@ -246,9 +246,7 @@ def refresh(tensor: Tensor, view: View) -> None:
     elif (known := view.node()) is not root._lazy:
         own = type(tensor._lazy) is lazy.Data and tensor._lazy is not known
         if not own:  # the root was realized: its values are not to be computed twice
-            view.note(root)
-            with no_grad():
-                tensor.lazy = read(root, view.moves())._lazy
+            unrealize(tensor)
 
 
 def renew(tensor: Tensor, view: View) -> None:

@@ -269,8 +269,9 @@ class Outline:
 def _check_numbers(ours: Sequence[Said], theirs: Sequence[Said]) -> None:
     if ours == theirs or len(ours) != len(theirs):
         return
-    known: dict[int, _Done] = {}  # by id: kernels are launched many times
-    now, then = ([_known_done(one, known) for one in those] for those in (ours, theirs))
+    graphs = {id(graph): graph for graph in (*ours, *theirs)}  # kernels are launched many times
+    done = {number: _done(graph) for number, graph in graphs.items()}
+    now, then = ([done[id(graph)] for graph in those] for those in (ours, theirs))
     if now == then or [graph for graph, _ in now] != [graph for graph, _ in then]:
         return
     number = _first_difference(now, then)
@@ -281,12 +282,6 @@ def _check_numbers(ours: Sequence[Said], theirs: Sequence[Said]) -> None:
         f"two calls ({_plain(old[which])}, then {_plain(new[which])}); a replay would "
         f"repeat the last one. {_INSTEAD}"
     )
-
-
-def _known_done(graph: Said, known: dict[int, _Done]) -> _Done:
-    if id(graph) not in known:
-        known[id(graph)] = _done(graph)
-    return known[id(graph)]
 
 
 def _plain(arg: Any) -> str:

@@ -24,9 +24,8 @@ Sizes = int | Sequence[int]
 
 
 def _parameter(tensor: Tensor) -> Tensor:
-    leaf = tensor.detach()  # how the first values were drawn is not part of any gradient
-    leaf.requires_grad = True
-    return leaf
+    # how the first values were drawn is not part of any gradient
+    return tensor.detach().requires_grad_()
 
 
 def _uniform(bound: float, *shape: int) -> Tensor:
@@ -236,11 +235,9 @@ class BatchNorm(_Layer):
         self.weight = _ones(sz) if affine else None
         self.bias = _zeros(sz) if affine else None
         if track_running_stats:
-            self.running_mean = Tensor.zeros(sz)
-            self.running_var = Tensor.ones(sz)
-            self.num_batches_tracked = Tensor.zeros(dtype=dt.int64)
-            for buffer in (self.running_mean, self.running_var, self.num_batches_tracked):
-                buffer.requires_grad = False
+            self.running_mean = Tensor.zeros(sz, requires_grad=False)
+            self.running_var = Tensor.ones(sz, requires_grad=False)
+            self.num_batches_tracked = Tensor.zeros(dtype=dt.int64, requires_grad=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, sz, *sizes) to the same shape; ShapeError for one value per channel."""

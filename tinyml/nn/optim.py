@@ -171,9 +171,7 @@ def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 
         leaf = realizing.upload(values, dtype, device)
     else:
         leaf = realizing.zeros(shape, dtype, device)
-    state = Tensor._of(leaf)
-    state.requires_grad = False
-    return state
+    return Tensor._of(leaf).requires_grad_(False)
 
 
 class SGD(Optimizer):
