@@ -14,7 +14,7 @@ from tinyml import lazy
 from tinyml.dtype import DType
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.kernel import Kernel
+from tinyml.kernel import Kernel, said
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.ops import Movement
 from tinyml.schedule import Item, KernelItem
@@ -30,35 +30,20 @@ def alike(items: Sequence[Item]) -> tuple[list[Item], Held]:
     families: dict[Hashable, list[tuple[int, KernelItem]]] = {}
     for place, item in enumerate(items):
         if isinstance(item, KernelItem):
-            family = item.device, _besides(item.kernel)
+            k = item.kernel  # of which only values have numbers that can be data
+            others = tuple(o for o in k.outputs if o.index is not None or o.where is not None)
+            family = item.device, said(k, besides), others
             families.setdefault(family, []).append((place, item))
     found, held = [*items], Held()
     for members in families.values():
         if len({item.kernel for _, item in members}) > FEW:
-            said = [numbers(item.kernel.nodes) for _, item in members]
-            texts = [{n.text for n in those} for those in zip(*said, strict=True)]
+            each = [numbers(item.kernel.nodes) for _, item in members]
+            texts = [{n.text for n in those} for those in zip(*each, strict=True)]
             differ = [i for i, of_all in enumerate(texts) if len(of_all) > 1]
-            if all(_can_be_data(own[i]) for own in said for i in differ):
-                for (place, item), own in zip(members, said, strict=True):
+            if all(_can_be_data(own[i]) for own in each for i in differ):
+                for (place, item), own in zip(members, each, strict=True):
                     found[place] = _reading(item, [own[i] for i in differ], held)
     return found, held
-
-
-def _besides(k: Kernel) -> Hashable:
-    """What a kernel says besides its numbers."""
-    number: dict[LazyBuffer, int] = {}
-    said: list[Hashable] = [k.slots]
-    for node in k.nodes:
-        sources = tuple(map(number.__getitem__, node.sources))
-        said.append((type(node), besides(node), node.shape, node.dtype, sources))
-        number[node] = len(number)
-    for part in k.parts:
-        said.append(len(part))
-        for o in part:
-            plain = o.index is None and o.where is None
-            walked = o.rows, o.across, o.filler
-            said.append((o.slot, o.shape, number[o.value], *walked) if plain else o)
-    return tuple(said)
 
 
 def _can_be_data(number: Number) -> bool:
@@ -79,8 +64,8 @@ def _reading(item: KernelItem, differ: Sequence[Number], held: Held) -> KernelIt
         dtype, device = number.dtype, number.node.device
         read[number] = lazy.node(lazy.Slot, (), dtype, device, (), len(slots))
         slots.append(((), dtype))
-        said = number.text, dtype, item.device
-        inputs.append(held.setdefault(said, lazy.data((), dtype, item.device)))
+        key = number.text, dtype, item.device
+        inputs.append(held.setdefault(key, lazy.data((), dtype, item.device)))
     values = iter(with_data([o.value for o in k.outputs], read))
     parts = tuple(tuple(replace(o, value=next(values)) for o in part) for part in k.parts)
     return replace(item, kernel=Kernel(parts, tuple(slots)), inputs=tuple(inputs))

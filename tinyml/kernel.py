@@ -19,8 +19,9 @@ no memory, so equal kernels are one cache entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -115,22 +116,25 @@ def _lines(k: Kernel) -> Iterable[str]:
             yield f"{place}[{names[output.index]} on axis {output.axis}] {sign}= {value}"
 
 
+def said(k: Kernel, of: Callable[[LazyBuffer], Any] = attrgetter("arg")) -> tuple[Any, ...]:
+    """All that a kernel says, with `of` each node for its arg: no other kernel says the same."""
+    number: dict[LazyBuffer | None, int] = {node: n for n, node in enumerate(k.nodes)}
+    found: list[Any] = [k.slots]
+    for node in k.nodes:
+        sources = tuple(map(number.__getitem__, node.sources))
+        kind = type(node).__name__
+        found.append((kind, of(node), node.shape, node.dtype, node.device, sources))
+    for part in k.parts:
+        found.append(len(part))
+        for o in part:
+            roots = tuple(map(number.get, (o.value, o.index, o.where)))
+            found.append((o.slot, o.shape, roots, o.rows, o.axis, o.op, o.across, o.filler))
+    return tuple(found)
+
+
 def spelled(k: Kernel) -> str:
     """Text that no other kernel has. `str` is for people, and does not say all."""
-    number: dict[LazyBuffer, int] = {}
-    lines = [repr(k.slots)]
-    for node in k.nodes:
-        sources = [number[source] for source in node.sources]
-        kind = type(node).__name__
-        lines.append(f"{kind} {node.arg!r} {node.shape} {node.dtype} {node.device} {sources}")
-        number[node] = len(number)
-    for part in k.parts:
-        lines.append("part")
-        for o in part:
-            index, where = (None if e is None else number[e] for e in (o.index, o.where))
-            more = f"{o.rows} {o.across} {index} {o.axis} {o.op} {where} {o.filler}"
-            lines.append(f"{o.slot} {o.shape} {number[o.value]} {more}")
-    return "\n".join(lines)
+    return repr(said(k))
 
 
 def name(k: Kernel) -> str:

@@ -143,7 +143,7 @@ class Routine:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._own = [_hold(number) for number in plan.numbers]
+        self._own = [hold(number) for number in plan.numbers]
         self._numbers = [number for call in plan.calls for number in call.buffers]
         self._blocks, self._block_of = _place(plan)
         self._free: _FreePlan | None = None
@@ -179,7 +179,8 @@ def _make(new: NewBuffer) -> Buffer:
     return Buffer(open_device(new.device).machine, new.size, new.dtype)
 
 
-def _hold(number: FixedNumber) -> Buffer:
+def hold(number: FixedNumber) -> Buffer:
+    """Memory with a number in it."""
     value = np.array([from_text(number.text, number.dtype)], number.dtype.compute)
     buffer = Buffer(open_device(number.device).machine, 1, number.dtype)
     return buffer.write(to_storage(value, number.dtype))

@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from tinyml import config, interpret, lazy, trace
 from tinyml.device import open_device
-from tinyml.dtype import DType, to_compute, to_storage
+from tinyml.dtype import DType, to_compute
 from tinyml.faults import Fault, fault_of
 from tinyml.graph import numbered, toposort
-from tinyml.launch import Routine, execute
+from tinyml.launch import Routine, execute, hold
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.ledger import (
     Holder,
@@ -34,7 +34,7 @@ from tinyml.ledger import (
     readers_of,
 )
 from tinyml.merge import merged
-from tinyml.plan import Plan, ReferenceCall, last_versions
+from tinyml.plan import FixedNumber, Plan, ReferenceCall, last_versions
 from tinyml.reused import go_on, mark, reused
 from tinyml.runtime.machine import Buffer
 from tinyml.turn import turn
@@ -199,10 +199,9 @@ def _varying(
     fixed = [None if i in which else number.text for i, number in enumerate(found)]
     leaves: dict[Number, Data] = {}
     for number in map(found.__getitem__, which):
-        dtype, device = number.dtype, number.node.device
-        leaf = leaves[number] = lazy.data((), dtype, device)
-        value = to_storage(np.array([number.value], dtype.compute), dtype)
-        memory[leaf] = Buffer(open_device(device).machine, 1, dtype).write(value)
+        said = number.dtype, number.node.device
+        leaf = leaves[number] = lazy.data((), *said)
+        memory[leaf] = hold(FixedNumber(number.text, *said))
     return ("varying", *fixed, *family), leaves
 
 

@@ -38,10 +38,6 @@ class Number(NamedTuple):
     def dtype(self) -> DType:
         return self.node.dtype if self.axis < 0 else int32
 
-    @property
-    def value(self) -> float | int | bool:
-        return from_text(self.text, self.dtype)
-
 
 class _Family:
     """Graphs that differ in numbers only."""

@@ -19,12 +19,14 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.ledger import has_data, memory, pending
-from tinyml.plan import CopyCall, KernelCall, NewBuffer, ReferenceCall
+from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, ReferenceCall
 from tinyml.runtime.machine import Buffer
 
 
-def flows(call: CopyCall | ReferenceCall) -> dict[int, set[int]]:
+def flows(call: Call | ReferenceCall) -> dict[int, set[int]]:
     """Positions among a call's buffers that it writes, each with those that this is made of."""
+    if isinstance(call, KernelCall):
+        return {output.slot: _made_of(output) for output in call.kernel.outputs}
     if isinstance(call, CopyCall):
         return {1: {0}}
     number = {leaf: n for n, leaf in enumerate(call.leaves)}
@@ -118,8 +120,8 @@ class Recording:
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
-    _flows: dict[int, dict[int, set[int]]] = field(default_factory=dict)  # by id of the kernel,
-    _kernels: dict[int, Said] = field(default_factory=dict)  # which launches keep
+    _flows: dict[int, dict[int, set[int]]] = field(default_factory=dict)  # by id of the kernel, or
+    _kernels: dict[int, Said] = field(default_factory=dict)  # of the call, which launches keep
     _asked: list[Said] = field(default_factory=list)
     waiting: list[weakref.ref[Any]] = field(default_factory=list)  # outside, and used as pending
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
@@ -136,17 +138,12 @@ class Recording:
 
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
-        own = tuple(map(self.number, event.buffers))
-        call = event.call
-        if isinstance(call, KernelCall):
-            made = self._flows.get(id(call.kernel))
-            if made is None:
-                made = self._flows[id(call.kernel)] = {
-                    output.slot: _made_of(output) for output in call.kernel.outputs
-                }
-        else:
-            made = flows(call)
-        numbered = {own[slot]: frozenset([own[i] for i in of]) for slot, of in made.items()}
+        own, call = tuple(map(self.number, event.buffers)), event.call
+        key = id(call.kernel if isinstance(call, KernelCall) else call)
+        if key not in self._flows:
+            self._flows[key] = flows(call)
+        made = self._flows[key].items()
+        numbered = {own[slot]: frozenset([own[i] for i in of]) for slot, of in made}
         self.launches.append(Launch(call, own, numbered))
 
     def number(self, buffer: Buffer) -> int:

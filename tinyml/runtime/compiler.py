@@ -140,25 +140,17 @@ def load(compiler: Compiler, cache: DiskCache, text: str, keep: bool = True) -> 
             return Unit(library, built.seconds, built.cached, built.command, built.output)
 
 
-def open_library(path: Path) -> ctypes.CDLL:
-    """Load a shared object; CompileError if the system refuses."""
+def _opened(path: Path) -> ctypes.CDLL | None:
+    """A shared object; None if another process has just made room in the cache."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
+        if not path.exists():
+            return None
         raise CompileError(
             f"cannot load {path}: {error}. If its file system forbids programs (mount option "
             "noexec), TINYML_CACHE names another folder"
         ) from None
-
-
-def _opened(path: Path) -> ctypes.CDLL | None:
-    """A shared object, unless another process has just made room in the cache."""
-    try:
-        return open_library(path)
-    except CompileError:
-        if path.exists():
-            raise
-        return None
 
 
 class Functions(Units[ctypes.CDLL]):
