@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tinyml import lazy
 from tinyml.dtype import DType
 from tinyml.frozen import dataclass
+from tinyml.graph import toposort
 from tinyml.lazy import Data, LazyBuffer
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ class ReferenceCall:
 
 
 Call = KernelCall | CopyCall
+
+
+def computed_by(call: Call | ReferenceCall) -> list[LazyBuffer]:
+    """The nodes that a call computes, sources first; a copy computes none."""
+    if isinstance(call, KernelCall):
+        return call.kernel.nodes
+    return toposort(call.nodes) if isinstance(call, ReferenceCall) else []
 
 
 @dataclass(frozen=True)

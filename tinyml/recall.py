@@ -21,7 +21,7 @@ from tinyml.codegen.remember import generator
 from tinyml.device import open_device
 from tinyml.graph import toposort
 from tinyml.lazy import Data, LazyBuffer
-from tinyml.plan import Call, KernelCall, Plan, ReferenceCall
+from tinyml.plan import Call, KernelCall, Plan, ReferenceCall, computed_by
 from tinyml.program import Program
 from tinyml.runtime.cpu import host_cache
 from tinyml.turn import watch_forks
@@ -83,19 +83,10 @@ class _Pickler(pickle.Pickler):
 def spelled(calls: Sequence[Call | ReferenceCall]) -> bytes:
     """Calls with their programs, for another process."""
     # each node after its sources, so that no depth of a graph is one of the pickler
-    nodes = toposort(root for call in calls for root in _roots(call))
+    nodes = toposort(node for call in calls for node in computed_by(call))
     content = BytesIO()
     _Pickler(content).dump((nodes, list(map(_parts, calls))))
     return content.getvalue()
-
-
-def _roots(call: Call | ReferenceCall) -> tuple[LazyBuffer, ...]:
-    match call:
-        case KernelCall():
-            return tuple(root for output in call.kernel.outputs for root in output.roots)
-        case ReferenceCall():
-            return call.nodes
-    return ()
 
 
 def _parts(call: Call | ReferenceCall) -> tuple[Call | ReferenceCall, Program | None]:

@@ -19,7 +19,7 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.ledger import has_data, memory, pending
-from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, ReferenceCall
+from tinyml.plan import Call, CopyCall, KernelCall, NewBuffer, ReferenceCall, computed_by
 from tinyml.runtime.machine import Buffer
 
 
@@ -41,6 +41,11 @@ def _made_of(output: kernel.Output) -> set[int]:
     return slots | {output.slot} if output.keeps else slots
 
 
+def _key(call: Call | ReferenceCall) -> int:
+    """The same for all launches of one kernel, while one of them is there."""
+    return id(call.kernel if isinstance(call, KernelCall) else call)
+
+
 @dataclass(frozen=True)
 class Launch:
     """A call, and what it makes of what, by the numbers that a capture gives to buffers."""
@@ -60,15 +65,7 @@ class Launch:
     @property
     def finds_faults(self) -> bool:
         """Whether values can be such that it raises."""
-        return any(isinstance(node, lazy.Require) for node in self.nodes)
-
-    @property
-    def nodes(self) -> list[lazy.LazyBuffer]:
-        """What is computed; nothing by a copy."""
-        call = self.call
-        if isinstance(call, CopyCall):
-            return []
-        return call.kernel.nodes if isinstance(call, KernelCall) else toposort(call.nodes)
+        return any(isinstance(node, lazy.Require) for node in computed_by(self.call))
 
 
 class Said(NamedTuple):
@@ -120,8 +117,8 @@ class Recording:
     numbers: WeakKeyDictionary[Buffer, int] = field(default_factory=WeakKeyDictionary)
     draws: list[trace.RandomDrawn] = field(default_factory=list)
     uploads: list[trace.Uploaded] = field(default_factory=list)
-    _flows: dict[int, dict[int, set[int]]] = field(default_factory=dict)  # by id of the kernel, or
-    _kernels: dict[int, Said] = field(default_factory=dict)  # of the call, which launches keep
+    _flows: dict[int, dict[int, set[int]]] = field(default_factory=dict)  # by key
+    _said_by: dict[int, Said] = field(default_factory=dict)  # likewise
     _asked: list[Said] = field(default_factory=list)
     waiting: list[weakref.ref[Any]] = field(default_factory=list)  # outside, and used as pending
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
@@ -139,7 +136,7 @@ class Recording:
     def launched(self, event: trace.Launched) -> None:
         """Note a launch."""
         own, call = tuple(map(self.number, event.buffers)), event.call
-        key = id(call.kernel if isinstance(call, KernelCall) else call)
+        key = _key(call)
         if key not in self._flows:
             self._flows[key] = flows(call)
         made = self._flows[key].items()
@@ -229,12 +226,10 @@ class Recording:
         return Outline(shapes, values, tuple(self._asked), launched)
 
     def _said(self, launch: Launch) -> Said:
-        if not isinstance(launch.call, KernelCall):
-            return said(launch.nodes)
-        key = id(launch.call.kernel)
-        if key not in self._kernels:
-            self._kernels[key] = said(launch.nodes)
-        return self._kernels[key]
+        key = _key(launch.call)
+        if key not in self._said_by:
+            self._said_by[key] = said(computed_by(launch.call))
+        return self._said_by[key]
 
 
 @dataclass(frozen=True)
