@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from tinyml.errors import ShapeError
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors, resolve_axis, whole
-from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape, shrink
+from tinyml.functional.movement import broadcast_to, pad_by, permute, reshape
+from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
 from tinyml.functional.views import follow
 from tinyml.shape import broadcast_shape, inverse_order
@@ -64,20 +65,16 @@ class _Diagonal:
         return (*(a for a in range(ndim) if a not in axes), *axes)
 
     def read(self, x: Tensor) -> Tensor:
-        return follow(self._elements(x), x, self)
-
-    def _elements(self, x: Tensor) -> Tensor:
-        x = permute(x, self._last(x.ndim))
-        sizes, around = x.shape[:-2], [None] * (x.ndim - 2)
-        down, right = max(-self.offset, 0), max(self.offset, 0)
-        n = min(x.shape[-2] - down, x.shape[-1] - right)
-        if n <= 0:
-            return reshape(shrink(x, (*around, (0, 0), (0, 0))), (*sizes, 0))
+        path = Path(x.shape).permute(self._last(x.ndim))
+        *sizes, rows, columns = path.shape
+        down, right = min(max(-self.offset, 0), rows), min(max(self.offset, 0), columns)
+        n = min(rows - down, columns - right)
+        around = [(0, size) for size in sizes]
+        path = path.shrink((*around, (down, down + n), (right, right + n)))
         # The square's rows one element longer than they are: its diagonal is the first column.
-        square = shrink(x, (*around, (down, down + n), (right, right + n)))
-        longer = pad_by(reshape(square, (*sizes, n * n)), (*((0, 0) for _ in sizes), (0, n)))
-        column = shrink(reshape(longer, (*sizes, n, n + 1)), (*around, None, (0, 1)))
-        return reshape(column, (*sizes, n))
+        path = path.reshape((*sizes, n * n)).pad((*((0, 0) for _ in sizes), (0, n)))
+        path = path.reshape((*sizes, n, n + 1)).shrink((*around, (0, n), (0, 1)))
+        return follow(path.reshape((*sizes, n)).of(x), x, self)
 
     def write(self, old: Tensor, value: Tensor) -> Tensor:
         order = self._last(old.ndim)
