@@ -39,7 +39,6 @@ from tinyml.jit.step import (
 from tinyml.jit.structure import flatten
 from tinyml.lazy import Data
 from tinyml.ledger import memory
-from tinyml.runtime.machine import Buffer
 from tinyml.tensor import Tensor
 
 
@@ -258,23 +257,17 @@ class _Analysis:
         """The step, with memory of its own for what nobody else holds."""
         used = self.read_first | self.written
         arguments = [n if n in used else None for n in self.arguments]
-        parts = Parts(self.launches, self.recording.buffers, arguments, own_arguments)
-        parts.counters = [self._counter(event.leaf) for event in self.recording.draws]
-        states = self._states(used)
-        parts.states = list(states.values())
-        parts.results = [self._result(r, states) for r in self.results]
-        parts.hidden = hidden
-        table: list[Buffer | None] = [None] * len(self.recording.buffers)
-        fresh = {r.number for r in parts.results if isinstance(r, Fresh)}
+        counters = [self._counter(event.leaf) for event in self.recording.draws]
+        states, buffers = self._states(used), self.recording.buffers
+        results = [self._result(r, states) for r in self.results]
+        numbered = self.launches, buffers, arguments, own_arguments, counters
+        parts = Parts(*numbered, list(states.values()), results, hidden)
+        fresh = {r.number for r in results if isinstance(r, Fresh)}
         idle = {n for launch in self.launches for n in launch.buffers} - used
         interim = used - set(states) - fresh - self.read_first - set(self.arguments) | idle
-        for number, buffer in share_memory(
-            self.launches, {n: self.recording.buffers[n] for n in interim}
-        ).items():
-            table[number] = buffer
-        for number in used - interim:
-            table[number] = self.buffers[number]
-        return Step(parts, table)
+        own = {n: self.buffers[n] for n in used - interim}
+        own |= share_memory(self.launches, {n: buffers[n] for n in interim})
+        return Step(parts, [own.get(n) for n in range(len(buffers))])
 
     def _shown_memory(self) -> set[int]:
         """Buffers that were there before and are results, though perhaps no launch uses them."""

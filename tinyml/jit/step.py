@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
@@ -131,10 +130,10 @@ class Parts:
     buffers: list[NewBuffer]  # by number
     arguments: list[int | None]  # per tensor argument: its buffer, None if it is not used
     own_arguments: list[tuple[int, Somebodys]]  # whose gradients the step writes
-    counters: list[int | None] = field(default_factory=list)  # per draw: its buffer, if it is used
-    states: list[State] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
-    hidden: int = 0  # so many of the results, the first, are there for others to be views of
+    counters: list[int | None]  # per draw: its buffer, if it is used
+    states: list[State]
+    results: list[Result]
+    hidden: int  # so many of the results, the first, are there for others to be views of
 
 
 # ---- memory of the step ----
