@@ -21,6 +21,7 @@ from tinyml.functional.axes import (
     wrong_type,
 )
 from tinyml.functional.composed import (
+    composition_of_floats,
     fma,
     in_float32,
     to_float,
@@ -58,15 +59,13 @@ def _sigmoid(x: Tensor) -> Tensor:
     return larger - larger * (small / (small + 1))
 
 
-@composition
-@in_float32
+@composition_of_floats
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), by the exponential of the negative one of x and -x."""
     return with_gradient_of_result(_sigmoid, lambda grad, out: grad * (out * (1 - out)), x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def logsigmoid(x: Tensor) -> Tensor:
     """log(sigmoid(x)) without overflow; a float."""
     return -softplus(-x)
@@ -78,8 +77,7 @@ def _logistic(x: Tensor, power: Tensor, more: Tensor | float) -> Tensor:
     return x._apply(mlops.Logistic(), power, more)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def silu(x: Tensor) -> Tensor:
     """x / (1 + exp(-x)); a float. arXiv 1702.03118"""
     return _logistic(x, -x, 0)
@@ -145,23 +143,20 @@ def gelu(x: Tensor, approximate: str = "tanh") -> Tensor:
     return _gelu_by_erf(x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def quick_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 * x), near `gelu`; a float. arXiv 1606.08415"""
     return x * sigmoid(x * 1.702)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha * (exp(x) - 1) below; a float. arXiv 1511.07289"""
     number(alpha, "elu", "alpha")
     return (x > 0).where(x, expm1((x > 0).where(0, x)) * alpha)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x above 0, alpha * (exp(x / alpha) - 1) below; a float. arXiv 1704.07483
 
@@ -172,8 +167,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return (x > 0).where(x, expm1((x > 0).where(0, x / alpha)) * alpha)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
     """gamma * elu(x, alpha), which keeps mean 0 and variance 1. arXiv 1706.02515"""
     number(alpha, "selu", "alpha")
@@ -185,8 +179,7 @@ def _softplus(x: Tensor) -> Tensor:
     return x.maximum(0) + log1p((-x.abs()).exp())
 
 
-@composition
-@in_float32
+@composition_of_floats
 def softplus(x: Tensor, beta: float = 1.0, threshold: float | None = None) -> Tensor:
     """log(1 + exp(beta * x)) / beta without overflow; x itself where beta * x > threshold.
 
@@ -216,15 +209,13 @@ def _mish_slope(x: Tensor) -> Tensor:
     return share + x * sigmoid(x) * (1 - share * share)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def mish(x: Tensor) -> Tensor:
     """x * tanh(softplus(x)); a float. arXiv 1908.08681"""
     return with_slope(_mish, _mish_slope, x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def softsign(x: Tensor) -> Tensor:
     """x / (1 + |x|); a float in [-1, 1]."""
     return x / (x.abs() + 1)
@@ -255,8 +246,7 @@ def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     return inside.where(x, x.detach().clip(low, high))
 
 
-@composition
-@in_float32
+@composition_of_floats
 def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
     """alpha * x + beta, not below 0 and not above 1; a float."""
     number(alpha, "hardsigmoid", "alpha")
@@ -265,8 +255,7 @@ def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
     return hardtanh(x / (1 / alpha if alpha else math.inf) + beta, 0, 1)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def hardswish(x: Tensor) -> Tensor:
     """x * relu6(x + 3) / 6; a float. arXiv 1905.02244"""
     return x * relu6(x + 3) * (1 / 6)
@@ -290,8 +279,7 @@ def log_softmax(x: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Te
     return _log_softmax(x if dtype is None else x.cast(dtype), axis)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def _softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "softmax")
     return shares(x, axis, lambda x: powers_and_total(x, axis))
@@ -316,16 +304,14 @@ def shares(x: Tensor, axis: int, powers: Callable[[Tensor], tuple[Tensor, Tensor
     return with_gradient_of_result(quotient, rule, x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def _log_softmax(x: Tensor, axis: int) -> Tensor:
     axis = resolve_axis(axis, x.ndim, "log_softmax")
     shifted = _not_above_zero(x, axis)
     return shifted - shifted.exp().sum(axis, keepdim=True).log()
 
 
-@composition
-@in_float32
+@composition_of_floats
 def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean 0 and variance 1 along axes."""
     axes = resolve_axes(axis, x.ndim, "layernorm")
@@ -347,8 +333,7 @@ def layernorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     return with_gradient(lambda x: (d := centred(x)) * scale(d), rule, x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def rmsnorm(x: Tensor, axis: Axes = -1, eps: float = 1e-5) -> Tensor:
     """Mean square 1 along axes."""
     axes = resolve_axes(axis, x.ndim, "rmsnorm")

@@ -10,6 +10,7 @@ from tinyml import mlops
 from tinyml.dtype import DType, float32, int64, uint64
 from tinyml.dtypes import dtypes
 from tinyml.functional.operands import constant
+from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -34,6 +35,13 @@ def in_float32(
         return function(x if own.is_float else to_float(x), *args, **kwargs)
 
     return cast("Callable[Concatenate[Tensor, _P], _R]", computed)
+
+
+def composition_of_floats(
+    function: Callable[Concatenate[Tensor, _P], _R],
+) -> Callable[Concatenate[Tensor, _P], _R]:
+    """A composition that is computed `in_float32`."""
+    return composition(in_float32(function))
 
 
 def _rounded(result: Any, dtype: DType) -> Any:

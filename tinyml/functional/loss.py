@@ -9,9 +9,8 @@ from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
 from tinyml.functional.axes import check_tensors
-from tinyml.functional.composed import in_float32, with_gradient
+from tinyml.functional.composed import composition_of_floats, with_gradient
 from tinyml.functional.operands import operands
-from tinyml.functional.steps import composition
 from tinyml.shape import broadcast_shape
 
 if TYPE_CHECKING:
@@ -99,8 +98,7 @@ def _weighted(op: str, scores: Tensor, weight: Tensor, axis: int) -> Tensor:
     return scores * weight.cast(scores.dtype)._reshape_to((count, *(1,) * (scores.ndim - axis - 1)))
 
 
-@composition
-@in_float32
+@composition_of_floats
 def nll_loss(
     x: Tensor,
     Y: Tensor,
@@ -116,8 +114,7 @@ def nll_loss(
     return _of_classes("nll_loss", x, Y, _class_axis(x), weight, ignore_index, reduction)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def cross_entropy(
     x: Tensor,
     Y: Tensor,
@@ -147,8 +144,7 @@ def cross_entropy(
     return _reduced(-(scores * wanted).sum(axis), reduction)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def sparse_categorical_crossentropy(
     x: Tensor,
     Y: Tensor,
@@ -188,8 +184,7 @@ def _surprise_rule(grad: Tensor, _: Tensor, x: Tensor, target: Tensor) -> mlops.
     )
 
 
-@composition
-@in_float32
+@composition_of_floats
 def binary_crossentropy(
     x: Tensor, Y: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
@@ -203,8 +198,7 @@ def binary_crossentropy(
     return _each("binary_crossentropy", losses, weight, reduction)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def binary_crossentropy_logits(
     x: Tensor,
     Y: Tensor,

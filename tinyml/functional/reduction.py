@@ -11,7 +11,7 @@ from tinyml.dtype import bool_, int32, uint8, uint32
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ArgumentError, AxisError, DTypeError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
-from tinyml.functional.composed import in_float32, sum_dtype, to_float, with_gradient
+from tinyml.functional.composed import composition_of_floats, sum_dtype, to_float, with_gradient
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along
@@ -123,8 +123,7 @@ def mean(
     return _mean(x.cast(dtype), axis, keepdim)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def _mean(x: Tensor, axis: Axes, keepdim: bool) -> Tensor:
     return _reduced(mlops.Mean, x, _axes(x, axis, "mean"), keepdim)
 
@@ -133,8 +132,7 @@ def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return x - x.mean(axes, keepdim=True) if axes else x - x
 
 
-@composition
-@in_float32
+@composition_of_floats
 def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The mean square distance from the mean, divided by count - correction."""
     axes = _axes(x, axis, "var")
@@ -151,8 +149,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
     return result if keepdim else _without(result, axes)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The root of the variance; where it is 0, so is its gradient."""
     axes = _axes(x, axis, "std")
@@ -192,8 +189,7 @@ def var_mean(
     return var(x, axis, keepdim, correction), mean(x, axis, keepdim)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """(sum of |x| ** p) ** (1 / p), also for p = inf or -inf; where it is 0, so is its gradient.
 
@@ -216,8 +212,7 @@ def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> T
     return nothing.where(total, nothing.where(1, total) ** (1 / p))
 
 
-@composition
-@in_float32
+@composition_of_floats
 def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     axes = _axes(x, axis, "logsumexp")

@@ -18,7 +18,7 @@ from tinyml.dtype import DType, bool_, int32, uint8
 from tinyml.dtypes import DTypeLike
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import resolve_axis
-from tinyml.functional.composed import in_float32, sum_dtype
+from tinyml.functional.composed import composition_of_floats, sum_dtype
 from tinyml.functional.elementwise import add, maximum, minimum, mul
 from tinyml.functional.movement import pad_axis, part
 from tinyml.functional.reduction import exponentials, max_, min_, prod, sum_
@@ -137,8 +137,7 @@ def _sums(running: _Running, x: Tensor, axis: int, dtype: DTypeLike | None, name
     return _along(running, x, axis, name)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def logcumsumexp(x: Tensor, axis: int = 0) -> Tensor:
     """log(cumsum(exp(x))) without overflow."""
     return _along(_LOGSUMEXP, x, axis, "logcumsumexp")

@@ -10,7 +10,7 @@ from tinyml import mlops
 from tinyml.dtype import bool_
 from tinyml.errors import DTypeError
 from tinyml.functional.axes import whole
-from tinyml.functional.composed import fma, in_float32, to_float, with_slope
+from tinyml.functional.composed import composition_of_floats, fma, in_float32, to_float, with_slope
 from tinyml.functional.operands import constant
 from tinyml.functional.steps import composition
 
@@ -56,8 +56,7 @@ def log10(x: Tensor) -> Tensor:
     return x.log2() * math.log10(2)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x), a float: inf at 0, NaN below it."""
     return reciprocal(x.sqrt())
@@ -111,15 +110,13 @@ def _asin(x: Tensor) -> Tensor:
     return atan(t) * 2 - (fma(t, high, -x) + t * low)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def asin(x: Tensor) -> Tensor:
     """The arc sine, a float in [-pi / 2, pi / 2]: NaN outside of [-1, 1]."""
     return with_slope(_asin, _asin_slope, x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def acos(x: Tensor) -> Tensor:
     """The arc cosine, a float in [0, pi]: NaN outside of [-1, 1]."""
     return with_slope(lambda x: atan(((1 - x) / (1 + x)).sqrt()) * 2, lambda x: -_asin_slope(x), x)
@@ -140,15 +137,13 @@ def _sinh(x: Tensor) -> Tensor:
     return (x * x < 1).where(near, _half_exp(x) - _half_exp(-x))
 
 
-@composition
-@in_float32
+@composition_of_floats
 def sinh(x: Tensor) -> Tensor:
     """The hyperbolic sine, a float, precise near 0."""
     return with_slope(_sinh, cosh, x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def cosh(x: Tensor) -> Tensor:
     """The hyperbolic cosine, a float of at least 1."""
     return with_slope(lambda x: _half_exp(x) + _half_exp(-x), sinh, x)
@@ -162,8 +157,7 @@ def _asinh(x: Tensor) -> Tensor:
     return huge.where(size.log() + math.log(2), near).copysign(x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def asinh(x: Tensor) -> Tensor:
     """The inverse of sinh, a float, precise near 0 and where x * x overflows."""
     return with_slope(_asinh, lambda x: (x * x + 1).rsqrt(), x)
@@ -175,8 +169,7 @@ def _acosh(x: Tensor) -> Tensor:
     return huge.where(x.log() + math.log(2), log1p(t + fma(t, t, t + t).sqrt()))
 
 
-@composition
-@in_float32
+@composition_of_floats
 def acosh(x: Tensor) -> Tensor:
     """NaN below 1, where the formula of the gradient has numbers, as torch has it."""
     return with_slope(_acosh, lambda x: ((x.abs() - 1) * (x.abs() + 1)).rsqrt(), x)
@@ -187,8 +180,7 @@ def _atanh(x: Tensor) -> Tensor:
     return (log1p((size + size) / (1 - size)) * 0.5).copysign(x)
 
 
-@composition
-@in_float32
+@composition_of_floats
 def atanh(x: Tensor) -> Tensor:
     """The inverse of tanh, a float: NaN outside of [-1, 1]."""
     return with_slope(_atanh, lambda x: ((1 - x) * (1 + x)).reciprocal(), x)
