@@ -69,27 +69,39 @@ class Known:
 _nodes: dict[Hashable, Any] = {}  # those of classes that are Interned
 _LEAST = 1 << 14  # that a sweep is worth: most that there are live on, and each takes a microsecond
 _room = [_LEAST]  # for so many, and those that nobody else knows any more
-_known, _make = _nodes.get, type.__call__
+_known, _make = _nodes.get, object.__new__
 
 
-class Interned(type):
-    """Metaclass: two nodes built from equal parts are one object, so `is` is equality.
+class Interned:
+    """Base of nodes of which two that are built from equal parts are one, so `is` is equality.
 
     Graphs share subtrees. Comparing them by structure walks a shared subtree once per path
     to it, which is exponential; comparing them by identity is free. Only one thread at a time may
-    build nodes.
+    build nodes. (No metaclass: `isinstance` would take three times as long.)
     """
 
-    if not TYPE_CHECKING:  # for whom it makes what the class does
+    __slots__ = ("__weakref__",)
 
-        def __call__(cls, *parts: Any) -> Any:
+    def _fill(self, *parts: Any) -> None:
+        """What a class has as `__init__`, which is done once for a node, when it is new."""
+
+    if not TYPE_CHECKING:  # for whom classes make nodes as others do
+
+        def __new__(cls, *parts: Any) -> Any:
             key = cls, parts
             node = _known(key)
             if node is None:
-                node = _nodes[key] = _make(cls, *parts)
+                node = _make(cls)
+                node._fill(*parts)
+                _nodes[key] = node
                 if len(_nodes) > _room[0]:
                     _sweep()
             return node
+
+        def __init_subclass__(cls) -> None:
+            if "__init__" in vars(cls):
+                cls._fill = cls.__init__
+                del cls.__init__
 
 
 def _sweep() -> None:

@@ -19,10 +19,10 @@ from typing import Any, TypeAlias
 from tinyml.graph import Interned
 
 
-class Atom(metaclass=Interned):
+class Atom(Interned):
     """Something a Linear can multiply and add. `low` and `high` are reached bounds or wider."""
 
-    __slots__ = ("__weakref__", "free", "high", "low", "text")
+    __slots__ = ("free", "high", "low", "text")
     text: str
     low: int
     high: int
@@ -98,10 +98,10 @@ class Within(Atom):
 Terms: TypeAlias = tuple[tuple[Atom, int], ...]
 
 
-class Linear(metaclass=Interned):
+class Linear(Interned):
     """A sum of atoms with factors, and a constant. Build with `linear(...)` and operators."""
 
-    __slots__ = ("__weakref__", "_text", "constant", "free", "high", "looked", "low", "terms")
+    __slots__ = ("_text", "constant", "free", "high", "looked", "low", "terms")
 
     def __init__(self, terms: Terms, constant: int) -> None:
         self.terms, self.constant = terms, constant
@@ -395,10 +395,10 @@ def _order(term: tuple[Atom, int]) -> tuple[int, str]:
 ZERO = Linear((), 0)
 
 
-class Range(metaclass=Interned):
+class Range(Interned):
     """The condition low <= index <= high."""
 
-    __slots__ = ("__weakref__", "free", "high", "index", "low")
+    __slots__ = ("free", "high", "index", "low")
 
     def __init__(self, index: Linear, low: int, high: int) -> None:
         self.index, self.low, self.high, self.free = index, low, high, index.free

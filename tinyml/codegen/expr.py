@@ -41,10 +41,10 @@ from tinyml.index import (
 from tinyml.ops import COMPARE, SIGN, Op
 
 
-class Expr(metaclass=Interned):
+class Expr(Interned):
     """Base of all expressions."""
 
-    __slots__ = ("__weakref__", "dtype", "folding", "free", "has_fold", "sources")
+    __slots__ = ("dtype", "folding", "free", "has_fold", "sources")
     dtype: DType
     free: frozenset[Axis]
     sources: tuple[Expr, ...]  # operands, and the values that indices and conditions look up
@@ -119,7 +119,7 @@ class Require(Alu):
     __slots__ = ("fault",)
 
     def __init__(self, fault: Fault, operands: tuple[Expr, ...]) -> None:
-        super().__init__(Op.REQUIRE, operands[0].dtype, operands)
+        super()._fill(Op.REQUIRE, operands[0].dtype, operands)
         self.fault = fault
 
 

@@ -47,6 +47,7 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
 
+_LEAVING = Movement.PAD, Movement.SKEW  # whose index may lie outside of what is moved
 Index = tuple[Linear, ...]
 Request = tuple[LazyBuffer, Index, Valid]
 Steps = Generator[Request, Expr, Expr]
@@ -145,7 +146,7 @@ class _Lowering:
 
     def at(self, node: LazyBuffer, index: Index) -> Expr:
         """The value of `node` at `index`. Generators on a stack, so that depth costs nothing."""
-        request: Request = (node, index, ())
+        request = _request(node, index, ())
         stack: list[tuple[Request, Steps]] = [(request, self._steps(*request))]
         answer: Expr | None = None
         while stack:
@@ -156,7 +157,7 @@ class _Lowering:
                 answer = self.done[current] = end.value
                 stack.pop()
                 continue
-            wanted = _relevant(*wanted)
+            wanted = _request(*wanted)
             answer = self.done.get(wanted)
             if answer is None:
                 stack.append((wanted, self._steps(*wanted)))
@@ -200,7 +201,7 @@ class _Lowering:
         if 0 in (source.shape[n] for n in node.axes):
             return const(identity(node.op, node.dtype), node.dtype)
         outside = tuple(i for n, i in enumerate(index) if n not in node.axes)
-        _, _, kept = _relevant(source, outside, valid)  # the rest guards no load
+        kept = _relevant(outside, valid)  # the rest guards no load
         taken = {a for i in index for a in i.free} | {a for v in valid for a in v.free}
         while True:
             axes: list[Axis] = []
@@ -220,19 +221,15 @@ class _Lowering:
 
     def _moved(self, node: lazy.Move, index: Index, valid: Valid) -> Steps:
         source, (_, arg) = node.sources[0], node.arg
-        match node.movement:
-            case Movement.PAD:
-                counts, text = arg
-                fill = const(from_text(text, node.dtype), node.dtype)
-                shifted = tuple(i - b for i, (b, _) in zip(index, counts, strict=True))
-                return (yield from self._guarded(source, shifted, valid, fill))
-            case Movement.SKEW:
-                axis, by, step, _ = arg
-                skewed = list(index)
-                skewed[axis] = index[axis] + index[by] * step
-                fill = zero(node.dtype)
-                return (yield from self._guarded(source, tuple(skewed), valid, fill))
-        return (yield source, moved_index(node, index), valid)
+        if node.movement is Movement.PAD:
+            counts, text = arg
+            fill = const(from_text(text, node.dtype), node.dtype)
+            moved = [i - b for i, (b, _) in zip(index, counts, strict=True)]
+        else:
+            axis, by, step, _ = arg
+            moved, fill = [*index], zero(node.dtype)
+            moved[axis] = index[axis] + index[by] * step
+        return (yield from self._guarded(source, tuple(moved), valid, fill))
 
     def _guarded(self, source: LazyBuffer, index: Index, valid: Valid, fill: Expr) -> Steps:
         """`source` at an index that may lie outside of it, where `fill` is."""
@@ -287,16 +284,24 @@ def _walked_again(body: Expr, axes: frozenset[Axis]) -> set[Axis]:
     return found
 
 
-def _relevant(node: LazyBuffer, index: Index, valid: Valid) -> Request:
-    """The request without conditions on axes that its index does not use: they guard no load here.
+def _request(node: LazyBuffer, index: Index, valid: Valid) -> Request:
+    """The request, made of what a node only moves, as long as no index leaves that."""
+    while isinstance(node, lazy.Move) and node.movement not in _LEAVING:
+        index = moved_index(node, index)
+        node = node.sources[0]
+    return node, index, _relevant(index, valid)
+
+
+def _relevant(index: Index, valid: Valid) -> Valid:
+    """The conditions without those on axes that an index does not use: they guard no load there.
 
     So a reduction inside a padded region does not depend on the place in that region, and is
     shared.
     """
-    if valid:
-        atoms = {atom for i in index for atom in (*i.free, *i.looked)}
-        valid = tuple(v for v in valid if not atoms.isdisjoint((*v.free, *v.index.looked)))
-    return node, index, valid
+    if not valid:
+        return valid
+    atoms = {atom for i in index for atom in (*i.free, *i.looked)}
+    return tuple(v for v in valid if not atoms.isdisjoint((*v.free, *v.index.looked)))
 
 
 def moved_index(node: lazy.Move, index: Index) -> Index:
