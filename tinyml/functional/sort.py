@@ -135,34 +135,26 @@ class Sorted(NamedTuple):
     indices: Tensor
 
 
+@composition
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Sorted:
     """(values in order, where they were: indices), stable; NaN counts as the largest."""
-    return Sorted(*_sort(x, dim, descending))
-
-
-@composition
-def _sort(x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
     dim, order = resolve_axis(dim, x.ndim, "sort"), argsort(x, dim, descending)
-    return (x._gather(dim, order) if x.ndim else x), order
+    return Sorted(x._gather(dim, order) if x.ndim else x, order)
 
 
 # ---- selection ----
 
 
+@composition
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> Sorted:
     """The k largest or smallest values along `dim`, and their indices; in order in any case."""
-    return Sorted(*_topk(x, k, dim, largest))
-
-
-@composition
-def _topk(x: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     dim, k = resolve_axis(dim, x.ndim, "topk"), whole(k, "topk", "k")
     n = x.shape[dim] if x.ndim else 1
     if k < 0 or k > n:
         raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
     if n <= SORTED or k * FEW > n or not k * prod(x.shape):
-        values, order = _sort(x, dim, largest)
-        return part(values, dim, 0, k), part(order, dim, 0, k)
+        values, order = sort(x, dim, largest)
+        return Sorted(part(values, dim, 0, k), part(order, dim, 0, k))
     key = _keys(x.detach(), largest).transpose(dim, -1)
     if k * k <= n:
         at = key._arange(n)._broadcast_to(key.shape)
@@ -170,7 +162,7 @@ def _topk(x: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     else:
         found = _first_in_order(key.contiguous(), k)
     found = found.transpose(dim, -1)
-    return x._gather(dim, found), found
+    return Sorted(x._gather(dim, found), found)
 
 
 def _first_of_groups(key: Tensor, at: Tensor, k: int) -> Tensor:

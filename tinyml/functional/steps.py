@@ -131,7 +131,7 @@ def _stand_in(node: LazyBuffer, number: int, nodes: list[LazyBuffer]) -> LazyBuf
 class Steps:
     """The nodes and records that a composition makes for one kind of arguments."""
 
-    __slots__ = ("_constants", "_nodes", "_records", "_results", "_several", "_tensors")
+    __slots__ = ("_constants", "_joined", "_nodes", "_records", "_results", "_several", "_tensors")
 
     def __init__(
         self, kind: _Kind, given_tensors: list[Tensor], function: Callable[[list[Tensor]], Any]
@@ -142,7 +142,8 @@ class Steps:
         operands = [t._of(node)._requiring(t._requires_grad) for node, t in pairs]
         with enable_grad(), lazy.known:
             made = function(operands)
-        self._several = type(made) is tuple
+        self._several = isinstance(made, tuple)
+        self._joined = getattr(type(made), "_make", tuple) if self._several else itemgetter(0)
         results = made if self._several else (made,)
         if not all(isinstance(t, type(operands[0])) for t in results):
             raise Unclear
@@ -230,7 +231,7 @@ class Steps:
                 found[i] if i < count else first._of(values[records[i - count][0]])
                 for i in self._results
             ]
-        return tuple(results) if self._several else results[0]
+        return self._joined(results)
 
     def record(
         self, tensors: Sequence[Tensor], values: list[LazyBuffer], clock: int
