@@ -14,6 +14,7 @@ from tinyml.dtypes import DTypeLike
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import (
     Axes,
+    check_numbers,
     check_tensors,
     number,
     resolve_axes,
@@ -170,8 +171,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
 @composition_of_floats
 def selu(x: Tensor, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Tensor:
     """gamma * elu(x, alpha), which keeps mean 0 and variance 1. arXiv 1706.02515"""
-    number(alpha, "selu", "alpha")
-    number(gamma, "selu", "gamma")
+    check_numbers("selu", alpha=alpha, gamma=gamma)
     return elu(x, alpha) * gamma
 
 
@@ -249,8 +249,7 @@ def hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
 @composition_of_floats
 def hardsigmoid(x: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
     """alpha * x + beta, not below 0 and not above 1; a float."""
-    number(alpha, "hardsigmoid", "alpha")
-    number(beta, "hardsigmoid", "beta")
+    check_numbers("hardsigmoid", alpha=alpha, beta=beta)
     # x * alpha + beta in one rounding would not be 0 where x is -beta / alpha
     return hardtanh(x / (1 / alpha if alpha else math.inf) + beta, 0, 1)
 

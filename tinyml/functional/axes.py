@@ -57,6 +57,12 @@ def number(value: Any, op: str, name: str) -> Any:
     return value
 
 
+def check_numbers(op: str, /, **values: Any) -> None:
+    """Each of the values is a number."""
+    for name, value in values.items():
+        number(value, op, name)
+
+
 def check_tensors(op: str, x: Tensor, /, **others: Any) -> None:
     """Each of the others (None: not given) is a Tensor on the device of x."""
     for name, other in others.items():

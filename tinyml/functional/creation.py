@@ -10,7 +10,7 @@ from tinyml.device import Device
 from tinyml.dtype import DType, float32, int32, int64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ArgumentError, ShapeError
-from tinyml.functional.axes import new_shape, number, whole
+from tinyml.functional.axes import check_numbers, new_shape, number, whole
 from tinyml.functional.operands import check_fits
 from tinyml.functional.steps import composition
 
@@ -114,8 +114,8 @@ def arange(
     start, stop = (0, start) if stop is None else (start, stop)
     whole = type(start) is type(stop) is type(step) is int
     if not whole:
-        given = {"start": start, "stop": stop, "step": step}
-        whole = False not in [isinstance(number(v, "arange", n), int) for n, v in given.items()]
+        check_numbers("arange", start=start, stop=stop, step=step)
+        whole = all(isinstance(value, int) for value in (start, stop, step))
     target = (
         to_dtype(dtype)
         if dtype is not None
@@ -172,8 +172,7 @@ def linspace(
 ) -> Tensor:
     """`steps` values from start to stop, both included; an integer dtype cuts both to it."""
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    number(start, "linspace", "start")
-    number(stop, "linspace", "stop")
+    check_numbers("linspace", start=start, stop=stop)
     if whole(steps, "linspace", "steps") < 0:
         raise ShapeError(f"linspace: the number of steps cannot be negative, got {steps}")
     if target is dtypes.bool:

@@ -21,7 +21,7 @@ from tinyml.device import Device
 from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
-from tinyml.functional.axes import new_shape, number, whole
+from tinyml.functional.axes import check_numbers, new_shape, number, whole
 from tinyml.functional.bounded import required
 from tinyml.functional.steps import composition
 from tinyml.lazy import LazyBuffer, Shape
@@ -293,8 +293,7 @@ def uniform(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """Evenly in [low, high); an integer dtype has the whole numbers there."""
-    number(low, "uniform", "low")
-    number(high, "uniform", "high")
+    check_numbers("uniform", low=low, high=high)
     shape = new_shape(shape, "uniform")
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
     drawn = rand(kind, *shape, dtype=target if target.is_float else float32, device=device)
@@ -313,8 +312,7 @@ def normal(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """From the normal distribution with this mean and deviation."""
-    number(mean, "normal", "mean")
-    number(std, "normal", "std")
+    check_numbers("normal", mean=mean, std=std)
     shape = new_shape(shape, "normal")
     drawn = randn(kind, *shape, dtype=dtype, device=device)
     return (drawn * std + mean)._requiring(requires_grad)

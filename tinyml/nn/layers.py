@@ -14,7 +14,7 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional import missing
-from tinyml.functional.axes import made_either_way, number, whole, wrong_type
+from tinyml.functional.axes import check_numbers, made_either_way, whole, wrong_type
 from tinyml.functional.composed import in_float32
 from tinyml.functional.convolution import named_padding
 from tinyml.functional.steps import composition
@@ -50,11 +50,6 @@ def _check_counts(layer: object, least: int, **counts: Any) -> None:
             raise ShapeError(
                 f"{type(layer).__name__}: {name} must be at least {least}, got {count}"
             )
-
-
-def _check_numbers(layer: object, **numbers: Any) -> None:
-    for name, value in numbers.items():
-        number(value, type(layer).__name__, name)
 
 
 def _check_flags(layer: object, **flags: Any) -> None:
@@ -228,7 +223,7 @@ class BatchNorm(_Layer):
         momentum: float = 0.1,
     ) -> None:
         _check_counts(self, 0, sz=sz)
-        _check_numbers(self, eps=eps, momentum=momentum)
+        check_numbers(type(self).__name__, eps=eps, momentum=momentum)
         _check_flags(self, affine=affine, track_running_stats=track_running_stats)
         self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
         self.sz = sz
@@ -286,7 +281,7 @@ class GroupNorm(_Layer):
     ) -> None:
         _check_counts(self, 1, num_groups=num_groups)
         _check_counts(self, 0, num_channels=num_channels)
-        _check_numbers(self, eps=eps)
+        check_numbers(type(self).__name__, eps=eps)
         _check_flags(self, affine=affine)
         if num_channels % num_groups:
             raise ShapeError(f"cannot split {num_channels} channels into {num_groups} groups")
@@ -325,7 +320,7 @@ class LayerNorm(_Layer):
         self.normalized_shape = _tuple(normalized_shape, 1)
         for size in self.normalized_shape:
             _check_counts(self, 0, normalized_shape=size)
-        _check_numbers(self, eps=eps)
+        check_numbers(type(self).__name__, eps=eps)
         self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = _ones(*self.normalized_shape) if elementwise_affine else None
@@ -376,7 +371,7 @@ class RMSNorm(_Layer):
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
         _check_counts(self, 0, dim=dim)
-        _check_numbers(self, eps=eps)
+        check_numbers(type(self).__name__, eps=eps)
         self.dim, self.eps = dim, eps
         self.weight = _ones(dim) if elementwise_affine else None
 
@@ -427,7 +422,7 @@ class Dropout(_Layer):
     """In training, zeroes each value with probability p and scales the others by 1/(1-p)."""
 
     def __init__(self, p: float = 0.5) -> None:
-        _check_numbers(self, p=p)
+        check_numbers(type(self).__name__, p=p)
         if not 0 <= p <= 1:
             raise ValueError(f"Dropout: the probability {p} is not between 0 and 1")
         self.p = p
