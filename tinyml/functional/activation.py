@@ -284,7 +284,7 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     return shares(x, axis, lambda x: powers_and_total(x, axis))
 
 
-def powers_and_total(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+def powers_and_total(x: Tensor, axis: int = -1) -> tuple[Tensor, Tensor]:
     """What a softmax along an axis is a quotient of."""
     power = _not_above_zero(x, axis).exp()
     return power, power.sum(axis, keepdim=True)

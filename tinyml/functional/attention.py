@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         scores = scores + attn_mask.cast(wide)
     masked = attn_mask is not None and not is_causal  # causal: the first key always takes part
-    powers = _powers_or_none if masked and scores.numel() else _powers
+    powers = _powers_or_none if masked and scores.numel() else powers_and_total
     drop = dropping(scores, dropout_p)
     if value.dtype is dtype is not wide and scores.numel():
         return _means_of_halves(scores, value.cast(wide), powers, drop, dtype).cast(dtype)
@@ -127,13 +127,8 @@ def _means_of_halves(
     return with_gradient(compute, rule, scores, value)
 
 
-def _powers(x: Tensor) -> tuple[Tensor, Tensor]:
-    """What a softmax along the last axis is a quotient of."""
-    return powers_and_total(x, -1)
-
-
 def _powers_or_none(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, 0 and 1 where all is -inf."""
+    """As powers_and_total, 0 and 1 where all is -inf."""
     top = largest(x, -1)
     power = (x - (top == -float("inf")).where(0, top)).exp()
     total = power.sum(-1, keepdim=True)
