@@ -224,6 +224,11 @@ def const(value: Any, dtype: DType, device: str, shape: Shape = ()) -> LazyBuffe
     return _const(value, "" if value else str(value), dtype, device, shape)
 
 
+def const_like(x: LazyBuffer, value: Any) -> LazyBuffer:
+    """`value` beside each element of x."""
+    return const(value, x.dtype, x.device, x.shape)
+
+
 @lru_cache(maxsize=4096)  # most programs use the same few; the sign tells 0.0 and -0.0 apart
 def _const(value: Any, sign: str, dtype: DType, device: str, shape: Shape) -> LazyBuffer:
     scalar = node(Const, (), dtype, device, (), to_text(value, dtype))

@@ -152,7 +152,7 @@ class Sign(Function):
     __slots__ = ()
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        zero, one, minus = (lazy.const(v, x.dtype, x.device, x.shape) for v in (0, 1, -1))
+        zero, one, minus = (lazy.const_like(x, v) for v in (0, 1, -1))
         negative = lazy.map_(Op.WHERE, lazy.map_(Op.LESS, x, zero), minus, zero)
         return lazy.map_(Op.WHERE, lazy.map_(Op.LESS, zero, x), one, negative)
 
@@ -164,7 +164,7 @@ class Relu(Function):
     __slots__ = ()
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
-        return lazy.map_(Op.MAX, x, lazy.const(0, x.dtype, x.device, x.shape))
+        return lazy.map_(Op.MAX, x, lazy.const_like(x, 0))
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return ((out <= 0).where(0, grad),)  # NaN passes it on, as torch has it
@@ -259,7 +259,7 @@ class CopySign(Function):
     reads_inputs = True
 
     def forward(self, x: LazyBuffer, y: LazyBuffer) -> LazyBuffer:
-        zero, one = (lazy.const(v, x.dtype, x.device, x.shape) for v in (0, 1))
+        zero, one = (lazy.const_like(x, v) for v in (0, 1))
         below = lazy.map_(Op.LESS, lazy.map_(Op.DIV, one, y), zero)
         negative = lazy.map_(Op.OR, lazy.map_(Op.LESS, y, zero), below)  # 1 / -inf is no sign
         size = lazy.map_(Op.ABS, x)
@@ -309,8 +309,7 @@ class Mean(Sum):
 
     def forward(self, x: LazyBuffer) -> LazyBuffer:
         total, count = Sum.forward(self, x), size_along(x.shape, self.axes)
-        divisor = lazy.const(count, x.dtype, x.device, total.shape)
-        return lazy.mapped(Op.DIV, (total, divisor))
+        return lazy.mapped(Op.DIV, (total, lazy.const_like(total, count)))
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         return Sum.backward(self, grad / size_along(self.inputs[0].shape, self.axes), out)

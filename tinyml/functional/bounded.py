@@ -27,10 +27,6 @@ def required(x: Tensor, holds: Tensor, error: type[Exception], text: str) -> Ten
 _out_of_bounds = lru_cache(maxsize=4096)(Fault)  # the same few texts, each with its hash
 
 
-def _number(like: LazyBuffer, value: int) -> LazyBuffer:
-    return lazy.const(value, like.dtype, like.device, like.shape)
-
-
 def within(index: LazyBuffer, low: int, high: int, text: str) -> LazyBuffer:
     """The index, an integer of 32 bits or more; IndexError where not low <= index < high.
 
@@ -38,9 +34,9 @@ def within(index: LazyBuffer, low: int, high: int, text: str) -> LazyBuffer:
     """
     if index.dtype.itemsize < 4 or high > index.dtype.max:
         index = lazy.cast(index, int64 if high > int32.max else int32)
-    holds = lazy.map_(Op.LESS, index, _number(index, high))
+    holds = lazy.map_(Op.LESS, index, lazy.const_like(index, high))
     if index.dtype.kind == "i":
-        not_below = lazy.map_(Op.LESS_EQUAL, _number(index, low), index)
+        not_below = lazy.map_(Op.LESS_EQUAL, lazy.const_like(index, low), index)
         holds = lazy.map_(Op.AND, not_below, holds)
     return lazy.require(_out_of_bounds(IndexError, text), index, holds)
 
@@ -53,8 +49,8 @@ def wrapped(index: LazyBuffer, n: int, place: str) -> LazyBuffer:
     index = within(index, -n, n, f"index {{}} is out of bounds for {place}")
     if index.dtype.kind == "u":
         return index
-    negative = lazy.map_(Op.LESS, index, _number(index, 0))
-    return lazy.map_(Op.WHERE, negative, lazy.map_(Op.ADD, index, _number(index, n)), index)
+    negative = lazy.map_(Op.LESS, index, lazy.const_like(index, 0))
+    return lazy.map_(Op.WHERE, negative, lazy.map_(Op.ADD, index, lazy.const_like(index, n)), index)
 
 
 def classes(op: str, index: Tensor, n: int) -> Tensor:

@@ -46,7 +46,7 @@ class Choice:
         for i, (index, size, name) in enumerate(zip(indices, self.sizes, self.names, strict=True)):
             place = lazy.cast(wrapped(index, size, name), wide)
             if i + 1 < len(self.sizes):
-                step = lazy.const(prod(self.sizes[i + 1 :]), wide, index.device, index.shape)
+                step = lazy.const_like(place, prod(self.sizes[i + 1 :]))
                 place = lazy.map_(Op.MUL, place, step)
             flat = place if flat is None else lazy.map_(Op.ADD, flat, place)
         assert flat is not None

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -111,11 +112,7 @@ def threefry(
     key: tuple[LazyBuffer, LazyBuffer], counter: tuple[LazyBuffer, LazyBuffer]
 ) -> tuple[LazyBuffer, LazyBuffer]:
     """Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers, 2011)."""
-    like = counter[0]
-
-    def const(value: int) -> LazyBuffer:
-        return lazy.const(value, uint32, like.device, like.shape)
-
+    const = partial(lazy.const_like, counter[0])
     parity = lazy.map_(Op.XOR, lazy.map_(Op.XOR, *key), const(0x1BD11BDA))
     keys = (*key, parity)
     x, y = (lazy.map_(Op.ADD, c, k) for c, k in zip(counter, key, strict=True))
@@ -160,13 +157,10 @@ def _small(counter: Tensor, shape: Shape) -> Tensor:
         spread = lazy.expand(lazy.reshape(numbers, apart), (blocks, 2, 8, 2))
         return lazy.shrink(lazy.reshape(spread, (blocks * 32,)), ((0, count),))
 
-    def const(n: int) -> LazyBuffer:
-        return lazy.const(n, uint32, leaf.device, (count,))
-
     k0, k1, number = (lazy.expand(lazy.shrink(leaf, ((i, i + 1),)), (count,)) for i in range(3))
     pair = lazy.iota(2, uint32, leaf.device)
     calls = flat(lazy.iota(blocks * 8, uint32, leaf.device), blocks, 1, 8, 1)
-    words = threefry((k0, k1), (calls, number))
+    words, const = threefry((k0, k1), (calls, number)), partial(lazy.const_like, calls)
     first = lazy.map_(Op.LESS, flat(pair, 1, 2, 1, 1), const(1))
     lower = lazy.map_(Op.LESS, flat(pair, 1, 1, 1, 2), const(1))
     word = lazy.map_(Op.WHERE, first, *words)
