@@ -159,7 +159,7 @@ class Routine:
         given = [*given, *self._own]
         if self._free is None or watched():
             return self._one_by_one(given)
-        blocks = [_make(block) for block in self._blocks]
+        blocks = [make(block) for block in self._blocks]
         buffers = [*given, *map(blocks.__getitem__, self._block_of)]
         memories = [buffer.memory for buffer in buffers]
         self._free.run_on([memories[number] for number in self._numbers])
@@ -167,7 +167,7 @@ class Routine:
 
     def _one_by_one(self, given: Sequence[Buffer]) -> list[Buffer]:
         plan = self._plan
-        buffers: list[Buffer | None] = [*given, *map(_make, plan.new)]
+        buffers: list[Buffer | None] = [*given, *map(make, plan.new)]
         for call, forget in zip(plan.calls, plan.forget, strict=True):
             execute(call, [b for n in call.buffers if (b := buffers[n]) is not None])
             for number in forget:
@@ -175,7 +175,8 @@ class Routine:
         return [b for n in plan.results if (b := buffers[n]) is not None]
 
 
-def _make(new: NewBuffer) -> Buffer:
+def make(new: NewBuffer) -> Buffer:
+    """A buffer as a plan describes it."""
     return Buffer(open_device(new.device).machine, new.size, new.dtype)
 
 

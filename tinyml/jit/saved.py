@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tinyml.device import open_device
 from tinyml.errors import JitError
 from tinyml.jit.step import Parts, Span, State, Step, share_memory
+from tinyml.launch import make
 from tinyml.ledger import memory
 from tinyml.plan import NewBuffer
 from tinyml.runtime.machine import Buffer
@@ -48,23 +48,19 @@ def _from_parts(
     spans = share_memory(parts.launches, {n: parts.buffers[n] for n in interim})
     table: list[Buffer | None] = [spans.get(n) for n in range(len(parts.buffers))]
     for n in used - interim:
-        table[n] = _new(parts.buffers[n])
+        table[n] = make(parts.buffers[n])
     for n, array in values.items():
-        table[n] = _new(parts.buffers[n]).write(array)
+        table[n] = make(parts.buffers[n]).write(array)
     for state in parts.states:
         table[state.number] = state.buffer = _held(state, parts.buffers[state.number])
     return Step(parts, table, [tensor for state in parts.states for tensor in state.alive()])
-
-
-def _new(like: NewBuffer) -> Buffer:
-    return Buffer(open_device(like.device).machine, like.size, like.dtype)
 
 
 def _held(state: State, like: NewBuffer) -> Buffer:
     """The memory that all holders of a state have in common, as they did."""
     holders = state.alive()
     if not holders:
-        return _new(like)
+        return make(like)
     leaf = holders[0].realize().lazy  # a view's copy is not computed yet
     for other in holders[1:]:
         other.lazy = leaf

@@ -26,7 +26,7 @@ from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
 from tinyml.jit.record import Launch
-from tinyml.launch import NativePlan, execute, native, watched
+from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ledger import memory
 from tinyml.plan import NewBuffer
@@ -169,7 +169,7 @@ def share_memory(launches: Sequence[Launch], interim: dict[int, NewBuffer]) -> d
         blocks = placed.setdefault(new.device, [])
         free = [b for b in blocks if all(last < start or end < first for start, end in b[1])]
         if not free:
-            free = [(Buffer(open_device(new.device).machine, new.size, new.dtype), [])]
+            free = [(make(new), [])]
             blocks += free
         free[0][1].append((first, last))
         found[number] = Span(free[0][0], new.size, new.dtype)
