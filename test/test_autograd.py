@@ -36,6 +36,33 @@ def test_gradients_on_the_device(device: str) -> None:
     np.testing.assert_allclose(x.grad.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-6)
 
 
+EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "largest": lambda x: x.max(2),
+    "smallest": lambda x: x.min(-1),
+    "windows": lambda x: x.max_pool2d(2, 1),
+    "so far": lambda x: (x + x.square() * 0.5).cummax(2),
+    "by index": lambda x: x[..., :4].scatter_reduce(3, x[..., :4].int() + 1, x[..., 4:], "amax"),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_that_are_in_memory_are_found_among_elements_that_are_made_again(
+    name: str, device: str, rng: np.random.Generator
+) -> None:
+    """With gradients other kernels make the elements, and round them otherwise."""
+    shapes = (1, 2, 5, 32), (1, 2, 2, 32), (1, 2, 2, 8)
+    given = [Tensor(rng.standard_normal(s).astype(np.float32)).realize() for s in shapes]
+    q, k, v = [x.requires_grad_() for x in given]
+    slopes = []
+    for first in (True, False):
+        found = EXTREMES[name](q.scaled_dot_product_attention(k, v, is_causal=True).erf())
+        if first:
+            found.realize()
+        slopes.append((found * found).sum().gradient(q, k, v))
+    for ours, right in zip(*slopes, strict=True):
+        np.testing.assert_allclose(ours.numpy(), right.numpy(), 1e-4, 1e-5)
+
+
 def test_gradients_add_up_in_the_same_tensor(device: str) -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     (x * 3).sum().backward()

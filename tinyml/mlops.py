@@ -318,7 +318,9 @@ class Mean(Sum):
 class _ExtremeOf(Reduction):
     """Ties share the gradient; how many there are is counted in float32.
 
-    A NaN equals nothing: the gradient beside it is NaN, as torch has it.
+    A NaN equals nothing: the gradient beside it is NaN, as torch has it. What elements are
+    compared with is found anew: if the result is in memory and x is not, another kernel makes x
+    again, and may round it otherwise.
     """
 
     __slots__ = ()
@@ -326,7 +328,7 @@ class _ExtremeOf(Reduction):
 
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         x = self.inputs[0]
-        equal = x == self.kept(out)
+        equal = x == x._apply(type(self)(self.axes, True))
         wide = float32 if x.dtype.is_half else x.dtype
         count = equal.cast(wide).sum(self.axes, keepdim=True)
         share = (self.kept(grad).cast(wide) / count).cast(x.dtype)

@@ -169,9 +169,9 @@ class Scatter(Function):
 
     Without an op what is there is replaced; where indices are equal, so are the source's values,
     and only one of them has a gradient.
-    Of extremes, whoever equals the result shares its gradient. The gradient of a factor is the
-    product of the others at its place: those that are not zero, and their only zero, which is
-    added up so that it has a gradient in turn.
+    Of extremes, whoever equals the result shares its gradient, as of a Reduce. The gradient of a
+    factor is the product of the others at its place: those that are not zero, and their only zero,
+    which is added up so that it has a gradient in turn.
     """
 
     __slots__ = ("axis", "op")
@@ -190,16 +190,17 @@ class Scatter(Function):
             source, index = self.inputs[2], self.inputs[1]
             nothing = source._full(source.shape, 0, grad.dtype)
             return grad._apply(Scatter(self.axis, None), index, nothing), None, self._there(grad)
-        return self._of_factors(grad) if self.op is Op.MUL else self._of_extremes(grad, out)
+        return self._of_factors(grad) if self.op is Op.MUL else self._of_extremes(grad)
 
     def _there(self, x: Tensor) -> Tensor:
         """x at the places that the index names."""
         return x._apply(Gather(self.axis), self.inputs[1])
 
-    def _of_extremes(self, grad: Tensor, out: Tensor) -> Grads:
+    def _of_extremes(self, grad: Tensor) -> Grads:
         base, index, source = self.inputs
-        base_won = (base == out).cast(grad.dtype)
-        won = (source == self._there(out)).cast(grad.dtype)
+        best = base._apply(Scatter(self.axis, self.op), index, source)
+        base_won = (base == best).cast(grad.dtype)
+        won = (source == self._there(best)).cast(grad.dtype)
         share = grad / base_won._apply(Scatter(self.axis, Op.ADD), index, won).maximum(1)
         return base_won * share, None, won * self._there(share)
 

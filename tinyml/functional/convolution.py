@@ -258,12 +258,17 @@ class _Pool:
         """The window's axes, counted from the end."""
         return tuple(range(-len(self.kernel), 0))
 
+    def largest(self, read: Tensor) -> Tensor:
+        """Which elements of windows are the largest, or NaN; they are found anew."""
+        read = read.detach()
+        equal = read == read.max(self.axes, keepdim=True)
+        return equal | read.isnan() if read.dtype.is_float else equal
+
     def to_the_first(self, grad: Tensor, best: Tensor, read: Tensor) -> mlops.Grads:
         """The gradient of a window's maximum: of several the first takes it, as torch has it."""
         count, ones = prod(self.kernel), (1,) * len(self.kernel)
         places = read._arange(count).reshape(self.kernel)
-        equal = (read == best.reshape((*best.shape, *ones))) | read.isnan()
-        first = equal.where(places, count).min(self.axes, keepdim=True)
+        first = self.largest(read).where(places, count).min(self.axes, keepdim=True)
         return ((places == first).where(grad.reshape((*best.shape, *ones)), 0),)
 
 
@@ -349,9 +354,8 @@ def max_pool2d(
         return best
     size = prod(pool.space)
     places = pool.read(x._arange(size).reshape(pool.space), size)
-    equal = read.detach() == best.detach().reshape((*best.shape, *(1,) * len(pool.kernel)))
-    equal = equal | read.isnan() if x.dtype.is_float else equal
-    return best, equal.where(places, size).min(pool.axes).cast(dtypes.default_int)
+    first = pool.largest(read).where(places, size).min(pool.axes)
+    return best, first.cast(dtypes.default_int)
 
 
 @composition

@@ -169,6 +169,7 @@ def _extreme(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     if not x.ndim or not x.dtype.is_float:
         return x if not x.ndim else values
     places = x._arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
-    met = ((x == values) | (x != x)).detach()  # an element that is the extreme of those so far
+    found = _along(running, x.detach(), axis, name)  # anew, as by ReduceMax
+    met = ((x == found) | (x != x)).detach()  # an element that is the extreme of those so far
     last = _along(_MAX, met.where(places, 0).cast(int32), axis, name)
     return x._apply(moves.Found(axis), last, values)

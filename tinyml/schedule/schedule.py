@@ -24,6 +24,7 @@ from tinyml.schedule.parts import parts
 from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.remake import in_tiles, remade
 from tinyml.schedule.rewrite import rewritten
+from tinyml.schedule.rounded import rounded_once
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.slices import in_slices
 from tinyml.schedule.split import add_up_wide, join_sums, share_assigned, split_reductions
@@ -104,7 +105,17 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 _PASSES = (
     *(join_sums, add_up_wide, parts, in_slices, apart, channels_last, copied_rows),
-    *(associate, in_tiles, sweep, split_reductions, share_assigned, narrow, transpose, regroup),
+    *(
+        associate,
+        in_tiles,
+        sweep,
+        split_reductions,
+        share_assigned,
+        narrow,
+        transpose,
+        regroup,
+        rounded_once,
+    ),
 )
 
 

@@ -1,0 +1,90 @@
+"""Rounded: what is compared with one of its own elements is rounded alike wherever it is made.
+
+An extreme is found where x equals its largest: argmax, windows and gradients of extremes do so, and
+sorting asks how many elements are less. If x is a * b + c * d, and in no memory, it is made once
+for the largest and again for the comparison, and a compiler fuses one of both products with the
+sum as it likes: other bits, and no element is the largest any more. So sums that both sides of a
+comparison are made of say themselves which product they fuse. Nothing else needs that: bits that
+nobody compares are as good either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyml import lazy
+from tinyml.dtype import float32, float64
+from tinyml.lazy import LazyBuffer
+from tinyml.ops import COMPARE, Movement, Op
+from tinyml.schedule.rewrite import Changed, renewed
+
+_EXTREMES = frozenset({Op.MAX, Op.MIN, None})
+_WHOLE = frozenset(Movement) - {Movement.PAD, Movement.SKEW}  # without zeros of their own
+
+
+def rounded_once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
+    """The same values; sums that are compared with themselves fuse a product, as one op."""
+    sums = {node for node in order if _is_sum(node) and _product_of(node)}
+    compared = set[LazyBuffer]()
+    for node in order if sums else ():
+        if type(node) is lazy.Map and node.op in COMPARE:
+            left, right = node.sources
+            if left is not right and (found := _made_of(left) & sums):
+                compared |= found & _made_of(right)
+    changed: Changed = {}
+    for node, again in renewed(order, changed) if compared else ():
+        if node in compared:
+            changed[node] = _fused(again)
+    return changed
+
+
+def _is_sum(node: LazyBuffer) -> bool:
+    return type(node) is lazy.Map and node.op is Op.ADD and node.dtype in (float32, float64)
+
+
+def _made_of(node: LazyBuffer) -> set[LazyBuffer]:
+    """A node, and what it is made of element by element, or chosen from."""
+    seen, stack = {node}, [node]
+    while stack:
+        below = [source for source in _passed(stack.pop()) if source not in seen]
+        stack += below
+        seen.update(below)
+    return seen
+
+
+def _passed(node: LazyBuffer) -> Sequence[LazyBuffer]:
+    """The sources whose elements a node has, or makes one of its own of."""
+    match node:
+        case lazy.Map() | lazy.Move():
+            return node.sources
+        case lazy.Reduce() | lazy.Scatter() if node.op in _EXTREMES:
+            return node.sources
+        case lazy.Gather():
+            return node.sources[:1]
+    return ()
+
+
+def _product_of(add: LazyBuffer) -> tuple[Sequence[LazyBuffer], LazyBuffer] | None:
+    """The factors of the first operand that is a product, and the other operand."""
+    one, other = add.sources
+    if factors := _factors(one):
+        return factors, other
+    return (factors, one) if (factors := _factors(other)) else None
+
+
+def _factors(node: LazyBuffer) -> Sequence[LazyBuffer]:
+    """What a node is the product of, if it is one behind movements and signs."""
+    if type(node) is lazy.Map and node.op is Op.MUL:
+        return node.sources
+    if type(node) is lazy.Map and node.op is Op.NEG and (below := _factors(node.sources[0])):
+        return lazy.map_(Op.NEG, below[0]), below[1]
+    if type(node) is lazy.Move and node.movement in _WHOLE:
+        return [node.with_sources((factor,)) for factor in _factors(node.sources[0])]
+    return ()
+
+
+def _fused(add: LazyBuffer) -> LazyBuffer:
+    found = _product_of(add)
+    assert found is not None
+    factors, other = found
+    return lazy.map_(Op.FMA, *factors, other)
