@@ -27,9 +27,6 @@ NO_OPS: dict[str, list[Op]] = {
         lambda x: x.flip(0).flip(0),
         lambda x: x.double().float(),
         lambda x: x.bitcast("int32").bitcast("float32"),
-        lambda x: (x < 0).where(x, x),
-        lambda x: Tensor.full((2, 3), True, device=x.device).where(x, 5),
-        lambda x: Tensor.full((2, 3), False, device=x.device).where(5, x),
         lambda x: ((x * 1 - 0) / 1).T.T,
     ],
     "int32": [

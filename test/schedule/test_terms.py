@@ -104,80 +104,6 @@ def test_results_are_those_of_numpy(attend: Attention, shape: Shape, device: str
     np.testing.assert_allclose(made.numpy(), right.numpy(), 1e-4, 1e-5)
 
 
-def paired(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-    """Slices of one softmax: of every other head."""
-    w = weights(q, k).reshape(q.shape[0], -1, 2, q.shape[-2], k.shape[-2])
-    return (w[:, :, 0] - x * w[:, :, 1]) @ v
-
-
-def halved(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-    """Of the first and the second half of all heads, as a model permutes them, with a mask."""
-    q, k = (y.reshape(*y.shape[:2], -1, 2 * HEADS).permute(0, 3, 1, 2) for y in (q, k))
-    before = q._arange(q.shape[-2]).unsqueeze(-1) >= q._arange(k.shape[-2])
-    w = before.where(scores_of(q, k), -float("inf")).softmax(-1).cast(q.dtype)
-    one, other = w.chunk(2, dim=1)
-    return (one - x * other) @ v
-
-
-SLICED = pytest.mark.parametrize("attend", [paired, halved])
-
-
-def sliced_sizes(
-    attend: Attention, width: int, own: int, rows: tuple[int, int] = (QUERIES, KEYS)
-) -> list[Shape]:
-    """Of queries and keys, twice as many heads as values have."""
-    both: list[Shape] = [(2, 2 * HEADS, n, width) for n in rows]
-    if attend is halved:
-        both = [(2, n, 2 * HEADS * width) for n in rows]
-    return [*both, (2, HEADS, rows[1], own), (HEADS, 1, 1)]
-
-
-@SLICED
-@DEVICES
-@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
-def test_slices_of_weights_are_made_of_slices_of_queries_and_keys(
-    attend: Attention, dtype: DType, device: str, target: Target
-) -> None:
-    shapes = sliced_sizes(attend, 8, 8)
-    kernels = stages.kernels_of(
-        schedule([attend(*(graphs.memory(*s, dtype=dtype, device=device) for s in shapes)).lazy])
-    )
-    assert len(kernels) == 2
-    assert largest(kernels) == 2 * 2 * HEADS * KEYS * 8
-    for k in kernels:
-        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
-
-
-@SLICED
-@pytest.mark.parametrize("device", ["CPU", "EMU"])
-def test_results_of_slices_are_those_of_numpy(attend: Attention, device: str) -> None:
-    rng = np.random.default_rng(3)
-    given = [rng.standard_normal(s).astype(np.float32) for s in sliced_sizes(attend, 5, 7)]
-    made, right = (attend(*(Tensor(x, device=d) for x in given)) for d in (device, "NUMPY"))
-    np.testing.assert_allclose(made.numpy(), right.numpy(), 1e-4, 1e-5)
-
-
-@SLICED
-@TARGETS
-@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
-def test_gradients_of_slices_are_put_together_of_slices(
-    attend: Attention, dtype: DType, target: Target
-) -> None:
-    kernels = training(attend, *(memory(*s, dtype=dtype) for s in sliced_sizes(attend, 8, 8)))
-    assert largest(kernels) == 2 * 2 * HEADS * KEYS * 8
-    for k in kernels:
-        stages.assert_right(k, 2e-2 if dtype.is_half else 1e-4, target, cancels=True)
-
-
-@SLICED
-@pytest.mark.parametrize("device", ["CPU", "EMU"])
-def test_gradients_of_slices_are_those_of_numpy(attend: Attention, device: str) -> None:
-    shapes, most = sliced_sizes(attend, 5, 7), 2 * HEADS * QUERIES * KEYS
-    made, right = (trained(attend, d, shapes, most) for d in (device, "NUMPY"))
-    for mine, wanted in zip(made, right, strict=True):
-        np.testing.assert_allclose(mine, wanted, 1e-3, 1e-4)
-
-
 @SOME
 @TARGETS
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -232,18 +158,3 @@ def test_of_short_rows_one_term_is_stored(
     shapes = *((rows, 8) for _ in range(5)), (1,)
     y = different(*(graphs.memory(*shape, device=device) for shape in shapes))
     assert largest(stages.kernels_of(schedule([y.lazy]))) == rows * (rows if stored else 8)
-
-
-@pytest.mark.parametrize(
-    ("device", "attend", "rows", "stored"),
-    [("CPU", paired, 2048, True), ("CPU", halved, 2048, False), ("CUDA", paired, 32, False)],
-)
-def test_slices_are_made_apart_where_products_are_made_again(
-    device: str, attend: Attention, rows: int, stored: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a CPU where a mask leaves half of them out, or where there are very many."""
-    monkeypatch.setattr(remake, "LIMITS", LIMITS)
-    shapes = sliced_sizes(attend, 8, 8, (rows, rows))
-    y = attend(*(graphs.memory(*s, device=device) for s in shapes))
-    most = largest(stages.kernels_of(schedule([y.lazy])))
-    assert most == 2 * 2 * HEADS * rows * (rows if stored else 8)

@@ -4,7 +4,6 @@ First passes that rewrite the graph (rewrite.py), in this order:
 
 simplify ops that change nothing are left out, where equal nodes become one (tinyml/merge.py)
 parts    folds of what was joined are made of each part by itself
-slices   what is made of products and cut is made of slices of factors
 terms    products of sums are sums of products of their terms
 channels images that a card multiplies are stored with their channels innermost
 associate sums of products of products are made of those that are there

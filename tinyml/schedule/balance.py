@@ -19,9 +19,7 @@ FLOPS = 150  # in the time of a byte: of a card's tensor cores at 0.6 of what th
 COLUMNS = 256  # whose sums a warp keeps; of more, several blocks make the product
 WIDEST = 1024  # that a fold may be: rows of it have room in shared memory, with what they meet
 LONG = 8  # times as large as its larger factor: no such product is stored
-SLOWER = 1.5  # than with scores in memory, at most, for the memory that they would take
-# products that there are anyhow, and bytes that a step of GPT-2 moves for each score it stores
-PRODUCTS, NBYTES = 6, 42
+DEEP = 512  # of a longer fold, blocks that make a product again take twice as long as to store it
 
 SAVED = 0.15  # of a product's time, at least, if a factor is copied to tiles past the registers
 LAUNCH = 6 << 20  # bytes in the time of a launch
@@ -31,11 +29,6 @@ def worth_a_copy(factor: LazyBuffer, times: int) -> bool:
     """Whether a factor, each of whose elements is multiplied so often, is worth a copy."""
     nbytes = 2 * factor.size * factor.dtype.itemsize + LAUNCH
     return SAVED * 2 * times * factor.size > FLOPS * nbytes
-
-
-def made_by_all(product: lazy.Reduce) -> bool:
-    """Whether scores and their gradient are made wherever training reads them, and not stored."""
-    return longer(product) <= SLOWER or is_long(product)
 
 
 def made_apart(one: LazyBuffer, other: LazyBuffer, rows: int) -> bool:
@@ -61,21 +54,9 @@ def made_within(product: LazyBuffer, columns: int) -> bool:
     return columns <= (WIDEST if is_long(product) else COLUMNS if of_heads else 0)
 
 
-def longer(product: LazyBuffer) -> float:
-    """How many times as long training takes without scores in memory.
-
-    They are made for the result and for the gradients of queries, keys and values, with their own
-    gradient for two of these, of as many columns as scores are sums of. Stored, both are made once.
-    """
-    depth = _depth(product)
-    apart = 6 * _blocks(depth)
-    again = min(apart, 3 * _blocks(depth) + 2 * _blocks(2 * depth)) - 2
-    each = 2 * depth
-    return each * (PRODUCTS + again) / (each * PRODUCTS + FLOPS * NBYTES)
-
-
-def _blocks(columns: int) -> int:
-    return -(-columns // COLUMNS)
+def is_cheap(product: lazy.Reduce) -> bool:
+    """Whether what is no attention's scores is made again, and not stored, for its size alone."""
+    return _depth(product) <= DEEP or is_long(product)
 
 
 def _depth(product: LazyBuffer) -> int:

@@ -21,7 +21,7 @@ from tinyml.frozen import dataclass
 from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.balance import WIDEST, in_halves, is_long, made_by_all
+from tinyml.schedule.balance import WIDEST, in_halves, is_cheap, is_long
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.powers import POWERS
@@ -124,7 +124,7 @@ def _found(
     for n, (found, made, wanted) in ends.items():
         scores = attends(made)
         few = FEWER if scores else int(not led.isdisjoint(made))
-        pays = scores or n.device not in CARDS or made_by_all(n)
+        pays = scores or n.device not in CARDS or is_cheap(n)
         if pays and (few or _is_large(n, readers)):
             each = _folded_both_ways(n, [(end, *walks(end)) for end in found], few)
             if each is not None:
@@ -203,12 +203,6 @@ def _may_be(node: lazy.Reduce) -> bool:
     smallest = limits.steps**2 if limits.led else min(limits.masked, limits.elements)
     deep = node.sources[0].size > limits.depth * node.size
     return node.size >= smallest and not deep
-
-
-def is_made_again(node: lazy.Reduce, readers: Readers) -> bool:
-    """Whether nobody stores a product that folds both ways read, of rows that lead each other."""
-    limits = LIMITS.get(node.device)
-    return limits is not None and _may_be(node) and (limits.led or _is_large(node, readers))
 
 
 def _is_large(node: lazy.Reduce, readers: Readers) -> bool:

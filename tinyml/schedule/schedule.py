@@ -12,7 +12,6 @@ from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.merge import merged
 from tinyml.schedule.associate import associate
-from tinyml.schedule.balance import SLOWER, longer
 from tinyml.schedule.build import build
 from tinyml.schedule.channels import channels_last
 from tinyml.schedule.filled import copied_rows, fillers
@@ -26,12 +25,11 @@ from tinyml.schedule.remake import in_tiles, remade
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.rounded import rounded_once
 from tinyml.schedule.simplify import simpler
-from tinyml.schedule.slices import in_slices
 from tinyml.schedule.split import add_up_wide, join_sums, share_assigned, split_reductions
 from tinyml.schedule.sweep import sweep
 from tinyml.schedule.terms import apart
 from tinyml.schedule.transpose import transpose
-from tinyml.schedule.units import CARDS, find_units
+from tinyml.schedule.units import find_units
 from tinyml.schedule.writes import reads_what_it_writes, scattered
 
 
@@ -104,18 +102,8 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, add_up_wide, parts, in_slices, apart, channels_last, copied_rows),
-    *(
-        associate,
-        in_tiles,
-        sweep,
-        split_reductions,
-        share_assigned,
-        narrow,
-        transpose,
-        regroup,
-        rounded_once,
-    ),
+    *(join_sums, add_up_wide, parts, apart, channels_last, copied_rows, associate, in_tiles),
+    *(sweep, split_reductions, share_assigned, narrow, transpose, regroup, rounded_once),
 )
 
 
@@ -162,25 +150,11 @@ def _items(
     first = group.members[0]
     if isinstance(first, lazy.Copy):
         return [CopyItem(first, first.sources[0])]
-    units = tuple([(m, fusion.units[m] + _price(m, fusion)) for m in group.members])
+    units = tuple([(m, fusion.units[m]) for m in group.members])
     return [
         KernelItem(kernel, first.device, written, read, units)
         for kernel, written, read in build(group, stored, fusion, in_place)
     ]
-
-
-def _price(unit: LazyBuffer, fusion: Fusion) -> str:
-    """What it costs that a unit makes products again, if that is more than a card saves by it."""
-    if unit.device not in CARDS or unit not in fusion.remakes:
-        return ""
-
-    def sources(e: LazyBuffer) -> Sequence[LazyBuffer]:
-        return () if e in fusion.units and e is not unit else lazy.read_sources(e)
-
-    inside = {*toposort([unit], (), sources)}
-    times = max(longer(n) for n in fusion.remade if n in inside)
-    again = f", of products made again, in {times:.1f} times as long as if they were stored"
-    return again if times > SLOWER else ""
 
 
 def _stored(fusion: Fusion, roots: Sequence[LazyBuffer]) -> set[LazyBuffer]:

@@ -11,7 +11,6 @@ from functools import cache
 
 from tinyml import lazy
 from tinyml.dtype import DType, to_text
-from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 
@@ -32,8 +31,6 @@ def simpler(node: LazyBuffer) -> LazyBuffer | None:
     if type(node) is not lazy.Map:
         return None
     op, first = node.op, node.sources[0]
-    if op is Op.WHERE:
-        return _chosen(*node.sources)
     if len(node.sources) == 1:
         back = type(first) is lazy.Map and first.op is op and _undone(op, node, first)
         return first.sources[0] if back else None
@@ -62,19 +59,6 @@ def _undone(op: Op, node: LazyBuffer, first: LazyBuffer) -> bool:
 def _holds(wide: DType, narrow: DType) -> bool:
     """Whether one dtype has every number of another of its kind."""
     return wide.kind == narrow.kind and wide.itemsize > narrow.itemsize
-
-
-def _chosen(condition: LazyBuffer, one: LazyBuffer, other: LazyBuffer) -> LazyBuffer | None:
-    """What a choice is for which there is none, unless what it drops would find fault."""
-    known = _number(condition)
-    if one is other:
-        kept, dropped = one, condition
-    elif known is not None:
-        kept, dropped = (one, other) if known == str(True) else (other, one)
-    else:
-        return None
-    faults = any(type(below) is lazy.Require for below in toposort([dropped]))
-    return None if faults else kept
 
 
 def _number(node: LazyBuffer) -> str | None:

@@ -21,10 +21,9 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
 from tinyml.schedule.balance import WIDEST
 from tinyml.schedule.labels import FIXED, MIXED, Labels, through, trace
-from tinyml.schedule.remake import has_steps, is_made_again
+from tinyml.schedule.remake import has_steps
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.slices import products_of, sliced
-from tinyml.schedule.units import CARDS, contracts, ends_of, readers_of
+from tinyml.schedule.units import CARDS, by_element, contracts, ends_of, readers_of
 
 MOST = 64  # nodes that a product is looked for in, or a sum
 PLACED = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND})
@@ -76,7 +75,7 @@ class _Rows:
 
     def term(self, node: lazy.Reduce, term: LazyBuffer, changed: Changed) -> LazyBuffer | None:
         """What a term became, if one kernel makes it and adds it up, and nobody else reads it."""
-        (product, part), *more = products_of(term)
+        product, *more = _products(term)
         ends, _, wanted = ends_of(product, self.readers, self.roots)
         if more or wanted or all(map(contracts, ends)):
             return None
@@ -84,11 +83,8 @@ class _Rows:
         if node.device in CARDS and columns > WIDEST:
             return None
         along, below = self._along(node, product), {*toposort([node])}
-        if not all(e in below and self._along(e, product) == along for e in ends):
-            return None
-        if part is None:
-            return changed.get(term, term)
-        return sliced(part, product, changed) if is_made_again(product, self.readers) else None
+        alike = all(e in below and self._along(e, product) == along for e in ends)
+        return changed.get(term, term) if alike else None
 
     def _along(self, end: lazy.Reduce, product: lazy.Reduce) -> set[tuple[int, ...]]:
         """The axes of a product that a fold walks, for each way in which it reads it."""
@@ -97,6 +93,12 @@ class _Rows:
         uses, _ = trace([(end.sources[0], labels)], self.folds)
         found = (use.labels for use in uses if use.node is product)
         return {tuple([a for a, x in enumerate(each) if x != FIXED]) for each in found}
+
+
+def _products(node: LazyBuffer) -> set[lazy.Reduce]:
+    """The products of matrices that a node is made of, element by element."""
+    same = (e for e in by_element(node) if isinstance(e, lazy.Reduce) and e.size == node.size)
+    return {e for e in same if contracts(e)}
 
 
 def _paths(node: lazy.Reduce) -> list[_Path]:
@@ -115,7 +117,7 @@ def _ways(path: _Path, labels: Labels, fold: lazy.Reduce) -> list[_Path]:
     if len(path) == MOST:
         return [path]
     if type(node) is lazy.Map and node.op is Op.ADD:
-        one, other = map(products_of, node.sources)
+        one, other = map(_products, node.sources)
         if one and other and one.isdisjoint(other):
             both = [(*path, _Step(node, n)) for n in range(2)]
             return [way for each in both for way in _ways(each, labels, fold)]
@@ -140,7 +142,7 @@ def _step(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> _Step | None:
         case Op.CAST if node.sources[0].dtype.is_float:
             return _Step(node, 0)
         case Op.MUL:
-            made = [n for n, source in enumerate(node.sources) if products_of(source)]
+            made = [n for n, source in enumerate(node.sources) if _products(source)]
             if len(made) == 1:
                 other = node.sources[1 - made[0]]
                 return _Step(node, made[0], not _folded_along(other, labels, fold))

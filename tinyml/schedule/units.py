@@ -22,7 +22,7 @@ FEWER = 16  # times fewer elements, which are read beside a value as if for noth
 FEW = 64  # nodes that a product is looked for in
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
-OFTEN = 256  # times that products read what a card's tensor cores want rounded: two tiles of them
+OFTEN = 256  # times that products read what a card's tensor cores want rounded
 ASKED = "asked for"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
@@ -89,7 +89,7 @@ def _add_shared(
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
-    free, terms, (met, beside) = _free(read), _terms(remade), _around(remade, readers)
+    free, (met, beside) = _free(read), _around(remade, readers)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
@@ -107,10 +107,10 @@ def _add_shared(
                 again = node in met and all(a.size < base.size for a in arrays[base])
                 costs = (SHARED if base in units else work[base]) - again * (SHARED - CHEAP)
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
-                if reason and not _made_in_tiles(node, base, units, readers):
+                if reason:
                     units[base], work[base] = reason, 0
         elif isinstance(node, lazy.Map) and node in shared and node not in units:
-            own = folds.isdisjoint(remade) and node not in terms and not widens(node)
+            own = folds.isdisjoint(remade) and not widens(node)
             small = node in beside and all(a.size < node.size for a in reads)  # made again, too
             reason = _worth_sharing(node, work[node], folds, reads)
             if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
@@ -197,13 +197,6 @@ def _free(read: _Read) -> set[LazyBuffer]:
         if _is_position(node) and all(s in placed or s in fixed for s in sources):
             placed.add(node)
     return fixed | placed
-
-
-def _terms(remade: Iterable[LazyBuffer]) -> set[LazyBuffer]:
-    """What is there once for each number that sums add up: larger by far than the sums."""
-    starts = (node.sources[0] for node in remade)
-    found = reached(starts, lambda e: () if _is_repeated(e) else lazy.read_sources(e))
-    return {node for node in found if not _is_repeated(node)}
 
 
 def _around(
@@ -369,59 +362,6 @@ def _looked_up_often(read: _Read) -> frozenset[LazyBuffer]:
             elements[base] = elements.get(base, 0) + node.size
     often = (base for base, count in elements.items() if count >= 2 * base.size)
     return frozenset(b for b in often if isinstance(b, lazy.Map) and b.device not in CARDS)
-
-
-def _made_in_tiles(
-    node: LazyBuffer,
-    base: LazyBuffer,
-    units: Mapping[LazyBuffer, str],
-    readers: Mapping[LazyBuffer, list[LazyBuffer]],
-) -> bool:
-    """Whether `base`, which `node` repeats, is made by the one product of which it is a factor.
-
-    A card puts it into tiles once for each tile of columns: where there are two at most, that takes
-    less than to store it, if it is made of one array, which is stored in any case, and of numbers
-    that many elements share, as statistics of rows.
-    """
-    times = node.size // max(1, base.size)
-    whole = node.sources[0].size == base.size  # no windows
-    if base.device not in CARDS or times > OFTEN or not (whole and _is_factor(base, readers)):
-        return False
-    others = units.keys() - {base}
-    inner = toposort([base], others, lazy.read_sources)
-    work = sum(WORK[n.op] for n in inner if isinstance(n, lazy.Map) and n.size >= base.size)
-    leaves = (n for n in inner if n in others or not lazy.read_sources(n))
-    wide = [n for n in leaves if n.size >= base.size]
-    if len(wide) != 1 or max(work, CHEAP) * times > CHEAP * OFTEN:
-        return False
-    return isinstance(wide[0], lazy.Data) or _is_wanted(wide[0], base, units, readers)
-
-
-def _is_wanted(
-    node: LazyBuffer,
-    base: LazyBuffer,
-    units: Mapping[LazyBuffer, str],
-    readers: Mapping[LazyBuffer, list[LazyBuffer]],
-) -> bool:
-    """Whether a unit is stored for somebody else than `base`, and statistics that that reads."""
-
-    def sources(n: LazyBuffer) -> Sequence[LazyBuffer]:
-        small = isinstance(n, lazy.Reduce) and n.sources[0].size < node.size
-        return () if n is node or small else lazy.read_sources(n)
-
-    below = set(toposort([base], (), sources))
-    return units.get(node) == ASKED or not below.issuperset(readers[node])
-
-
-def _is_factor(node: LazyBuffer, readers: Mapping[LazyBuffer, list[LazyBuffer]]) -> bool:
-    """Whether one sum of products of matrices reads `node`, and nobody else."""
-    while len(readers[node]) == 1:
-        (node,) = readers[node]
-        if isinstance(node, lazy.Reduce):
-            return contracts(node)
-        if not isinstance(node, (lazy.Move, lazy.Map)):
-            break
-    return False
 
 
 def contracts(unit: LazyBuffer) -> bool:
