@@ -7,6 +7,7 @@ is only summed goes through matmul, because the product itself may be larger tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ INFINITE = (float("inf"), float("-inf"))
 ACCUMULATE: dict[Op, Any] = {op: MEANING[op] for op in REDUCE}  # each has .reduce and .at
 
 
+@cache
 def identity(op: Op, dtype: DType) -> Any:
     """The value that leaves the other operand of `op` as it is."""
     return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtype.min, Op.MIN: dtype.max}[op]

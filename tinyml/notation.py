@@ -52,7 +52,9 @@ def write(
 
 def _text(node: LazyBuffer, sources: list[str]) -> str:
     match node:
-        case lazy.Map(arg=op) if op in SIGN:  # most are
+        case lazy.Move():  # most are
+            return _moved(node, sources[0])
+        case lazy.Map(arg=op) if op in SIGN:
             return f"{sources[0]} {SIGN[op]} {sources[1]}"
         case lazy.Slot(arg=slot):
             return f"slot{slot}"
@@ -64,8 +66,6 @@ def _text(node: LazyBuffer, sources: list[str]) -> str:
             words = "axis" if len(axes) == 1 else "axes"
             head = _REDUCTION.get(op, op.name.lower())
             return f"{head}({sources[0]}) over {words} {', '.join(map(str, axes))}"
-        case lazy.Move():
-            return _moved(node, sources[0])
         case lazy.Map(op=op):
             target = f", {node.dtype}" if op in (Op.CAST, Op.BITCAST) else ""
             return f"{op.name.lower()}({', '.join(sources)}{target})"

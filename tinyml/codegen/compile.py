@@ -72,21 +72,22 @@ def cost(plain: LoopNest) -> Cost:
             elif isinstance(e, expr.Fold):
                 ops[e.body.free.union(e.axes)] += 1
     flops = sum(times * prod(a.size for a in axes) for axes, times in ops.items())
-    touched = [_touched(plain, slot) for slot in range(len(plain.slots))]
-    return Cost(flops, sum(map(sum, touched)), sum(written for _, written in touched))
+    read, written = _touched(plain)
+    return Cost(flops, sum(read) + sum(written), sum(written))
 
 
-def _touched(plain: LoopNest, slot: int) -> tuple[int, int]:
-    """Bytes of one slot that are read, and that are written, no element counted twice."""
-    shape, dtype = plain.slots[slot]
-    read = written = 0
+def _touched(plain: LoopNest) -> tuple[list[int], list[int]]:
+    """Bytes of each slot that are read, and that are written, no element counted twice."""
+    read, written = [0] * len(plain.slots), [0] * len(plain.slots)
     for one in plain.nests:
         for load in one.loads:
-            if load.slot == slot:
-                read += prod(a.size for a in load.free)
-        for store in (s for s in one.stores if s.slot == slot):
-            size = prod(a.size for a in store.position.free | store.value.free)
-            written += size
-            read += size if store.op is not None else 0
-    most = prod(shape) * dtype.itemsize
-    return min(read * dtype.itemsize, most), min(written * dtype.itemsize, most)
+            read[load.slot] += prod([a.size for a in load.free])
+        for store in one.stores:
+            size = prod([a.size for a in store.position.free | store.value.free])
+            written[store.slot] += size
+            read[store.slot] += size if store.op is not None else 0
+    for slot, (shape, dtype) in enumerate(plain.slots):
+        most = prod(shape)
+        read[slot] = min(read[slot], most) * dtype.itemsize
+        written[slot] = min(written[slot], most) * dtype.itemsize
+    return read, written

@@ -409,10 +409,10 @@ def _write_out(chooser: Chooser, tile: Tile) -> None:
     lane, loads = tile.axes[-1], [e for e in nodes(tile.value) if isinstance(e, Load)]
     rows = [steps_of_rows(e, lane) for e in loads if is_in_rows(e.position, lane)]
     asked = frozenset().union(*rows) if rows else chooser.steps_of_masks(loads)
-    steps = {a for a in asked if chooser.nest.kind(a) is not Kind.GRID}
-    of_kind = {kind: {a for a in tile.axes if chooser.nest.kind(a) is kind} for kind in Kind}
-    loops = [a for a in tile.axes if a in steps & of_kind[Kind.LOOP]]
-    copies = prod(a.size for a in {*loops} | of_kind[Kind.UNROLL])
+    kinds = {a: chooser.nest.kind(a) for a in (*asked, *tile.axes)}
+    steps = {a for a in asked if kinds[a] is not Kind.GRID}
+    loops = [a for a in tile.axes if a in steps and kinds[a] is Kind.LOOP]
+    copies = prod(a.size for a in tile.axes if a in loops or kinds[a] is Kind.UNROLL)
     if steps <= {*tile.axes} and copies <= WRITTEN:
         for axis in loops:
             chooser.apply(OptKind.UNROLL, axis, axis.size)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from functools import lru_cache
 from math import inf, prod
 
 from tinyml.codegen.ahead import LINE
@@ -92,7 +93,7 @@ class Edges:
         return columns * self.together * self.share(columns) * self.steps / lanes <= WRITTEN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Product:
     """A contraction: columns are packed in panels, rows of the other factor pass over them."""
 
@@ -115,16 +116,17 @@ class Product:
         vector, sums = self.target.vector_bytes, t.vectors * t.height
         lanes, piece = vector // self.itemsize, t.piece or self.rows
         pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
+        tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
+        step = _step(self, t.vectors, t.height, t.packs, t.repacks, depth)
+        computing = tiles * (depth * step + 2 * sums + BEGUN)
+        if computing * (shared := self._shared(t, piece, blocks * pieces)) > most:
+            return inf  # whatever it takes to copy
         panel, slab = depth * t.vectors * vector, depth * piece * self.itemsize
         share = self.edges.share(t.panels * t.vectors * lanes) if self.edges else 1
         packed = int(panel * t.panels * share)
         kept = piece * t.panels * t.vectors * vector if depth < self.depth else 0
         if t.packs * packed + t.repacks * slab + kept > HELD:
             return inf
-        tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
-        computing = tiles * (depth * self._step(t, depth) + 2 * sums + BEGUN)
-        if computing * (shared := self._shared(t, piece, blocks * pieces)) > most:
-            return inf  # whatever it takes to copy
         factor = self.others * self.rows * self.depth  # elements
         copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
         if t.packs:
@@ -160,21 +162,6 @@ class Product:
         )
         return COPIED if known else COPIED + ASKED
 
-    def _step(self, t: Tiling, depth: int) -> float:
-        """Cycles of a register tile for one element of the fold."""
-        sums, loaded = t.vectors * t.height, t.vectors + t.height
-        step = max(sums / PORTS, loaded / PORTS, WAIT)
-        if not t.repacks:
-            spread = self.other.work + SPREAD if self.other.work else 0
-            lost = min(max(depth * LINE / CLOSEST, 1), FAR)
-            step += spread * t.height + self.other.jump * JUMP * lost
-        if not t.packs:
-            asked = ASKED * (self.edges is not None)
-            step += (self.columns.work + asked) * t.vectors
-            passes = -(-self.rows // t.height) if depth * t.vectors * LINE <= CLOSEST else 1
-            step += self.columns.jump * JUMP * (depth > RUNS) / passes
-        return step
-
     def _shared(self, t: Tiling, piece: int, count: int) -> float:
         """The share of all work that the threads for which there is enough to do wait for.
 
@@ -206,3 +193,20 @@ class Product:
             else:
                 fetching += nbytes / SPEED[level]
         return max(computing, fetching) + OVERLAP * min(computing, fetching) + waiting
+
+
+@lru_cache(maxsize=16)  # most tilings of a product differ in what is around their register tiles
+def _step(p: Product, vectors: int, height: int, packs: bool, repacks: bool, depth: int) -> float:
+    """Cycles of a register tile for one element of the fold."""
+    sums, loaded = vectors * height, vectors + height
+    step = max(sums / PORTS, loaded / PORTS, WAIT)
+    if not repacks:
+        spread = p.other.work + SPREAD if p.other.work else 0
+        lost = min(max(depth * LINE / CLOSEST, 1), FAR)
+        step += spread * height + p.other.jump * JUMP * lost
+    if not packs:
+        asked = ASKED * (p.edges is not None)
+        step += (p.columns.work + asked) * vectors
+        passes = -(-p.rows // height) if depth * vectors * LINE <= CLOSEST else 1
+        step += p.columns.jump * JUMP * (depth > RUNS) / passes
+    return step

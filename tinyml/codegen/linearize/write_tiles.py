@@ -32,12 +32,13 @@ class TileWriter(Namer):
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
-        filled = {a for tile in nest.nests[number].tiles for a in tile.axes}
-        ahead = Ahead(nest.ahead, filled, {*lanes})
+        one = nest.nests[number]
+        filled = {a for tile in one.tiles for a in tile.axes}
+        ahead = Ahead([a for a in nest.ahead if a in one.axes], filled, {*lanes})
         super().__init__(f"_{number}" if number else "", lanes, ahead)
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
         self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}
-        self.filler = Filler(block, self.emit, self.numbered, nest.turn(nest.nests[number]))
+        self.filler = Filler(block, self.emit, self.numbered, nest.turn(one))
         self.tiles: tuple[Tile, ...] = ()
         self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
 

@@ -138,9 +138,10 @@ def stage(nest: LoopNest, after: Axis, slot: int, which: int = 0) -> LoopNest:
     number = sum(len(one.tiles) for one in nest.nests)
     staged = []
     for one in nest.nests:
-        found = ways(one, slot)
-        found = (found + loads_of(one, slot))[which - 1 : which] if which else found
-        if after not in one.axes or not found:
+        found = ways(one, slot) if after in one.axes else []
+        if which and found:
+            found = (found + loads_of(one, slot))[which - 1 : which]
+        if not found:
             staged.append(one)
             continue
         if len(found) > 1:
@@ -211,6 +212,7 @@ def within_fold(nest: LoopNest, axis: Axis) -> bool:
     return any(
         isinstance(e, Fold) and axis in e.axes and e.free & {*fold.axes}
         for one in nest.nests
+        if axis in one.folded
         for fold in one.folds
         for e in nodes(fold.body)
     )
