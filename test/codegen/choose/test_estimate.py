@@ -86,15 +86,6 @@ def test_long_rows_are_read_once_rather_than_for_each_panel():
     assert of(chosen(8192, 512, 64), OptKind.PEEL, "i1") == [64]
 
 
-def test_long_rows_are_read_few_at_a_time_if_registers_hold_wider_tiles():
-    """Twelve rows of 512 numbers do not stay in the closest cache beside a panel."""
-    for depth, tile in ((128, [2, 12]), (512, [4, 6]), (1024, [4, 6])):
-        opts = chosen(144, depth, 256, WIDE)
-        (rows,) = {n for axis in ("i0", "i0s") for n in of(opts, OptKind.UNROLL, axis)}
-        assert [*of(opts, OptKind.UNROLL, "i1"), rows] == tile
-    assert of(chosen(144, 1024, 256), OptKind.UNROLL, "i1") == [2]
-
-
 @pytest.mark.parametrize(("depth", "rows"), [(1024, [6]), (1040, [12]), (2048, [6])])
 def test_rows_a_page_apart_are_read_few_at_a_time(depth: int, rows: list[int]):
     assert of(chosen(1024, depth, 1040, WIDE), OptKind.UNROLL, "i0") == rows

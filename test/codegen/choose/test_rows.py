@@ -38,24 +38,6 @@ def opts(k: Kernel) -> list[str]:
     return [str(opt) for opt in choose(lower(k), SMALL)[0]]
 
 
-@pytest.mark.parametrize("op", [Op.ADD, Op.MAX], ids=str)
-def test_rows_from_memory_are_read_four_at_a_time(op: Op) -> None:
-    """Memory delivers several runs sooner than one."""
-    k = kernel_of(lazy.reduce_(op, leaf(8, 131), (1,)))
-    assert "unroll i0 4" in opts(k)
-    stages.assert_right(k, 1e-4, SMALL)
-
-
-def test_rows_that_all_lie_in_a_cache_are_read_one_by_one() -> None:
-    k = kernel_of(graphs.total(leaf(8, 131), 1))
-    assert "unroll i0 4" not in [str(opt) for opt in choose(lower(k), stages.C)[0]]
-
-
-def test_all_rows_are_added_up_in_the_same_way() -> None:
-    """Equal rows have equal sums, bit by bit: there is no rest of other steps."""
-    assert "unroll i0 4" not in opts(kernel_of(graphs.total(leaf(9, 131), 1)))
-
-
 @pytest.mark.parametrize("n", range(64, 192, 16))
 def test_folds_have_lanes_in_the_order_in_which_they_are_made(n: int) -> None:
     """And not in that of addresses, which are others in each process."""
@@ -160,11 +142,12 @@ def images(*shape: int) -> Tensor:
 @pytest.mark.parametrize(
     ("rows", "columns", "together"), [(256, 24, 4), (254, 24, 2), (256, 320, 2), (257, 24, 1)]
 )
+@pytest.mark.parametrize("op", ["log_softmax", "layernorm"])
 def test_short_rows_whose_folds_read_folds_are_walked_several_at_a_time(
-    rows: int, columns: int, together: int
+    rows: int, columns: int, together: int, op: str
 ) -> None:
     """Equal rows have equal results: there is no rest of other steps."""
-    k = kernel_of(images(rows, columns).log_softmax().lazy)
+    k = kernel_of(getattr(images(rows, columns), op)().lazy)
     found = [opt for opt in opts(k) if opt.startswith("unroll i0")]
     assert found == ([f"unroll i0 {together}"] if together > 1 else [])
     stages.assert_right(k, 1e-4, SMALL)
@@ -175,14 +158,6 @@ def test_long_rows_few_rows_and_single_folds_are_walked_one_by_one() -> None:
         assert not any(opt.startswith("unroll i0") for opt in opts(kernel_of(x.lazy)))
     x = images(256, 24)
     assert "unroll i0 4" not in opts(kernel_of((x / x.sum(1, keepdim=True)).lazy))
-
-
-def test_cheap_rows_from_memory_are_walked_several_at_a_time_if_they_have_few_vectors() -> None:
-    from_memory = replace(SMALL, last_cache=1 << 10)
-    for n, together in ((64, True), (72, False)):
-        k = kernel_of(images(256, n).layernorm().lazy)
-        found = [str(opt) for opt in choose(lower(k), from_memory)[0]]
-        assert ("unroll i0 4" in found) == together
 
 
 def test_what_several_rows_would_compute_again_is_kept_for_each() -> None:

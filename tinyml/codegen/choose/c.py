@@ -349,18 +349,12 @@ class CChooser(Chooser):
                 self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
 
     def _read_together(self, number: int, row: Axis) -> bool:
-        """Whether a long fold reads elements of several rows in turn.
-
-        Some are the same in each row, a vector's mostly; or all come from memory once, which
-        delivers several runs sooner than one.
-        """
+        """Whether what a long fold reads is in part the same for several rows, as a vector is."""
         found = self.one(number).folds
         if len(found) > 1 or row.size < 2 * ROWS or found[0].axes[-1].size < 16 * self.lanes:
             return False
         read = [load for load in self.one(number).loads if found[0].axes[-1] in load.free]
-        alike = {row in load.free for load in read}
-        once = alike == {True} and row.size % ROWS == 0 and self.nbytes > self.target.cache
-        return alike == {True, False} or (once and not self.one(number).walks[0].axes)
+        return {row in load.free for load in read} == {True, False}
 
     def _write_out(self, number: int, row: Axis) -> bool:
         """A short fold, of which each column takes its own part, has no loop: masks are known.

@@ -212,19 +212,15 @@ def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, in
     """Vectors and rows of its sums, at most.
 
     Many registers hold a tile twice as wide and half as high, too. It takes as many vectors of
-    panels for each multiply-add as caches deliver, but fewer rows: where those of a high tile are
-    too long to stay in the closest cache beside a panel, or a page apart, so that it has room for
-    eight, they come from afar for each panel.
+    panels for each multiply-add as caches deliver, but fewer rows: of those that lie a page apart
+    the closest cache holds eight beside a panel, and more come from afar for each panel.
     """
-    height, lanes = chooser.target.tile_height, chooser.lanes
-    bytes_of_row = prod(a.size for a in fold.axes) * chooser.target.vector_bytes // lanes
-    as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(sides.other, fold, LINE))
-    apart = 0 if sides.other is None else sides.other.position.stride(sides.kept) or 0
-    crowded = apart > 0 and apart * chooser.target.vector_bytes // lanes % PAGE == 0
-    whole = sides.packed is not None and (crowded or sides.lane.size % (4 * lanes) == 0)
-    if chooser.target.vector_registers > 16 and as_they_lie and whole:
-        return (4, height // 2) if 2 * height * bytes_of_row > CLOSEST else (2, height)
-    return 2, height
+    height, other = chooser.target.tile_height, sides.other
+    if chooser.target.vector_registers == 16 or sides.packed is None or other is None:
+        return 2, height
+    as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(other, fold, LINE))
+    apart = (other.position.stride(sides.kept) or 0) * other.dtype.itemsize
+    return (4, height // 2) if as_they_lie and apart > 0 == apart % PAGE else (2, height)
 
 
 def _product(
@@ -248,18 +244,16 @@ def _product(
         other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
-        abreast=_abreast(sides, fold, height, chooser.lanes),
+        beside=_beside(sides, fold, height),
     )
 
 
-def _abreast(sides: _Sides, fold: Fold, height: int, lanes: int) -> int:
-    """How many numbers of the other factor are copied to a tile at once; see tiles.stage."""
+def _beside(sides: _Sides, fold: Fold, height: int) -> bool:
+    """Whether numbers of the other factor are copied to a tile in vectors; see tiles.stage."""
     if sides.other is None:
-        return 1
-    if sides.other.position.stride(fold.axes[-1]) == 1:
-        return lanes
-    even = min(height & -height, lanes) if sides.other.position.stride(sides.kept) == 1 else 1
-    return even if even >= LEAST_LANES else 1
+        return False
+    along = sides.other.position.stride
+    return along(fold.axes[-1]) == 1 or (height % LEAST_LANES == 0 and along(sides.kept) == 1)
 
 
 def _is_padded(sides: _Sides, panel: int) -> bool:

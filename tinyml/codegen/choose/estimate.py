@@ -34,6 +34,7 @@ COPIED = 4  # cycles that a vector takes to be copied to a tile
 ASKED = 16  # cycles more, if it takes to find out which of its lanes are masked
 GATHERED = 0.75  # cycles that an element takes, if vectors are put together of such as lie apart
 NUMBER = 3  # cycles that an element takes to be copied alone
+BESIDE = 1  # and in a vector of such as lie side by side
 ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
 JUMP = 4  # cycles that a step of the fold takes to another line, if these fit the closest cache
@@ -109,7 +110,7 @@ class Product:
     other: Factor
     target: Target
     edges: Edges | None = None  # of columns
-    abreast: int = 1  # numbers of the other factor that are copied at once
+    beside: bool = False  # whether numbers of the other factor are copied in vectors
 
     def cycles(self, t: Tiling, depth: int, most: float = inf) -> float:
         """How long all cores take, with steps of `depth`; inf if to compute is more than `most`."""
@@ -132,8 +133,8 @@ class Product:
         if t.packs:
             computing += copied * self._copying(t, lanes)
         if t.repacks:
-            copying = NUMBER if self.abreast == 1 else COPIED
-            computing += blocks * factor * (copying + self.other.work) / self.abreast
+            copying = BESIDE if self.beside else NUMBER
+            computing += blocks * factor * (copying + self.other.work)
         if kept:
             computing += 2 * tiles * sums
         computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
