@@ -1,21 +1,18 @@
 """Masks: what is known of a stored value without reading it.
 
 Attention's weights are 0 above the diagonal, and so is the gradient of its scores. A kernel that
-reads them from memory masks them again, so that its folds can leave those steps out. And a fold
-that nobody needs without a mask is masked itself, as the gradient of the weights is.
+reads them from memory masks them again, so that its folds can leave those steps out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 
 from tinyml import lazy
 from tinyml.graph import reached, toposort
 from tinyml.interpret import Number, known_result
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
-from tinyml.schedule.labels import ONE_TO_ONE, unmoved
-from tinyml.schedule.rewrite import Changed, renewed
 
 Known = dict[LazyBuffer, Number]  # the number that a value is wherever a mask does not hold
 POSITIONS = (lazy.Iota, lazy.Const, lazy.Move, lazy.Map)
@@ -75,44 +72,6 @@ class Masks:
             if node in self.units or not isinstance(node, POSITIONS) or count >= MOST:
                 return False
         return True
-
-
-def narrow(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
-    """The same values, with 0 for elements of folds that nobody needs."""
-    masks = Masks(())
-    if not any(n.arg is Op.WHERE for n in order):
-        return {}
-    masks.learn(order)
-    if not masks.masked:
-        return {}
-    needs = _needs(order, roots, masks)
-    changed: Changed = {}
-    for node, again in renewed(order, changed):
-        asked = needs[node] and isinstance(node, lazy.Map) and node.dtype.is_float
-        made = (unmoved(source, ONE_TO_ONE) for source in node.sources)
-        if asked and any(isinstance(e, lazy.Reduce) for e in made) and not masks.of(node):
-            mask = next(each for each in order if each in needs[node])
-            zero = lazy.const(0, node.dtype, node.device, node.shape)
-            changed[node] = lazy.map_(Op.WHERE, mask, again, zero)
-    return changed
-
-
-def _needs(
-    order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer], masks: Masks
-) -> dict[LazyBuffer, frozenset[LazyBuffer]]:
-    """By node, the masks without which none of its readers looks at it."""
-    nothing: frozenset[LazyBuffer] = frozenset()
-    needs = dict.fromkeys(roots, nothing)
-    for node in reversed(order):
-        own, sources = needs[node] if type(node) is lazy.Map else nothing, node.sources
-        for n, source in enumerate(sources):
-            via = own
-            if n == 1 and node.arg is Op.WHERE:
-                via |= {sources[0]} & masks.of(node).keys()
-            elif node.arg is Op.MUL and (other := masks.of(sources[1 - n])):
-                via |= {mask for mask, number in other.items() if number == 0}
-            needs[source] = needs[source] & via if source in needs else via
-    return needs
 
 
 def _operands(node: LazyBuffer) -> tuple[LazyBuffer, ...]:

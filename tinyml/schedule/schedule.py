@@ -18,7 +18,6 @@ from tinyml.schedule.filled import copied_rows, fillers
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, link, ordered, walked
 from tinyml.schedule.labels import unshaped
-from tinyml.schedule.masks import narrow
 from tinyml.schedule.parts import parts
 from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.remake import in_tiles, remade
@@ -103,7 +102,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 _PASSES = (
     *(join_sums, add_up_wide, parts, apart, channels_last, copied_rows, associate, in_tiles),
-    *(sweep, split_reductions, share_assigned, narrow, transpose, regroup, rounded_once),
+    *(sweep, split_reductions, share_assigned, transpose, regroup, rounded_once),
 )
 
 
