@@ -13,13 +13,14 @@ from tinyml import lazy
 from tinyml.dtype import FLOAT16_MAX, float16
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
+from tinyml.schedule.labels import unmoved
 
 POWERS = {Op.EXP, Op.EXP2}
 
 
 def exact(node: LazyBuffer) -> bool:
     """Whether a value is none of float16, or held as well there before it is divided."""
-    node = _unmoved(node)
+    node = unmoved(node)
     if node.dtype is not float16:
         return True
     rounded = isinstance(node, lazy.Map) and node.op is Op.CAST
@@ -31,10 +32,10 @@ def _largest(node: LazyBuffer) -> float:
 
     Sums are of powers, the largest of which is 1 or more.
     """
-    node = _unmoved(node)
+    node = unmoved(node)
     if not isinstance(node, lazy.Map):
         return inf
-    x, *others = map(_unmoved, node.sources)
+    x, *others = map(unmoved, node.sources)
     numbers = [abs(float(n.value)) for n in others if isinstance(n, lazy.Const)]
     match node.op:
         case Op.EXP | Op.EXP2 if _is_led(x):
@@ -50,14 +51,8 @@ def _is_led(node: LazyBuffer) -> bool:
     """Whether a value is the difference of another and the largest that a fold finds of it."""
     if not (isinstance(node, lazy.Map) and node.op is Op.ADD):
         return False
-    x, negative = map(_unmoved, node.sources)
+    x, negative = map(unmoved, node.sources)
     if not (isinstance(negative, lazy.Map) and negative.op is Op.NEG):
         return False
-    top = _unmoved(negative.sources[0])
-    return isinstance(top, lazy.Reduce) and top.op is Op.MAX and _unmoved(top.sources[0]) is x
-
-
-def _unmoved(node: LazyBuffer) -> LazyBuffer:
-    while isinstance(node, lazy.Move):
-        node = node.sources[0]
-    return node
+    top = unmoved(negative.sources[0])
+    return isinstance(top, lazy.Reduce) and top.op is Op.MAX and unmoved(top.sources[0]) is x

@@ -21,7 +21,7 @@ from tinyml.frozen import dataclass
 from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.balance import WIDEST, in_halves, is_cheap, is_long
+from tinyml.schedule.balance import WIDEST, factors_of, in_halves, is_cheap, is_long
 from tinyml.schedule.labels import FIXED, MIXED, Labels, factor_groups, through, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.powers import POWERS
@@ -336,10 +336,7 @@ def _steps_below(move: lazy.Move, steps: Sequence[int]) -> list[int] | None:
 
 def own_axes(product: lazy.Reduce) -> tuple[set[int], set[int]]:
     """The axes of a product that only its first factor has, and those that only the other has."""
-    node = product.sources[0]
-    while isinstance(node, lazy.Map) and node.op is Op.CAST:
-        node = node.sources[0]
-    one, other = (_walked(factor) for factor in node.sources)
+    one, other = map(_walked, factors_of(product))
     return one - other, other - one
 
 

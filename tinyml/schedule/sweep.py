@@ -76,13 +76,13 @@ def _multiplied(node: LazyBuffer) -> Sequence[LazyBuffer]:
         case lazy.Move(movement=movement):
             return () if movement is Movement.EXPAND else node.sources
         case lazy.Map(op=op) if op in LINEAR:
-            if op is Op.WHERE and not is_zero(node.sources[2]):
+            if op is Op.WHERE and not _is_zero(node.sources[2]):
                 return ()
             return [node.sources[n] for n in LINEAR[op]]
     return ()
 
 
-def is_zero(node: LazyBuffer) -> bool:
+def _is_zero(node: LazyBuffer) -> bool:
     node = unmoved(node)
     return isinstance(node, lazy.Const) and node.value == 0
 
