@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinyml.graph import Interned
 from tinyml.index import (
     ZERO,
     Atom,
@@ -206,3 +207,23 @@ def test_an_index_knows_its_strides() -> None:
 )
 def test_an_index_prints_as_one_would_write_it(index: Linear, text: str) -> None:
     assert str(index) == text
+
+
+def test_nodes_of_equal_parts_are_one_which_is_filled_once() -> None:
+    filled: list[int] = []
+
+    class Node(Interned):
+        __slots__ = ("number",)
+
+        def __init__(self, number: int) -> None:
+            filled.append(number)
+            self.number = number
+
+    class Other(Node):
+        __slots__ = ()
+
+    one, two, other = Node(1), Node(2), Other(1)
+    assert one is Node(1)
+    assert other is Other(1) is not one
+    assert [n.number for n in (one, two, other)] == filled == [1, 2, 1]
+    assert type(Linear) is type(Node) is type  # isinstance asks a metaclass in three times the time
