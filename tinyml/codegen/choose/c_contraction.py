@@ -14,7 +14,6 @@ from collections.abc import Container, Iterable
 from itertools import pairwise
 from math import gcd, inf, lcm, prod
 
-from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
 from tinyml.codegen.choose.c_tilings import even, proposed, without_rest
@@ -22,7 +21,6 @@ from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
     CROWDED,
-    NEAR,
     PAGE,
     PUSHED,
     WRITTEN,
@@ -218,7 +216,7 @@ def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, in
     height, other = chooser.target.tile_height, sides.other
     if chooser.target.vector_registers == 16 or sides.packed is None or other is None:
         return 2, height
-    as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(other, fold, LINE))
+    as_they_lie = len(fold.axes) == 1 and not (sides.other_work or _jump(other, fold))
     apart = (other.position.stride(sides.kept) or 0) * other.dtype.itemsize
     return (4, height // 2) if as_they_lie and apart > 0 == apart % PAGE else (2, height)
 
@@ -230,7 +228,7 @@ def _product(
     assert sides.packed is not None
     scattered = sides.packed.position.stride(sides.lane) != 1
     run_on = panels == 1 and sides.packed.position.stride(fold.axes[-1]) == sides.lane.size
-    jump = 0 if run_on and not scattered else _jump(sides.packed, fold, PAGE)
+    jump = (scattered or not run_on) and _jump(sides.packed, fold)
     return Product(
         others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
         rows=sides.kept.size,
@@ -241,7 +239,7 @@ def _product(
         scattered=scattered,
         apart=_apart(chooser, one, fold, sides.lane),
         columns=Factor(sides.packed_work + scattered * chooser.lanes, jump),
-        other=Factor(sides.other_work, _jump(sides.other, fold, LINE)),
+        other=Factor(sides.other_work, _jump(sides.other, fold)),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
         beside=_beside(sides, fold, height),
@@ -301,15 +299,14 @@ def _edges(load: Load, lane: Axis, fold: Fold) -> Edges | None:
     return Edges(prod(a.size for a in steps), further, prod(a.size for a in summed))
 
 
-def _jump(load: Load | None, fold: Fold, size: int) -> float:
-    """The share of `size` bytes from one element of a fold to the next; 0 if they stay close."""
+def _jump(load: Load | None, fold: Fold) -> bool:
+    """Whether each element of a fold is in another line, and all of them miss the closest cache."""
     last = fold.axes[-1]
     stride = load.position.stride(last) if load is not None else None
     beside = 2 if isinstance(fold.body, Dot) else 1
     if load is None or abs(stride or 0) <= beside:
-        return 0
-    apart = abs(stride or 0) * load.dtype.itemsize // beside
-    return max(min(apart / size, 1), NEAR) if apart * last.size > CLOSEST else 0
+        return False
+    return abs(stride or 0) * load.dtype.itemsize // beside * last.size > CLOSEST
 
 
 def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:

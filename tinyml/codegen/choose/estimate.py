@@ -46,7 +46,6 @@ LONG = 1024  # bytes side by side that memory delivers as fast as any more
 REACH = 8 << 20  # bytes whose pages a processor knows where to find
 TORN = 2  # times more that it takes for single lines, each of another page
 RUNS = 16  # that a processor follows at a time: so many jump to and fro for nothing
-NEAR = 0.4  # of a jump, if it stays within a page
 WRITTEN = 128  # vectors that are copied to a tile one after the other, at most
 HELD = 2 << 20  # bytes of tiles at most: they lie on a stack
 SHARED = 16_000  # cycles of work for which another thread is woken
@@ -70,7 +69,7 @@ class Factor:
     """What it takes to read a factor where it lies."""
 
     work: float = 0  # on each of its elements, or vectors
-    jump: float = 0  # to the next element along the fold; 1 if it misses the closest cache
+    jump: bool = False  # whether it takes another line, which misses the closest cache
 
 
 @dataclass(frozen=True)
