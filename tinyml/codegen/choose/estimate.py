@@ -132,8 +132,7 @@ class Product:
         if t.packs:
             computing += copied * self._copying(t, lanes)
         if t.repacks:
-            copying = BESIDE if self.beside else NUMBER
-            computing += blocks * factor * (copying + self.other.work)
+            computing += blocks * factor * ((BESIDE if self.beside else NUMBER) + self.other.work)
         if kept:
             computing += 2 * tiles * sums
         computing += NUMBER * self.apart * self.others * self.rows * self.panels * t.vectors * lanes
