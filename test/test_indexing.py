@@ -113,6 +113,18 @@ def test_all_of_a_row_scattered_to_one_place(device: str, rng: np.random.Generat
     np.testing.assert_array_equal(highest.numpy()[:, 0], source.max(1))
 
 
+def test_what_is_scattered_to_places_that_are_folds_meets_weights(
+    device: str, rng: np.random.Generator
+) -> None:
+    """A scatter is a kernel of its own, though nobody else reads the folds that it is made of."""
+    numbers, slopes = rng.standard_normal((2, 8, 16)).astype(np.float32), []
+    for place in (device, "NUMPY"):
+        x = Tensor(numbers, device=place, requires_grad=True)
+        (slope,) = x.softmax(-1).cummax(1).square().sum().gradient(x)
+        slopes.append(slope.numpy())
+    np.testing.assert_allclose(*slopes, 1e-4, 1e-6)
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
 def test_halves_that_one_place_gets_are_added_up_as_floats(device: str, dtype: DType) -> None:
     """As in a sum of them: in halves 2048 more ones, or 256, would not show."""

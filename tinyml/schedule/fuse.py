@@ -234,7 +234,8 @@ class Fusion:
 
     def _join_long(self, tail: Group) -> None:
         """Join the folds of a few long rows with what a cascade folds further, made of them."""
-        for made in [g for g in tail.before if not g.reduces and self._only_read_by(g, tail)]:
+        between = [g for g in tail.before if not (g.reduces or g.apart)]
+        for made in [g for g in between if self._only_read_by(g, tail)]:
             before = [g for g in made.before if self._only_read_by(g, made, tail)]
             for folds in [g for g in before if g.reduces]:
                 known = tail.device in CARDS and led(folds) and is_exact(made)
