@@ -58,6 +58,7 @@ def short() -> list[Case]:
         same("topk", lambda x: x.topk(2), (3, 5), narrow=True),
         same("topk axis", lambda x: x.topk(2, 0, largest=False), (3, 5), narrow=True),
         same("topk none", lambda x: x.topk(0), (3, 5), narrow=True),
+        same("topk number", lambda x: x.topk(1), (), narrow=True),
     ]
     return cases
 

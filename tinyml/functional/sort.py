@@ -152,6 +152,8 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool =
     n = x.shape[dim] if x.ndim else 1
     if k < 0 or k > n:
         raise ShapeError(f"topk: cannot take {k} of axis {dim} of {x.shape}")
+    if k == n:  # all of an axis, or of a number without any
+        return sort(x, dim, largest)
     if n <= SORTED or k * FEW > n or not k * prod(x.shape):
         values, order = sort(x, dim, largest)
         return Sorted(part(values, dim, 0, k), part(order, dim, 0, k))
