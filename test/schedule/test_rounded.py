@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tinyml import Tensor
 from tinyml.lazy import Map
 from tinyml.ops import Op
-from tinyml.schedule import Schedule, schedule
+from tinyml.schedule import Schedule, rounded, schedule
 
 Random = np.random.Generator
 MADE: dict[str, Callable[..., Tensor]] = {
@@ -69,3 +70,14 @@ def test_sums_of_products_that_are_compared_with_themselves_say_what_they_fuse(
     others = {"largest": x.max(1), "sign": (x < 0).where(x, 1), "sum": x.sum(1)}
     for name, tensor in others.items():
         assert fused(schedule([tensor.lazy])) == {Op.ADD}, name
+
+
+@pytest.mark.parametrize("steps", [50, 100])
+def test_what_many_comparisons_read_is_walked_once_for_each_side(steps: int) -> None:
+    x, a, b = (Tensor.rand(8, device="CPU").realize() for _ in range(3))
+    for _ in range(steps):
+        y = x * a + b
+        x = (y > x).where(y, x * 0.5)
+    with mock.patch.object(rounded, "_passed", wraps=rounded._passed) as passed:
+        schedule([x.lazy])
+    assert 0 < passed.call_count <= 2 * 10 * steps  # sides, nodes of a step

@@ -3,8 +3,8 @@
 An extreme is found where x equals its largest: argmax, windows and gradients of extremes do so, and
 sorting asks how many elements are less. If x is a * b + c * d, and in no memory, it is made once
 for the largest and again for the comparison, and a compiler fuses one of both products with the
-sum as it likes: other bits, and no element is the largest any more. So sums that both sides of a
-comparison are made of say themselves which product they fuse. Nothing else needs that: bits that
+sum as it likes: other bits, and no element is the largest any more. So sums that both sides of
+comparisons are made of say themselves which product they fuse. Nothing else needs that: bits that
 nobody compares are as good either way.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from tinyml import lazy
 from tinyml.dtype import float32, float64
+from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, Movement, Op
 from tinyml.schedule.rewrite import Changed, renewed
@@ -25,12 +26,10 @@ _WHOLE = frozenset(Movement) - {Movement.PAD, Movement.SKEW}  # without zeros of
 def rounded_once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values; sums that are compared with themselves fuse a product, as one op."""
     sums = {node for node in order if _is_sum(node) and _product_of(node)}
-    compared = set[LazyBuffer]()
-    for node in order if sums else ():
-        if type(node) is lazy.Map and node.op in COMPARE:
-            left, right = node.sources
-            if left is not right and (found := _made_of(left) & sums):
-                compared |= found & _made_of(right)
+    pairs = [n.sources for n in order if sums and type(n) is lazy.Map and n.op in COMPARE]
+    lefts, rights = ([pair[side] for pair in pairs if pair[0] is not pair[1]] for side in (0, 1))
+    beside = sums.intersection(reached(lefts, _passed))
+    compared = beside.intersection(reached(rights, _passed))  # perhaps in others of them: no harm
     changed: Changed = {}
     for node, again in renewed(order, changed) if compared else ():
         if node in compared:
@@ -40,16 +39,6 @@ def rounded_once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Ch
 
 def _is_sum(node: LazyBuffer) -> bool:
     return type(node) is lazy.Map and node.op is Op.ADD and node.dtype in (float32, float64)
-
-
-def _made_of(node: LazyBuffer) -> set[LazyBuffer]:
-    """A node, and what it is made of element by element, or chosen from."""
-    seen, stack = {node}, [node]
-    while stack:
-        below = [source for source in _passed(stack.pop()) if source not in seen]
-        stack += below
-        seen.update(below)
-    return seen
 
 
 def _passed(node: LazyBuffer) -> Sequence[LazyBuffer]:
