@@ -23,7 +23,7 @@ import numpy as np
 from tinyml import config
 from tinyml.device import open_device
 from tinyml.program import Cost, Language, Program
-from tinyml.runtime.cpu import available_cores
+from tinyml.runtime import limits
 
 Call = Callable[[], object]
 
@@ -247,4 +247,4 @@ def _seconds(run: Any, memories: list[Any], repeats: int) -> float:
 
 def threads() -> int:
     """How many threads everybody gets: those of tinyml."""
-    return config.current.threads or available_cores()
+    return config.current.threads or limits.cores()

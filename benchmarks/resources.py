@@ -32,8 +32,8 @@ from tinyml.codegen.target import Target
 from tinyml.errors import TinymlError
 from tinyml.kernel import Kernel
 from tinyml.program import REGISTERS, Language, Program
-from tinyml.runtime import nvcc
-from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime import limits, nvcc
+from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.nvcc import CudaBuilder, Images, Resources
 
 TROUBLES = "does not compile", "spills", "stack", "registers", "shared memory"
@@ -132,7 +132,7 @@ def compiled(
     works: Iterable[Work], kinds: Sequence[Target], builder: CudaBuilder, disk: DiskCache
 ) -> Iterator[Taken]:
     """What each program takes: of one that several workloads or settings have, once."""
-    images = Images("CUDA", builder, disk, available_cores())
+    images = Images("CUDA", builder, disk, limits.cores())
     kernels, names = set[Kernel](), set[str]()
     for work in works:
         new = [k for k in dict.fromkeys(kernels_of(work)) if k not in kernels]

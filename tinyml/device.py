@@ -42,18 +42,15 @@ def _numpy() -> OpenDevice:
 
 
 def _cpu() -> OpenDevice:
-    from tinyml.runtime import cpu
+    from tinyml.runtime import cpu, limits
     from tinyml.runtime.cpu_ceilings import caches
 
     machine = cpu.CpuMachine(meanwhile=_load_generator)
-    width = cpu.vector_bytes()
-    registers = 32 if width == 64 else 16
     target = Target(
         Language.C,
-        width,
-        registers,
+        *cpu.vectors(),
         pairs=cpu.multiplies_pairs(),
-        cores=cpu.available_cores(),  # not threads: THREADS changes no order of a sum
+        cores=limits.cores(),  # not threads: THREADS changes no order of a sum
         last_cache=caches()[-1],
     )
     return OpenDevice("CPU", machine, target)

@@ -19,9 +19,8 @@ from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, DeviceError, OutOfMemoryError
 from tinyml.program import Language, Program
 from tinyml.runtime import compiler as compilers
-from tinyml.runtime import cpu as cpu_module
 from tinyml.runtime import memory as memory_module
-from tinyml.runtime.cpu import CpuMachine, thread_count, vector_bytes
+from tinyml.runtime.cpu import CpuMachine, thread_count, vectors
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import HostMemory, size_class
 from tinyml.runtime.numpy_machine import NumpyMachine
@@ -327,27 +326,28 @@ def test_the_binary_depends_on_flags_and_processor(cpu):
 
 
 def test_vectors_and_threads_of_the_host():
-    assert vector_bytes() in (8, 16, 32, 64)
+    assert vectors()[0] in (8, 16, 32, 64)
     assert thread_count() >= 1
     with config.override(threads=5):
         assert thread_count() == 5
 
 
 @pytest.mark.parametrize(
-    ("files", "cores"),
+    ("macros", "found"),
     [
-        ({"cpu.max": "150000 100000"}, 1.5),
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4.0),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({}, None),
+        (("__SSE2__", "__AVX__", "__AVX2__", "__AVX512F__"), (64, 32)),
+        (("__SSE2__", "__AVX__", "__AVX2__"), (32, 16)),
+        (("__SSE2__",), (16, 16)),
+        (("__ARM_NEON", "__aarch64__"), (16, 32)),
+        (("__ARM_NEON",), (16, 16)),  # of ARM with 32 bits
+        ((), (8, 16)),
     ],
 )
-def test_a_container_may_limit_the_cores(tmp_path, files, cores):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert cpu_module._cgroup_quota(tmp_path) == cores
+def test_bytes_and_number_of_vector_registers_follow_from_what_a_compiler_predefines(
+    cpu, macros, found
+):
+    text = "\n".join(f"#define {macro} 1" for macro in macros)
+    assert vectors(dataclasses.replace(cpu.compiler, macros=text)) == found
 
 
 @pytest.mark.parametrize("machine", ["cpu", "numpy"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from tinyml.cache import DiskCache, key
 from tinyml.ceilings import Ceilings, loads
 from tinyml.faults import raise_noted
 from tinyml.program import Program
-from tinyml.runtime import compiler, pool
+from tinyml.runtime import compiler, limits, pool
 from tinyml.runtime.cpu_ceilings import Probe, processor, programs
 from tinyml.runtime.machine import Executable, MemoryStats, OnHost
 from tinyml.runtime.memory import HostMemory
@@ -26,7 +25,10 @@ _FLOPS_PER_THREAD = 25_000
 
 _CEILINGS_VERSION = "3"  # of what `ceilings` keeps in the disk cache
 
-_VECTORS = (("__AVX512F__", 64), ("__AVX__", 32), ("__SSE2__", 16), ("__ARM_NEON", 16))
+_VECTORS = (  # what compilers predefine, bytes of a vector register, registers
+    *(("__AVX512F__", 64, 32), ("__AVX__", 32, 16), ("__SSE2__", 16, 16)),
+    *(("__aarch64__", 16, 32), ("__ARM_NEON", 16, 16)),
+)
 
 
 @functools.cache
@@ -53,10 +55,15 @@ def host_compiler() -> compiler.Compiler:
     return _compiler(config.current.compiler, host_cache(config.current.cache_folder))
 
 
-def vector_bytes(found: compiler.Compiler | None = None) -> int:
-    """Bytes of the widest vector registers of this host (8, a plain word, if it has none)."""
+def vectors(found: compiler.Compiler | None = None) -> tuple[int, int]:
+    """Bytes of the widest vector registers of this host (8, a plain word, if it has none).
+
+    And how many of them there are.
+    """
     found = found or host_compiler()
-    return next((width for macro, width in _VECTORS if found.defines(macro)), 8)
+    return next(
+        ((width, count) for macro, width, count in _VECTORS if found.defines(macro)), (8, 16)
+    )
 
 
 def multiplies_pairs() -> bool:
@@ -76,31 +83,7 @@ def available_threads() -> int:
     wish = config.current.omp_threads.split(",")[0]
     if wish.isdigit() and int(wish) > 0:
         return int(wish)
-    return available_cores()
-
-
-def available_cores() -> int:
-    """Cores that the system lets this process use: by affinity, and by its container's quota."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = _cgroup_quota(Path("/sys/fs/cgroup"))
-    return max(1, min(cores, int(quota))) if quota else cores
-
-
-def _cgroup_quota(root: Path) -> float | None:
-    """Cores' worth of time that a Linux container may use, or None for no limit."""
-    try:
-        limit, period = (root / "cpu.max").read_text().split()  # version 2
-    except (OSError, ValueError):
-        try:
-            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text()  # version 1
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
-        except OSError:
-            return None
-    try:
-        return int(limit) / int(period) if int(limit) > 0 else None
-    except (ValueError, ZeroDivisionError):  # the word "max"
-        return None
+    return limits.cores()
 
 
 class CpuExecutable:
@@ -200,7 +183,7 @@ class CpuMachine(OnHost):
         self._cache = cache
         self.compiler = _compiler(config.current.compiler, cache, meanwhile)
         self._pool = pool.load(self.compiler, cache)
-        self._functions = compiler.Functions(self.name, self.compiler, cache, available_cores())
+        self._functions = compiler.Functions(self.name, self.compiler, cache, limits.cores())
         self._loaded: dict[Program, CpuExecutable] = {}
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
@@ -228,7 +211,7 @@ class CpuMachine(OnHost):
         if kept is not None:
             return loads(kept)
         threads = thread_count()
-        width = vector_bytes(self.compiler)
+        width, _ = vectors(self.compiler)
         launches = [e.launch for e in self.load(programs(width, threads))]
         measured = Probe(launches, width, threads).measure()
         self._cache.put(entry, ".ceilings", measured.dumps())

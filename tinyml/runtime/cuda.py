@@ -35,8 +35,8 @@ from tinyml.cache import DiskCache
 from tinyml.ceilings import Ceilings
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinyml.program import Language, Program
-from tinyml.runtime import nvcc
-from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime import limits, nvcc
+from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.cuda_boxes import TensorMaps
 from tinyml.runtime.cuda_driver import FORKED, nominal, open_driver, properties
 from tinyml.runtime.cuda_graph import CudaPlan, GraphDriver
@@ -156,7 +156,7 @@ class CudaMachine:
         self._loaded: dict[Program, CudaExecutable] = {}
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         builder = self._default_builder() if builder is None else builder
-        self._images = nvcc.Images(self.name, builder, cache, available_cores())
+        self._images = nvcc.Images(self.name, builder, cache, limits.cores())
 
     def adopts(self, address: int) -> bool:
         """Whether it is memory of the card, and aligned as programs expect it."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from tinyml import trace
 from tinyml.errors import OutOfMemoryError
+from tinyml.runtime import limits
 from tinyml.runtime.machine import MemoryStats
 from tinyml.turn import short_lock
 
@@ -22,7 +21,6 @@ ALIGNMENT = _LINE = 64  # bytes of a cache line, and of the widest vector
 _HUGE = 2 << 20  # bytes of a huge page
 _ADVISE_HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
 _listening = trace.listeners(trace.Allocated)
-_CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, of version 1
 
 
 @functools.lru_cache(1 << 12)
@@ -122,7 +120,7 @@ class HostMemory(Blocks):
     """Memory of the system. Beyond the limit Linux would promise more, and kill later."""
 
     def __init__(self, device: str, limit: int | None = None, keep: int | None = None) -> None:
-        most = physical_memory() if limit is None else limit
+        most = limits.memory() if limit is None else limit
         super().__init__(device, most, most // 2 if keep is None else keep)
         self._libc = ctypes.CDLL(None)
         self._libc.free.argtypes = [ctypes.c_void_p]
@@ -147,14 +145,3 @@ class HostMemory(Blocks):
             f"{self.device} has no memory for {nbytes:,} bytes: {self._in_use:,} of at most "
             f"{self.limit:,} bytes are in use, and none are kept for reuse"
         )
-
-
-def physical_memory() -> int:
-    """Bytes of memory that this process may hope for: the machine's, or its container's."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in _CGROUP_LIMITS:
-        try:
-            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
-        except (OSError, ValueError):  # no such file, or the word "max"
-            continue
-    return min(found)

@@ -44,10 +44,9 @@ def compiled(request: pytest.FixtureRequest) -> Compiled:
             machine = CpuMachine()
         except DeviceError:
             pytest.skip(f"{request.param} does not know this processor")
-    if " " in request.param and cpu.vector_bytes(machine.compiler) == cpu.vector_bytes():
+    if " " in request.param and cpu.vectors(machine.compiler) == cpu.vectors():
         pytest.skip("this processor has no such vectors")
-    width = cpu.vector_bytes(machine.compiler)
-    target = Target(Language.C, width, 32 if width == 64 else 16, cores=2)
+    target = Target(Language.C, *cpu.vectors(machine.compiler), cores=2)
 
     def runner(kernels: Sequence[Kernel]) -> stages.Runner:
         wanted = list(dict.fromkeys(kernels))

@@ -15,8 +15,8 @@ from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, KernelError
 from tinyml.faults import raise_noted
 from tinyml.program import Box, Language, Program
-from tinyml.runtime import compiler
-from tinyml.runtime.cpu import available_cores, host_cache
+from tinyml.runtime import compiler, limits
+from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.emu import compile as emu_compile
 from tinyml.runtime.emu.memory import GuardedMemory
 from tinyml.runtime.machine import Executable, MemoryStats, OnHost
@@ -197,7 +197,7 @@ class EmuMachine(OnHost):
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         found = emu_compile.find(cxx, cache)
         self._functions = compiler.Functions(
-            self.name, found, cache, available_cores(), emu_compile.render
+            self.name, found, cache, limits.cores(), emu_compile.render
         )
         self._loaded: dict[Program, EmuExecutable] = {}
 
