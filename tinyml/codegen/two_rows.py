@@ -8,30 +8,36 @@ from __future__ import annotations
 
 from tinyml.codegen.expr import Expr, Load, Select, const
 from tinyml.frozen import dataclass
-from tinyml.index import Axis, Linear, Quotient, Range, Remainder, both, inside, linear
+from tinyml.index import ZERO, Axis, Linear, Quotient, Range, Remainder, both, inside, linear
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Where a vector lies in two rows: `start` of its first lane, from which on `count` lanes at
-    least are in the same row, `step` apart; those of the next row are `jump` further away."""
+    """Where a vector lies in rows of `by` lanes: its first lane at `start`, which is the lane
+    `begin` of a row. Lanes are `step` apart, and those of each next row `jump` further away."""
 
     start: Linear
-    count: Linear
+    begin: Linear
+    by: int
     step: int
     jump: int
 
 
 def rows_of(i: Linear, lane: Axis) -> Rows | None:
-    """Where an index goes along `lane`; None if it is not in rows."""
-    step = _step(i, lane)
-    if step is None or not is_in_rows(i, lane):
+    """Where an index goes along `lane`, in one row or several; None if it is not in rows."""
+    divided, step = _divided(i, lane), _step(i, lane, 1)
+    if step is None:
         return None
-    ((inner, by),) = _divided(i, lane)
     known = {lane: linear(0)}
+    start = i.substitute(known)
+    if not divided:
+        return Rows(start, ZERO, lane.size, step, 0)
+    if len(divided) > 1:
+        return None
+    ((inner, by),) = divided
     further = {Quotient: 1, Remainder: -by}  # from the end of a row to the next
     jump = sum(f * further[type(a)] for a, f in i.terms if lane in a.free and a is not lane)
-    return Rows(i.substitute(known), by - inner.substitute(known) % by, step, jump)
+    return Rows(start, inner.substitute(known) % by, by, step, jump)
 
 
 def is_in_rows(i: Linear, lane: Axis) -> bool:
@@ -80,15 +86,18 @@ def _divided(i: Linear, lane: Axis) -> set[tuple[Linear, int]]:
     return {(a.inner, a.by) for a in atoms}
 
 
-def _step(i: Linear, lane: Axis) -> int | None:
-    """From one lane to the next of a row; None if that is not one number."""
+def _step(i: Linear, lane: Axis, least: int = 0) -> int | None:
+    """From one lane to the next of a row; None if that is not one number.
+
+    A row has `least` lanes, or else those of a vector.
+    """
     step = i.factor(lane)
     for atom, factor in i.terms:
         if atom is lane or lane not in atom.free:
             continue
         if not isinstance(atom, (Quotient, Remainder)):
             return None
-        if atom.inner.stride(lane) != 1 or atom.by < lane.size:
+        if atom.inner.stride(lane) != 1 or atom.by < (least or lane.size):
             return None
         step += factor * isinstance(atom, Remainder)
     return step

@@ -88,9 +88,19 @@ def test_a_phase_of_pixels_is_stored_in_vectors_two_apart(size: int) -> None:
     stages.assert_made(k, stages.on_machine("CPU", [k]))
 
 
-@pytest.mark.parametrize(("size", "function"), [(8, "scattered_f32x8_by4("), (24, "_in_rows(")])
-def test_a_vector_of_two_rows_of_a_phase_is_stored_by_one_call(size: int, function: str) -> None:
-    """Two rows of 4 pixels each, or of 12, which end anywhere in a vector of 8."""
+@pytest.mark.parametrize(
+    ("size", "stride", "function"),
+    [
+        (8, 2, "scattered_f32x8_by4("),
+        (12, 2, "scattered_f32x8_by6("),
+        (24, 2, "_in_rows("),
+        (36, 3, "scattered_f32x8_by12("),
+    ],
+)
+def test_a_vector_of_several_rows_of_a_phase_is_stored_by_one_call(
+    size: int, stride: int, function: str
+) -> None:
+    """Two rows of 4 pixels each, or parts of rows of 6 or 12, which end anywhere in a vector."""
     random = np.random.default_rng(size)
 
     def made(*shape: int) -> Tensor:
@@ -99,7 +109,7 @@ def test_a_vector_of_two_rows_of_a_phase_is_stored_by_one_call(size: int, functi
 
     x, w = made(2, 4, size, size), made(24, 4, 3, 3)
     x.requires_grad = True
-    y = x.conv2d(w, stride=2, padding=1)
+    y = x.conv2d(w, stride=stride, padding=1)
     (gradient,) = y.gradient(x, gradient=made(*y.shape))
     k = stages.kernels_of(schedule([gradient.lazy]))[-1]
     text = compile(k, stages.C).source

@@ -9,9 +9,9 @@ from graphs import leaf
 from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
-from tinyml.codegen.text.c_lanes import runs
+from tinyml.codegen.two_rows import Rows, rows_of
 from tinyml.dtype import DType, bfloat16, float32, float64, int32
-from tinyml.index import Axis, linear
+from tinyml.index import ZERO, Axis, linear
 from tinyml.program import translation_unit
 from tinyml.schedule import schedule
 
@@ -28,15 +28,16 @@ def test_vectors_across_rows_are_stored_by_one_call(dtype: DType) -> None:
     stages.assert_made(k, runner, 1e-2 if dtype is bfloat16 else 2e-5)
 
 
-def test_lanes_follow_each_other_in_runs_or_not_at_all() -> None:
-    lane, row = Axis("v", 8), linear(Axis("i", 5)) * 64
-    plain, joined = linear(lane), linear(lane) + 4
-    assert runs(row + plain * 3, lane) == (row, 8, (3,))
-    assert runs(row + plain // 4 * 32 + plain % 4 * 2, lane) == (row, 4, (2, 32))
-    assert runs(row + joined // 4 * 32 + joined % 4, lane) == (row + 32, 4, (1, 32))
-    assert runs(row + plain // 3 * 32 + plain % 3, lane) == (row, 3, (1, 32))
-    assert runs((plain + 2) // 4 * 32 + (plain + 2) % 4, lane) is None  # a run was begun before
-    assert runs((linear(Axis("i", 5)) + plain) // 4, lane) is None
+def test_lanes_follow_each_other_in_rows_or_not_at_all() -> None:
+    lane, row, other = Axis("v", 8), linear(Axis("i", 5)) * 64, linear(Axis("j", 9))
+    plain, joined = linear(lane), linear(lane) + other
+    assert rows_of(row + plain * 3, lane) == Rows(row, ZERO, 8, 3, 0)
+    assert rows_of(row + plain // 4 * 32 + plain % 4 * 2, lane) == Rows(row, ZERO, 4, 2, 24)
+    assert rows_of(row + plain // 3 * 32 + plain % 3, lane) == Rows(row, ZERO, 3, 1, 29)
+    begun = other // 3 * 32 + other % 3
+    assert rows_of(joined // 3 * 32 + joined % 3, lane) == Rows(begun, other % 3, 3, 1, 29)
+    assert rows_of(plain * 2 // 3, lane) is None
+    assert rows_of(plain // 3 * 32 + plain % 4, lane) is None
 
 
 @pytest.mark.parametrize("by", [5, 13, 187])

@@ -7,17 +7,25 @@ from collections.abc import Iterable, Iterator
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, parts_of
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.text.c_lanes import looks_along, runs, valid_by_lane
+from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
 from tinyml.codegen.text.c_pairs import CPairs
-from tinyml.codegen.text.c_text import LARGE, LOOK, MASKED, STREAMED, loaded, scattered
+from tinyml.codegen.text.c_text import (
+    LARGE,
+    LOOK,
+    MASKED,
+    STREAMED,
+    loaded,
+    scattered,
+    scattered_rows,
+)
 from tinyml.codegen.text.c_values import TYPES, size_of
 from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows, rows_of, two_rows
 from tinyml.dtype import DType, bool_, int32
 from tinyml.frozen import cached_property
-from tinyml.index import Axis, linear
+from tinyml.index import Axis
 from tinyml.ops import COMPARE, Op
 from tinyml.program import Language
 
@@ -197,19 +205,14 @@ class CRenderer(CPairs):
         return (f"__builtin_prefetch(slot{fetch.slot} + {place});",)
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
-        placed = [a.value.lanes for a in put.position.looked if isinstance(a.value, Name)]
+        looked = put.position.looked
+        placed = [a.value.lanes for a in looked if isinstance(a.value, Name)]
         lanes = max(self.lanes(put.values[0]), lane.size if lane else 1, *placed)
         alike = put.op is None and not any(lane in v.free for v in put.valid)
-        plain = alike and put.dtype is not bool_ and not put.dtype.is_half
-        found = runs(put.position, lane) if plain and lane is not None else None
-        if found is not None:
-            start, run, apart = found
-            kind = self.vector(put.dtype, lanes)
-            name = f"scattered_{kind}" + f"_by{run}" * (run < lanes)
-            self.prelude[scattered(name, kind, TYPES[put.dtype.name], lanes, run)] = None
-            where = f"slot{put.slot} + {wrap(self.index(start), 12)}"
-            given = [where, self.value(put.values[0], lanes), *map(str, apart)]
-            yield self.guarded(put.valid, f"{name}({', '.join(given)});")
+        plain = alike and not (looked or put.dtype is bool_ or put.dtype.is_half)
+        rows = rows_of(put.position, lane) if plain and lane is not None else None
+        if rows is not None:
+            yield self.guarded(put.valid, self._put_rows(put, rows, lanes))
             return
         yield "{"
         kind = self.vector(put.dtype, lanes)
@@ -222,6 +225,19 @@ class CRenderer(CPairs):
                 line = self._put_element(put, place[0], (f"{sign}lanes[{n}]", UNARY))
                 yield f"  {self.guarded(valid, line)}"
         yield "}"
+
+    def _put_rows(self, put: ir.Put, rows: Rows, lanes: int) -> str:
+        """Elements stored at even distances, in one row or in several."""
+        kind, element = self.vector(put.dtype, lanes), TYPES[put.dtype.name]
+        name = f"scattered_{kind}"
+        where = f"slot{put.slot} + {wrap(self.index(rows.start), 12)}"
+        given = f"{where}, {self.value(put.values[0], lanes)}, {rows.step}"
+        if rows.begin.high + lanes <= rows.by:
+            self.prelude[scattered(name, kind, element, lanes)] = None
+            return f"{name}({given});"
+        name += f"_by{rows.by}"
+        self.prelude[scattered_rows(name, kind, element, lanes, rows.by)] = None
+        return f"{name}({given}, {self.index(rows.begin)[0]}, {rows.jump});"
 
     def _put_element(self, put: ir.Put, at: str, text: Text) -> str:
         place = f"slot{put.slot}[{at}]"
@@ -314,7 +330,5 @@ def _spread(put: ir.Put, lane: Axis) -> Rows | None:
     whole = put.op is None and not any(lane in v.free for v in put.valid)
     if not whole or not has_instruction(put.dtype.itemsize, lane.size):
         return None
-    if put.position.stride(lane) == 2:
-        return Rows(put.position.substitute({lane: linear(0)}), linear(lane.size), 2, 0)
     rows = rows_of(put.position, lane)
-    return rows if rows is not None and rows.step == 2 else None
+    return rows if rows is not None and rows.step == 2 and rows.by >= lane.size else None

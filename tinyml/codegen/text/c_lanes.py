@@ -168,11 +168,12 @@ class CLanes(CValues):
         places, name = self.bits(size, lanes), f"spread_{dtype.name}x{lanes}"
         self.prelude[spread_store(name, kind, TYPES[dtype.name], places, size, lanes)] = None
         given = f"slot{slot} + {wrap(self.index(rows.start), 12)}, {value[0]}"
-        if rows.count.low >= lanes:
+        count = rows.by - rows.begin
+        if count.low >= lanes:
             return f"{name}({given});"
         ends = f"{name}_in_rows"
         self.prelude[spread_rows(ends, name, kind, TYPES[dtype.name], places, size, lanes)] = None
-        return f"{ends}({given}, {self.index(rows.count)[0]}, {rows.jump});"
+        return f"{ends}({given}, {self.index(count)[0]}, {rows.jump});"
 
     def stream(self, slot: int, dtype: DType, start: str, values: list[str], lanes: int) -> str:
         """Vectors side by side stored past the caches."""
@@ -222,24 +223,6 @@ def _is_int(i: Linear) -> bool:
 def looks_along(i: Linear) -> bool:
     """Whether an index looks up a vector: another place for each lane."""
     return any(lane_index(i, n) != i for n in (0, 1))
-
-
-def runs(i: Linear, lane: Axis) -> tuple[Linear, int, tuple[int, ...]] | None:
-    """Where an index is for the first lane, how many lanes follow a step apart, and these steps:
-
-    from lane to lane, and from run to run if there are several. None if it is not as regular.
-    """
-    if i.looked:
-        return None
-    first, *others = (i.substitute({lane: linear(n)}) for n in range(lane.size))
-    if any(at.terms != first.terms for at in others):
-        return None
-    far = [0, *(at.constant - first.constant for at in others)]
-    run = next((n for n in range(2, lane.size) if far[n] != n * far[1]), lane.size)
-    jump = far[run] if run < lane.size else 0
-    if any(place != n % run * far[1] + n // run * jump for n, place in enumerate(far)):
-        return None
-    return first, run, (far[1], jump) if run < lane.size else (far[1],)
 
 
 def valid_by_lane(valid: Conditions, lane: Axis | None, lanes: int) -> list[Conditions | None]:

@@ -45,14 +45,30 @@ def loaded(kind: str, size: int) -> str:
 
 
 @lru_cache
-def scattered(name: str, kind: str, element: str, lanes: int, run: int) -> str:
-    """A vector stored from p on, at places a step apart; every `run` of them a jump further."""
-    places = [f"{n % run} * step" + f" + {n // run} * jump" * (run < lanes) for n in range(lanes)]
-    lines = "\n".join([f"  p[{place}] = a[{n}];" for n, place in enumerate(places)])
-    further = ", long jump" if run < lanes else ""
+def scattered(name: str, kind: str, element: str, lanes: int) -> str:
+    """A vector stored from p on, at places a step apart."""
+    lines = "\n".join([f"  p[{n} * step] = a[{n}];" for n in range(lanes)])
     return (
         f"static inline __attribute__((always_inline)) void "
-        f"{name}({element} *p, {kind} a, long step{further}) {{\n{lines}\n}}"
+        f"{name}({element} *p, {kind} a, long step) {{\n{lines}\n}}"
+    )
+
+
+@lru_cache
+def scattered_rows(name: str, kind: str, element: str, lanes: int, by: int) -> str:
+    """The same from the place `begin` of a row of `by` on; each next row is a jump further.
+
+    A function that is called: inlined for each vector, it would take gcc four times as long.
+    """
+    lines = []
+    for row, place in (divmod(n, by) for n in range(lanes)):
+        first = f"(begin < {by - place} ? p : next)" if place else "p"
+        at = f"{row * by + place} * step" + f" + {row} * jump" * (row > 0)
+        lines.append(f"  {first}[{at}] = a[{row * by + place}];")
+    return (
+        f"static __attribute__((noinline)) void "
+        f"{name}({element} *p, {kind} a, long step, long begin, long jump) {{\n"
+        f"  {element} *next = p + jump;\n" + "\n".join(lines) + "\n}"
     )
 
 
