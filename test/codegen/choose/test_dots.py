@@ -41,7 +41,7 @@ def test_a_fold_of_no_whole_vectors_is_not() -> None:
     assert "r0" not in lanes(product(4, 41, 16))
 
 
-@pytest.mark.parametrize(("inner", "outer"), [(3, 7), (4, 6), (1, 5)])
+@pytest.mark.parametrize(("inner", "outer"), [(3, 7), (4, 6), (1, 5), (3, 8)])
 def test_so_are_the_weights_of_convolutions_to_few_channels(inner: int, outer: int) -> None:
     k = weights_gradient(4, inner, outer, 8)
     assert lanes(k) == ["r2"]

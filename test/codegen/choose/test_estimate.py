@@ -9,7 +9,10 @@ import pytest
 import stages
 from graphs import leaf
 
-from tinyml import lazy
+from tinyml import Tensor, lazy
+from tinyml.codegen.choose.c import CChooser
+from tinyml.codegen.choose.c_contraction import estimated
+from tinyml.codegen.choose.chooser import contraction_of
 from tinyml.codegen.choose.estimate import Factor, Product, Tiling
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linearize.linearize import linearize
@@ -148,6 +151,26 @@ def test_lanes_lie_where_the_fold_does_not_jump_though_results_are_stored_apart(
     (k,) = stages.kernels_of(schedule([root]))
     opts = choose(lower(k), ONE)[0]
     assert of(opts, OptKind.LANES, lane) == [stages.C.vector_bytes // 4]
+
+
+def test_columns_that_are_left_over_take_as_long_as_others():
+    def cycles(columns: int) -> float:
+        chooser = CChooser(plain(96, 512, columns), WIDE)
+        found = contraction_of(chooser.one(0))
+        assert found is not None
+        return estimated(chooser, 0, found)
+
+    assert cycles(48) > 1.3 * cycles(32)
+
+
+def test_lanes_do_not_lie_where_pairs_would_be_put_together_of_twice_as_many_numbers():
+    """As of weights along the channels of results: those of a pair are places of a window apart."""
+    images, weights = Tensor.ones(2, 16, 16, 16), Tensor.ones(32, 16, 3, 3)
+    x, w = (t.cast("bfloat16").realize() for t in (images, weights))
+    (k,) = stages.kernels_of(schedule([x.conv2d(w, stride=2, padding=1).lazy]))
+    opts = choose(lower(k), replace(stages.C, pairs=True))[0]
+    assert OptKind.PAIR in [opt.kind for opt in opts]
+    assert of(opts, OptKind.LANES, "i3") == [8]
 
 
 def test_few_rows_pass_over_a_matrix_as_it_lies():

@@ -7,7 +7,7 @@ from math import prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_cascade import cascade
-from tinyml.codegen.choose.c_contraction import contract
+from tinyml.codegen.choose.c_contraction import contract, estimated
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_looked import looked_up_together
 from tinyml.codegen.choose.c_online import run_along
@@ -478,6 +478,15 @@ class CChooser(Chooser):
         alone = all(f is found.fold for f in self.one(number).folds)
         if not alone and run_along(self, number):
             return True
-        if alone and any(choose(self, number, found) for choose in (windowed, strided, dots)):
+        if alone and (strided(self, number, found) or self._without_panels(number, found)):
             return True
         return (not alone and cascade(self, number, found)) or contract(self, number, found)
+
+    def _without_panels(self, number: int, found: Contraction) -> bool:
+        """Whether a way of its own is estimated to take less than to pack panels of a factor."""
+        ways = [way for choose in (windowed, dots) if (way := choose(self, number, found))]
+        best = min(ways, key=lambda way: way.cycles, default=None)
+        if best is None or best.cycles > estimated(self, number, found):
+            return False
+        best.apply()
+        return True

@@ -63,6 +63,7 @@ class _Sides:
     kept: Axis
     packed: Load | None
     other: Load | None
+    across: int  # loads of its factor along whose lanes elements lie apart
     packed_work: int  # that makes a vector of the factor of that load
     other_work: int
     plain: bool  # vectors are loaded and stored as they lie, without masks
@@ -70,30 +71,49 @@ class _Sides:
 
 def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
     """Choose tiles for a contraction; False if it has no axis that vectors can lie along."""
-    if found.kept_load is not None and found.streamed_load is not None:
-        one = chooser.one(number)
-        apart = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
-        chooser.collapse([one], STORES if apart else CONDITIONS)
-        found = contraction_of(chooser.one(number)) or found
-        _join_rows(chooser, number, found)
-        _walk_closely(chooser, number, found.fold)
-        found = contraction_of(chooser.one(number)) or found
-    found = with_steps_around(chooser.one(number), _in_pairs(chooser, number, found))
-    ranked = _sides(chooser, number, found)
-    proposals: list[tuple[float, Tiling]] = []
-    for sides in ranked:
-        most = NEARLY * min((cycles for cycles, _ in proposals), default=inf)
-        proposals.append(_tiling(chooser, number, found, sides, most))
+    found = _prepared(chooser, number, found)
+    proposals = _proposals(chooser, number, found)
     if not proposals:
         return False
-    least = NEARLY * min(cycles for cycles, _ in proposals)
-    both = zip(ranked, proposals, strict=True)
-    sides, tiling = next((sides, tiling) for sides, (cycles, tiling) in both if cycles <= least)
+    least = NEARLY * min(cycles for cycles, _, _ in proposals)
+    sides, tiling = next((sides, tiling) for cycles, sides, tiling in proposals if cycles <= least)
     lanes = chooser.lanes
     if _is_padded(sides, tiling.vectors * lanes):
         chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
     _apply(chooser, number, found, sides, tiling, lanes)
     return True
+
+
+def estimated(chooser: Chooser, number: int, found: Contraction) -> float:
+    """The cycles that a contraction is estimated to take with the tiles that `contract` chooses."""
+    trial = type(chooser)(chooser.nest, chooser.target)
+    found = _prepared(trial, number, found)
+    return min((cycles for cycles, _, _ in _proposals(trial, number, found)), default=inf)
+
+
+def _prepared(chooser: Chooser, number: int, found: Contraction) -> Contraction:
+    """The contraction along axes that are joined, and in the order in which it is best walked."""
+    if found.kept_load is not None and found.streamed_load is not None:
+        one = chooser.one(number)
+        across = all(s.position.stride(a) != 1 for a in one.rows for s in one.walks[0].stores)
+        chooser.collapse([one], STORES if across else CONDITIONS)
+        found = contraction_of(chooser.one(number)) or found
+        _join_rows(chooser, number, found)
+        _walk_closely(chooser, number, found.fold)
+        found = contraction_of(chooser.one(number)) or found
+    return with_steps_around(chooser.one(number), _in_pairs(chooser, number, found))
+
+
+def _proposals(
+    chooser: Chooser, number: int, found: Contraction
+) -> list[tuple[float, _Sides, Tiling]]:
+    """What lanes may lie along, the best first, with a tiling and the cycles that it takes."""
+    proposals: list[tuple[float, _Sides, Tiling]] = []
+    for sides in _sides(chooser, number, found):
+        most = NEARLY * min((cycles for cycles, _, _ in proposals), default=inf)
+        cycles, tiling = _tiling(chooser, number, found, sides, most)
+        proposals.append((cycles, sides, tiling))
+    return proposals
 
 
 def _join_rows(chooser: Chooser, number: int, found: Contraction) -> None:
@@ -163,11 +183,23 @@ def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
             along = position.stride(axis) == 1
             score = 4 * along + 2 * direct + (axis.size % 16 == 0)
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
+                across = _across(packed, axis)
                 work = _work((packed,)), _work((factor,))
-                sides = _Sides(axis, longest, load, other, *work, along and direct)
+                sides = _Sides(axis, longest, load, other, across, *work, along and direct)
                 candidates.append((score, axis.size, axis.name, sides))
     ranked = [c[3] for c in sorted(candidates, key=lambda c: c[:3], reverse=True)]
     return ranked[:1] if any(e.packed is None or e.other is None for e in ranked) else ranked
+
+
+def _across(factor: Expr, lane: Axis) -> int:
+    """How many numbers of each lane lie apart; those that push each other out count as several."""
+    loads = [e for e in nodes(factor) if isinstance(e, Load) and lane in e.free]
+    strides = [(e.position.stride(lane), e.dtype.itemsize) for e in loads]
+    return sum(
+        PUSHED if stride is not None and stride * size % PAGE == 0 else 1
+        for stride, size in strides
+        if stride != 1
+    )
 
 
 def _tiling(
@@ -175,7 +207,7 @@ def _tiling(
 ) -> tuple[float, Tiling]:
     """The tiling that is estimated to take the least; of nearly equals, the simplest.
 
-    What takes longer than `most` is as good as any other.
+    What takes longer than `most` is as good as any other. Columns left over take as long as others.
     """
     one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
     widest, highest = _register_tile(chooser, fold, sides)
@@ -201,6 +233,7 @@ def _tiling(
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
     best = without_rest(product, best, taken, chooser.share(number))
+    taken *= max(sides.lane.size / (whole * width * lanes), 1)
     if _work([store.value for store in one.stores], (fold,)) > HEAVY and not best.step:
         best = replace(best, step=fold.axes[0].size)
     return taken, best
@@ -226,9 +259,8 @@ def _product(
 ) -> Product:
     """What estimates know of a contraction whose factors are loaded."""
     assert sides.packed is not None
-    scattered = sides.packed.position.stride(sides.lane) != 1
     run_on = panels == 1 and sides.packed.position.stride(fold.axes[-1]) == sides.lane.size
-    jump = (scattered or not run_on) and _jump(sides.packed, fold)
+    jump = (sides.across > 0 or not run_on) and _jump(sides.packed, fold)
     return Product(
         others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
         rows=sides.kept.size,
@@ -236,9 +268,9 @@ def _product(
         depth=prod(a.size for a in fold.axes),
         itemsize=chooser.target.vector_bytes // chooser.lanes,
         nbytes=chooser.nbytes,
-        scattered=scattered,
-        apart=_apart(chooser, one, fold, sides.lane),
-        columns=Factor(sides.packed_work + scattered * chooser.lanes, jump),
+        scattered=sides.across,
+        apart=apart(chooser, one, fold, sides.lane),
+        columns=Factor(sides.packed_work + sides.across * chooser.lanes, jump),
         other=Factor(sides.other_work, _jump(sides.other, fold)),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
@@ -265,7 +297,7 @@ def _is_padded(sides: _Sides, panel: int) -> bool:
     return size < panel or (missing > 0 and (few or size < 2 * panel > 4 * missing))
 
 
-def _apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
+def apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
     """How many numbers of each result lie across, and are read and written one by one.
 
     Those whose lines push each other out of the closest cache count as several.

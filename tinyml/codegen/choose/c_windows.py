@@ -8,16 +8,20 @@ tile is a few vectors of the other factor by a few rows of the one with windows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser, Contraction
-from tinyml.codegen.expr import Expr, Fold, Load
+from tinyml.codegen.choose.c_contraction import apart
+from tinyml.codegen.choose.chooser import Chooser, Contraction, Way
+from tinyml.codegen.choose.estimate import Factor, Product, Tiling
+from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.codegen.optimize.overlaps import windows
+from tinyml.codegen.optimize.overlaps import Held, windows
 from tinyml.codegen.target import Target
+from tinyml.frozen import dataclass
 from tinyml.index import Axis, linear
 
 DEPTH = 256  # elements of the fold that are walked at a time, about,
@@ -26,56 +30,71 @@ VECTORS = 4  # of a register tile's row, at most
 SHARE = 3  # of the cache, for the sums that wait
 
 
-def windowed(chooser: Chooser, number: int, found: Contraction) -> bool:
-    """Choose tiles for a contraction over places of windows; False if it is none."""
+@dataclass(frozen=True)
+class _Walk:
+    """`rows` are those of the factor with windows, the `inner` ones last."""
+
+    fold: Fold
+    lane: Axis
+    rows: tuple[Axis, ...]
+    inner: int
+    panel: Load
+    pixels: Load
+    held: int  # of them, each once
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    vectors: int
+    counts: tuple[int, ...]  # steps of each axis of rows that are written out
+    some: int  # times the first of these, in a piece of work
+    panels: int
+
+
+def windowed(chooser: Chooser, number: int, found: Contraction) -> Way | None:
+    """Tiles for a contraction over places of windows; None if it is none."""
     kept = (found.kept, found.kept_load, found.kept_factor)
     streamed = (found.streamed, found.streamed_load, found.streamed_factor)
     for (along, panel, _), (own, pixels, factor) in ((kept, streamed), (streamed, kept)):
         if panel is None or pixels is None or len(along) > 1:
             continue
         (lane,) = along
-        inner = _moved_by_last(factor, own, found.fold)
+        held = windows(factor, {a: linear(a) for a in own | {*found.fold.axes}}, set())
+        inner = _moved_by_last(held, own, found.fold)
         if inner is not None and lane.size >= chooser.lanes:
-            rows = sorted(own, key=lambda a: (a in inner, -a.size, a.name))
-            _apply(chooser, number, found.fold, lane, rows, len(inner))
-            _stage(chooser, number, found.fold, (panel, pixels))
-            return True
-    return False
+            rows = tuple(sorted(own, key=lambda a: (a in inner, -a.size, a.name)))
+            walk = _Walk(found.fold, lane, rows, len(inner), panel, pixels, held.size)
+            tiles = _tiles(chooser, number, walk)
+            cycles = _cycles(chooser, number, walk, tiles)
+            return Way(cycles, partial(_apply, chooser, number, walk, tiles))
+    return None
 
 
-def _moved_by_last(factor: Expr, rows: frozenset[Axis], fold: Fold) -> set[Axis] | None:
+def _moved_by_last(held: Held, rows: frozenset[Axis], fold: Fold) -> set[Axis] | None:
     """The rows that move along with the last axis of the fold; None if none are steps of windows.
 
     A window has fewer steps than there are places of it.
     """
     folded = {*fold.axes}
-    stands = windows(factor, {a: linear(a) for a in rows | folded}, set()).stands
-    moved = [(i.free & rows, i.free & folded) for i in stands.values() if len(i.free) > 1]
+    moved = [(i.free & rows, i.free & folded) for i in held.stands.values() if len(i.free) > 1]
     if not moved or not all(a and b and _size(a) < _size(b) for a, b in moved):
         return None
     return {a for steps, places in moved if fold.axes[-1] in places for a in steps}
 
 
-def _size(axes: frozenset[Axis]) -> int:
+def _size(axes: Iterable[Axis]) -> int:
     return prod(a.size for a in axes)
 
 
-def _apply(
-    chooser: Chooser, number: int, fold: Fold, lane: Axis, rows: Sequence[Axis], inner: int
-) -> None:
-    """`rows` are those of the factor with windows, the `inner` ones last."""
-    target, lanes = chooser.target, chooser.lanes
-    outer = prod(a.size for a in chooser.one(number).rows if a not in rows and a is not lane)
-    chooser.apply(OptKind.PAD, lane, lanes)
-    whole = -(-lane.size // lanes)
+def _tiles(chooser: Chooser, number: int, walk: _Walk) -> _Tiles:
+    """Sizes: sums that wait have a share of the cache, and there is work for all cores."""
+    target, lanes, rows = chooser.target, chooser.lanes, walk.rows
+    outer = _size({*chooser.one(number).rows} - {*rows, walk.lane})
+    whole = -(-walk.lane.size // lanes)
     # neighbours along the last axis would wait for the next step of the fold, and fill registers
-    vectors, counts = _register_tile(target, whole, rows[: len(rows) - inner])
-    chooser.apply(OptKind.LANES, lane, lanes)
-    chooser.apply(OptKind.UNROLL, lane, vectors)
-    for axis, count in zip(rows, counts, strict=False):
-        chooser.apply(OptKind.UNROLL, axis, count)
-    long, steps = rows[0], rows[0].size // (counts or (1,))[0]
-    results = _size(frozenset(rows)) // steps * vectors * lanes * fold.dtype.itemsize
+    vectors, counts = _register_tile(target, whole, rows[: len(rows) - walk.inner])
+    steps = rows[0].size // (counts or (1,))[0]
+    results = _size(rows) // steps * vectors * lanes * walk.fold.dtype.itemsize
 
     def worth(sizes: tuple[int, int]) -> tuple[bool, int, int, int]:
         some, panels = sizes
@@ -84,8 +103,42 @@ def _apply(
         return fits, min(pieces, 2 * target.cores), some, panels
 
     some, panels = max(product(_divisors(steps), _divisors(whole // vectors)), key=worth)
+    return _Tiles(vectors, counts, some, panels)
+
+
+def _cycles(chooser: Chooser, number: int, walk: _Walk, tiles: _Tiles) -> float:
+    """How long that takes by estimate."""
+    one, rows, depth = chooser.one(number), _size(walk.rows), _size(walk.fold.axes)
+    known = Product(
+        others=_size({*one.rows} - {*walk.rows, walk.lane}),
+        rows=rows,
+        panels=-(-walk.lane.size // chooser.lanes) // tiles.vectors,
+        depth=depth,
+        itemsize=chooser.target.vector_bytes // chooser.lanes,
+        nbytes=chooser.nbytes,
+        scattered=walk.panel.position.stride(walk.lane) != 1,
+        apart=apart(chooser, one, walk.fold, walk.lane),
+        columns=Factor(),
+        other=Factor(),
+        target=chooser.target,
+        beside=True,
+        again=rows * depth / walk.held,
+    )
+    piece = rows // walk.rows[0].size * (tiles.counts or (1,))[0] * tiles.some
+    tiling = Tiling(tiles.vectors, prod(tiles.counts), tiles.panels, piece, repacks=True)
+    axis, step = _step(walk.fold)
+    return known.cycles(tiling, depth // axis.size * step if step else depth)
+
+
+def _apply(chooser: Chooser, number: int, walk: _Walk, tiles: _Tiles) -> None:
+    lane, rows, (long, *_) = walk.lane, walk.rows, walk.rows
+    chooser.apply(OptKind.PAD, lane, chooser.lanes)
+    chooser.apply(OptKind.LANES, lane, chooser.lanes)
+    chooser.apply(OptKind.UNROLL, lane, tiles.vectors)
+    for axis, count in zip(rows, tiles.counts, strict=False):
+        chooser.apply(OptKind.UNROLL, axis, count)
     loops = []
-    for axis, size in ((lane, panels), (long, some)):
+    for axis, size in ((lane, tiles.panels), (long, tiles.some)):
         if chooser.apply(OptKind.SPLIT, axis.name, size):
             loops.append(f"{axis.name}s")
     loops += [axis.name for axis in rows[1:]]
@@ -94,6 +147,7 @@ def _apply(
     chooser.bind_grid(number, but=tuple(loops))
     if not chooser.nest.grid(chooser.one(number)):
         chooser.bind_grid(number, but=tuple(loops[:-1]))
+    _stage(chooser, number, walk)
 
 
 def _register_tile(target: Target, whole: int, rows: Sequence[Axis]) -> tuple[int, tuple[int, ...]]:
@@ -117,19 +171,24 @@ def _divisors(size: int) -> list[int]:
     return [n for n in range(1, size + 1) if size % n == 0]
 
 
-def _stage(chooser: Chooser, number: int, fold: Fold, loads: Sequence[Load]) -> None:
-    """What a piece of the fold reads is copied to tiles."""
-    grid = chooser.nest.grid(chooser.one(number))
-    if not grid:
-        return
-    after = grid[-1].name
-    depth = _size(frozenset(fold.axes))
+def _step(fold: Fold) -> tuple[Axis, int]:
+    """The axis along which a long fold is made in steps, and their size; 0 for all at once."""
+    depth = _size(fold.axes)
     for axis in fold.axes if depth > MOST else ():
         most = max(DEPTH * axis.size // depth, 1)
         step = max(n for n in _divisors(axis.size) if n <= most)
         if depth // axis.size <= MOST and is_grouped(axis.size // step, [fold]):
-            if chooser.apply(OptKind.BLOCK, axis, step):
-                after = axis.name
-            break
-    for load in loads:
+            return axis, step
+    return fold.axes[0], 0
+
+
+def _stage(chooser: Chooser, number: int, walk: _Walk) -> None:
+    """What a piece of the fold reads is copied to tiles."""
+    grid = chooser.nest.grid(chooser.one(number))
+    if not grid:
+        return
+    axis, step = _step(walk.fold)
+    stepped = step and chooser.apply(OptKind.BLOCK, axis, step)
+    after = axis.name if stepped else grid[-1].name
+    for load in (walk.panel, walk.pixels):
         chooser.apply(OptKind.STAGE, after, slot=load.slot)

@@ -50,6 +50,14 @@ class Contraction:
         return _main_load(self.streamed_factor)
 
 
+@dataclass(frozen=True)
+class Way:
+    """One to compute a contraction: the cycles that it is estimated to take, and its Opts."""
+
+    cycles: float
+    apply: Callable[[], None]
+
+
 def contraction_of(one: Nest) -> Contraction | None:
     """The contraction that a nest is, if it is one."""
     for fold in one.folds:

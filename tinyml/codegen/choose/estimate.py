@@ -15,7 +15,7 @@ counted, or what is left over when pieces are shared out evenly.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import inf, prod
 
@@ -103,13 +103,16 @@ class Product:
     depth: int
     itemsize: int
     nbytes: int  # of all that is read and written
-    scattered: bool  # whether columns do not lie side by side: vectors of them are put together
+    scattered: (
+        int  # loads of columns that do not lie side by side: vectors of them are put together
+    )
     apart: int  # numbers that are read or written one by one with each sum
     columns: Factor
     other: Factor
     target: Target
     edges: Edges | None = None  # of columns
     beside: bool = False  # whether numbers of the other factor are copied in vectors
+    again: float = 1  # times that a number of the other factor is read of one copy, as of a window
 
     def cycles(self, t: Tiling, depth: int, most: float = inf) -> float:
         """How long all cores take, with steps of `depth`; inf if to compute is more than `most`."""
@@ -121,13 +124,13 @@ class Product:
         computing = tiles * (depth * step + 2 * sums + BEGUN)
         if computing * (shared := self._shared(t, piece, blocks * pieces)) > most:
             return inf  # whatever it takes to copy
-        panel, slab = depth * t.vectors * vector, depth * piece * self.itemsize
+        panel, slab = depth * t.vectors * vector, int(depth * piece * self.itemsize / self.again)
         share = self.edges.share(t.panels * t.vectors * lanes) if self.edges else 1
         packed = int(panel * t.panels * share)
         kept = piece * t.panels * t.vectors * vector if depth < self.depth else 0
         if t.packs * packed + t.repacks * slab + kept > HELD:
             return inf
-        factor = self.others * self.rows * self.depth  # elements
+        factor = self.others * self.rows * self.depth / self.again  # elements
         copied = self.others * self.panels * t.vectors * self.depth * pieces * share  # vectors
         if t.packs:
             computing += copied * self._copying(t, lanes)
@@ -150,12 +153,12 @@ class Product:
             fetched.append((2 * blocks * read, slab + packed))
         if kept:
             fetched.append((2 * tiles * sums * vector, kept + packed))
-        return self._together(computing, fetched) * shared
+        return _together(self.target, computing, fetched) * shared
 
     def _copying(self, t: Tiling, lanes: int) -> float:
         """Cycles that a vector of columns takes to be packed."""
         if self.scattered:
-            return GATHERED * lanes
+            return self.scattered * GATHERED * lanes
         known = self.edges is None or self.edges.are_written_out(
             t.panels * t.vectors * lanes, lanes
         )
@@ -172,26 +175,30 @@ class Product:
         whole = -(-self.others * (self.panels // t.panels) * (self.rows // piece) // threads)
         return max(whole / (self.others * (self.panels / t.panels) * (self.rows / piece)), late)
 
-    def cycles_of_dots(self, columns: int, counts: tuple[int, int]) -> float:
-        """How long it takes with vectors along the fold, for so many rows and columns at a time."""
-        lanes, sums = self.target.vector_bytes // self.itemsize, prod(counts)
-        step = max(sums / PORTS, sum(counts) / PORTS, WAIT)
-        tiles = self.others * self.rows * columns / sums
-        read = sum(counts) * self.depth * self.itemsize
-        computing = tiles * (self.depth / lanes * step + sums * ACROSS + BEGUN)
-        return self._together(computing, [(int(tiles * read), read)])
 
-    def _together(self, computing: float, fetched: Iterable[tuple[float, int]]) -> float:
-        """Cycles for computing while caches deliver, and waiting for memory."""
-        levels = CLOSEST, self.target.cache, self.target.last_cache // 2  # shared with others
-        fetching = waiting = 0.0
-        for nbytes, among in fetched:
-            level = bisect_left(levels, among)
-            if level == len(levels):
-                waiting += nbytes / MEMORY
-            else:
-                fetching += nbytes / SPEED[level]
-        return max(computing, fetching) + OVERLAP * min(computing, fetching) + waiting
+def cycles_of_dots(
+    target: Target, tiles: float, depth: int, itemsize: int, counts: Sequence[int]
+) -> float:
+    """How long it takes with vectors along the fold, and so many rows and columns at a time."""
+    lanes, sums = target.vector_bytes // itemsize, prod(counts)
+    step = max(sums / PORTS, sum(counts) / PORTS, WAIT)
+    read = sum(counts) * depth * itemsize
+    computing = tiles * (depth / lanes * step + sums * ACROSS + BEGUN)
+    threads = min(target.cores, 1 + int(tiles * sums * depth / lanes / PORTS / SHARED))
+    return _together(target, computing, [(tiles * read, read)]) / threads
+
+
+def _together(target: Target, computing: float, fetched: Iterable[tuple[float, int]]) -> float:
+    """Cycles for computing while caches deliver, and waiting for memory."""
+    levels = CLOSEST, target.cache, target.last_cache // 2  # shared with others
+    fetching = waiting = 0.0
+    for nbytes, among in fetched:
+        level = bisect_left(levels, among)
+        if level == len(levels):
+            waiting += nbytes / MEMORY
+        else:
+            fetching += nbytes / SPEED[level]
+    return max(computing, fetching) + OVERLAP * min(computing, fetching) + waiting
 
 
 @lru_cache(maxsize=16)  # most tilings of a product differ in what is around their register tiles
