@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tinyml import Tensor
+from tinyml import Tensor, trace
 
 
 def convolved(x: Any, w: Any, groups: int, stride: int, dilation: int, padding: int) -> Any:
@@ -40,6 +40,9 @@ CASES = {
     "grouped": ((1, 4, 5, 5), (6, 2, 3, 3), {"groups": 2}),
     "depthwise": ((1, 3, 5, 5), (3, 1, 3, 3), {"groups": 3, "padding": 1}),
     "one axis": ((2, 3, 9), (2, 3, 4), {"stride": 2}),
+    "blocks": ((1, 2, 17, 13), (3, 2, 5, 5), {"stride": 5, "padding": 1}),
+    "blocks, one axis": ((2, 4, 23), (2, 2, 13), {"stride": 6, "groups": 2, "padding": 3}),
+    "parts of blocks": ((1, 1, 15, 14), (2, 1, 2, 8), {"stride": 5}),
     "three axes": ((1, 2, 4, 5, 4), (2, 2, 2, 3, 1), {"padding": 1, "stride": 2}),
 }
 
@@ -63,17 +66,49 @@ def test_convolution(device: str, rng: np.random.Generator, name: str) -> None:
     np.testing.assert_allclose((weight.grad.numpy() * change).sum(), along, rtol=1e-3, atol=1e-3)
 
 
-def test_transposed_convolution_is_the_gradient(device: str, rng: np.random.Generator) -> None:
-    options: dict[str, Any] = {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}
-    x = Tensor(rng.standard_normal((2, 4, 7, 6)).astype(np.float32), requires_grad=True)
+@pytest.mark.parametrize(
+    ("shape", "options", "more"),
+    [
+        ((7, 6), {"stride": 2, "padding": 1, "dilation": 2}, (0, 1)),
+        ((22, 13), {"stride": (8, 5), "padding": (0, 2)}, (4, 4)),
+        ((9, 9), {"stride": (1, 5), "padding": (1, 0)}, (0, 1)),
+    ],
+)
+def test_transposed_convolution_is_the_gradient(
+    device: str,
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    options: dict[str, Any],
+    more: tuple[int, int],
+) -> None:
+    x = Tensor(rng.standard_normal((2, 4, *shape)).astype(np.float32), requires_grad=True)
     w = Tensor(rng.standard_normal((6, 2, 2, 3)).astype(np.float32))
-    y = x.conv2d(w, **options)
+    y = x.conv2d(w, groups=2, **options)
     seed = Tensor(rng.standard_normal(y.shape).astype(np.float32))
     (y * seed).sum().backward()
-    transposed = seed.conv_transpose2d(w, output_padding=(0, 1), **options)
+    transposed = seed.conv_transpose2d(w, groups=2, output_padding=more, **options)
     assert x.grad is not None
     Tensor.realize(x.grad, transposed)
     np.testing.assert_allclose(transposed.numpy(), x.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", [8, 16])
+def test_windows_that_move_far_multiply_as_often_for_their_gradient(
+    rng: np.random.Generator, kernel: int
+) -> None:
+    x = Tensor(rng.standard_normal((1, 3, 64, 64)), device="CPU", requires_grad=True)
+    w = Tensor(rng.standard_normal((4, 3, kernel, kernel)), device="CPU")
+
+    def work(made: Callable[[], Tensor]) -> int:
+        with trace.listen(trace.KernelRan) as ran:
+            made().realize()
+        return sum(event.program.cost.flops for event in ran)
+
+    y = x.conv2d(w, stride=8)
+    seed = Tensor(rng.standard_normal(y.shape), device="CPU")
+    forward = work(lambda: x.conv2d(w, stride=8))
+    assert work(lambda: y.gradient(x, gradient=seed)[0]) < 2 * forward
+    assert work(lambda: seed.conv_transpose2d(w, stride=8)) < 2 * forward
 
 
 def test_gradients_of_few_channels_whose_windows_are_written_out(

@@ -16,6 +16,7 @@ from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import dtypes
 from tinyml.errors import ShapeError
 from tinyml.frozen import dataclass, replace
+from tinyml.functional import blocks
 from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
 from tinyml.functional.composed import with_gradient
 from tinyml.functional.contraction import Alignment, Contraction, contract
@@ -90,12 +91,32 @@ def conv2d(
     if isinstance(padding, str):
         padding = named_padding(padding, kernel, strides, dilations, "conv2d")
     pairs = paddings(padding, count, "conv2d")
+    if blocks.are_read(strides, dilations):
+        x, weight, strides, pairs = _in_blocks(x, weight, strides, pairs)
     path, how = _windows_and_filters(x.shape, weight.shape, groups, strides, dilations, pairs)
     dtype = promote(x.dtype, weight.dtype)
     # windows of wide values have gradients that are added up in one kernel before they are rounded
     wide = x.cast(float32) if dtype.is_half else x
-    result = contract(path.of(wide), weight, how, dtype)
-    return result if bias is None else result + bias._reshape_to((*bias.shape, *(1,) * count))
+    return _with_bias(contract(path.of(wide), weight, how, dtype), bias)
+
+
+def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    return x if bias is None else x + bias._reshape_to((*bias.shape, *(1,) * (x.ndim - 2)))
+
+
+def _in_blocks(
+    x: Tensor, weight: Tensor, strides: Shape, pairs: Pairs
+) -> tuple[Tensor, Tensor, Shape, Pairs]:
+    """The same convolution of blocks, over which windows move by 1."""
+    kernel, count = weight.shape[2:], len(strides)
+    sizes = [n + sum(pair) for n, pair in zip(x.shape[2:], pairs, strict=True)]
+    _check_windows("conv2d", sizes, kernel, (1,) * count)
+    columns = zip(sizes, kernel, strides, blocks.reach(kernel, strides), strict=True)
+    counts = tuple((n - k) // s + reach for n, k, s, reach in columns)
+    before = tuple(b for b, _ in pairs)
+    x = blocks.of_space(x.shape, kernel, strides, before, counts).of(x)
+    weight = blocks.of_filters(weight.shape, strides).of(weight)
+    return x, weight, (1,) * count, ((0, 0),) * count
 
 
 @lru_cache(maxsize=4096)  # layers are called again and again
@@ -183,20 +204,40 @@ def conv_transpose2d(
     extra = per_axis(output_padding, count, "conv_transpose2d", "output_padding", least=0)
     pairs = paddings(padding, count, "conv_transpose2d")
     kernel = weight.shape[2:]
-    _check_made(x.shape[2:], kernel, strides, dilations, pairs, extra)
+    made = _check_made(x.shape[2:], kernel, strides, dilations, pairs, extra)
+    if blocks.are_read(strides, dilations):
+        shape = (x.shape[0], weight.shape[1] * groups, *made)
+        return _with_bias(_made_in_blocks(x, weight, groups, strides, pairs, shape), bias)
     filters = weight.unflatten(0, (groups, -1)).transpose(1, 2)
     filters = filters.reshape((-1, weight.shape[0] // groups, *kernel))
     filters = filters.flip(tuple(range(2, filters.ndim)))
-    sizes = zip(x.shape[2:], strides, strict=True)
-    apart = Path((*x.shape[:2], *(max(0, (n - 1) * s + 1) for n, s in sizes)))
-    for i, step in enumerate(strides):
-        apart = apart.every(2 + i, step)
-    x = apart.back(x)  # zeros between the elements
     grown = tuple(
         ((k - 1) * d - before, (k - 1) * d - after + more)
         for k, d, (before, after), more in zip(kernel, dilations, pairs, extra, strict=True)
     )
-    return conv2d(pad_by(x, ((0, 0), (0, 0), *grown)), filters, bias, groups, 1, dilations, 0)
+    x = pad_by(_apart(x, strides), ((0, 0), (0, 0), *grown))
+    return conv2d(x, filters, bias, groups, 1, dilations, 0)
+
+
+def _apart(x: Tensor, strides: Shape) -> Tensor:
+    """x with zeros between the elements of its space."""
+    sizes = zip(x.shape[2:], strides, strict=True)
+    path = Path((*x.shape[:2], *(max(0, (n - 1) * s + 1) for n, s in sizes)))
+    for i, step in enumerate(strides):
+        path = path.every(2 + i, step)
+    return path.back(x)
+
+
+def _made_in_blocks(
+    x: Tensor, weight: Tensor, groups: int, strides: Shape, pairs: Pairs, shape: Shape
+) -> Tensor:
+    """The same transposed convolution, to blocks, over which windows move by 1."""
+    kernel = weight.shape[2:]
+    reach = blocks.reach(kernel, strides)
+    counts = tuple(n + more - 1 for n, more in zip(x.shape[2:], reach, strict=True))
+    path = blocks.of_space(shape, kernel, strides, tuple(b for b, _ in pairs), counts)
+    weight = blocks.of_filters(weight.shape, strides).of(weight)
+    return path.back(conv_transpose2d(x, weight, groups=groups))
 
 
 def _check_made(
@@ -206,8 +247,8 @@ def _check_made(
     dilations: Sequence[int],
     pairs: Pairs,
     extra: Sequence[int],
-) -> None:
-    """Whether conv_transpose2d makes anything, and no more than one conv2d could have read."""
+) -> Shape:
+    """The space that conv_transpose2d makes: not empty, nor more than one conv2d could read."""
     columns = zip(space, kernel, strides, dilations, pairs, extra, strict=True)
     made = tuple((n - 1) * s - sum(p) + d * (k - 1) + 1 + e for n, k, s, d, p, e in columns)
     if any(n < 1 for n in made):
@@ -219,6 +260,7 @@ def _check_made(
             f"conv_transpose2d: output_padding {tuple(extra)} must be smaller than the stride "
             f"{tuple(strides)} or the dilation {tuple(dilations)}"
         )
+    return made
 
 
 # ---- pooling ----
