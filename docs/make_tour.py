@@ -1,12 +1,13 @@
 """Write docs/tour.md: the text of docs/tour.in.md, with what tinyml says when this runs.
 
-python docs/make_tour.py            # needs a C compiler; every trace is real
+python docs/make_tour.py    # needs a C compiler, and Graphviz for the picture; every trace is real
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -23,7 +24,8 @@ from tinyml.codegen.compile import compile as to_program
 from tinyml.codegen.simulate import simulate
 from tinyml.codegen.target import Target
 from tinyml.debug import compiled_text, schedule_text
-from tinyml.explain import graph_text
+from tinyml.device import Device
+from tinyml.explain import drawn, graph_text
 from tinyml.program import Language
 
 HERE = Path(__file__).resolve().parent
@@ -176,10 +178,20 @@ def positions() -> str:
     return "\n".join(f"{name:20} {position(result)}" for name, result in moves.items())
 
 
+def draw(target: Path) -> None:
+    """The picture of two kernels."""
+    with Device.default("CPU"):
+        text = drawn("x.softmax() @ w", {})
+    svg = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=True)
+    target.write_text(svg.stdout)
+
+
 def main() -> None:
     target = HERE / "tour.md"
     with config.override(device="CPU", cache=""):
         target.write_text(page())
+        if shutil.which("dot"):
+            draw(HERE / "kernels.svg")
     sys.stdout.write(f"wrote {target}\n")
 
 

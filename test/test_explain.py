@@ -90,3 +90,36 @@ def test_env_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in text
     if not Device.available("CUDA"):
         assert "CUDA       missing: CUDA " in text
+
+
+def test_dot_draws_kernels_and_the_memory_between_them(
+    device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["x.softmax() @ w, x + y.sum()", "--dot", "--device", device])
+    said = capsys.readouterr()
+    if device == "NUMPY":
+        assert code == 2
+        assert "NUMPY has no kernels to draw; --device CPU or EMU" in said.err
+        return
+    assert code == 0
+    lines = said.out.splitlines()
+    assert lines[0] == "digraph schedule {"
+    assert lines[-1] == "}"
+    for memory in ("x", "w", "y", "result1", "result2"):
+        assert any(line.startswith(f'  "{memory}" [label=') for line in lines), memory
+    arrows = [line.split(" -> ") for line in lines if " -> " in line]
+    starts, ends = ({arrow[side].strip().split('"')[1] for arrow in arrows} for side in (0, 1))
+    assert {"x", "w", "y"} <= starts
+    assert {"result1", "result2"} <= ends
+    boxes = {line.strip().split('"')[1] for line in lines if "[label=" in line}
+    assert starts | ends == boxes  # nothing hangs in the air, and no arrow leads to nowhere
+
+
+def test_dot_gives_no_two_buffers_one_name(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if device == "NUMPY":
+        pytest.skip("NUMPY has no kernels to draw")
+    named = ["--shape", "t0=64x128", "--shape", "result=128x32"]
+    assert main(["t0.softmax() @ result", "--dot", "--device", device, *named]) == 0
+    text = capsys.readouterr().out
+    assert '"t0_" [label="t0_\\n64x128 float32"' in text
+    assert '"result_" [label="result_\\n64x32 float32"' in text

@@ -21,7 +21,7 @@ FLOORS: list[set[str]] = [
     {"interpret", "merge", "notation", "varying", "windows"},
     {"kernel", "known"},
     {"codegen", "runtime", "schedule"},  # three strangers
-    {"device"},
+    {"device", "draw"},
     {"alike", "plan", "search"},
     {"launch", "ledger", "prepare", "recall"},
     {"reused"},

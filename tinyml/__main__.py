@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tinyml import config
 from tinyml.device import Device
 from tinyml.errors import TinymlError
-from tinyml.explain import SHAPES, environment, explain, parse_shape
+from tinyml.explain import SHAPES, drawn, environment, explain, parse_shape
 from tinyml.notation import shape_text
 
 _NAMES = ", ".join(f"{name} {shape_text(shape)}" for name, shape in SHAPES.items())
@@ -20,6 +20,7 @@ examples:
   python -m tinyml "(a + b).sum()"
   python -m tinyml "(x @ w + y).relu()" --device EMU
   python -m tinyml "a.softmax()" --shape a=32x1000 --noopt
+  python -m tinyml "x.softmax() @ w" --dot | dot -Tsvg > kernels.svg
   python -m tinyml env
 """
 
@@ -42,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a tensor of this shape; may be repeated",
     )
     parser.add_argument("--noopt", action="store_true", help="no Opts: the plainest loops")
+    parser.add_argument(
+        "--dot", action="store_true", help="only draw its kernels, in the language of Graphviz"
+    )
     return parser
 
 
@@ -54,8 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 Device.DEFAULT = given.device
             if given.expression == "env":
                 print(environment())
+                return 0
+            shapes = dict(map(parse_shape, given.shape))
+            if given.dot:
+                print(drawn(given.expression, shapes))
             else:
-                explain(given.expression, dict(map(parse_shape, given.shape)), print)
+                explain(given.expression, shapes, print)
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
     except (TinymlError, TypeError, ValueError, IndexError, AttributeError) as error:

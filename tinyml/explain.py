@@ -2,6 +2,7 @@
 
 python -m tinyml "(a + b).sum()"
 python -m tinyml --device EMU --shape x=8x8 "x.softmax() @ w[:8]"
+python -m tinyml "x.softmax() @ w" --dot | dot -Tsvg > kernels.svg
 python -m tinyml env
 """
 
@@ -20,9 +21,11 @@ import numpy as np
 from tinyml import config, lazy, notation, trace
 from tinyml.debug import compiled_text, schedule_text, seconds_text, target_text
 from tinyml.device import Device, open_device
+from tinyml.draw import dot
 from tinyml.dtypes import dtypes
 from tinyml.errors import DeviceError, TinymlError
 from tinyml.graph import toposort
+from tinyml.schedule import schedule
 from tinyml.tensor import Tensor
 
 Say = Callable[[str], None]
@@ -141,6 +144,15 @@ def explain(text: str, shapes: Mapping[str, tuple[int, ...]], say: Say) -> None:
         _TOLD[type(event)](say, event)
     for tensor in found:
         _section(say, "Result", shape_and_dtype(tensor), _numbers(tensor))
+
+
+def drawn(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The kernels that an expression becomes, and the memory between them, for Graphviz."""
+    if Device.DEFAULT == "NUMPY":
+        raise ExpressionError("--dot: NUMPY has no kernels to draw; --device CPU or EMU has them")
+    tensors = named_tensors({**SHAPES, **shapes})
+    found = [tensor.lazy for tensor in evaluate(text, tensors)]
+    return dot(schedule(found), {tensor.lazy: name for name, tensor in tensors.items()})
 
 
 def shape_and_dtype(tensor: Tensor) -> str:
