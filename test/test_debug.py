@@ -97,8 +97,11 @@ def test_levels_3_to_5_add_what_they_promise() -> None:
 def test_dump_writes_each_source(tmp_path: Path, device: str, suffix: str) -> None:
     folder = tmp_path / "new" / "kernels"
     assert said(DEVICE=device, DUMP=str(folder)) == ""
-    files = list(folder.iterdir())
-    assert files
+    pictures = sorted(folder.glob("*.dot"))
+    assert [p.name for p in pictures] == [f"schedule{n + 1}.dot" for n in range(len(pictures))]
+    kernels = "".join(p.read_text() for p in pictures).count("subgraph cluster")
+    files = [p for p in folder.iterdir() if p not in pictures]
+    assert kernels >= len(files) > 0
     for file in files:
         text = file.read_text()
         assert file.suffix == f".{suffix}"

@@ -5,7 +5,8 @@
     DEBUG=3  the schedule with its reasons; of each new kernel the loops, the Opts, the result
     DEBUG=4  the source of each new kernel
     DEBUG=5  the compilers: command, output, registers and spills
-    DUMP=dir the source of each new kernel, with its Kernel as head comment, as a file in dir
+    DUMP=dir the source of each new kernel, with its Kernel as head comment, as a file in dir, and
+             each schedule as a picture for Graphviz
 
 A level shows what those below it show, too. From 2 on each launch is timed alone and waited
 for, which costs time of its own; without DEBUG and DUMP this module is not even imported.
@@ -34,6 +35,7 @@ from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.model import predict
 from tinyml.codegen.target import Target
 from tinyml.device import Device, ceilings
+from tinyml.draw import dot
 from tinyml.errors import TinymlError
 from tinyml.files import write_whole
 from tinyml.notation import shape_text
@@ -53,7 +55,9 @@ def start(settings: config.Config) -> Callable[[], None]:
     """Show what `settings` ask for, from now on; returns the function that ends it."""
     ends = contextlib.ExitStack()
     if settings.dump:
-        ends.callback(trace.subscribe(trace.KernelLowered, Dump(settings.dump)))
+        dump = Dump(settings.dump)
+        ends.callback(trace.subscribe(trace.KernelLowered, dump.kernel))
+        ends.callback(trace.subscribe(trace.Scheduled, dump.schedule))
     for end in Report(settings.debug).subscribe() if settings.debug > 0 else ():
         ends.callback(end)
     return ends.close
@@ -339,10 +343,10 @@ def compiled_text(event: trace.Compiled) -> str:
 
 
 class Dump:
-    """Writes the source of each kernel that is lowered into a folder."""
+    """Writes the source of each kernel that is lowered, and a picture of each schedule."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder, self.schedules = Path(folder).expanduser(), 0
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".try-"):
@@ -354,12 +358,18 @@ class Dump:
                 "DUMP=kernels, or leave DUMP unset"
             ) from None
 
-    def __call__(self, event: trace.KernelLowered) -> None:
+    def kernel(self, event: trace.KernelLowered) -> None:
         program: Program = event.program
-        opts = opts_text(event.opts)
-        path = self.folder / (program.name + SUFFIX[program.language])
+        self._write(program.name + SUFFIX[program.language], dumped(program, opts_text(event.opts)))
+
+    def schedule(self, event: trace.Scheduled) -> None:
+        self.schedules += 1
+        self._write(f"schedule{self.schedules}.dot", dot(event.items, {}) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.folder / name
         try:
-            write_whole(path, dumped(program, opts).encode())
+            write_whole(path, text.encode())
         except OSError as error:
             say(f"tinyml: DUMP cannot write {path}: {error.strerror or error}")
 

@@ -10,11 +10,13 @@ read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tinyml import kernel, notation
-from tinyml.lazy import LazyBuffer, Slot
-from tinyml.schedule import CopyItem, KernelItem, Schedule
+from tinyml.lazy import Data, LazyBuffer, Slot
+from tinyml.schedule import CopyItem, KernelItem
+
+Item = KernelItem | CopyItem
 
 _HEAD = """digraph schedule {
   node [fontname="Helvetica", fontsize=11, shape=box, style=filled, fillcolor=white];
@@ -22,14 +24,14 @@ _HEAD = """digraph schedule {
   edge [arrowsize=0.7];"""
 
 
-def dot(scheduled: Schedule, known: Mapping[LazyBuffer, str]) -> str:
-    """The kernels and copies of a schedule, and the memory between; `known` leaves have names."""
-    names = _memory(scheduled, known)
+def dot(items: Sequence[Item], known: Mapping[LazyBuffer, str]) -> str:
+    """Kernels and copies in order, and the memory between; `known` nodes have names."""
+    names = _memory(items, known)
     lines = [_HEAD]
     for node, name in names.items():
         kind = f"{notation.shape_text(node.shape)} {node.dtype.name}"
         lines.append(f"  {_quoted(name)} [label={_quoted(name, kind)}, shape=ellipse];")
-    for number, item in enumerate(scheduled.items, 1):
+    for number, item in enumerate(items, 1):
         if isinstance(item, CopyItem):
             words = _quoted(f"copy to {item.output.device}")
             ends = f"{_quoted(names[item.source])} -> {_quoted(names[item.output])}"
@@ -39,13 +41,11 @@ def dot(scheduled: Schedule, known: Mapping[LazyBuffer, str]) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _memory(scheduled: Schedule, known: Mapping[LazyBuffer, str]) -> dict[LazyBuffer, str]:
-    """What each buffer of a schedule is called: no two the same."""
-    several = len(scheduled.roots) > 1
-    results = {n: f"result{i + 1 if several else ''}" for i, n in enumerate(scheduled.roots)}
+def _memory(items: Sequence[Item], known: Mapping[LazyBuffer, str]) -> dict[LazyBuffer, str]:
+    """What each buffer is called: no two the same."""
     names: dict[LazyBuffer, str] = {}
-    for node in dict.fromkeys(n for item in scheduled.items for n in item.nodes):
-        name = results.get(node, f"t{len(names)}")
+    for node in dict.fromkeys(n for item in items for n in item.nodes):
+        name = f"data{node.arg}" if isinstance(node, Data) else f"t{len(names)}"
         while name in known.values():
             name += "_"
         names[node] = known.get(node, name)

@@ -151,8 +151,12 @@ def drawn(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     if Device.DEFAULT == "NUMPY":
         raise ExpressionError("--dot: NUMPY has no kernels to draw; --device CPU or EMU has them")
     tensors = named_tensors({**SHAPES, **shapes})
-    found = [tensor.lazy for tensor in evaluate(text, tensors)]
-    return dot(schedule(found), {tensor.lazy: name for name, tensor in tensors.items()})
+    scheduled = schedule([tensor.lazy for tensor in evaluate(text, tensors)])
+    names = {tensor.lazy: name for name, tensor in tensors.items()}
+    for number, root in enumerate(scheduled.roots, 1):
+        name = f"result{number if len(scheduled.roots) > 1 else ''}"
+        names.setdefault(root, name + "_" * (name in tensors))
+    return dot(scheduled.items, names)
 
 
 def shape_and_dtype(tensor: Tensor) -> str:
