@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinyml import Function, Tensor
-from tinyml.errors import GradientError
+from tinyml.errors import ArgumentError, GradientError
 
 
 class SinCos(Function):
@@ -126,6 +126,41 @@ def test_mistakes_in_backward_are_named() -> None:
         Unshaped.apply(x, y).sum().backward()
     with pytest.raises(GradientError, match="Missing has no backward"):
         Missing.apply(x).sum().backward()
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    class Array(Function):
+        def forward(self, x: Tensor) -> Any:
+            return x.numpy() * 2
+
+    class Gradient(Function):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+        def backward(self, *grads: Tensor) -> Any:
+            return grads[0].numpy() * 2
+
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    with pytest.raises(ArgumentError, match=r"Array.forward: a result must be a Tensor.*Tensor\("):
+        Array.apply(x)
+    with pytest.raises(ArgumentError, match=r"Gradient.backward: a gradient must be a Tensor"):
+        Gradient.apply(x).sum().backward()
+    with pytest.raises(TypeError, match=r"write Gradient.apply\(...\)"):
+        Gradient()(x)
+
+
+def test_a_gradient_has_the_dtype_of_its_argument() -> None:
+    class Sign(Function):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+        def backward(self, *grads: Tensor) -> Any:
+            return (grads[0] > 0).cast("int32")
+
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    Sign.apply(x).sum().backward()
+    assert x.grad is not None
+    assert (x.grad.dtype, x.grad.tolist()) == (x.dtype, [1.0, 1.0])
 
 
 def test_saved_results_do_not_keep_themselves() -> None:

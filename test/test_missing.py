@@ -12,7 +12,15 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
-from tinyml.functional.missing import INSTEAD, OF_MODULES, OF_NN, OF_OPTIM, OF_PACKAGE, OF_PART
+from tinyml.functional.missing import (
+    INSTEAD,
+    OF_AUTOGRAD,
+    OF_MODULES,
+    OF_NN,
+    OF_OPTIM,
+    OF_PACKAGE,
+    OF_PART,
+)
 
 KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
 X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
@@ -34,7 +42,8 @@ def instead(name: str) -> Any:
     """What the sentence about `name` tells to write, written."""
     (expression,) = [how for names, how in KNOWN.items() if name in names.split()]
     given = {"x": Tensor(X), "y": Tensor(Y), "z": Tensor(Z), "i": Tensor([[0, 1, 1], [1, 0, 1]])}
-    return eval(expression, {"Tensor": Tensor, "tinyml": tinyml, "numpy": np, "array": X, **given})
+    names = {"Tensor": Tensor, "tinyml": tinyml, "nn": nn, "numpy": np, "array": X}
+    return eval(expression, names | given)
 
 
 def said(thing: Any, name: str) -> str:
@@ -71,7 +80,7 @@ def test_rules_for_names() -> None:
     }
     for name, end in told.items():
         assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}; {end}"
-    for name in ("polygamma", "_lzay", "__array_struct__"):
+    for name in ("polygamma", "is_leaf", "_lzay", "__array_struct__"):
         assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}"
     assert said(Tensor, "concat").endswith("write Tensor.cat(x, y, dim=0)")
     assert not hasattr(Tensor(X), "mm")
@@ -90,6 +99,35 @@ def test_functions_of_the_package_are_those_of_tensor() -> None:
         assert said(tinyml, name).endswith(told)
         for method in re.findall(r"\bx\.(\w+)\(", told):
             assert hasattr(Tensor, method)
+
+
+def test_losses_of_torch_are_what_is_told() -> None:
+    torch = pytest.importorskip("torch")
+    x, y = map(torch.from_numpy, (X, Y))
+    right = torch.nn.functional.smooth_l1_loss(x, y)
+    assert instead("huber_loss").item() == pytest.approx(right.item(), 1e-12)
+    right = torch.nn.functional.triplet_margin_loss(x, y, -y, eps=0)
+    assert instead("triplet_margin_loss").item() == pytest.approx(right.item(), 1e-12)
+    bounds, places = torch.sort(x[0]).values, instead("searchsorted").numpy()
+    np.testing.assert_array_equal(places, torch.searchsorted(bounds, y))
+
+
+def test_names_of_the_autograd_of_torch_are_said_to_be_elsewhere() -> None:
+    for name, told in OF_AUTOGRAD.items():
+        assert said(tinyml.autograd, name).endswith(told)
+    assert said(tinyml.autograd, "functional").endswith("'functional'")
+
+
+def test_data_is_called_and_whoever_takes_it_for_a_tensor_is_told() -> None:
+    x = Tensor(X)
+    assert x.data().shape == X.shape
+    assert said(x.data, "sub_").endswith("write x.detach(), or x.assign(y) to replace values")
+    with pytest.raises(TypeError, match=r"x\.detach\(\) is what torch calls x\.data"):
+        x - x.data
+    with pytest.raises(TypeError, match=r"x\[i\] = y"):
+        x.data[0] = 1
+    with pytest.raises(AttributeError, match=r"replaced by \.assign"):
+        x.data = x
 
 
 def test_layers_without_weights_are_methods() -> None:
@@ -112,7 +150,8 @@ def test_what_modules_and_optimizers_of_torch_have() -> None:
     optimizer = nn.optim.SGD([layer.weight])
     for name, told in OF_PART.items():
         assert said(layer, name) == f"Linear has no attribute {name!r}; {told}"
-        assert said(optimizer, name) == f"SGD has no attribute {name!r}; {told}"
+        if name != "zero_grad":
+            assert said(optimizer, name) == f"SGD has no attribute {name!r}; {told}"
         for written in re.findall(r"nn\.(?:state|optim)\.(\w+)", told):
             assert hasattr(nn.state, written) or hasattr(nn.optim, written)
     assert said(layer, "wieght").endswith("'wieght'")

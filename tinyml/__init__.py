@@ -39,6 +39,7 @@ __all__ = [
 
 for _name in ("tinyml.tensor", "tinyml.device"):  # functions of torch
     sys.modules[_name].__class__ = missing.Uncalled
+sys.modules["tinyml.autograd"].__class__ = missing.Autograd
 
 if config.current.debug or config.current.dump:
     importlib.import_module("tinyml.debug").start(config.current)

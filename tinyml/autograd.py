@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from tinyml import mlops
 from tinyml.errors import GradientError
-from tinyml.mlops import Function, Grads
+from tinyml.mlops import Grads
 from tinyml.turn import short_lock
 
 if TYPE_CHECKING:
@@ -135,14 +136,16 @@ def enable_grad() -> _Recording:
 # ---- records that are no applied primitive ----
 
 
-class Deferred(Function):
+class Deferred(mlops.Function):
     """The record of a composition, which is worked out when somebody walks through it."""
 
     __slots__ = ("__weakref__",)
-    opened: Callable[[], Function]  # that of the last step, as if all had been recorded one by one
+    opened: Callable[
+        [], mlops.Function
+    ]  # that of the last step, as if all had been recorded one by one
 
 
-def record_of(tensor: Tensor) -> Function | None:
+def record_of(tensor: Tensor) -> mlops.Function | None:
     """How a tensor was made, for those who look into it."""
     record = tensor._record
     if isinstance(record, Deferred):
@@ -150,7 +153,7 @@ def record_of(tensor: Tensor) -> Function | None:
     return record
 
 
-class Freed(Function):
+class Freed(mlops.Function):
     """What stands in the place of a record that was freed."""
 
     __slots__ = ()
@@ -277,7 +280,7 @@ def _propagate(
         found[leaf] = _hooked(leaf, found[leaf])
 
 
-def _check_unchanged(record: Function) -> None:
+def _check_unchanged(record: mlops.Function) -> None:
     for number, source in enumerate(record.inputs):
         if source._changed_after(record.clock) and (record.reads_inputs or source._is_computed()):
             raise GradientError(

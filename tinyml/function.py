@@ -25,11 +25,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import getattr_static
-from typing import Any
+from typing import Any, NoReturn
 
 from tinyml import mlops
 from tinyml.autograd import mode, no_grad
 from tinyml.errors import GradientError
+from tinyml.functional.axes import wrong_type
 from tinyml.mlops import Grads
 from tinyml.tensor import Tensor
 
@@ -73,6 +74,9 @@ class Function:
             result = _method(function, "forward")(*args, **kwargs)
         several = isinstance(result, (tuple, list))
         given = tuple(result) if several else (result,)
+        for t in given:
+            if not isinstance(t, Tensor):
+                raise wrong_type(f"{cls.__name__}.forward", "a result", "a Tensor", t)
         inputs = tuple(a for a in args if isinstance(a, Tensor))
         results = tuple(_own(t, inputs) for t in given)
         constant = {id(t) for t in function._fixed}
@@ -81,6 +85,13 @@ class Function:
         function._fixed = ()
         record_results(_Custom(function, args, results), inputs, results, moving)
         return results if several else results[0]
+
+    def __call__(self, *args: Any) -> NoReturn:
+        """Not how it is meant; `apply` makes a Function of its own for each call."""
+        name = type(self).__name__
+        raise TypeError(
+            f"a Function is not called: write {name}.apply(...), all of which forward gets"
+        )
 
 
 def _method(function: Function, name: str) -> Callable[..., Any]:
@@ -205,12 +216,21 @@ class _Custom(Several):
         name = type(self.function).__name__
         if len(parts) != len(self.is_tensor):
             raise GradientError(
-                f"{name}.backward gave {len(parts)} gradients for {len(self.is_tensor)} arguments"
+                f"{name}.backward gave {len(parts)} gradients for {len(self.is_tensor)} arguments "
+                "of apply; it is None for what has none"
             )
-        kept = tuple(p for p, wanted in zip(parts, self.is_tensor, strict=True) if wanted)
-        for part, source in zip(kept, self.inputs, strict=True):
-            if part is not None and part.shape != source.shape:
-                raise GradientError(
-                    f"{name}.backward gave a gradient of {part.shape} for an input {source.shape}"
-                )
-        return kept
+        kept = (p for p, wanted in zip(parts, self.is_tensor, strict=True) if wanted)
+        return tuple(_fitted(name, p, t) for p, t in zip(kept, self.inputs, strict=True))
+
+
+def _fitted(name: str, grad: Any, source: Tensor) -> Tensor | None:
+    """A gradient as it belongs to a source, in its dtype."""
+    if grad is None:
+        return None
+    if not isinstance(grad, Tensor):
+        raise wrong_type(f"{name}.backward", "a gradient", "a Tensor", grad)
+    if grad.shape != source.shape:
+        raise GradientError(
+            f"{name}.backward gave a gradient of {grad.shape} for an input {source.shape}"
+        )
+    return grad.cast(source.dtype)

@@ -32,6 +32,7 @@ from tinyml.functional import (
     views,
 )
 from tinyml.functional.axes import resolve_axis, shown, spelled_either_way, wrong_type
+from tinyml.functional.missing import Data
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.methods import Methods
 
@@ -284,10 +285,10 @@ class Tensor(Methods, metaclass=Trains):
     numpy = values.to_numpy
 
     @property
-    def data(self) -> Callable[[], memoryview]:
+    def data(self) -> Data:
         """`data()`: the values as a buffer, flat if there are none. Nothing can be put there."""
         # without values a memoryview of several axes cannot be walked
-        return lambda: (self.numpy() if self.numel() else self.numpy().reshape(0)).data
+        return Data(lambda: (self.numpy() if self.numel() else self.numpy().reshape(0)).data)
 
     @data.setter
     def data(self, value: Any) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 # names, and an expression of float matrices x, y and square z, integers i, and an array
 INSTEAD = """
@@ -22,6 +22,7 @@ detach_  x.detach()
 unsqueeze_  x.unsqueeze(0)
 squeeze_  x.squeeze()
 transpose_ t_  x.T
+exponential_  x.assign(-Tensor.rand(*x.shape).log().cast(x.dtype))
 uniform_  x.assign(Tensor.uniform(*x.shape, low=-1, high=1).cast(x.dtype))
 normal_  x.assign(Tensor.normal(*x.shape, mean=0, std=1).cast(x.dtype))
 replace  x.assign(y)
@@ -77,6 +78,14 @@ clamp_min  x.clip(min_=0)
 clamp_max  x.clip(max_=1)
 mse_loss  (x - y).square().mean()
 l1_loss  (x - y).abs().mean()
+smooth_l1_loss huber_loss  ((x - y).square() - ((x - y).abs() - 1).relu().square()).mean() / 2
+triplet_margin_loss  ((x - y).norm(axis=1) - (x + y).norm(axis=1) + 1).relu().mean()
+group_norm  nn.GroupNorm(1, 3)(x)
+instance_norm  nn.InstanceNorm(2)(x[None])
+pixel_shuffle  x[None, :, :, None].rearrange("b (c i j) h w -> b c (h i) (w j)", i=2, j=1)
+lstsq  (z.T @ z).solve(z.T @ y)
+searchsorted bucketize  (x[0] < y.unsqueeze(-1)).sum(-1)
+rot90  x.T.flip(0)
 no_grad  tinyml.no_grad()
 mm bmm inner  x @ y.mT
 mv  z @ z[0]
@@ -120,6 +129,8 @@ OF_NN = {
     "Sequential": "write x.sequential([layer, Tensor.relu])",
     "functional": "functions are methods of Tensor: x.relu(), x.cross_entropy(y)",
     "Flatten": "write x.flatten(1)",
+    "EmbeddingBag": "write embedding(indices).sum(1)",
+    "Bilinear": "write Tensor.einsum('bi,kij,bj->bk', x, weight, y)",
     "Conv3d": "write nn.Conv2d(1, 2, (3, 3, 3)), which has as many axes as there are sizes",
     "ConvTranspose3d": "write nn.ConvTranspose2d(1, 2, (3, 3, 3)), of as many axes as sizes",
     "Upsample": "write x.interpolate(scale_factor=2)",
@@ -167,6 +178,17 @@ OF_PART = {
     "eval": "write Tensor.training = False, or with Tensor.train(False):",
     **dict.fromkeys(("to", "cuda", "cpu"), 'write Device.DEFAULT = "CPU" before layers are made'),
     "forward": "write layer(x)",
+    "zero_grad": "write optimizer.zero_grad()",
+    "requires_grad_": "write p.requires_grad_(False) for each p of nn.state.get_parameters(x)",
+    **dict.fromkeys(
+        ("modules", "children", "named_modules", "apply"),
+        "write nn.state.get_state_dict(x)",
+    ),
+    **dict.fromkeys(("register_buffer", "register_parameter"), "write layer.name = tensor"),
+    **dict.fromkeys(
+        ("half", "bfloat16", "float", "double"),
+        'write with defaults(default_float="float16"): around what makes it',
+    ),
 }
 
 OF_PACKAGE = {
@@ -176,7 +198,9 @@ OF_PACKAGE = {
     "compile": "TinyJit(step) captures a step and replays it",
     "optim": "write nn.optim",
     "linalg": "write x.cholesky(), x.solve(y), x.inverse(), x.det(), x.qr(), x.svd(), x.norm()",
+    "cuda": 'Device.DEFAULT is "CUDA" where there is one',
     "inference_mode": "write no_grad()",
+    "set_grad_enabled": "write no_grad() or enable_grad()",
     "autocast": 'write x.half() or x.cast("bfloat16") where it is wanted',
     "DataLoader": "write x[order[i : i + 32]], or Tensor(array) of a batch",
     "utils": "there is no DataLoader: write x[order[i : i + 32]], or Tensor(array) of a batch",
@@ -205,6 +229,11 @@ KEYWORDS = {
     "create_graph": "write loss.gradient(x), which can be differentiated again",
 }
 
+OF_AUTOGRAD = {
+    "Function": "write tinyml.Function",
+    "grad": "write loss.gradient(x, y), or loss.backward() and x.grad",
+}
+
 # modules that are called, where torch has functions of these names
 OF_MODULES = {
     "tinyml.jit": "write TinyJit(step)",
@@ -213,11 +242,45 @@ OF_MODULES = {
 }
 
 
+class Autograd(ModuleType):
+    """The module `tinyml.autograd`, which says where that is which torch has there."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_name(f"module {self.__name__!r}", name, OF_AUTOGRAD.get(name, ""))
+
+
 class Uncalled(ModuleType):
     """A module that says what to write instead of calling it."""
 
     def __call__(self, *_: object, **named: object) -> NoReturn:
         raise TypeError(f"{self.__name__} is a module; {OF_MODULES[self.__name__]}")
+
+
+class Data:
+    """What `x.data` is, which is called; who takes it for torch's is told what to write."""
+
+    def __init__(self, values: Callable[[], memoryview]) -> None:
+        self._values = values
+
+    def __call__(self) -> memoryview:
+        """The values as a buffer, flat if there are none. Nothing can be put there."""
+        return self._values()
+
+    def __repr__(self) -> str:
+        return "x.data (x.data() is a buffer; x.detach() is what torch calls x.data)"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_name("data", name, "write x.detach(), or x.assign(y) to replace values")
+
+        def __getitem__(self, key: object) -> NoReturn:
+            raise TypeError("data: write x.detach()[i], x[i] = y to replace values, or data()")
+
+        def __setitem__(self, key: object, value: object) -> NoReturn:
+            self[key]
 
 
 def no_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
@@ -283,7 +346,8 @@ def _advice(owner: type[Any], name: str) -> str:
 
 
 def _near(name: str, names: Iterable[str]) -> str:
-    near = [] if name.startswith("_") else difflib.get_close_matches(name, names, 1, 0.7)
+    public = () if name.startswith("_") else [n for n in names if not n.startswith("_")]
+    near = difflib.get_close_matches(name, public, 1, 0.7)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
