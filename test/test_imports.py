@@ -22,7 +22,7 @@ FLOORS: list[set[str]] = [
     {"kernel", "known"},
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device", "draw"},
-    {"alike", "plan", "search"},
+    {"alike", "in_place", "plan", "search"},
     {"launch", "ledger", "prepare", "recall"},
     {"reused"},
     {"realize"},

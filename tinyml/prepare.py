@@ -7,7 +7,7 @@ records, or only imports tinyml, need not wait for the compiler to be loaded.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tinyml import config, lazy, trace
@@ -16,6 +16,7 @@ from tinyml.codegen.remember import remembered
 from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
+from tinyml.in_place import takers
 from tinyml.kernel import Kernel, Output
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.plan import Call, CopyCall, FixedNumber, KernelCall, NewBuffer, Plan, last_versions
@@ -40,12 +41,7 @@ def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     given = len(numbers)
     for node, leaf in made.in_place.items():
         numbers[node] = numbers[leaf]
-    new: list[NewBuffer] = []
-    for item in items:
-        for node, size in zip(item.nodes, item.sizes, strict=True):
-            if node not in numbers:
-                numbers[node] = given + len(new)
-                new.append(NewBuffer(size, node.dtype, node.device))
+    new = _number(items, numbers, given, {*made.roots})
     _compile([item for item in items if isinstance(item, KernelItem)])
     kernels: dict[Kernel, Kernel] = {}  # equal ones are one object, which is stored and read once
     calls = [call for item in items if (call := _call(item, numbers, kernels)) is not None]
@@ -59,6 +55,45 @@ def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     overwrites = bool(made.in_place or late)
     own = tuple(FixedNumber(*said) for said in held)
     return Plan(given, tuple(new), tuple(calls), forget, tuple(results), overwrites, own)
+
+
+def _number(
+    items: Sequence[KernelItem | CopyItem],
+    numbers: dict[LazyBuffer, int],
+    given: int,
+    kept: set[LazyBuffer],
+) -> list[NewBuffer]:
+    """New buffers for all nodes of `items` that have no number yet, from `given` on.
+
+    But for the `kept` nodes, what is not read any more may be overwritten.
+    """
+    new = list[NewBuffer]()
+    last = {node: item for item in items for node in item.nodes}
+    for item in items:
+        over = _over(item, {n for n in item.nodes if last[n] is item and n not in kept})
+        for node, size in zip(item.nodes, item.sizes, strict=True):
+            if node in numbers:
+                continue
+            wanted = NewBuffer(size, node.dtype, node.device)
+            free = (numbers[old] for old in over.get(node, ()))
+            number = next((n for n in free if n >= given and new[n - given] == wanted), None)
+            if number is None:
+                number = given + len(new)
+                new.append(wanted)
+            numbers[node] = number
+    return new
+
+
+def _over(
+    item: KernelItem | CopyItem, free: set[LazyBuffer]
+) -> Mapping[LazyBuffer, Sequence[LazyBuffer]]:
+    """Which of the nodes that are `free` after an item each of its outputs may overwrite."""
+    found: dict[LazyBuffer, list[LazyBuffer]] = {}
+    if isinstance(item, KernelItem) and not free.isdisjoint(item.inputs):
+        for old, output in takers(item.kernel).items():
+            if item.nodes[old] in free:
+                found.setdefault(item.nodes[output], []).append(item.nodes[old])
+    return found
 
 
 def _store(late: Sequence[LazyBuffer], numbers: dict[LazyBuffer, int]) -> list[Call]:
