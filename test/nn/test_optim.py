@@ -280,6 +280,34 @@ def test_zero_grad_and_training_a_line(device):
     assert layer.weight.grad.tolist() == [[0, 0]]
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_gradients_are_added_up_by_one_capture_and_used_by_another(device, wrapped):
+    def train(wrap: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
+        layer = nn.Linear(2, 1)
+        layer.weight.assign(Tensor([[0.5, -1.0]]))
+        layer.bias.assign(Tensor([0.25]))
+        optimizer = optim.SGD(nn.state.get_parameters(layer), lr=0.1)
+
+        def add(x: Tensor) -> Tensor:
+            loss = (layer(x) - 1).square().mean()
+            loss.backward()
+            return loss
+
+        def use() -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+        add, use = wrap(add), other(use)
+        for i in range(8):
+            add(Tensor(values(4, 2, seed=i).astype(np.float32)))
+            if i % 2:
+                use()
+        return layer.weight.numpy()
+
+    captured = train(TinyJit, TinyJit if wrapped else lambda f: f)
+    np.testing.assert_allclose(captured, train(lambda f: f, lambda f: f), 1e-5)
+
+
 def test_a_captured_step_counts_and_sees_a_new_rate(device):
     def train(wrap: Callable[[Any], Any]) -> Any:
         params = parameters()

@@ -394,7 +394,8 @@ class Step:
                     raise JitError(
                         f"a tensor that the function reads ({new.dtype}, {new.size} elements, on "
                         f"{new.device}) was replaced by another object after the capture. assign() "
-                        f"to a tensor instead of replacing it. {RESET}"
+                        "to a tensor instead of replacing it (of gradients, zero_grad(set_to_none="
+                        f"False) does). {RESET}"
                     )
                 continue
             Tensor.realize(*holders)

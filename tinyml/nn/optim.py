@@ -76,9 +76,12 @@ class Optimizer:
                 raise ValueError(f"{type(self).__name__}: {name} cannot be negative, got {value}")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of all parameters, or let them be zeros."""
+        """Forget the gradients of all parameters, or let the tensors that they are be zeros."""
         for p in self.params:
-            p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
+            if set_to_none or p.grad is None:
+                p.grad = None
+            else:  # in place, for who holds it, as a TinyJit that adds to it
+                p.grad.assign(p.grad.zeros_like())
 
     def step(self) -> None:
         """Give every parameter its next value."""
