@@ -60,6 +60,20 @@ def test_what_no_lane_of_a_vector_takes_is_not_added_to_it() -> None:
     assert len(added) == 8 + 16  # the first half of a row takes eight elements, the second all
 
 
+@pytest.mark.parametrize(
+    ("dtype", "made", "vectors"), [("bool", "all", 8), ("uint8", "sum", 8), ("int32", "sum", 4)]
+)
+def test_what_is_widened_fourfold_is_folded_more_vectors_at_a_time(
+    dtype: str, made: str, vectors: int
+) -> None:
+    """A loop takes as long as few bytes do."""
+    numbers = np.arange(3 * 256).reshape(3, 256) % 7
+    x = Tensor(numbers.astype(dtype), device="CPU").realize()
+    k = kernel_of(getattr(x, made)(1).lazy)
+    assert f"unroll r0 {vectors}" in opts(k)
+    stages.assert_right(k, 0, SMALL)
+
+
 def test_lanes_lie_where_most_elements_do() -> None:
     """Batch normalization in parts: few sums for each channel, and all pixels of an image."""
     x, sums, shape = leaf(3, 8, 5, 32), leaf(4, 8), (3, 8, 5, 32)

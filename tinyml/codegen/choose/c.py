@@ -267,7 +267,7 @@ class CChooser(Chooser):
         most = ACCUMULATORS // (ROWS * at_once if together else at_once)
         self._keep(number)
         for axis in dict.fromkeys(f.axes[-1] for f in self.one(number).folds):
-            self._vector_fold(axis, most)
+            self._vector_fold(number, axis, most)
         if together and last_row is not None:
             self.apply(OptKind.UNROLL, last_row.name, ROWS)
         for walk in self.one(number).walks:
@@ -384,18 +384,23 @@ class CChooser(Chooser):
             if axis in steps and copies * len(toposort(self.one(number).exprs)) <= TEXT:
                 self.apply(OptKind.UNROLL, axis, axis.size)
 
-    def _vector_fold(self, axis: Axis, most: int) -> None:
-        """Several vector accumulators, so that one addition need not wait for the last."""
+    def _vector_fold(self, number: int, axis: Axis, most: int) -> None:
+        """Several vector accumulators, so that one addition need not wait for the last.
+
+        Twice as many of what is widened fourfold, as bools and small integers are: vectors of it
+        come from so few bytes that the loop itself takes as long as they do.
+        """
         lanes, half = self.lanes, self.lanes // 2
         rest = axis.size < FEW * lanes and axis.size % lanes and axis.size % max(half, 1) == 0
         if half > 1 and (rest or axis.size < lanes):  # else steps are left over, one by one
             lanes = half
+        read = max((e.dtype.itemsize for e in self.one(number).loads if axis in e.free), default=4)
+        counts = (8, 4, 2) if 4 * read * lanes <= self.target.vector_bytes else (4, 2)
         if axis.size >= lanes > 1 and self.apply(OptKind.LANES, axis, lanes):
             steps = axis.size // lanes
-            for count in (4, 2):
-                if count <= most and steps >= 2 * count:
-                    self.apply(OptKind.UNROLL, axis.name, count)
-                    break
+            fitting = (n for n in counts if n <= most and steps >= 2 * n)
+            if count := next(fitting, 0):
+                self.apply(OptKind.UNROLL, axis.name, count)
 
     def _columns(self, number: int, row: Axis, most: int, masked: bool) -> None:
         """Folds down columns: lanes and up to `most` vectors of neighbouring columns at once.
