@@ -3,6 +3,7 @@
 First passes that rewrite the graph (rewrite.py), in this order:
 
 simplify ops that change nothing are left out, where equal nodes become one (tinyml/merge.py)
+repeats  folds of what is the same all along an axis are made once
 parts    folds of what was joined are made of each part by itself
 terms    products of sums are sums of products of their terms
 channels images that a card multiplies are stored with their channels innermost

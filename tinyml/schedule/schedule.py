@@ -21,6 +21,7 @@ from tinyml.schedule.labels import unshaped
 from tinyml.schedule.parts import parts
 from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.remake import in_tiles, remade
+from tinyml.schedule.repeats import once
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.rounded import rounded_once
 from tinyml.schedule.simplify import simpler
@@ -101,7 +102,7 @@ def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
 
 
 _PASSES = (
-    *(join_sums, add_up_wide, parts, apart, channels_last, copied_rows, associate, in_tiles),
+    *(join_sums, once, add_up_wide, parts, apart, channels_last, copied_rows, associate, in_tiles),
     *(sweep, split_reductions, share_assigned, transpose, regroup, rounded_once),
 )
 
