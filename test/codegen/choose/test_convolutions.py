@@ -102,6 +102,18 @@ def test_rows_of_pixels_that_are_no_vectors_are_joined(
         stages.assert_made(k, stages.on_machine("CPU", [k], opts), 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("outer", "size", "window", "packed"), [(3, 32, 3, False), (24, 32, 3, True), (24, 7, 7, True)]
+)
+def test_pixels_at_edges_are_read_as_they_lie_by_few_rows(
+    outer: int, size: int, window: int, packed: bool
+) -> None:
+    """Masks take little beside sums, unless the step of a window is found by division."""
+    x, w = (Tensor.ones(*s).realize() for s in ((2, 16, size, size), (outer, 16, window, window)))
+    k = kernel_of(x.conv2d(w, padding=window // 2).lazy)
+    assert packed == any(one.tiles for one in chosen(k).nests)
+
+
 def test_places_of_a_window_are_walked_before_the_next_channel() -> None:
     """However a gradient says it: else each step would read another line of the weights."""
     image, weights = leaf(24, 1, 5, 3), leaf(1, 32, 5, 3)

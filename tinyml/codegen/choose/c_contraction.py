@@ -21,6 +21,8 @@ from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
     CROWDED,
+    DIVIDED,
+    MASKED,
     PAGE,
     PUSHED,
     WRITTEN,
@@ -184,7 +186,7 @@ def _sides(chooser: Chooser, number: int, found: Contraction) -> list[_Sides]:
             score = 4 * along + 2 * direct + (axis.size % 16 == 0)
             if axis.size >= lanes or longest.size >= 12 > lanes // 2 < axis.size:
                 across = _across(packed, axis)
-                work = _work((packed,)), _work((factor,))
+                work = _work((packed,)), _work((factor,)) + _masks(factor)
                 sides = _Sides(axis, longest, load, other, across, *work, along and direct)
                 candidates.append((score, axis.size, axis.name, sides))
     ranked = [c[3] for c in sorted(candidates, key=lambda c: c[:3], reverse=True)]
@@ -328,7 +330,9 @@ def _edges(load: Load, lane: Axis, fold: Fold) -> Edges | None:
         summed = []
     further = sum(strides[a] * (a.size - 1) for a in summed)
     steps = {a for v in asked for a in v.free} & {*fold.axes} - {*summed}
-    return Edges(prod(a.size for a in steps), further, prod(a.size for a in summed))
+    each = MASKED if all(a.size <= FEW for a in steps) else DIVIDED
+    together = prod(a.size for a in summed)
+    return Edges(prod(a.size for a in steps), each * len(asked), further, together)
 
 
 def _jump(load: Load | None, fold: Fold) -> bool:
@@ -342,11 +346,15 @@ def _jump(load: Load | None, fold: Fold) -> bool:
 
 
 def _work(values: Iterable[Expr], made: Container[Expr] = ()) -> int:
-    """What it takes to make values of what is loaded, and to ask for the masks of loads."""
+    """What it takes to make values of what is loaded."""
     found = toposort(values, made)
-    asked = sum(len(e.valid) for e in found if isinstance(e, Load))
     joined = PAIRING * sum(isinstance(e, Pair) for e in found)
-    return asked + joined + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
+    return joined + sum(max(WORK[e.op], 1) for e in found if isinstance(e, Alu))
+
+
+def _masks(factor: Expr) -> int:
+    """How many ranges loads of a factor are asked for."""
+    return sum(len(e.valid) for e in nodes(factor) if isinstance(e, Load))
 
 
 def _apply(

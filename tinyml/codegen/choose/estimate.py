@@ -24,6 +24,7 @@ from tinyml.codegen.target import Target
 from tinyml.frozen import dataclass
 
 PORTS = 2  # vectors that a core loads in a cycle, and multiplies and adds
+PIPES = 4  # instructions on vectors in a cycle
 WAIT = 5  # cycles until a sum can be added to again
 CLOSEST = 32 << 10  # bytes of the L1 cache
 SPEED = (64, 32, 8)  # bytes of a cycle from L1, L2 and the last cache, if all cores read
@@ -32,6 +33,8 @@ OVERLAP = 0.3  # share of the shorter of computing and fetching that shows besid
 BEGUN = 20  # cycles that a register tile takes besides its multiply-adds
 COPIED = 4  # cycles that a vector takes to be copied to a tile
 ASKED = 16  # cycles more, if it takes to find out which of its lanes are masked
+MASKED = 4  # instructions that it takes to ask which lanes are in a range,
+DIVIDED = 32  # and if the step of a window has to be found out first
 GATHERED = 0.75  # cycles that an element takes, if vectors are put together of such as lie apart
 NUMBER = 3  # cycles that an element takes to be copied alone
 BESIDE = 1  # and in a vector of such as lie side by side
@@ -76,11 +79,13 @@ class Factor:
 class Edges:
     """Where vectors of a factor are masked, as pixels of windows are that reach beyond an image.
 
-    Masks depend on so many `steps` of the fold. As many elements as `further` says, beyond those
-    of one step, are all that `together` other steps take: a tile holds each of them once.
+    Masks depend on so many `steps` of the fold, and take so many instructions if they are `asked`
+    for each of them. As many elements as `further` says, beyond those of one step, are all that
+    `together` other steps take: a tile holds each of them once.
     """
 
     steps: int
+    asked: int = MASKED
     further: int = 0
     together: int = 1
 
@@ -205,14 +210,14 @@ def _together(target: Target, computing: float, fetched: Iterable[tuple[float, i
 def _step(p: Product, vectors: int, height: int, packs: bool, repacks: bool, depth: int) -> float:
     """Cycles of a register tile for one element of the fold."""
     sums, loaded = vectors * height, vectors + height
-    step = max(sums / PORTS, loaded / PORTS, WAIT)
+    asked = p.edges.asked * vectors if p.edges and not packs else 0
+    step = max(sums / PORTS, loaded / PORTS, WAIT, (sums + loaded + asked) / PIPES)
     if not repacks:
         spread = p.other.work + SPREAD if p.other.work else 0
         lost = min(max(depth * LINE / CLOSEST, 1), FAR)
         step += spread * height + p.other.jump * JUMP * lost
     if not packs:
-        asked = ASKED * (p.edges is not None)
-        step += (p.columns.work + asked) * vectors
+        step += p.columns.work * vectors
         passes = -(-p.rows // height) if depth * vectors * LINE <= CLOSEST else 1
         step += p.columns.jump * JUMP * (depth > RUNS) / passes
     return step
