@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout need not be installed
 
-LIBRARIES = ("tinyml", "torch", "compile", "tinygrad")
+LIBRARIES = ("tinyml", "torch", "compile", "jax", "tinygrad")
 if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
-IMPORTS = ("numpy", "tinyml", "torch", "tinygrad")
+IMPORTS = ("numpy", "tinyml", "torch", "jax", "tinygrad")
 FIRST_OP = "from tinyml import Tensor; print((Tensor([1.0, 2.0]) + 1).tolist())"
 
 
@@ -67,6 +67,7 @@ def first_step(library: str, word: str) -> None:
         "tinyml": peers.TinymlPeer,
         "torch": lambda: peers.TorchPeer(threads),
         "compile": lambda: peers.CompilePeer(threads),
+        "jax": lambda: peers.JaxPeer(threads),
         "tinygrad": peers.TinygradPeer,
     }
     peer = openers[library]()
@@ -132,18 +133,21 @@ def caches(folder: str) -> dict[str, str]:
         "TINYML_CACHE": f"{folder}/tinyml",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
         "CACHEDB": f"{folder}/tinygrad.db",
+        "JAX_COMPILATION_CACHE_DIR": f"{folder}/jax",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else it keeps what took a second
     }
 
 
 def live(command: list[str], environment: dict[str, str]) -> Life | None:
     """Run a process to its end; None if it fails. Its first line of output marks the step."""
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    paths = filter(None, (str(ROOT), inherited.get("PYTHONPATH")))
     start = time.perf_counter()
     child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        env={**inherited, "PYTHONPATH": os.pathsep.join(paths), **environment},
     )
     assert child.stdout is not None
     child.stdout.readline()
