@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from expressions import EXPRESSIONS, Made
 
-from tinyml import Tensor, lazy, trace
+from tinyml import Tensor, lazy, nn, trace
 from tinyml.device import Device
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
@@ -121,6 +121,39 @@ def test_a_slope_is_made_of_what_the_forward_pass_stores() -> None:
     found = schedule([t.lazy for t in (loss, *loss.gradient(x, w, b, v))])
     outputs = [n for i in found.items if isinstance(i, KernelItem) for n in i.outputs]
     assert sum(n.size == 24 * 56 for n in outputs) == 3
+
+
+@pytest.mark.parametrize("name", ["CPU", "EMU"])
+def test_what_is_normalised_is_stored_once(name: str) -> None:
+    """Of each batch norm between convolutions, what it reads, what follows, and both gradients.
+
+    What lies around the mean is made again of the array and its mean by whoever reads it.
+    """
+    size = 8 * 24 * 12 * 12
+    with Device.default(name):
+        x, v = Tensor.ones(8, 16, 12, 12).realize(), Tensor.ones(16, 24, 1, 1).realize()
+        w, scale, shift = (Tensor.ones(*s).realize() for s in ((24, 16, 3, 3), (24,), (24,)))
+        parameters = [w, scale, shift, v]
+        for t in parameters:
+            t.requires_grad_()
+        norm = nn.BatchNorm(24)
+        norm.weight, norm.bias = scale, shift
+        with Tensor.train():
+            loss = norm(x.conv2d(w, padding=1)).relu().conv2d(v).square().sum()
+        found = schedule([t.lazy for t in (loss, *loss.gradient(*parameters))])
+    outputs = [n for i in found.items if isinstance(i, KernelItem) for n in i.outputs]
+    assert sum(n.size == size for n in outputs) == 4
+
+
+@pytest.mark.parametrize("name", ["CPU", "EMU"])
+def test_a_loss_stores_no_logits_less_their_largest(name: str) -> None:
+    with Device.default(name):
+        x, w = Tensor.ones(64, 32).realize(), Tensor.ones(32, 96).realize().requires_grad_()
+        y = Tensor.arange(64).realize()
+        loss = (x @ w).sparse_categorical_crossentropy(y)
+        found = schedule([t.lazy for t in (loss, *loss.gradient(w))])
+    outputs = [n for i in found.items if isinstance(i, KernelItem) for n in i.outputs]
+    assert sum(n.size == 64 * 96 for n in outputs) == 2  # logits, and their gradient
 
 
 @pytest.mark.parametrize("name", ["CPU", "EMU"])

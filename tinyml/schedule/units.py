@@ -22,6 +22,7 @@ FEWER = 16  # times fewer elements, which are read beside a value as if for noth
 FEW = 64  # nodes that a product is looked for in
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
+LITTLE = 8  # work per element that takes no longer than what it is made of takes to be read
 OFTEN = 256  # times that products read what a card's tensor cores want rounded
 ASKED = "asked for"
 COSTLY = "costly, and wanted in several places"
@@ -228,11 +229,12 @@ def _beside(made: set[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
     return own - made
 
 
-def by_element(node: LazyBuffer) -> Iterator[LazyBuffer]:
+def by_element(node: LazyBuffer, ends: Container[LazyBuffer] = ()) -> Iterator[LazyBuffer]:
     """A node and the next few that it is made of, element by element, to what has other sizes."""
 
     def sources(e: LazyBuffer) -> tuple[LazyBuffer, ...]:
-        return e.sources if isinstance(e, (lazy.Map, lazy.Move)) and e.size == node.size else ()
+        goes_on = isinstance(e, (lazy.Map, lazy.Move)) and e.size == node.size and e not in ends
+        return e.sources if goes_on else ()
 
     return islice(reached([node], sources), FEW)
 
@@ -343,11 +345,25 @@ def _worth_storing(
 def _worth_sharing(node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes) -> str:
     """Why a value that is wanted in several places deserves memory; empty if it does not."""
     if reduced:
-        return "of a reduction, and wanted in several places"
+        again = _is_of_statistics(node, _both(reduced, arrays))
+        return "" if again else "of a reduction, and wanted in several places"
     if work >= SHARED:
         return COSTLY
     many = sum(array.size >= node.size for array in arrays) >= MANY
     return f"made of {len(arrays)} arrays, and wanted in several places" if many else ""
+
+
+def _is_of_statistics(node: LazyBuffer, arrays: _Nodes) -> bool:
+    """Whether a value is little work on one array and statistics of it, as normalised rows are.
+
+    Whoever reads it may as well read that array, which is in memory: another pass made statistics.
+    """
+    large = [array for array in arrays if array.size * FEWER > node.size]
+    if len(large) != 1 or len(arrays) == 1:
+        return False
+    ops = (e for e in by_element(node, arrays) if isinstance(e, lazy.Map))
+    below = reached((s for s in arrays if s is not large[0]), lambda n: n.sources)
+    return sum(WORK[e.op] for e in ops) < LITTLE and large[0] in islice(below, FEW)
 
 
 def _looked_up_often(read: _Read) -> frozenset[LazyBuffer]:
