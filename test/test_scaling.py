@@ -16,7 +16,7 @@ from graphs import add, leaf, mul
 from tinyml import Tensor, TinyJit, lazy
 from tinyml.codegen.compile import compile
 from tinyml.device import Device
-from tinyml.graph import toposort
+from tinyml.graph import numbered, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.realize import compute
 from tinyml.schedule import schedule
@@ -168,6 +168,17 @@ def test_realizing_by_a_plan_that_is_known(shape: str, most: int) -> None:
 def test_a_new_kernel_takes_few_calls(roots: list[LazyBuffer], most: int) -> None:
     k = stages.kernels_of(schedule(roots))[-1]
     assert calls(lambda: compile(k, stages.C)) < most
+
+
+def test_what_is_added_to_a_graph_is_numbered_behind_it() -> None:
+    x = leaf(8)
+    y = add(x, x)
+    z = mul(y, leaf(8))
+    before = numbered([y])
+    after = numbered([z, y], dict(before))
+    assert after.items() >= before.items()
+    assert {*after} == {*toposort([y, z])}
+    assert sorted(after.values()) == [*range(len(after))]
 
 
 def test_a_chain_of_a_hundred_thousand_ops() -> None:

@@ -173,16 +173,18 @@ def reached(starts: Iterable[_N], onward: Callable[[_N], Iterable[_N]]) -> Itera
                 stack.append(other)
 
 
-def numbered(roots: Iterable[_N]) -> dict[_N, int]:
+def numbered(roots: Iterable[_N], known: dict[_N, int] | None = None) -> dict[_N, int]:
     """As `toposort`, in no such order, but sooner: every node, and the number it is found as.
 
-    Graphs of the same structure have the same numbers.
+    Graphs of the same structure have the same numbers. Those of a graph that is `known` are kept,
+    and what else the roots need is added.
     """
-    numbers = {root: n for n, root in enumerate(dict.fromkeys(roots))}
-    found = list(numbers)
+    numbers = {} if known is None else known
+    found = [root for root in dict.fromkeys(roots) if root not in numbers]
+    numbers.update(zip(found, range(len(numbers), len(numbers) + len(found)), strict=True))
     for node in found:  # grows
         for source in node.sources:
             if source not in numbers:
-                numbers[source] = len(found)
+                numbers[source] = len(numbers)
                 found.append(source)
     return numbers

@@ -83,7 +83,7 @@ def compute(
     while not (found := overwritten(order)) <= buffers:  # what is saved may be assigned to, too
         buffers |= found
         if readers := readers_of(buffers):
-            order = numbered([*wanted, *(node for _, node in readers)])
+            order = numbered([node for _, node in readers], order)
     readers += parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
     asked = [*wanted, *(node for _, node in readers)]
     again = reused(asked, order) if goes_on and not buffers else []
