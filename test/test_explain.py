@@ -33,6 +33,40 @@ def test_every_value_is_shown(device: str, capsys: pytest.CaptureFixture[str]) -
     assert ("== Interpreter: " in text) == (device == "NUMPY")
 
 
+def test_opts_by_hand(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if device == "NUMPY":
+        assert main(["a.sum(1)", "--device", device, "--opts", "lanes r0 8"]) == 2
+        assert "on NUMPY this expression has 0" in capsys.readouterr().err
+        return
+    numbers = set()
+    for opts in ("lanes r0 4;unroll i0 2", "unroll r0 3", ""):
+        assert (
+            main(["(a + 5).max(1)", "--shape", "a=6x36", "--device", device, "--opts", opts]) == 0
+        )
+        text = capsys.readouterr().out
+        told = text.partition("== Opts: ")[2].partition("\n\n")[0].splitlines()[1:]
+        assert [line.strip() for line in told] == (opts.split(";") if opts else ["none"])
+        numbers.add(text.partition("== Result: ")[2])
+    assert len(numbers) == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "opts", "said"),
+    [
+        ("a.sum(1)", "lanes q 8", "no axis q in sum_4_r256; there are: i0 4, r0 256"),
+        ("a.sum(1)", "wide r0", "'wide r0' is no Opt; one is written as in 'lanes i0 8'"),
+        ("a.sum(1)", "lanes r0 3", "cannot walk r0v by 3 lanes: C has 2, 4, 8"),
+        ("a.sum(1)", "thread i0 2", "cannot walk i0t by threads of a block: C has none"),
+        ("(x @ w).softmax()", "", "they are for one kernel, and on CPU this expression has 2"),
+    ],
+)
+def test_opts_that_cannot_be(
+    expression: str, opts: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([expression, "--device", "CPU", "--opts", opts]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_noopt_and_several_results(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["a * 2 - 7, a[i].sum(1)", "--noopt", "--device", device]) == 0
     text = capsys.readouterr().out

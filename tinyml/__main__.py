@@ -20,6 +20,7 @@ examples:
   python -m tinyml "(a + b).sum()"
   python -m tinyml "(x @ w + y).relu()" --device EMU
   python -m tinyml "a.softmax()" --shape a=32x1000 --noopt
+  python -m tinyml "(a + b).sum()" --opts "lanes r1 8; unroll r0 4"
   python -m tinyml "x.softmax() @ w" --dot | dot -Tsvg > kernels.svg
   python -m tinyml env
 """
@@ -44,6 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--noopt", action="store_true", help="no Opts: the plainest loops")
     parser.add_argument(
+        "--opts", metavar="OPTS", help="Opts of your own for its one kernel, between semicolons"
+    )
+    parser.add_argument(
         "--dot", action="store_true", help="only draw its kernels, in the language of Graphviz"
     )
     return parser
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.dot:
                 print(drawn(given.expression, shapes))
             else:
-                explain(given.expression, shapes, print)
+                explain(given.expression, shapes, print, given.opts)
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
     except (TinymlError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -18,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from tinyml import config, lazy, notation, trace
+from tinyml import config, lazy, notation, prepare, trace
+from tinyml.codegen.optimize.opts import Opt, parse
 from tinyml.debug import compiled_text, schedule_text, seconds_text, target_text
 from tinyml.device import Device, open_device
 from tinyml.draw import dot
 from tinyml.dtypes import dtypes
 from tinyml.errors import DeviceError, TinymlError
 from tinyml.graph import toposort
-from tinyml.schedule import schedule
+from tinyml.schedule import KernelItem, schedule
 from tinyml.tensor import Tensor
 
 Say = Callable[[str], None]
@@ -125,8 +126,13 @@ def graph_text(nodes: Iterable[lazy.LazyBuffer], known: Mapping[lazy.LazyBuffer,
     return "\n".join([*lines, *(f"result = {names[node]}" for node in nodes)])
 
 
-def explain(text: str, shapes: Mapping[str, tuple[int, ...]], say: Say) -> None:
-    """Say every value between the expression and its numbers, on the default device."""
+def explain(
+    text: str, shapes: Mapping[str, tuple[int, ...]], say: Say, opts: str | None = None
+) -> None:
+    """Say every value between the expression and its numbers, on the default device.
+
+    Its one kernel is made as `opts` say, if they are given.
+    """
     tensors = named_tensors({**SHAPES, **shapes})
     found = evaluate(text, tensors)
     mentioned = set(used_names(text))
@@ -139,11 +145,31 @@ def explain(text: str, shapes: Mapping[str, tuple[int, ...]], say: Say) -> None:
         events: list[trace.Event] = []
         for kind in _TOLD:
             stack.callback(trace.subscribe(kind, events.append))
+        if opts is not None:
+            prepare.use(parse_opts(opts), _only_kernel(found))
         Tensor.realize(*found)
     for event in events:
         _TOLD[type(event)](say, event)
     for tensor in found:
         _section(say, "Result", shape_and_dtype(tensor), _numbers(tensor))
+
+
+def parse_opts(text: str) -> list[Opt]:
+    """Opts as they are printed, between semicolons or on lines of their own."""
+    lines = (line.strip() for line in text.replace(";", "\n").splitlines())
+    return [parse(line) for line in lines if line]
+
+
+def _only_kernel(wanted: list[Tensor]) -> KernelItem:
+    """The kernel that computes these; ExpressionError if there are none or several."""
+    scheduled = schedule([tensor.lazy for tensor in wanted]).items
+    kernels = [item for item in scheduled if isinstance(item, KernelItem)]
+    if Device.DEFAULT == "NUMPY" or len(kernels) != 1:
+        count = 0 if Device.DEFAULT == "NUMPY" else len(kernels)
+        raise ExpressionError(
+            f"--opts: they are for one kernel, and on {Device.DEFAULT} this expression has {count}"
+        )
+    return kernels[0]
 
 
 def drawn(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:

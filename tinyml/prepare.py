@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import config, lazy, trace
 from tinyml.alike import alike
+from tinyml.codegen.compile import compile as compiled
 from tinyml.codegen.remember import remembered
 from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
@@ -178,6 +179,15 @@ def _program(item: KernelItem) -> Program:
 
         decide(item.device)
         return _generated(item)
+
+
+def use(opts: Sequence[Opt], item: KernelItem) -> None:
+    """Have a kernel run as Opts say that somebody wrote, from here on."""
+    opened = open_device(item.device)
+    if opened.target is None:
+        raise DeviceError(f"{item.device} runs no programs")
+    program = compiled(item.kernel, opened.target, opts, verify=True)
+    (_executables[_key(item.kernel, item.device)],) = opened.machine.load([program])
 
 
 def _generated(item: KernelItem) -> Program:

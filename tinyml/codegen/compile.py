@@ -14,8 +14,8 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.nest import LoopNest
-from tinyml.codegen.optimize.opts import Opt, optimize
+from tinyml.codegen.nest import Kind, LoopNest
+from tinyml.codegen.optimize.opts import Opt, OptError, optimize
 from tinyml.codegen.target import Target
 from tinyml.codegen.text.c import CRenderer
 from tinyml.codegen.text.cuda import CudaRenderer
@@ -36,6 +36,8 @@ def compile(
         opts, optimized = choose(plain, target)
     else:
         optimized = optimize(plain, opts)
+        if target.language is Language.C:
+            _check_for_c(optimized)
     linearized = linearize(optimized, vectors=target.language is Language.C)
     if verify:
         kernel.verify(k)
@@ -48,6 +50,16 @@ def compile(
         event = trace.KernelLowered(k, plain, tuple(opts), optimized, linearized, program, seconds)
         trace.emit(event)
     return program
+
+
+def _check_for_c(optimized: LoopNest) -> None:
+    """Whether C has what a list of Opts asks for."""
+    for axis in (axis for one in optimized.nests for axis in one.axes):
+        kind = optimized.kind(axis)
+        if kind is Kind.THREAD:
+            raise OptError(f"cannot walk {axis.name} by threads of a block: C has none; grid does")
+        if kind is Kind.LANE and axis.size & (axis.size - 1):
+            raise OptError(f"cannot walk {axis.name} by {axis.size} lanes: C has 2, 4, 8, ...")
 
 
 def render(linearized: LinearKernel, k: Kernel, target: Target, spent: Cost) -> Program:

@@ -53,7 +53,8 @@ def find(nest: LoopNest, name: str) -> Axis:
     """The axis of that name; OptError if there is none."""
     axis = nest.axis(name)
     if axis is None:
-        raise OptError(f"no axis {name} in {nest.name}")
+        known = dict.fromkeys(f"{a.name} {a.size}" for one in nest.nests for a in one.axes)
+        raise OptError(f"no axis {name} in {nest.name}; there are: {', '.join(known)}")
     return axis
 
 
