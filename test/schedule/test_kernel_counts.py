@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,8 +125,14 @@ def test_a_slope_is_made_of_what_the_forward_pass_stores() -> None:
 
 
 @pytest.mark.parametrize("name", ["CPU", "EMU"])
-def test_what_is_normalised_is_stored_once(name: str) -> None:
-    """Of each batch norm between convolutions, what it reads, what follows, and both gradients.
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm, lambda n: nn.GroupNorm(4, n)], ids=["batch", "group"]
+)
+@pytest.mark.parametrize("activation", [Tensor.relu, Tensor.silu], ids=["relu", "silu"])
+def test_what_is_normalised_is_stored_once(
+    name: str, norm: Callable[[int], Any], activation: Callable[[Tensor], Tensor]
+) -> None:
+    """Of a norm between convolutions, what it reads, what follows, and both gradients.
 
     What lies around the mean is made again of the array and its mean by whoever reads it.
     """
@@ -136,10 +143,10 @@ def test_what_is_normalised_is_stored_once(name: str) -> None:
         parameters = [w, scale, shift, v]
         for t in parameters:
             t.requires_grad_()
-        norm = nn.BatchNorm(24)
-        norm.weight, norm.bias = scale, shift
+        layer = norm(24)
+        layer.weight, layer.bias = scale, shift
         with Tensor.train():
-            loss = norm(x.conv2d(w, padding=1)).relu().conv2d(v).square().sum()
+            loss = activation(layer(x.conv2d(w, padding=1))).conv2d(v).square().sum()
         found = schedule([t.lazy for t in (loss, *loss.gradient(*parameters))])
     outputs = [n for i in found.items if isinstance(i, KernelItem) for n in i.outputs]
     assert sum(n.size == size for n in outputs) == 4

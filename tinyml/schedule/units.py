@@ -361,9 +361,10 @@ def _is_of_statistics(node: LazyBuffer, arrays: _Nodes) -> bool:
     large = [array for array in arrays if array.size * FEWER > node.size]
     if len(large) != 1 or len(arrays) == 1:
         return False
-    ops = (e for e in by_element(node, arrays) if isinstance(e, lazy.Map))
+    same = (e for e in by_element(node, arrays) if e.size == node.size and e not in arrays)
+    work = sum(WORK[e.op] for e in same if isinstance(e, lazy.Map))
     below = reached((s for s in arrays if s is not large[0]), lambda n: n.sources)
-    return sum(WORK[e.op] for e in ops) < LITTLE and large[0] in islice(below, FEW)
+    return work < LITTLE and large[0] in islice(below, FEW)
 
 
 def _looked_up_often(read: _Read) -> frozenset[LazyBuffer]:
