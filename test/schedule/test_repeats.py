@@ -65,3 +65,11 @@ def test_a_fold_of_a_large_expression_is_looked_at_as_far_as_a_limit() -> None:
         x = x.tanh()
     total = x.sum(0, keepdim=True).lazy
     assert once(toposort([total]), [total]) == {}
+
+
+def test_what_is_read_twice_over_and_over_is_narrowed_once() -> None:
+    x = leaf(3, 1).expand(3, 4)
+    for _ in range(MOST // 3):
+        x = x * x
+    total = x.sum(0, keepdim=True).lazy
+    assert len(toposort([once(toposort([total]), [total])[total]])) < 2 * MOST

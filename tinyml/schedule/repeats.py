@@ -14,6 +14,7 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
 from tinyml.schedule.labels import factor_groups
 from tinyml.schedule.rewrite import Changed, renewed
+from tinyml.shape import Spans
 
 MOST = 64  # nodes that are looked at for a fold
 Axes = frozenset[int]  # of a fold's operand
@@ -31,17 +32,19 @@ def once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
         same = kept - _walked(operand, kept)
         if same:
             spans = tuple((0, 1 if a in same else n) for a, n in enumerate(operand.shape))
-            made = lazy.reduce_(again.op, _narrow(operand, spans), again.axes)
+            made = lazy.reduce_(again.op, _narrow(operand, spans, {}), again.axes)
             changed[node] = lazy.expand(made, again.shape)
     return changed
 
 
-def _narrow(node: LazyBuffer, spans: tuple[tuple[int, int], ...]) -> LazyBuffer:
-    """A part of a node, made of parts, so that a product still is one."""
-    if type(node) is lazy.Map:
-        parts = tuple([_narrow(source, spans) for source in node.sources])
-        return lazy.node(lazy.Map, parts[0].shape, node.dtype, node.device, parts, node.arg)
-    return lazy.shrink(node, spans)
+def _narrow(node: LazyBuffer, spans: Spans, made: Changed) -> LazyBuffer:
+    """A part of a node, made of parts, so that a product still is one; `made` are those."""
+    if node not in made and type(node) is lazy.Map:
+        parts = tuple([_narrow(source, spans, made) for source in node.sources])
+        made[node] = lazy.node(lazy.Map, parts[0].shape, node.dtype, node.device, parts, node.arg)
+    elif node not in made:
+        made[node] = lazy.shrink(node, spans)
+    return made[node]
 
 
 def _walked(operand: LazyBuffer, wanted: set[int]) -> set[int]:
