@@ -11,13 +11,16 @@ import graphs
 import numpy as np
 import pytest
 import stages
+from cards import CARD
 from graphs import add, leaf, mul
 
 from tinyml import Tensor, TinyJit, lazy
 from tinyml.codegen.compile import compile
+from tinyml.codegen.target import Target
 from tinyml.device import Device
 from tinyml.graph import numbered, toposort
 from tinyml.lazy import LazyBuffer
+from tinyml.ops import Op
 from tinyml.realize import compute
 from tinyml.schedule import schedule
 
@@ -128,6 +131,20 @@ def test_lowering(make: Callable[[int], list[LazyBuffer]]) -> None:
     lowered(4)
     size = SIZES[make] // 4
     once, twice = lowered(size), lowered(2 * size)
+    assert twice < BOUND * once, f"{once} calls, then {twice}"
+
+
+@pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
+def test_squares_of_squares_are_added_up(target: Target) -> None:
+    def lowered(n: int) -> int:
+        x = leaf(6, 8)
+        for _ in range(n):
+            x = mul(x, x)
+        (k,) = stages.kernels_of(schedule([lazy.reduce_(Op.ADD, x, (0,))]))
+        return calls(lambda: compile(k, target))
+
+    lowered(2)
+    once, twice = lowered(10), lowered(20)  # which multiply the same a million times
     assert twice < BOUND * once, f"{once} calls, then {twice}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -290,14 +290,27 @@ class _Later(Sequence[Walk]):
 
 def _masked(body: Expr, guards: Valid, axes: set[Axis]) -> Expr:
     """`body` where the guards hold, else 0: each factor of a product for itself."""
-    if not guards or (isinstance(body, Load) and axes <= body.free):
+    made: dict[Expr, Expr] = {}  # a factor may be met again and again
+
+    def masked(e: Expr) -> Expr:
+        if e not in made:
+            made[e] = _masked_once(e, guards, axes, masked)
+        return made[e]
+
+    return masked(body) if guards else body
+
+
+def _masked_once(
+    body: Expr, guards: Valid, axes: set[Axis], masked: Callable[[Expr], Expr]
+) -> Expr:
+    if isinstance(body, Load) and axes <= body.free:
         return body  # the load is not made there, and gives 0
     if isinstance(body, Alu) and body.op is Op.CAST:
-        return alu(Op.CAST, body.dtype, _masked(body.operands[0], guards, axes))
+        return alu(Op.CAST, body.dtype, masked(body.operands[0]))
     if isinstance(body, Held):
-        return body.again(tuple(_masked(s, guards, axes) for s in body.sources), {})
+        return body.again(tuple(map(masked, body.sources)), {})
     if isinstance(body, Alu) and body.op is Op.MUL and all(axes <= o.free for o in body.operands):
-        return alu(Op.MUL, body.dtype, *(_masked(o, guards, axes) for o in body.operands))
+        return alu(Op.MUL, body.dtype, *map(masked, body.operands))
     return select(guards, body, const(0, body.dtype))
 
 

@@ -126,33 +126,51 @@ def divided_last(one: Nest) -> Nest:
 def _divisor(fold: Fold) -> tuple[Expr, Expr] | None:
     """What a sum adds up without a divisor, and the divisor, if there is one."""
     adds = fold.op is Op.ADD and not fold.dtype.is_half
-    return next(_divisors(fold.body, fold), None) if adds else None
+    return next(_Divisors(fold).of(fold.body), None) if adds else None
 
 
-def _divisors(body: Expr, fold: Fold, known: Valid = ()) -> Iterator[tuple[Expr, Expr]]:
-    """The body without a divisor that the fold does not walk, and the divisor.
+class _Divisors:
+    """Looks for divisors that a fold does not walk, and but once where there are none."""
 
-    That is 1 where what is `known` of all that is divided leaves nothing of the sum: it stays 0,
-    also where the divisor is NaN.
-    """
+    def __init__(self, fold: Fold) -> None:
+        self.fold, self.without = fold, set[Expr]()
+
+    def of(self, body: Expr, known: Valid = ()) -> Iterator[tuple[Expr, Expr]]:
+        """The body without a divisor, and the divisor.
+
+        That is 1 where what is `known` of all that is divided leaves nothing of the sum: it stays
+        0, also where the divisor is NaN.
+        """
+        if body in self.without:
+            return
+        found = False
+        for each in _divisors(body, self, known):
+            found = True
+            yield each
+        if not found:
+            self.without.add(body)
+
+
+def _divisors(body: Expr, below: _Divisors, known: Valid) -> Iterator[tuple[Expr, Expr]]:
+    fold = below.fold
     if isinstance(body, Select) and isinstance(body.other, Const) and body.other.value == 0:
-        for whole, divisor in _divisors(body.value, fold, known + body.valid):
+        for whole, divisor in below.of(body.value, known + body.valid):
             yield select(body.valid, whole, body.other), divisor
     if not (isinstance(body, Alu) and body.dtype is fold.dtype):
         return
     left, right = (*body.operands, body)[:2]
     if body.op is Op.CAST and isinstance(left, Alu) and left.op is Op.CAST and left.dtype.is_half:
-        for whole, divisor in _divisors(left.operands[0], fold, known):
+        for whole, divisor in below.of(left.operands[0], known):
             if left.dtype is bfloat16 or _is_share(whole, divisor):
                 yield alu(Op.CAST, body.dtype, alu(Op.CAST, left.dtype, whole)), divisor
     if body.op is Op.NEG:
-        yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in _divisors(left, fold, known))
+        yield from ((alu(Op.NEG, body.dtype, x), y) for x, y in below.of(left, known))
     made = isinstance(left.value if isinstance(left, Select) else left, (Alu, Fold))
     if body.op is Op.DIV and right.free.isdisjoint(fold.axes) and made:
         yield left, select(met(known, fold.axes), right, const(1, right.dtype))
     elif body.op is Op.MUL:
-        yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in _divisors(left, fold, known))
-        yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in _divisors(right, fold, known))
+        yield from ((alu(Op.MUL, body.dtype, x, right), y) for x, y in below.of(left, known))
+        yield from ((alu(Op.MUL, body.dtype, left, x), y) for x, y in below.of(right, known))
 
 
 def _is_share(whole: Expr, divisor: Expr) -> bool:

@@ -101,17 +101,20 @@ def _needed(fold: Fold) -> Iterator[Range]:
 
 
 def _nonzero(e: Expr) -> Iterator[Range]:
-    """Conditions without which a value is 0."""
-    if isinstance(e, Load):
-        yield from e.valid
-    elif isinstance(e, Select) and _is_zero(e.other):
-        yield from e.valid
-        yield from _nonzero(e.value)
-    elif isinstance(e, Alu) and e.op is Op.CAST:
-        yield from _nonzero(e.operands[0])
-    elif isinstance(e, Alu) and e.op is Op.MUL:
-        for factor in e.operands:
-            yield from _nonzero(factor)
+    """Conditions without which a value is 0; of what is multiplied with itself once."""
+    stack, seen = [e], set[Expr]()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Load):
+            yield from e.valid
+        elif isinstance(e, Select) and _is_zero(e.other):
+            yield from e.valid
+            stack.append(e.value)
+        elif isinstance(e, Alu) and e.op in (Op.CAST, Op.MUL):
+            stack += e.operands[::-1]
 
 
 def _is_zero(e: Expr) -> bool:
