@@ -83,7 +83,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_f86b707c(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_c64e6faa(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {
@@ -95,6 +95,7 @@ void max_sum_neg_add_64x256_r256_f86b707c(void *const *buffers, long start, long
       }
       float acc2 = 0.0f;
       const float v5 = -acc0;
+      #pragma clang loop unroll(disable)
       for (long r0_s = 0; r0_s < 8; ++r0_s) {
         float acc3 = 0.0f;
         for (long r0_i = 0; r0_i < 32; ++r0_i) {

@@ -9,6 +9,7 @@ from graphs import leaf
 from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
+from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.two_rows import Rows, rows_of
 from tinyml.dtype import DType, bfloat16, float32, float64, int32
 from tinyml.index import ZERO, Axis, linear
@@ -71,3 +72,17 @@ def test_the_larger_and_the_smaller_are_nan_where_either_is(dtype: DType) -> Non
     x, y = Tensor(a, device="CPU"), Tensor(b, device="CPU")
     np.testing.assert_array_equal(x.maximum(y).numpy(), np.maximum(a, b))
     np.testing.assert_array_equal(x.minimum(y).numpy(), np.minimum(a, b))
+
+
+def test_clang_leaves_loops_whole_whose_steps_sum_up_on_their_own() -> None:
+    """And only those: the steps of a short sum and of other folds it may write out."""
+    rows, few = (graphs.memory(*shape, device="CPU") for shape in ((8, 1024), (4, 8, 8)))
+    made = (rows.sum(1), rows.max(1), few.sum((1, 2)))
+    long, *others = (stages.kernels_of(schedule([x.lazy]))[0] for x in made)
+    lines = compile(long, stages.TARGETS["C"], []).source.splitlines()
+    (at,) = [n for n, line in enumerate(lines) if ROLLED in line]
+    assert " r0_s = 0; " in lines[at + 1]
+    assert " r0_i = 0; " in "".join(lines[at + 2 :])
+    assert all(ROLLED not in compile(k, stages.TARGETS["C"], []).source for k in others)
+    (runner,) = stages.compiled("CPU", [(long, [])])
+    stages.assert_made(long, runner)
