@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import graphs
@@ -14,11 +15,11 @@ import stages
 from cards import CARD
 from graphs import add, leaf, mul
 
-from tinyml import Tensor, TinyJit, lazy
+from tinyml import Tensor, TinyJit, lazy, ledger
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
 from tinyml.device import Device
-from tinyml.graph import numbered, toposort
+from tinyml.graph import needing, numbered, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.realize import compute
@@ -196,6 +197,55 @@ def test_what_is_added_to_a_graph_is_numbered_behind_it() -> None:
     assert after.items() >= before.items()
     assert {*after} == {*toposort([y, z])}
     assert sorted(after.values()) == [*range(len(after))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_which_roots_need_a_leaf_that_is_looked_for(seed: int) -> None:
+    random = Random(seed)
+    nodes = [leaf(8) for _ in range(6)]
+    looked_for, besides = {*random.sample(nodes, 2)}, set[LazyBuffer]()
+    need = {*looked_for}
+    for _ in range(40):
+        made = add(random.choice(nodes[-12:]), random.choice(nodes))
+        nodes.append(made)
+        if random.random() < 0.1:
+            besides.add(made)
+        elif not need.isdisjoint(made.sources):
+            need.add(made)
+    roots = random.sample(nodes, 15)
+    found = needing(roots, looked_for.__contains__, besides)
+    assert found == [root for root in roots if root in need]
+    assert 0 < len(found) < len(roots)
+
+
+def test_a_walk_ends_at_the_first_leaf_that_is_looked_for() -> None:
+    x, asked = leaf(8), list[LazyBuffer]()
+
+    def is_x(node: LazyBuffer) -> bool:
+        asked.append(node)
+        return node is x
+
+    below = add(x, *chain(10))
+    roots = [mul(below, leaf(8)), add(leaf(8), below), add(below, leaf(8)), *chain(20)]
+    assert needing(roots, is_x) == roots[:3]
+    assert asked == [x, roots[1].sources[0], *[n for n in toposort(roots[3:]) if not n.sources]]
+
+
+def test_who_reads_what_is_overwritten_is_found_without_a_walk_through_all_they_read() -> None:
+    def found(length: int) -> int:
+        x, y = Tensor([1.0, 2.0]).realize(), Tensor([1.0, 2.0]).realize()
+        deep = y.lazy
+        for _ in range(length):
+            deep = mul(deep, y.lazy)  # which no tensor holds
+        z = Tensor._of(add(x.lazy, deep))
+        buffers = [id(ledger.memory[x.lazy])]
+        ledger.pending()  # drops who is noted and not there any more
+        reading = list[object]()
+        count = lines(lambda: reading.extend(ledger.pending_readers(buffers)))
+        assert any(reader is z for reader in reading)
+        return count
+
+    assert found(1000) <= found(4) + 20
 
 
 def test_a_chain_of_a_hundred_thousand_ops() -> None:

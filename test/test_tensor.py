@@ -110,6 +110,14 @@ def test_assignment_is_in_program_order(device: str) -> None:
     assert x.tolist() == [111, 112]
 
 
+def test_what_is_saved_before_an_assignment_may_be_assigned_to(device: str) -> None:
+    x, y = (Tensor(values, device=device).realize() for values in ([1.0, 2.0], [3.0, 4.0]))
+    tripled = y * 3
+    y.assign(x * 2)  # reads x, and so is done before the next
+    x.assign(x + 1).realize()
+    assert [x.tolist(), y.tolist(), tripled.tolist()] == [[2, 3], [2, 4], [9, 12]]
+
+
 def test_inplace_operators_rebind_what_is_being_differentiated(device: str) -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     y = x * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
@@ -158,6 +158,36 @@ def toposort(
                 return list(done)
             done[pop()] = None
             walk = pop()
+
+
+def needing(
+    roots: Collection[_N], wanted: Callable[[_N], bool], besides: Container[_N] = ()
+) -> list[_N]:
+    """The roots that are, or need, a node that is `wanted`, as one without sources may be.
+
+    Does not look below `besides`, and no further for a root of which the answer is known.
+    """
+    needs: dict[_N, bool] = {}
+    for root in roots:
+        above: list[_N] = []  # nodes whose sources are looked at, by the walks behind the first
+        walks: list[Iterator[_N]] = [iter((root,))]
+        while walks:
+            for node in walks[-1]:
+                if node not in needs:
+                    if node.sources and node not in besides:
+                        above.append(node)
+                        walks.append(iter(node.sources))
+                        break
+                    needs[node] = not node.sources and wanted(node)
+                if needs[node]:
+                    needs.update(dict.fromkeys(above, True))
+                    walks.clear()
+                    break
+            else:
+                walks.pop()
+                if above:
+                    needs[above.pop()] = False
+    return [root for root in roots if needs[root]]
 
 
 def reached(starts: Iterable[_N], onward: Callable[[_N], Iterable[_N]]) -> Iterator[_N]:

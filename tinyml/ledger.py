@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from tinyml import lazy, trace
-from tinyml.graph import toposort
+from tinyml.graph import needing
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.roster import Roster
 from tinyml.runtime.machine import Buffer
@@ -100,7 +100,11 @@ def pending() -> list[Holder]:
 
 def has_data(node: LazyBuffer) -> bool:
     """Whether values in memory are a part of what a node says."""
-    return any(isinstance(n, Data) for n in toposort([node]))
+    return bool(needing([node], _is_data))
+
+
+def _is_data(node: LazyBuffer) -> bool:
+    return type(node) is Data
 
 
 def is_pending(holder: Holder) -> bool:
@@ -167,7 +171,7 @@ def pending_readers(buffers: Iterable[int]) -> list[Holder]:
     others = [node for reference in known.nodes if (node := reference()) is not None]
     harmless = set(others)
     held = {h: node for h in new if type(node := h._lazy) is not Data and node not in harmless}
-    reading = _reading(list(held.values()), key, harmless)
+    reading = {*needing(held.values(), lambda n: _is_data(n) and id(memory[n]) in key, harmless)}
     others += [node for node in held.values() if node not in reading]
     known.nodes = list(map(weakref.ref, others[-_MOST_NODES:]))
     found = [h for h, node in held.items() if node in reading]
@@ -205,15 +209,3 @@ def _own_readers(leaf: Data) -> list[Holder]:
     holders = [(h, h._followed) for h in leaf.readers.members() if h.lazy is leaf]
     own = [(h, leaf if root is None else root.lazy) for h, root in holders]
     return [h for h, node in own if node is leaf or lazy.assigned(node) is not leaf]
-
-
-def _reading(
-    nodes: Sequence[LazyBuffer], buffers: Container[int], others: Container[LazyBuffer]
-) -> set[LazyBuffer]:
-    """What is in these buffers (ids), or made of it, below `nodes` but not below `others`."""
-    found = set[LazyBuffer]()
-    for node in toposort(nodes, others):
-        in_them = type(node) is Data and id(memory[node]) in buffers
-        if in_them or not found.isdisjoint(node.sources):
-            found.add(node)
-    return found

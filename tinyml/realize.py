@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
@@ -80,8 +80,9 @@ def compute(
     wanted, order = list(nodes), numbered(nodes)
     readers: list[tuple[Holder, LazyBuffer]] = []
     buffers: set[int] = set()
-    while not (found := overwritten(order)) <= buffers:  # what is saved may be assigned to, too
-        buffers |= found
+    seen = 0
+    while not (found := overwritten(islice(order, seen, None))) <= buffers:
+        seen, buffers = len(order), buffers | found  # what is saved may be assigned to, too
         if readers := readers_of(buffers):
             order = numbered([node for _, node in readers], order)
     readers += parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
