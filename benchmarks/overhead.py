@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need 
 
 from benchmarks import recording as recording_peers
 from benchmarks import steps
-from benchmarks.steps import GPTSize, tinyml_step
-from tinyml import Device, Tensor, TinyJit, config, trace
+from benchmarks.dialect import TinymlOps
+from benchmarks.steps import GPTSize, differentiated, tinyml_step
+from tinyml import Device, Tensor, TinyJit, config, nn, realize, trace
 from tinyml.graph import toposort
 from tinyml.realize import compute
 
@@ -36,7 +37,8 @@ def main() -> None:
         beside_peers()
         return
     print(f"on {Device.DEFAULT}\n\n| what | cost |\n| --- | ---: |")
-    for row in [*recording(), *repeating(), *replaying(), *compiling(), *doubling()]:
+    rows = recording, repeating, replaying, stepping, compiling, doubling
+    for row in (row for found in rows for row in found()):
         print(f"| {row[0]} | {row[1]} |", flush=True)
 
 
@@ -149,6 +151,59 @@ def replaying_states() -> list[Row]:
             seconds = fastest(partial(run, x), 200, 20)
             found.append((f"TinyJit replay with {count} {word}", microseconds(seconds)))
     return found
+
+
+class Kernels:
+    """Those of a plan, which note how long they run."""
+
+    seconds = 0.0  # all of them since the process began
+
+    def __init__(self, plan: Any) -> None:
+        self._plan = plan
+
+    def run_on(self, memories: Sequence[int]) -> None:
+        """As the plan."""
+        start = time.thread_time()
+        self._plan.run_on(memories)
+        Kernels.seconds += time.thread_time() - start
+
+
+def stepping() -> list[Row]:
+    """Training steps without TinyJit: from the graph, recorded anew each time, to the kernels."""
+    gpt = steps.gpt(GPTSize(layers=2, dim=128, heads=4, context=32, batch=2))
+    convnet = steps.residual(widths=(8, 16, 32), size=8, batch=2)
+    found = []
+    for word, step in (("2-layer GPT", gpt), ("residual convnet", convnet)):
+        seconds, nodes = known_step(step)
+        what = f"realize a known step of a {word}, each of {nodes} nodes, without kernels"
+        found.append((what, microseconds(seconds / nodes)))
+    return found
+
+
+def known_step(step: steps.Step, repeats: int = 100) -> tuple[float, int]:
+    """Seconds of Python to realize a step whose plan is known, the fewest, and its nodes."""
+    parameters, data = step.split([Tensor(array) for array in step.inputs()])
+    for parameter in parameters.values():
+        parameter.requires_grad = True
+    optimizer = nn.optim.AdamW(list(parameters.values()), lr=step.rate)
+    loss_of = step.loss and partial(step.loss, TinymlOps(), parameters)
+
+    def realized() -> tuple[float, int]:
+        with Tensor.train():
+            optimizer.zero_grad()
+            _ = differentiated(loss_of, parameters, data)  # the loss lives on
+            updated = optimizer.schedule_step()
+        nodes = len(toposort([tensor.lazy for tensor in updated]))
+        start = time.thread_time() - Kernels.seconds
+        Tensor.realize(*updated)
+        return time.thread_time() - Kernels.seconds - start, nodes
+
+    for _ in range(4):  # plainly, then with what changes from step to step as data
+        realized()
+    for routine in realize._routines.values():
+        if routine._free is not None and not isinstance(routine._free, Kernels):
+            routine._free = Kernels(routine._free)
+    return min(realized() for _ in range(repeats))
 
 
 @dataclass
