@@ -18,7 +18,7 @@ from expressions import EXPRESSIONS
 from tinyml import Tensor, config
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
-from tinyml.codegen.text import c_masked
+from tinyml.codegen.text import c_masked, c_text
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, float32, float64
 from tinyml.errors import DeviceError
@@ -104,6 +104,25 @@ def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None
         )
         assert re.search(r"\tv[a-z0-9]+ps\t", done.stdout), op
         assert not re.search(r"\t(v[a-z0-9]+ss|call)\t(?!.*rip)", done.stdout), op
+
+
+@pytest.mark.parametrize(("element", "count"), [("float", 8), ("double", 4), ("char", 32)])
+def test_a_choice_by_lanes_that_are_known_is_one_move(element: str, count: int) -> None:
+    """gcc takes three steps for what `&` and `^` say, which clang sees through."""
+    if not shutil.which("gcc") or platform.machine() != "x86_64":
+        pytest.skip("no gcc, or not x86")
+    own = {"float": "int", "double": "long"}.get(element, "signed char")
+    kinds = [f"{e} __attribute__((vector_size(32)))" for e in (element, own)]
+    names = "\n".join(f"typedef {k} {n};" for k, n in zip(kinds, ("kind", "bits"), strict=True))
+    known = c_text.blend_known("known", "kind", "bits", "bits", "m", count)
+    mask = ", ".join(str(-(n % 2)) for n in range(count))
+    text = f"{names}\n{known}\nkind odd(kind a, kind b) {{ return known((bits){{{mask}}}, a, b); }}"
+    flags = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
+    line = ["gcc", *flags, "-S", "-x", "c", "-", "-o", "-"]
+    done = subprocess.run(line, input=text, capture_output=True, text=True, check=True)
+    moves = re.findall(r"\t(v\w+)\t.*%ymm", done.stdout)
+    assert [m for m in moves if "blend" in m or "shuf" in m]
+    assert not [m for m in moves if "and" in m or "or" in m]
 
 
 KNOWN = """

@@ -81,6 +81,22 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> 
     )
 
 
+@lru_cache
+def blend_known(name: str, kind: str, bits: str, mask: str, own: str, lanes: int) -> str:
+    """Likewise for masks known when this is compiled, of one register at most without AVX-512.
+
+    gcc makes one move of lanes that are chosen, but of `&` and `^` what they say: three steps.
+    """
+    numbers = ", ".join(map(str, range(lanes)))
+    return (
+        f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
+        f"  {bits} own = {own};\n"
+        f"#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)\n"
+        f"  return __builtin_shuffle(a, b, ({bits}){{{numbers}}} - ~own * {lanes});\n"
+        f"#else\n{select(kind, bits, 'own', False)}\n#endif\n}}"
+    )
+
+
 def blend_either(name: str, blend: str, kind: str, mask: str) -> str:
     """`a` where m or n is -1, else `b`, for vectors that instructions take under a mask.
 

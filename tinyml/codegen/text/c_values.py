@@ -16,9 +16,11 @@ from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
     HALF,
     LANE_BODIES,
+    MASKED,
     NOTE,
     blend,
     blend_either,
+    blend_known,
     function,
     half_lanes,
     lane_body,
@@ -180,8 +182,11 @@ class CValues(Renderer):
         """A choice lane by lane; whether the mask is `known` when the text is compiled."""
         kind = self.vector(dtype, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
-        name = f"blend_{kind}_known" if known else f"blend_{kind}"
-        self.prelude[blend(name, kind, bits, self.vector(bool_, lanes), own, not known)] = None
+        masks, name = self.vector(bool_, lanes), f"blend_{kind}_known" if known else f"blend_{kind}"
+        if known and size_of(dtype) * lanes <= MASKED // 2:
+            self.prelude[blend_known(name, kind, bits, masks, own, lanes)] = None
+        else:
+            self.prelude[blend(name, kind, bits, masks, own, not known)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def blended_either(self, operands: list[Text], dtype: DType, lanes: int) -> Text:
