@@ -40,6 +40,9 @@ FLAGS: tuple[str, ...] = (
 # what a product reads in memory then, and zeros are stored by microcode: gradients of 3x3 weights
 # took 1.3 times as long, a causal softmax 1.5 times, a projection with two results twice.
 GCC = ("-mtune=haswell",)
+# Where it has 16 registers it would put constants of one loop in them ahead of all others, and what
+# these sum up into memory: a cross-entropy took 1.2 times as long, a sum down columns as well
+FEW = ("--param", "max-gcse-insertion-ratio=0")
 _NAMES = ("cc", "gcc", "clang")
 # clang loads a vector that waits in a function's memory across two lines of a cache, else: cross-
 # entropy, whose constants do, took 1.8 times as long
@@ -198,7 +201,9 @@ def _known(command: tuple[str, ...], cache: DiskCache) -> Compiler:
         raise FileNotFoundError("not found on PATH")
     processor, file = _processor(), os.stat(found)
     of = (os.path.realpath(found), str(file.st_size), str(file.st_mtime_ns))
-    entry = key("compiler", _VERSION, *FLAGS, *GCC, *CLANG, *UNMOVED, *command, *of, processor)
+    entry = key(
+        "compiler", _VERSION, *FLAGS, *GCC, *FEW, *CLANG, *UNMOVED, *command, *of, processor
+    )
     kept = cache.get(entry, ".compiler") if processor else None
     if kept is not None:
         answered: Compiler = pickle.loads(kept)  # as much to be trusted as the machine code beside
@@ -230,7 +235,9 @@ def _ask(command: tuple[str, ...]) -> Compiler:
         macros = run([*command, *flags, *listing])
     found = Compiler(command, flags, ".c", ("-lm", "-lpthread"), version, macros)
     x86 = found.defines("__x86_64__") or found.defines("__i386__")
-    more = (CLANG + UNMOVED, CLANG) if found.defines("__clang__") else (GCC,)
+    more = (GCC,) if found.defines("__AVX512F__") else (GCC + FEW, GCC)
+    if found.defines("__clang__"):
+        more = (CLANG + UNMOVED, CLANG)
     known = (flags + own for own in more if _knows([*command, *own, *listing]))
     return replace(found, flags=next(known, flags)) if x86 else found
 
