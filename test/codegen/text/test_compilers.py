@@ -17,6 +17,7 @@ from expressions import EXPRESSIONS
 
 from tinyml import Tensor, config
 from tinyml.codegen.compile import compile
+from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.target import Target
 from tinyml.codegen.text import c_masked, c_text
 from tinyml.device import Device
@@ -109,20 +110,36 @@ def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None
 @pytest.mark.parametrize(("element", "count"), [("float", 8), ("double", 4), ("char", 32)])
 def test_a_choice_by_lanes_that_are_known_is_one_move(element: str, count: int) -> None:
     """gcc takes three steps for what `&` and `^` say, which clang sees through."""
-    if not shutil.which("gcc") or platform.machine() != "x86_64":
-        pytest.skip("no gcc, or not x86")
     own = {"float": "int", "double": "long"}.get(element, "signed char")
     kinds = [f"{e} __attribute__((vector_size(32)))" for e in (element, own)]
     names = "\n".join(f"typedef {k} {n};" for k, n in zip(kinds, ("kind", "bits"), strict=True))
-    known = c_text.blend_known("known", "kind", "bits", "bits", "m", count)
+    known = c_text.choose("known", "kind", "bits", "bits", "m", count)
     mask = ", ".join(str(-(n % 2)) for n in range(count))
     text = f"{names}\n{known}\nkind odd(kind a, kind b) {{ return known((bits){{{mask}}}, a, b); }}"
-    flags = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
-    line = ["gcc", *flags, "-S", "-x", "c", "-", "-o", "-"]
-    done = subprocess.run(line, input=text, capture_output=True, text=True, check=True)
-    moves = re.findall(r"\t(v\w+)\t.*%ymm", done.stdout)
+    moves = re.findall(r"\t(v\w+)\t.*%ymm", _by_gcc(text))
     assert [m for m in moves if "blend" in m or "shuf" in m]
     assert not [m for m in moves if "and" in m or "or" in m]
+
+
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_every_second_element_takes_two_moves(dtype: DType) -> None:
+    """Not three: gcc moves each of both vectors, and blends them."""
+    x = graphs.memory(64 * 8, dtype=dtype, device="CPU")[::2]
+    (k,) = stages.kernels_of(schedule([(x + 1).lazy]))
+    opts = [parse(f"lanes i0 {32 // dtype.itemsize}")]
+    made = compile(k, Target(Language.C, 32, 16, cores=2), opts)
+    assert "second_" in made.source
+    moves = re.findall(r"\t(vperm\w+|vshuf\w+|v\w*blend\w*|vunpck\w+)\t", _by_gcc(made.text))
+    assert len(moves) == 2, moves
+
+
+def _by_gcc(text: str) -> str:
+    """What gcc makes of a text for a processor with AVX2."""
+    if not shutil.which("gcc") or platform.machine() != "x86_64":
+        pytest.skip("no gcc, or not x86")
+    flags = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
+    line = ["gcc", *flags, "-S", "-x", "c", "-", "-o", "-"]
+    return subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
 
 
 KNOWN = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Expr, Load, Name, Place, Select, Stored, parts_of
+from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Select, Stored, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
@@ -334,6 +334,8 @@ class CRenderer(CPairs):
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         held = self.mask(e.valid, lane or Axis("lane", lanes))
         known = not apart and all(v.free <= {lane} for v in e.valid)
+        if known and not (type(e.other) is Const and e.other.value == 0):
+            return self.chosen(held, value, other, e.dtype, lanes)
         return self.blended(held, value, other, e.dtype, lanes, known)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from tinyml.codegen.expr import Load, Name, Part
 from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_rows, spread_store
-from tinyml.codegen.text.c_text import lane_place, streaming_store
+from tinyml.codegen.text.c_text import MASKED, lane_place, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues, size_of
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows
@@ -119,7 +119,8 @@ class CLanes(CValues):
         if stride == 1:
             return f"*(const {kind} *)({place})", UNARY
         places = self.bits(dtype.itemsize, lanes)
-        self.prelude[_every_second(kind, TYPES[dtype.name], places, lanes)] = None
+        element, size = TYPES[dtype.name], dtype.itemsize
+        self.prelude[_every_second(kind, element, places, size, lanes)] = None
         return f"second_{kind}({place})", ATOM
 
     def part_of(self, e: Part) -> Text:
@@ -184,18 +185,34 @@ class CLanes(CValues):
         return f"{name}(slot{slot} + {start}, {', '.join(values)});"
 
 
-def _every_second(kind: str, element: str, places: str, lanes: int) -> str:
-    """`lanes` elements with gaps of one between them, out of vectors that end with the last one."""
-    last = lanes - 1
-    chosen = ", ".join(str(n if n < lanes else n + 1) for n in range(0, 2 * lanes, 2))
+def _every_second(kind: str, element: str, places: str, size: int, lanes: int) -> str:
+    """`lanes` elements with gaps of one between them, out of vectors that end with the last one.
+
+    Without AVX-512 gcc moves both vectors across their halves and blends them, where it is told no
+    way: within halves first, then the middle quarters change places.
+    """
+    chosen = [n if n < lanes else n + 1 for n in range(0, 2 * lanes, 2)]
+    every, picked = ", ".join(map(str, chosen)), ""
+    if size * lanes == MASKED // 2 and size >= 4:
+        near, back = (", ".join(map(str, _crossed(one))) for one in (chosen, range(lanes)))
+        picked = f"""
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const {kind} near = __builtin_shuffle(first, last, ({places}){{{near}}});
+  return __builtin_shuffle(near, ({places}){{{back}}});"""
     return f"""static inline {kind} second_{kind}(const {element} *p) {{
-  const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {last});
+  const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {lanes - 1});
 #if defined(__clang__)
-  return __builtin_shufflevector(first, last, {chosen});
+  return __builtin_shufflevector(first, last, {every});{picked}
 #else
-  return __builtin_shuffle(first, last, ({places}){{{chosen}}});
+  return __builtin_shuffle(first, last, ({places}){{{every}}});
 #endif
 }}"""
+
+
+def _crossed(lanes: Sequence[int]) -> list[int]:
+    """Lanes whose middle quarters change places."""
+    quarter = len(lanes) // 4
+    return [n for at in (0, 2, 1, 3) for n in lanes[at * quarter : (at + 1) * quarter]]
 
 
 def _of_another(name: str, kind: str, places: str, chosen: str) -> str:

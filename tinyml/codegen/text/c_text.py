@@ -82,10 +82,11 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> 
 
 
 @lru_cache
-def blend_known(name: str, kind: str, bits: str, mask: str, own: str, lanes: int) -> str:
+def choose(name: str, kind: str, bits: str, mask: str, own: str, lanes: int) -> str:
     """Likewise for masks known when this is compiled, of one register at most without AVX-512.
 
-    gcc makes one move of lanes that are chosen, but of `&` and `^` what they say: three steps.
+    gcc makes one move of lanes that are chosen, but of `&` and `^` what they say: three steps. Of 0
+    and something else it is one step, which is faster than the move.
     """
     numbers = ", ".join(map(str, range(lanes)))
     return (

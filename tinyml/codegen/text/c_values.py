@@ -20,7 +20,7 @@ from tinyml.codegen.text.c_text import (
     NOTE,
     blend,
     blend_either,
-    blend_known,
+    choose,
     function,
     half_lanes,
     lane_body,
@@ -182,12 +182,18 @@ class CValues(Renderer):
         """A choice lane by lane; whether the mask is `known` when the text is compiled."""
         kind = self.vector(dtype, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
-        masks, name = self.vector(bool_, lanes), f"blend_{kind}_known" if known else f"blend_{kind}"
-        if known and size_of(dtype) * lanes <= MASKED // 2:
-            self.prelude[blend_known(name, kind, bits, masks, own, lanes)] = None
-        else:
-            self.prelude[blend(name, kind, bits, masks, own, not known)] = None
+        name, masks = f"blend_{kind}_known" if known else f"blend_{kind}", self.vector(bool_, lanes)
+        self.prelude[blend(name, kind, bits, masks, own, not known)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
+
+    def chosen(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
+        """A choice by a mask that is known when the text is compiled, of two values but 0."""
+        if size_of(dtype) * lanes > MASKED // 2:
+            return self.blended(mask, value, other, dtype, lanes, True)
+        kind, masks = self.vector(dtype, lanes), self.vector(bool_, lanes)
+        bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
+        self.prelude[choose(f"chosen_{kind}", kind, bits, masks, own, lanes)] = None
+        return f"chosen_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def blended_either(self, operands: list[Text], dtype: DType, lanes: int) -> Text:
         """A choice between two values by two masks: the first where either is set."""
