@@ -35,6 +35,8 @@ from tinyml.ops import WORK, Op
 LEAST = 4  # steps of a loop that is worth bounds
 WHOLE = 32  # steps without conditions that are worth a text of their own
 
+Between = tuple[Linear | None, Linear | None]  # the first step, and the one behind the last, if any
+
 
 def needed(folds: Sequence[Fold]) -> Valid:
     """Conditions without which none of the folds' bodies, walked together, changes anything."""
@@ -208,24 +210,38 @@ def parts(
     Those where a condition holds for some of what is made at once, and for the rest not, are at
     its ends.
     """
-    axis, outer, held = loop.axis, {*fixed}, list[Range]()
-    start = stop = None
-    for r in asked if loop.starts or loop.stops else ():
-        between = _between(axis, r, known, outer, always=True)
-        if not held:
-            start, stop = between
-        if between == (start, stop) != (None, None):
-            held.append(r)
-    first = () if start is None or start in loop.starts else (start,)
-    last = () if stop is None or stop in loop.stops else (stop,)
-    whole = _loop(axis, (*loop.starts, *first), (*loop.stops, *last))
-    ends = product((ZERO, *whole.starts), (linear(axis.size), *whole.stops))
-    most = min((stop - start).high for start, stop in ends)
-    if not held or most < WHOLE:
-        return [(loop, ())]
-    before = [(_loop(axis, loop.starts, (*loop.stops, *first)), ())] if first else []
-    after = [(_loop(axis, (*loop.starts, *first, *last), loop.stops), ())] if last else []
-    return [*before, (whole, (*held,)), *after]
+    axis, outer = loop.axis, {*fixed}
+    asked = asked if loop.starts or loop.stops else ()
+    every = {r: _between(axis, r, known, outer, always=True) for r in asked}
+    bounds = {r: between for r, between in every.items() if between != (None, None)}
+    starts = dict.fromkeys(s for s, _ in bounds.values() if s is not None)
+    stops = dict.fromkeys(s for _, s in bounds.values() if s is not None)
+    all_hold = _beyond([*starts], 1), _beyond([*stops], -1)
+    for start, stop in dict.fromkeys([all_hold, *bounds.values()][:2]):
+        held = [r for r, between in bounds.items() if _implied(between, start, stop)]
+        first = () if start is None or start in loop.starts else (start,)
+        last = () if stop is None or stop in loop.stops else (stop,)
+        whole = _loop(axis, (*loop.starts, *first), (*loop.stops, *last))
+        ends = product((ZERO, *whole.starts), (linear(axis.size), *whole.stops))
+        if held and min((e - s).high for s, e in ends) >= WHOLE:
+            before = [(_loop(axis, loop.starts, (*loop.stops, *first)), ())] if first else []
+            after = [(_loop(axis, (*loop.starts, *first, *last), loop.stops), ())] if last else []
+            return [*before, (whole, (*held,)), *after]
+    return [(loop, ())]
+
+
+def _beyond(bounds: Sequence[Linear], sign: int) -> Linear | None:
+    """The last of some steps, or with -1 the first; any of them where it is not known which is."""
+    beyond = (b for b in bounds if all(((b - c) * sign).low >= 0 for c in bounds))
+    return next(beyond, bounds[0] if bounds else None)
+
+
+def _implied(between: Between, start: Linear | None, stop: Linear | None) -> bool:
+    """Whether a condition that holds between two steps holds from `start` to `stop`."""
+    begins, ends = between
+    begun = begins is None or (start is not None and (start - begins).low >= 0)
+    lasts = ends is None or (stop is not None and (ends - stop).low >= 0)
+    return begun and lasts
 
 
 def without(value: Expr, held: Set[Range]) -> Expr:
@@ -248,9 +264,7 @@ def _loop(axis: Axis, starts: Sequence[Linear], stops: Sequence[Linear]) -> Begi
     return Begin(axis, tuple(above), tuple(below))
 
 
-def _between(
-    axis: Axis, r: Range, known: Known, outer: Set[Axis], always: bool = False
-) -> tuple[Linear | None, Linear | None]:
+def _between(axis: Axis, r: Range, known: Known, outer: Set[Axis], always: bool = False) -> Between:
     """The first step of `axis` where a condition can hold, and the one behind the last, if any.
 
     Or where it `always` holds, whatever other axes than the outer ones are.
