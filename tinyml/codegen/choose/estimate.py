@@ -108,9 +108,7 @@ class Product:
     depth: int
     itemsize: int
     nbytes: int  # of all that is read and written
-    scattered: (
-        int  # loads of columns that do not lie side by side: vectors of them are put together
-    )
+    scattered: int  # loads of columns that lie apart: vectors of them are put together
     apart: int  # numbers that are read or written one by one with each sum
     columns: Factor
     other: Factor
