@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from tinyml import config, lazy, trace
 from tinyml.alike import alike
-from tinyml.codegen.compile import compile as compiled
 from tinyml.codegen.remember import remembered
 from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
@@ -183,6 +182,8 @@ def _program(item: KernelItem) -> Program:
 
 def use(opts: Sequence[Opt], item: KernelItem) -> None:
     """Have a kernel run as Opts say that somebody wrote, from here on."""
+    from tinyml.codegen.compile import compile as compiled
+
     opened = open_device(item.device)
     if opened.target is None:
         raise DeviceError(f"{item.device} runs no programs")
