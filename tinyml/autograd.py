@@ -140,9 +140,8 @@ class Deferred(mlops.Function):
     """The record of a composition, which is worked out when somebody walks through it."""
 
     __slots__ = ("__weakref__",)
-    opened: Callable[
-        [], mlops.Function
-    ]  # that of the last step, as if all had been recorded one by one
+    # the record of the last step, as if all had been recorded one by one
+    opened: Callable[[], mlops.Function]
 
 
 def record_of(tensor: Tensor) -> mlops.Function | None:

@@ -14,9 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tinyml import kernel, notation
 from tinyml.lazy import Data, LazyBuffer, Slot
-from tinyml.schedule import CopyItem, KernelItem
-
-Item = KernelItem | CopyItem
+from tinyml.schedule import CopyItem, Item, KernelItem
 
 _HEAD = """digraph schedule {
   node [fontname="Helvetica", fontsize=11, shape=box, style=filled, fillcolor=white];

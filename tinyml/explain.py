@@ -162,12 +162,13 @@ def parse_opts(text: str) -> list[Opt]:
 
 def _only_kernel(wanted: list[Tensor]) -> KernelItem:
     """The kernel that computes these; ExpressionError if there are none or several."""
-    scheduled = schedule([tensor.lazy for tensor in wanted]).items
-    kernels = [item for item in scheduled if isinstance(item, KernelItem)]
-    if Device.DEFAULT == "NUMPY" or len(kernels) != 1:
-        count = 0 if Device.DEFAULT == "NUMPY" else len(kernels)
+    runs = Device.DEFAULT != "NUMPY"
+    items = schedule([tensor.lazy for tensor in wanted]).items if runs else ()
+    kernels = [item for item in items if isinstance(item, KernelItem)]
+    if len(kernels) != 1:
         raise ExpressionError(
-            f"--opts: they are for one kernel, and on {Device.DEFAULT} this expression has {count}"
+            f"--opts: they are for one kernel, and on {Device.DEFAULT} this expression has "
+            f"{len(kernels)}"
         )
     return kernels[0]
 

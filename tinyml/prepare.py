@@ -23,7 +23,7 @@ from tinyml.plan import Call, CopyCall, FixedNumber, KernelCall, NewBuffer, Plan
 from tinyml.program import Program
 from tinyml.runtime.cpu import host_cache
 from tinyml.runtime.machine import Executable
-from tinyml.schedule import CopyItem, KernelItem, schedule
+from tinyml.schedule import CopyItem, Item, KernelItem, schedule
 
 if TYPE_CHECKING:
     from tinyml.codegen.optimize.opts import Opt
@@ -58,7 +58,7 @@ def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
 
 
 def _number(
-    items: Sequence[KernelItem | CopyItem],
+    items: Sequence[Item],
     numbers: dict[LazyBuffer, int],
     given: int,
     kept: set[LazyBuffer],
@@ -84,9 +84,7 @@ def _number(
     return new
 
 
-def _over(
-    item: KernelItem | CopyItem, free: set[LazyBuffer]
-) -> Mapping[LazyBuffer, Sequence[LazyBuffer]]:
+def _over(item: Item, free: set[LazyBuffer]) -> Mapping[LazyBuffer, Sequence[LazyBuffer]]:
     """Which of the nodes that are `free` after an item each of its outputs may overwrite."""
     found: dict[LazyBuffer, list[LazyBuffer]] = {}
     if isinstance(item, KernelItem) and not free.isdisjoint(item.inputs):
@@ -126,9 +124,7 @@ def _copies(nodes: Sequence[LazyBuffer]) -> Kernel:
     return Kernel(tuple(parts), slots + slots)
 
 
-def _call(
-    item: KernelItem | CopyItem, numbers: dict[LazyBuffer, int], kernels: dict[Kernel, Kernel]
-) -> Call | None:
+def _call(item: Item, numbers: dict[LazyBuffer, int], kernels: dict[Kernel, Kernel]) -> Call | None:
     if isinstance(item, CopyItem):
         return CopyCall((numbers[item.source], numbers[item.output]))
     if not any(output.value.size for output in item.kernel.outputs):

@@ -7,7 +7,7 @@ where its conditions do not hold, and what ops make of that value follows (inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import combinations, product
 
 from tinyml.codegen.expr import (
@@ -216,7 +216,7 @@ def parts(
     bounds = {r: between for r, between in every.items() if between != (None, None)}
     starts = dict.fromkeys(s for s, _ in bounds.values() if s is not None)
     stops = dict.fromkeys(s for _, s in bounds.values() if s is not None)
-    all_hold = _beyond([*starts], 1), _beyond([*stops], -1)
+    all_hold = next(_beyond(starts, 1), None), next(_beyond(stops, -1), None)
     for start, stop in dict.fromkeys([all_hold, *bounds.values()][:2]):
         held = [r for r, between in bounds.items() if _implied(between, start, stop)]
         first = () if start is None or start in loop.starts else (start,)
@@ -230,10 +230,11 @@ def parts(
     return [(loop, ())]
 
 
-def _beyond(bounds: Sequence[Linear], sign: int) -> Linear | None:
-    """The last of some steps, or with -1 the first; any of them where it is not known which is."""
-    beyond = (b for b in bounds if all(((b - c) * sign).low >= 0 for c in bounds))
-    return next(beyond, bounds[0] if bounds else None)
+def _beyond(bounds: Collection[Linear], sign: int) -> Iterator[Linear]:
+    """The last of some steps, or with -1 the first; several where it is not known which is."""
+    for b in bounds:
+        if not any(c is not b and ((c - b) * sign).low >= 0 for c in bounds):
+            yield b
 
 
 def _implied(between: Between, start: Linear | None, stop: Linear | None) -> bool:
@@ -259,9 +260,7 @@ def without(value: Expr, held: Set[Range]) -> Expr:
 
 def _loop(axis: Axis, starts: Sequence[Linear], stops: Sequence[Linear]) -> Begin:
     """A loop, without bounds that others make needless."""
-    above = [s for s in starts if not any(t is not s and (t - s).low >= 0 for t in starts)]
-    below = [s for s in stops if not any(t is not s and (s - t).low >= 0 for t in stops)]
-    return Begin(axis, tuple(above), tuple(below))
+    return Begin(axis, tuple(_beyond(starts, 1)), tuple(_beyond(stops, -1)))
 
 
 def _between(axis: Axis, r: Range, known: Known, outer: Set[Axis], always: bool = False) -> Between:
