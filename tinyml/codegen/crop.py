@@ -8,13 +8,14 @@ where its conditions do not hold, and what ops make of that value follows (inter
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 from tinyml.codegen.expr import (
     Alu,
     Const,
     Expr,
     Fold,
+    Load,
     Select,
     Stored,
     const,
@@ -24,7 +25,7 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.matrices import Bundle, Product
-from tinyml.codegen.nest import Tile, Walk
+from tinyml.codegen.nest import Nest, Tile, Walk
 from tinyml.codegen.scope import Known, at_each
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -33,6 +34,7 @@ from tinyml.interpret import identity, known_result
 from tinyml.ops import WORK, Op
 
 LEAST = 4  # steps of a loop that is worth bounds
+PIECES = 65  # ends of the runs that a loop is made of, at most
 WHOLE = 32  # steps without conditions that are worth a text of their own
 
 Between = tuple[Linear | None, Linear | None]  # the first step, and the one behind the last, if any
@@ -200,6 +202,30 @@ def asked(folds: Sequence[Fold]) -> Valid:
         return ()
     chosen = [e for fold in folds for e in nodes(fold.body) if isinstance(e, Select)]
     return tuple(dict.fromkeys(r for e in chosen for r in e.valid if not r.index.looked))
+
+
+def asked_of_stores(one: Nest) -> Valid:
+    """What stored values ask, of a nest that folds nothing."""
+    if one.folded or one.tiles:
+        return ()
+    asked = (e.valid for e in one.exprs if isinstance(e, (Select, Load)))
+    return tuple(dict.fromkeys(r for valid in asked for r in valid if not r.index.looked))
+
+
+def pieces(axis: Axis, asked: Iterable[Range], known: Known, fixed: Iterable[Axis]) -> list[range]:
+    """The steps of `axis` in runs, in each of which every condition holds or fails or may do both.
+
+    None if all steps are alike, or if there are too many runs. A rest that is walked after them is
+    not asked for.
+    """
+    outer, points = {*fixed}, {0, axis.size}
+    for r in asked:
+        for always in (False, True):
+            found = _between(axis, r, known, outer, always)
+            points |= {at.constant for at in found if at is not None and not at.terms}
+    ends = sorted(p for p in points if 0 <= p <= axis.size)
+    alike = len(ends) == 2 and not axis.more
+    return [] if alike or len(ends) > PIECES else [range(*run) for run in pairwise(ends)]
 
 
 def parts(

@@ -57,9 +57,9 @@ KERNELS: dict[str, Kernel] = {
 SIZES = {
     OptKind.COLLAPSE: (0, 1, 2, 3), OptKind.GRID: (0,), OptKind.ORDER: (0,), OptKind.STAGE: (0,),
     OptKind.SPLIT: (2, 3), OptKind.THREAD: (2, 4), OptKind.LANES: (4, 8),
-    OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4), OptKind.PHASE: (2, 3), OptKind.ALIGN: (2, 4),
-    OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4), OptKind.ONLINE: (2, 4),
-    OptKind.AHEAD: (0,), OptKind.STREAM: (0,), OptKind.PAIR: (0,),
+    OptKind.UNROLL: (2, 3), OptKind.PEEL: (2, 4), OptKind.CUT: (2, 3), OptKind.PHASE: (2, 3),
+    OptKind.ALIGN: (2, 4), OptKind.PAD: (2, 4), OptKind.BLOCK: (2, 3), OptKind.KEEP: (0, 4),
+    OptKind.ONLINE: (2, 4), OptKind.AHEAD: (0,), OptKind.STREAM: (0,), OptKind.PAIR: (0,),
     OptKind.FRAGMENT: (8, 16), OptKind.PIPELINE: (2, 3),
     OptKind.WARPGROUP: (64, 128), OptKind.BULK: (2, 3), OptKind.PERSIST: (2, 3),
 }  # fmt: skip

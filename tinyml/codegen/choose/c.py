@@ -8,14 +8,15 @@ from math import prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_cascade import cascade
 from tinyml.codegen.choose.c_contraction import contract, estimated
+from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_looked import looked_up_together
 from tinyml.codegen.choose.c_online import run_along
 from tinyml.codegen.choose.c_rows import FEW, PIECES, ROWS, calls, rows_at_a_time
 from tinyml.codegen.choose.c_strided import strided
+from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
 from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
-from tinyml.codegen.choose.estimate import CROWDED
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
@@ -23,7 +24,6 @@ from tinyml.codegen.nest import Kind
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.codegen.optimize.tiles import loads_of, ways
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import FUNCTIONS, WORK, Op
@@ -36,13 +36,9 @@ LEAST = 16  # bytes of a vector: with fewer, C compilers do as with single eleme
 SUMS = 8  # of narrow columns, of which each waits for itself
 ACCUMULATORS = 8  # in all, where several rows are folded at a time
 WINDOW = 16  # places of a window at most whose sums are made in one walk
-SQUARE = 16  # elements of float32 in a cache line
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
 WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
-TILE = 256  # bytes of a row of a square that is copied
-LONGER = 2  # times as long are the lines of it that are read
-FAR = 8192  # bytes from row to row, whose lines no processor fetches ahead: it sees pages
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
 IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
@@ -55,14 +51,6 @@ def _longest(exprs: Iterable[Expr], work: Mapping[Op, int]) -> int:
         own = work.get(e.op, 0) if isinstance(e, Alu) else 0
         waits[e] = own + max([waits[s] for s in e.sources], default=0)
     return max(waits.values(), default=0)
-
-
-def _lies_along(e: Expr, load: Load, axis: Axis) -> bool:
-    """Whether all that is loaded for what is made of a load lies side by side along an axis."""
-    found = nodes(e)
-    return load in found and all(
-        other.position.stride(axis) in (0, 1) for other in found if isinstance(other, Load)
-    )
 
 
 class CChooser(Chooser):
@@ -81,15 +69,16 @@ class CChooser(Chooser):
         if rows and rows != one.rows:
             self.apply(OptKind.PEEL, rows[-1], self.lanes)
 
+    def cuts(self) -> None:
+        cut_where_conditions_change(self)
+
     def map(self, number: int) -> None:
         self._join_short(number)
         rows = self.one(number).rows
         if not rows:
             return
         last = rows[-1]
-        across = self._read_across(number, last)
-        if across is not None and self.lanes > 1:
-            self._transpose(number, across, last)
+        if self.lanes > 1 and transposed(self, number, last):
             self._stream(number)
             return
         outer = prod(a.size for a in rows[:-1])
@@ -115,68 +104,6 @@ class CChooser(Chooser):
         if not looked_up_together(self, number, PIECES) and _longest(exprs, WORK) >= CHAIN:
             functions = _longest(exprs, {op: WORK[op] for op in FUNCTIONS})
             self.apply(OptKind.UNROLL, row, VECTORS * (2 if functions >= IN_A_ROW else 1))
-
-    def _read_across(self, number: int, last: Axis) -> Axis | None:
-        """Another row axis along which some load lies side by side, and jumps along the last."""
-        found = [a for a in self.one(number).rows[:-1] if self._jumping(number, a, last)]
-        longest = max(found, key=lambda a: a.size, default=None)
-        return longest if longest is not None and min(longest.size, last.size) >= SQUARE else None
-
-    def _jumping(self, number: int, across: Axis, last: Axis) -> list[Load]:
-        """The loads that lie side by side along one axis, and jump along another."""
-        return [
-            load
-            for load in self.one(number).loads
-            if load.position.stride(across) == 1 and abs(load.position.stride(last) or 0) > 1
-        ]
-
-    def _transpose(self, number: int, across: Axis, last: Axis) -> None:
-        """Squares of elements, so that what one row of a square brings to the cache serves all.
-
-        Large ones are copied to a tile in whole vectors, where memory delivers them or no line is
-        fetched ahead, or where rows begin so far apart that their lines would push each other out.
-        """
-        jumps = self._jumping(number, across, last)
-        side = min(4 * SQUARE, *(TILE // e.dtype.itemsize for e in jumps))
-        apart = [(e.position.stride(last) or 0) * e.dtype.itemsize for e in jumps]
-        far = self.nbytes > self.target.cache and max(apart) >= FAR
-        worth = far or self.nbytes > self.target.last_cache or any(n % CROWDED == 0 for n in apart)
-        large = worth and min(across.size, last.size) >= side
-        if not (large and self._copied(number, across, last, side)):
-            self._square(number, across, last, SQUARE, SQUARE)
-        self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
-
-    @all_or_nothing
-    def _copied(self, number: int, across: Axis, last: Axis, side: int) -> bool:
-        """Whether what jumps along a square could be copied to tiles, in whole vectors.
-
-        Memory is read in longer runs than it is written: two squares that are one.
-        """
-        longer = LONGER * side
-        self._square(number, across, last, longer if across.size % longer == 0 else side, side)
-        grid = self.nest.grid(self.one(number))
-        down, along = (self.row(number, f"{axis.name}s") for axis in (across, last))
-        if not grid or down is None or along is None:
-            return False
-        while jumps := self._jumping(number, down, along):
-            slot = jumps[0].slot
-            made = [*ways(self.one(number), slot), *loads_of(self.one(number), slot)]
-            which = next(n for n, e in enumerate(made, 1) if _lies_along(e, jumps[0], down))
-            if not self.apply(OptKind.STAGE, grid[-1], which, slot):
-                return False
-        for tile in self.one(number).tiles:
-            self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
-        return True
-
-    def _square(self, number: int, across: Axis, last: Axis, read: int, written: int) -> None:
-        """Neighbouring squares follow each other: the other rows, of images mostly, change last."""
-        others = [a for a in self.one(number).rows if a not in (across, last)]
-        for axis, side in ((across, read), (last, written)):
-            self.apply(OptKind.PEEL, axis.name, side)
-            self.apply(OptKind.SPLIT, axis.name, side)
-        for axis in (last, across, *reversed(others)):
-            self.apply(OptKind.ORDER, axis.name)
-        self.bind_grid(number, but=(f"{across.name}s", f"{last.name}s"))
 
     def scatter(self, number: int) -> None:
         """Only rows that alone decide where their stores go are shared out: no two of them meet."""

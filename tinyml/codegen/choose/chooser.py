@@ -127,6 +127,7 @@ class Chooser:
 
     def choose(self) -> None:
         self.phases()
+        self.cuts()
         self.collapse(self.nest.nests)
         number = 0
         while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
@@ -148,6 +149,9 @@ class Chooser:
             found = phases(self.one(number))
             if not any(self.apply(OptKind.PHASE, axis, by) for axis, by in found.items()):
                 number += 1
+
+    def cuts(self) -> None:
+        """Maps that read other arrays in some rows than in others, in pieces."""
 
     def scatter(self, number: int) -> None:
         """Stores that may meet in one place: walked by threads that take turns (atomics)."""

@@ -15,7 +15,7 @@ from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Expr, Fold, Name, alu, substitute
 from tinyml.codegen.linearize.along import abreast, added, before, led_by, sums_of
-from tinyml.codegen.linearize.write_tiles import TileWriter
+from tinyml.codegen.linearize.write_loops import LoopWriter
 from tinyml.codegen.matrices import TOGETHER, Aside, Product
 from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.optimize.change import OptError
@@ -30,7 +30,7 @@ Accumulators = Mapping[Fold, Name]
 Sums = Mapping[Fold, Sequence[tuple[Fold, Sequence[Fold]]]]
 
 
-class AlongWriter(TileWriter):
+class AlongWriter(LoopWriter):
     """Writes folds that run along; whoever writes the rest of a nest declares what they fill."""
 
     _declare: Callable[[Scope, Fold, Axis | None], Name]

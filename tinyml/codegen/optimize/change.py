@@ -335,20 +335,23 @@ def beside(one: Nest, axis: Axis, size: int, mark: str, start: int, step: int = 
 def peel(nest: LoopNest, axis: Axis, amount: int) -> LoopNest:
     """Whole steps of `amount` stay; the rest of the row axis becomes a nest beside it."""
     whole = axis.size // amount * amount
-    if whole == axis.size:
-        return nest
+    return nest if whole == axis.size else cut(nest, axis, whole)
+
+
+def cut(nest: LoopNest, axis: Axis, first: int) -> LoopNest:
+    """The `first` steps of a row axis stay; the others become a nest beside it."""
     if is_decided(nest, axis):
-        raise OptError(f"cannot peel {axis.name}: peel before anything else is decided")
+        raise OptError(f"cannot cut {axis.name}: cut before anything else is decided")
     nests: list[Nest] = []
     rests: list[Nest] = []
-    main = Axis(axis.name, whole)
+    main = Axis(axis.name, first)
     for one in nest.nests:
         if axis not in one.rows:
             nests.append(one)
             continue
         nests.append(Change({axis: linear(main)}, {axis: (main,)}, {}).nest(one))
         mark = f"e{len(nest.nests) + len(rests)}"
-        rests.append(beside(one, axis, axis.size - whole, mark, whole))
+        rests.append(beside(one, axis, axis.size - first, mark, first))
     return replace(nest, nests=(*nests, *rests))
 
 

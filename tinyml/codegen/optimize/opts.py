@@ -4,6 +4,7 @@
               or loads (3) then divide it again
     SPLIT     an axis becomes an outer one and an inner one of a given size
     PEEL      what remains of a row axis after whole steps of a given size gets a nest of its own
+    CUT       so many steps of a row axis stay, and the others get a nest of their own
     PHASE     a row axis is walked by its remainders, each in a nest of its own
     ALIGN     a row's or a fold's axis begins where a vector of so many elements does in memory,
               which its row begins inside of; the surplus is masked
@@ -55,6 +56,7 @@ from tinyml.codegen.optimize.change import (
     OptError,
     bind,
     collapse,
+    cut,
     find,
     first,
     is_row,
@@ -81,6 +83,7 @@ class OptKind(Enum):
     COLLAPSE = "collapse"
     SPLIT = "split"
     PEEL = "peel"
+    CUT = "cut"
     PHASE = "phase"
     ALIGN = "align"
     PAD = "pad"
@@ -122,7 +125,7 @@ class Opt:
         return f"{self.kind.value} {self.axis}{amount}{slot}"
 
 
-_OF_ROWS = {OptKind.PEEL, OptKind.PHASE}
+_OF_ROWS = {OptKind.PEEL, OptKind.CUT, OptKind.PHASE}
 _TILED = {
     *(OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
     *(OptKind.KEEP, OptKind.ONLINE),
@@ -202,9 +205,10 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.STREAM:
             _require(nest.kind(axis) is Kind.LANE, opt, "only vectors go past the caches")
             return stream(nest, axis)
-        case OptKind.PEEL:
-            _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
-            return peel(nest, axis, opt.amount)
+        case OptKind.PEEL | OptKind.CUT:
+            most = axis.size - (opt.kind is OptKind.CUT)
+            _require(0 < opt.amount <= most, opt, f"{axis.name} has {axis.size} steps")
+            return (peel if opt.kind is OptKind.PEEL else cut)(nest, axis, opt.amount)
         case OptKind.PHASE:
             _require(opt.amount > 1, opt, "there is one phase")
             return phase(nest, axis, opt.amount)
