@@ -11,17 +11,28 @@ from collections.abc import Sequence
 
 
 def written_out(text: str) -> str:
-    """C text where `p = [t: a, b, c]` is a polynomial: p = t * a + b, and then p = p * t + c."""
-    return re.sub(r"  (F32 |F64 )?(\w+) = \[(\w+):([^]]+)\];", _by_horner, text)
+    """C text where `p = [t: a, b, c]` is a polynomial: p = t * a + b, and then p = p * t + c.
+
+    That of even and that of odd powers do not wait for each other: `p = [t, square: a, b, c]`.
+    """
+    return re.sub(r"  (F32 |F64 )?(\w+) = \[(\w+)(?:, (\w+))?:([^]]+)\];", _polynomial, text)
 
 
-def _by_horner(found: re.Match[str]) -> str:
-    kind, p, t, listed = found.groups()
-    first, *others = map(str.strip, listed.split(","))
-    lines, so_far = [], f"{t} * {first}"
-    for number in others:
+def _polynomial(found: re.Match[str]) -> str:
+    kind, p, t, square, listed = found.groups()
+    numbers = [number.strip() for number in listed.split(",")]
+    if square is None:
+        return _by_horner(kind or "", p, t, numbers)
+    even, odd = numbers[-1::-2][::-1], numbers[-2::-2][::-1]
+    lines = [_by_horner(kind, f"{p}_{n}", square, of) for n, of in (("even", even), ("odd", odd))]
+    return "\n".join([*lines, f"  {kind}{p} = {p}_odd * {t} + {p}_even;"])
+
+
+def _by_horner(kind: str, p: str, t: str, numbers: Sequence[str]) -> str:
+    lines, so_far = [], f"{t} * {numbers[0]}"
+    for number in numbers[1:]:
         sign = "-" if number.startswith("-") else "+"
-        lines.append(f"  {kind or ''}{p} = {so_far} {sign} {number.lstrip('-')};")
+        lines.append(f"  {kind}{p} = {so_far} {sign} {number.lstrip('-')};")
         kind, so_far = "", f"{p} * {t}"
     return "\n".join(lines)
 
