@@ -7,7 +7,7 @@ from math import prod
 
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_cascade import cascade
-from tinyml.codegen.choose.c_contraction import contract, estimated
+from tinyml.codegen.choose.c_contraction import packed, prepared
 from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_looked import looked_up_together
@@ -408,17 +408,15 @@ class CChooser(Chooser):
         if self.lanes == 1 or self.one(number).adds:
             return False
         alone = all(f is found.fold for f in self.one(number).folds)
-        if not alone and run_along(self, number):
+        if alone and strided(self, number, found):
             return True
-        if alone and (strided(self, number, found) or self._without_panels(number, found)):
+        if not alone and (run_along(self, number) or cascade(self, number, found)):
             return True
-        return (not alone and cascade(self, number, found)) or contract(self, number, found)
-
-    def _without_panels(self, number: int, found: Contraction) -> bool:
-        """Whether a way of its own is estimated to take less than to pack panels of a factor."""
-        ways = [way for choose in (windowed, dots) if (way := choose(self, number, found))]
+        every = (windowed, dots, packed) if alone else (packed,)
+        ways = [way for choose in every if (way := choose(self, number, found))]
         best = min(ways, key=lambda way: way.cycles, default=None)
-        if best is None or best.cycles > estimated(self, number, found):
+        if best is None:
+            prepared(self, number, found)  # folds of rows walk joined axes, too
             return False
         best.apply()
         return True

@@ -11,13 +11,14 @@ sums, those of a register tile wait for a loop that does it. Sizes are what esti
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from copy import copy
 from itertools import pairwise
 from math import gcd, inf, lcm, prod
 
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
 from tinyml.codegen.choose.c_tilings import even, proposed, without_rest
-from tinyml.codegen.choose.chooser import Chooser, Contraction, contraction_of
+from tinyml.codegen.choose.chooser import Chooser, Contraction, Way, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
     CROWDED,
@@ -71,29 +72,25 @@ class _Sides:
     plain: bool  # vectors are loaded and stored as they lie, without masks
 
 
-def contract(chooser: Chooser, number: int, found: Contraction) -> bool:
-    """Choose tiles for a contraction; False if it has no axis that vectors can lie along."""
-    found = _prepared(chooser, number, found)
-    proposals = _proposals(chooser, number, found)
+def packed(chooser: Chooser, number: int, found: Contraction) -> Way | None:
+    """Tiles for a contraction; None if it has no axis that vectors can lie along."""
+    trial = copy(chooser)  # which may be forgotten
+    trial.opts = [*chooser.opts]
+    found = prepared(trial, number, found)
+    proposals = _proposals(trial, number, found)
     if not proposals:
-        return False
-    least = NEARLY * min(cycles for cycles, _, _ in proposals)
-    sides, tiling = next((sides, tiling) for cycles, sides, tiling in proposals if cycles <= least)
-    lanes = chooser.lanes
-    if _is_padded(sides, tiling.vectors * lanes):
-        chooser.apply(OptKind.PAD, sides.lane, tiling.vectors * lanes)
-    _apply(chooser, number, found, sides, tiling, lanes)
-    return True
+        return None
+    least = min(cycles for cycles, _, _ in proposals)
+    _, sides, tiling = next(made for made in proposals if made[0] <= NEARLY * least)
+
+    def apply() -> None:
+        chooser.nest, chooser.opts = trial.nest, trial.opts
+        _apply(chooser, number, found, sides, tiling, chooser.lanes)
+
+    return Way(least, apply)
 
 
-def estimated(chooser: Chooser, number: int, found: Contraction) -> float:
-    """The cycles that a contraction is estimated to take with the tiles that `contract` chooses."""
-    trial = type(chooser)(chooser.nest, chooser.target)
-    found = _prepared(trial, number, found)
-    return min((cycles for cycles, _, _ in _proposals(trial, number, found)), default=inf)
-
-
-def _prepared(chooser: Chooser, number: int, found: Contraction) -> Contraction:
+def prepared(chooser: Chooser, number: int, found: Contraction) -> Contraction:
     """The contraction along axes that are joined, and in the order in which it is best walked."""
     if found.kept_load is not None and found.streamed_load is not None:
         one = chooser.one(number)
@@ -363,6 +360,8 @@ def _apply(
     lane, kept = sides.lane.name, sides.kept.name
     depth = found.fold.axes[0]
     masked = 0 < tiling.step < depth.size or tiling.repacks
+    if _is_padded(sides, tiling.vectors * lanes):
+        chooser.apply(OptKind.PAD, lane, tiling.vectors * lanes)
     chooser.apply(OptKind.PEEL, lane, tiling.panels * tiling.vectors * lanes)
     if tiling.step:
         chooser.apply(OptKind.PAD, depth, tiling.step)
