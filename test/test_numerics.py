@@ -279,27 +279,67 @@ def test_threads_change_no_bit(device: str, rng: np.random.Generator) -> None:
 
 
 _SUMS = """
+import hashlib, os, sys
+from pathlib import Path
 import numpy as np
 from tinyml import Tensor
+from tinyml.runtime import limits
+
+how = sys.argv[1]
+if how == "one core":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+elif how:
+    limits.cores.__defaults__ = Path(how), Path(how, "own")
+assert not how or limits.cores() == 1
+
 rng = np.random.default_rng(0)
-x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((1000, 200), (200, 2000)))
-a, b = Tensor(x), Tensor(y)
-results = [a.sum(0), b.T.contiguous().sum(0), (b * b).sum(1), a @ b, a.T @ a]
-results[0].realize(*results[1:])
-print([result.numpy().tobytes().hex() for result in results])
+made = {}
+
+def some(*shape):
+    values = rng.standard_normal(shape).astype(np.float32)
+    return Tensor(values, requires_grad=True)
+
+def trained(name, function, *tensors):
+    out = function(*tensors)
+    loss = (out * Tensor(rng.standard_normal(out.shape).astype(np.float32))).sum()
+    made[name] = [out, loss, *loss.gradient(*tensors)]
+
+for m, k, n in ((333, 333, 333), (1000, 200, 64), (3, 4096, 512), (1, 512, 700), (16, 20000, 16)):
+    trained(f"{m}x{k}x{n}", Tensor.matmul, some(m, k), some(k, n))
+sizes = (512, 256), (768, 256), (768,)
+trained("linear", lambda x, w, b: x.linear(w.T, b).gelu(), *(some(*size) for size in sizes))
+trained("conv", lambda x, w: x.conv2d(w, padding=1), some(4, 16, 20, 20), some(32, 16, 3, 3))
+trained("stride", lambda x, w: x.conv2d(w, stride=2), some(4, 3, 57, 57), some(16, 3, 7, 7))
+trained("attention", Tensor.scaled_dot_product_attention, *(some(2, 3, 200, 32) for _ in "qkv"))
+trained("norm", lambda x, w: x.layernorm() * w, some(900, 256), some(256))
+labels = Tensor(rng.integers(0, 1000, 300))
+trained("loss", lambda x, w: (x @ w).cross_entropy(labels), some(300, 64), some(64, 1000))
+x = some(1000, 2000).detach()
+made["sums"] = [x.sum(), x.sum(0), x.sum(1), (x * x).mean(), x.std(0), x.cumsum(1)]
+every = [tensor for tensors in made.values() for tensor in tensors]
+every[0].realize(*every[1:])
+for name, tensors in made.items():
+    print(name, *(hashlib.sha256(t.numpy().tobytes()).hexdigest()[:8] for t in tensors))
 """
 
 
-def test_no_bit_is_chosen_by_the_threads_that_there_are() -> None:
-    """Kernels are those of the processor's cores, however many threads a process begins with."""
+def test_no_bit_is_chosen_by_the_cores_that_a_process_may_use(tmp_path: Path) -> None:
+    """Kernels are those of all the machine's cores: whatever THREADS, affinity and quotas say."""
     if not Device.available("CPU"):
         pytest.skip("no CPU device")
-    found = set()
-    for threads in (1, 3, 16):
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text("100000 100000\n")  # a quota of one core's time
+    pinned = ["one core"] if hasattr(os, "sched_setaffinity") else []
+    found = {}
+    for threads, how in ((1, ""), (3, ""), (16, ""), *((0, way) for way in (*pinned, tmp_path))):
         environment = {**os.environ, "DEVICE": "CPU", "THREADS": str(threads)}
-        command = [sys.executable, "-c", _SUMS]
-        found.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-    assert len(found) == 1
+        command = [sys.executable, "-c", _SUMS, str(how)]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        found[threads, how] = done.stdout.splitlines()
+    first, *others = found.values()
+    assert len(first) == 12
+    for other in others:
+        assert other == first
 
 
 def test_the_place_of_an_element_changes_no_bit(device: str) -> None:

@@ -94,7 +94,7 @@ def target_text(target: Target | None) -> str:
     if target is None:
         return "interprets graphs with numpy"
     if target.language is Language.C:
-        return f"C, vectors of {target.vector_bytes} bytes, {target.cores} threads"
+        return f"C, vectors of {target.vector_bytes} bytes, {target.cores} cores"
     by = {True: ", products by warpgroups", False: "", None: ", warpgroups not tried yet"}
     sizes = f"{target.cores} multiprocessors, {target.cache} bytes shared by a block"
     return f"CUDA C, {sizes}{by[target.warpgroups]}"

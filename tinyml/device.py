@@ -50,7 +50,7 @@ def _cpu() -> OpenDevice:
         Language.C,
         *cpu.vectors(),
         pairs=cpu.multiplies_pairs(),
-        cores=limits.cores(),  # not threads: THREADS changes no order of a sum
+        cores=limits.all_cores(),  # not those that this process may use: the same bits on any
         last_cache=caches()[-1],
     )
     return OpenDevice("CPU", machine, target)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tinyml import device
 from tinyml.runtime import limits
 
 OURS = "0::/user.slice/job\n"  # of version 2
@@ -65,6 +66,34 @@ def test_affinity_counts_where_it_is_less_than_a_quota(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     assert limits.cores(*written(tmp_path, OURS, {"user.slice/cpu.max": "400000 100000"})) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("0\n", 1), ("0-1\n", 2), ("0-3,8,10-11\n", 7), ("", 5), ("none\n", 5)]
+)
+def test_all_cores_are_those_of_the_machine(
+    text: str, wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    (tmp_path / "online").write_text(text)
+    assert limits.all_cores(tmp_path / "online") == wanted
+    assert limits.all_cores(tmp_path / "nowhere") == 5
+
+
+def test_kernels_are_those_of_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is generated, and so the order of sums, is the same whatever a process may use."""
+    if not device.Device.available("CPU"):
+        pytest.skip("no CPU device")
+    (tmp_path / "online").write_text("0-63\n")
+    monkeypatch.setattr(limits.all_cores, "__defaults__", (tmp_path / "online",))
+    found = set()
+    for count in (1, 2, 64):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=count: {*range(n)}, raising=False)
+        found.add(device._cpu().target)
+    (target,) = found
+    assert target is not None
+    assert target.cores == 64
 
 
 MEMORY = {

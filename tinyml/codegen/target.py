@@ -21,7 +21,7 @@ class Target:
     vector_bytes: int = 16  # of one vector register (C)
     vector_registers: int = 16  # (C)
     pairs: bool = False  # whether lanes multiply pairs of bfloat16 (C)
-    cores: int = 1  # threads (C) or multiprocessors (CUDA) to keep busy
+    cores: int = 1  # of the machine (C), or multiprocessors (CUDA), to keep busy
     cache: int = 1 << 19  # bytes close to one core (C) or of shared memory per block (CUDA)
     last_cache: int = 32 << 20  # bytes of the one that all cores share (C)
     capability: int = 0  # of a card: 80 is 8.0 (CUDA)

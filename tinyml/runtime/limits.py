@@ -1,4 +1,4 @@
-"""How much of the machine this process may use.
+"""How much of the machine this process may use, and how many cores there are.
 
 Linux limits processes by control groups, one within the other: a container is one, and so are
 services and jobs. Each of those that a process is in may have a limit, and the least one counts.
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_ONLINE = Path("/sys/devices/system/cpu/online")
 
 
 def cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
@@ -18,6 +19,14 @@ def cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     quotas = [_quota(folder) for folder in _folders("cpu", groups, own)]
     return max(1, int(min([count, *(quota for quota in quotas if quota is not None)])))
+
+
+def all_cores(online: Path = _ONLINE) -> int:
+    """Cores of the machine, also those that this process may not use."""
+    runs = [part.split("-") for part in ",".join(_words(online)).split(",")]  # 0-3,8 is five
+    if all(number.isdecimal() for ends in runs for number in ends):
+        return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in runs)
+    return os.cpu_count() or 1  # not Linux, where some C libraries count what affinity leaves
 
 
 def memory(groups: Path = _GROUPS, own: Path = _OWN) -> int:
