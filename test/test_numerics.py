@@ -38,6 +38,9 @@ LANES64 = {
     "tan": 1.4,
     "atan": 1.4,
     "tanh": 1.5,
+    "erf": 1.3,
+    "gelu none": 1.6,
+    "pow": 0.95,
 }
 PLENTY = 1 << 16  # stride of bit patterns
 ODD = ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "expm1", "log1p"]
@@ -98,15 +101,18 @@ def test_ends_of_the_range_of_double_precision(device: str, name: str) -> None:
     assert (np.signbit(got) == np.signbit(wanted))[wanted == wanted].all()
 
 
-def test_ends_of_the_range(device: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "least", "denormal"), [("float32", 1e-45, 1e-39), ("float64", 5e-324, 1e-310)]
+)
+def test_ends_of_the_range(device: str, dtype: str, least: float, denormal: float) -> None:
     """Zeros keep their sign, and denormal numbers, infinities and NaN are not special."""
-    x = np.array([0.0, -0.0, 1e-45, -1e-45, 1e-39, np.inf, -np.inf, np.nan], np.float32)
+    x = np.array([0.0, -0.0, least, -least, denormal, np.inf, -np.inf, np.nan], dtype)
     results = [getattr(Tensor(x), name)() for name in ODD]
     results[0].realize(*results[1:])
     for name, result in zip(ODD, results, strict=True):
         got = result.numpy()
         assert np.signbit(got[:2]).tolist() == [False, True], name
-        about = x[:5] * np.float32(2 / np.pi**0.5 if name == "erf" else 1)
+        about = x[:5] * x.dtype.type(2 / np.pi**0.5 if name == "erf" else 1)
         np.testing.assert_array_max_ulp(got[:5], about, 1)
         assert np.isnan(got[7]), name
 
@@ -155,6 +161,21 @@ def test_powers_and_quotients_of_what_is_special(device: str, dtype: str) -> Non
             assert (np.signbit(got) == np.signbit(right))[right == right].all()
 
 
+def test_powers_at_the_ends_of_the_range_of_double_precision(device: str) -> None:
+    """Bases and results are denormal, or all but 1; exponents are as large as they can be."""
+    bases = [5e-324, 1e-310, 2.3e-308, 1 - 2**-53, 1 + 2**-52, 1.5, 10.0, 1.7e308]
+    ends = [1.0, 0.5, 1 / 3, 2.0, 3.0, 2.0**53 - 1, 2.0**53, 1e19, 6.4e18, 1.7e308, 5e-324]
+    close = [1023.999, 1024.0, 1074.0, 1074.999, 1075.0, 307.9, 323.3, 323.4, 1749.5, 1750.5]
+    some, exponents = ([s * v for v in values for s in (1, -1)] for values in (bases, ends + close))
+    x, y = np.repeat(some, len(exponents)), np.tile(exponents, len(some))
+    x, y = np.append(x, [2.0] * len(exponents)), np.append(y, exponents)
+    with np.errstate(all="ignore"):
+        wanted = np.power(x, y)
+    got = (Tensor(x) ** Tensor(y)).numpy()
+    np.testing.assert_allclose(got, wanted, 3e-16, 5e-324)
+    assert (np.signbit(got) == np.signbit(wanted))[wanted == wanted].all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_remainders_are_exact(device: str, dtype: str) -> None:
     """Also next to multiples of the divisor, of denormal numbers, and of quotients of any size."""
@@ -195,6 +216,22 @@ def test_gates_have_denormal_results(device: str) -> None:
     )
     for result, values in zip(results, wanted, strict=True):
         np.testing.assert_allclose(result.numpy(), values, rtol=0, atol=1.5e-45)
+
+
+@pytest.mark.parametrize("device", ["CPU"], indirect=True)
+def test_the_tail_of_the_normal_distribution_is_as_precise(device: str) -> None:
+    """In double precision, until results are denormal, and 0."""
+    x = np.append(np.linspace(-38.6, -8, 300), [-39.5, -60.0])
+    (gelu,) = [one for one in numerics.FUNCTIONS if one.name == "gelu none"]
+    errors = numerics.ulps(gelu(Tensor(x)).numpy(), numerics.truth(gelu, [x]), "float64")
+    assert errors.max() < 1.6
+
+
+def test_half_of_the_largest_number_is_finite(device: str) -> None:
+    """What a gradient is multiplied by is at most 1, in all of the steps there."""
+    x = Tensor(np.array([-1e-9, 0.0, 1e-9]), requires_grad=True)
+    (gradient,) = x.gelu("none").gradient(x, gradient=Tensor(np.full(3, 1.7e308)))
+    np.testing.assert_allclose(gradient.numpy(), 0.85e308, 1e-8)
 
 
 # ---- sums ----
@@ -353,6 +390,7 @@ def test_the_place_of_an_element_changes_no_bit(device: str) -> None:
     x = Tensor(np.repeat(values[:, None], 37, 1))
     wide = x.cast("float64").contiguous()
     results = [*(formula(x) for formula in formulas), wide.exp(), wide.exp2(), wide.log()]
+    results += [wide.erf(), wide.gelu("none"), wide**wide]
     results[0].realize(*results[1:])
     for result in results:
         assert (result.numpy() == result.numpy()[:, :1]).all()

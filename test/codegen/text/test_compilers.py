@@ -20,10 +20,12 @@ from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.target import Target
 from tinyml.codegen.text import c_masked, c_text
+from tinyml.codegen.text.render import LIBM
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, float32, float64
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel
+from tinyml.ops import Op
 from tinyml.program import Language, translation_unit
 from tinyml.runtime import cpu
 from tinyml.runtime.compiler import FLAGS
@@ -33,6 +35,7 @@ from tinyml.schedule import schedule
 Compiled = Callable[[Sequence[Kernel]], stages.Runner]
 
 # all other tests use gcc and the widest vectors there are; these are 64, 32 and 16 bytes
+FAR = {Op.SIN, Op.COS, Op.TAN}
 WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc-11")
 
 
@@ -105,6 +108,28 @@ def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None
         )
         assert re.search(r"\tv[a-z0-9]+ps\t", done.stdout), op
         assert not re.search(r"\t(v[a-z0-9]+ss|call)\t(?!.*rip)", done.stdout), op
+
+
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_functions_on_lanes_call_no_library(command: str, dtype: DType) -> None:
+    """But for angles and remainders so far away that no polynomial is exact."""
+    if not shutil.which(command) or platform.machine() != "x86_64":
+        pytest.skip(f"no {command}, or not x86")
+    haswell = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
+    table = graphs.op_table(dtype, (4099,))
+    nodes = [table[op.name] for op in (*LIBM, Op.NDTR, Op.LOGISTIC) if op not in FAR]
+    kernels = [k for node in nodes for k in stages.kernels_of(schedule([node]))]
+    target = Target(Language.C, 32, 16, cores=2)
+    text = translation_unit(tuple(compile(k, target, None) for k in kernels))
+    done = subprocess.run(
+        [command, *haswell, "-S", "-x", "c", "-", "-o", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not re.findall(r"\t(?:call|jmp)q?\t(\w+)@", done.stdout)
 
 
 @pytest.mark.parametrize(("element", "count"), [("float", 8), ("double", 4), ("char", 32)])

@@ -16,7 +16,7 @@ def polynomial(op: Op, dtype: DType, vector: str, integer: str, lanes: int) -> l
     needed = NEEDS.get(op, ()) if dtype is float32 else ()
     pieces = [text for n in needed for text in polynomial(n, dtype, vector, integer, lanes)]
     marks = {"LANES": str(lanes), f"F{dtype.bitsize}": vector, f"I{dtype.bitsize}": integer}
-    if op is Op.POW:
+    if op is Op.POW and dtype is float32:
         pieces += _wide(lanes // 2)
         marks |= _halves(lanes, lanes // 2)
     return [*pieces, _filled(ON_LANES[dtype][op], marks)]
@@ -36,7 +36,7 @@ def _wide(lanes: int) -> list[str]:
 def _halves(lanes: int, few: int) -> dict[str, str]:
     """How the lanes of a vector are shared out between two."""
     marks = {"HALF": f"f32x{few}", "F64": f"f64x{few}", "I64": f"i64x{few}"}
-    for name in ("e", "m", "b"):
+    for name in ("e", "m", "y"):
         marks[f"FIRST({name})"] = ", ".join(f"{name}[{n}]" for n in range(few))
         marks[f"LAST({name})"] = ", ".join(f"{name}[{n}]" for n in range(few, lanes))
     both = (f"{name}[{n}]" for name in ("first", "last") for n in range(few))

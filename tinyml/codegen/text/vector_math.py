@@ -13,6 +13,7 @@ from tinyml.ops import Op
 
 _PICK, _SIGNED, _SCALE = (part(f"{name}_KIND", "F32") for name in ("pick", "signed", "scale"))
 _ABS, _ANY, _CLAMP = (part(name, "F32") for name in ("abs_KIND", "any_BITS", "clamp_KIND"))
+_POWERED = part("powered_KIND", "F32")
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = written_out("""
@@ -252,19 +253,12 @@ _POWER = written_out("""static inline HALF power_HALF(HALF e, HALF m, HALF y) {
 }
 """)
 _POW = f"""static inline F32 pow_F32(F32 a, F32 b) {{
-  const F32 x = abs_F32(a);{_LOG_SPLIT}
+  const F32 x = abs_F32(a), y = clamp_F32(b, -1e30f, 1e30f);{_LOG_SPLIT}
   const F32 far = pick_F32(x == 0.0f, (F32){{0}} - __builtin_inff(), e);
-  const F32 whole = trunc_F32(b), half = b * 0.5f;
   e = pick_F32(x < __builtin_inff(), far, x);
-  const HALF first = power_HALF((HALF){{FIRST(e)}}, (HALF){{FIRST(m)}}, (HALF){{FIRST(b)}});
-  const HALF last = power_HALF((HALF){{LAST(e)}}, (HALF){{LAST(m)}}, (HALF){{LAST(b)}});
-  F32 r = {{BOTH}};
-  r = pick_F32((b == 0.0f) | ((x == 1.0f) & (b == b)), (F32){{0}} + 1.0f, r);
-  r = pick_F32(a == 1.0f, (F32){{0}} + 1.0f, r);
-  const I32 odd = (whole == b) & (trunc_F32(half) != half);
-  r = (F32)((I32)r | (odd & (I32)a & (int)0x80000000));
-  const I32 none = (a < 0.0f) & (whole != b) & (a > -__builtin_inff());
-  return pick_F32(none, (F32){{0}} + __builtin_nanf(""), r);
+  const HALF first = power_HALF((HALF){{FIRST(e)}}, (HALF){{FIRST(m)}}, (HALF){{FIRST(y)}});
+  const HALF last = power_HALF((HALF){{LAST(e)}}, (HALF){{LAST(m)}}, (HALF){{LAST(y)}});
+  return powered_F32(a, b, (F32){{BOTH}});
 }}
 """
 
@@ -288,10 +282,8 @@ BODIES: dict[Op, str] = {
     Op.SQRT: SQRT,
     Op.TRUNC: part("trunc_KIND", "F32"),
     Op.MOD: part("mod_KIND", "F32"),
-    Op.POW: _PICK + _ABS + _POWER + _POW,
+    Op.POW: _CLAMP + _ABS + _POWERED + _POWER + _POW,
     Op.FMA: _FMA,
     Op.NDTR: _CLAMP + _SCALE + _ABS + _FMA + NDTR,
 }
-NEEDS: dict[Op, tuple[Op, ...]] = {
-    Op.TANH: (Op.EXP,), Op.ERF: (Op.EXP,), Op.POW: (Op.TRUNC,),
-}  # fmt: skip
+NEEDS: dict[Op, tuple[Op, ...]] = {Op.TANH: (Op.EXP,), Op.ERF: (Op.EXP,)}

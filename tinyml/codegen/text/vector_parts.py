@@ -168,6 +168,17 @@ STEPS
   return signed_KIND(pick_KIND(across, y - r, r), b);
 }
 """,
+    # pow(a, b), where r is pow(|a|, b): 1 where it is 1 whatever the other one is, the sign of odd
+    # powers, and NaN of negative numbers where b is not whole
+    "powered_KIND": """static inline KIND powered_KIND(KIND a, KIND b, KIND r) {
+  const KIND zero = {0}, whole = trunc_KIND(b), half = b * 0.5END;
+  r = pick_KIND((b == 0.0END) | (a == 1.0END), zero + 1.0END, r);
+  const BITS odd = (whole == b) & (trunc_KIND(half) != half);
+  r = (KIND)((BITS)r ^ (odd & (BITS)a & (WHOLE)0x8ZEROS));
+  const BITS none = (a < 0.0END) & (whole != b) & (a > -__builtin_infEND());
+  return pick_KIND(none, zero + __builtin_nanEND(""), r);
+}
+""",
     "trunc_KIND": _per_lane("trunc", 1),
     "fma_KIND": _per_lane("fma", 3),
     "abs_KIND": """static inline KIND abs_KIND(KIND x) {
@@ -209,6 +220,7 @@ def of_kind(text: str, kind: str) -> str:
 
 
 _NEEDS = {
+    "powered_KIND": ("trunc_KIND", "pick_KIND"),
     "clamp_KIND": ("pick_KIND",),
     "mod_KIND": ("abs_KIND", "trunc_KIND", "fma_KIND", "pick_KIND", "any_BITS", "signed_KIND"),
 }
