@@ -384,7 +384,7 @@ FUNCTIONS: dict[Op, dict[str, str]] = {
   const TYPE part = -0.70710678118654757, x = b * part;
   TYPE lost = __builtin_fmaSUFFIX(b, part, -x) + b * 4.8336466567264567e-17;
   lost = lost - lost == 0 ? lost * __builtin_expSUFFIX(-x * x) * 1.1283791670955126 : 0;
-  return a * (__builtin_erfcSUFFIX(x) - lost) * 0.5;
+  return a * 0.5 * (__builtin_erfcSUFFIX(x) - lost);
 }"""
     },
     Op.SHL: {"i": _SHL, "u": _SHL.replace("b >= 0 && ", "")},

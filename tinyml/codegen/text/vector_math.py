@@ -210,21 +210,21 @@ _ERF = written_out("""static inline F32 erf_F32(F32 x) {
 """)
 
 
-# With size = |b| and y = 4 / (size + 3.3125), exp(size * size / 2) * P(N(0, 1) > size) is y times a
+# With size = |b| and y = 2 / (size + 3.3125), exp(size * size / 2) * P(N(0, 1) > size) is y times a
 # polynomial in y (relative error below 1e-8, by Lawson's iteration). What the roundings of y and
 # of size * size change is `more`, to first order; ay - less is a * y.
 NDTR = written_out(f"""static inline F32 ndtr_F32(F32 a, F32 b) {{
   const F32 zero = {{0}}, size = clamp_F32(abs_F32(b), 0.0f, 18.6f);
   const F32 z = size * size;{_exp_parts("z * -0.5f")}
   const F32 s = 1.0f + t, rest = t - (s - 1.0f) + p * (t * t);
-  const F32 q = size + 3.3125f, y = pick_F32(b < -18.0f, zero, 4.0f / q);
-  F32 more = fma_F32(q - 3.3125f - size, y, fma_F32(-y, q, zero + 4.0f));
-  more = more * (y * 0.3738f + 0.213f) - fma_F32(size, size, -z) * 0.5f;
-  const F32 u = y - 0.51953125f, v = u * u;
-  F32 odd = [v: 5.6275134e-03f, -1.296357e-02f, 1.8583817e-02f, 1.702676e-01f];
-  F32 even = [v: -3.139464e-03f, 5.309275e-03f, -1.9860553e-02f, 9.708532e-02f,
-    1.954342e-01f];
-  const F32 r = odd * u + even, least = zero + 1.6709387e-01f, high = fma_F32(r, u, least);
+  const F32 q = size + 3.3125f, y = pick_F32(b < -18.0f, zero, 2.0f / q);
+  F32 more = fma_F32(q - 3.3125f - size, y, fma_F32(-y, q, zero + 2.0f));
+  more = more * (y * 1.4952f + 0.426f) - fma_F32(size, size, -z) * 0.5f;
+  const F32 u = y - 0.259765625f, v = u * u;
+  F32 odd = [v: 2.88128686f, -1.65933692f, 0.594682157f, 1.36214077f];
+  F32 even = [v: -3.21481109f, 1.35917437f, -1.27107537f, 1.55336511f,
+    0.781736791f];
+  const F32 r = odd * u + even, least = zero + 0.334187746f, high = fma_F32(r, u, least);
   const F32 low = high * more + fma_F32(r, u, least - high);
   const F32 made = fma_F32(high, s, high * rest + low * (s + rest));
   const F32 finite = clamp_F32(a, -3.40282347e38f, 3.40282347e38f), ay = finite * y;
