@@ -18,13 +18,14 @@ void copy_50x16_6faafcdb(void *const *buffers, long start, long end) {
 //   v0 = reshape(slot2)                   : 32x1 int32
 //   v1 = expand(v0)                       : 32x16 int32
 // slot0[v1 on axis 0] += slot1
-void scatter_32x16_be22dc06(void *const *buffers, long start, long end) {
+void scatter_32x16_ad3696db(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const int *restrict slot2 = buffers[2];
   for (long block = start; block < end; ++block) {
     for (long i0 = 0; i0 < 32; ++i0) {
       const int v1 = slot2[i0];
+      #pragma GCC unroll 2
       for (long i1 = 0; i1 < 2; ++i1) {
         const f32x8 v0 = *(const f32x8 *)(slot1 + (i0 * 16 + i1 * 8));
         *(f32x8 *)(slot0 + (look(v1, 50) * 16 + i1 * 8)) = *(f32x8 *)(slot0 + (look(v1, 50) * 16 + i1 * 8)) + v0;

@@ -21,7 +21,11 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 #else
   const i32x8 m = (i32x8)(a > b | a != a);
 #endif
+#if defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps256(b, a, (f32x8)m);
+#else
   return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
+#endif
 }
 static inline u16x8 bfloat16_bits_x8(f32x8 a) {
   return __builtin_convertvector((u32x8)a >> 16, u16x8);
@@ -42,7 +46,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_1bd81b07(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_ea48a9f6(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];

@@ -7,7 +7,11 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 #else
   const i32x8 m = (i32x8)(a > b | a != a);
 #endif
+#if defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps256(b, a, (f32x8)m);
+#else
   return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
+#endif
 }
 // sum_mul_add_max_64x96_r128
 //   v0 = reshape(slot1)                   : 64x128x1 float32
@@ -22,7 +26,7 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-void sum_mul_add_max_64x96_r128_0af59610(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];

@@ -15,10 +15,16 @@ typedef int i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 #ifndef DONE_pick_f32x4
 #define DONE_pick_f32x4
 static inline f32x4 pick_f32x4(i32x4 m, f32x4 a, f32x4 b) {
+#if 4 == 8 && defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps256(b, a, (f32x4)m);
+#elif 4 == 4 && defined(__SSE4_1__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps(b, a, (f32x4)m);
+#else
 #ifdef __AVX512F__
   m = m != 0;
 #endif
   return (f32x4)((m & (i32x4)a) ^ (~m & (i32x4)b));
+#endif
 }
 #endif
 #ifndef DONE_clamp_f32x4
@@ -83,7 +89,7 @@ static inline f32x4 exp_f32x4(f32x4 x) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_c64e6faa(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_19faf3af(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   for (long block = start; block < end; ++block) {

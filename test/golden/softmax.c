@@ -7,7 +7,11 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 #else
   const i32x8 m = (i32x8)(a > b | a != a);
 #endif
+#if defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps256(b, a, (f32x8)m);
+#else
   return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
+#endif
 }
 typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -18,7 +22,11 @@ static inline f32x4 max_f32_x4(f32x4 a, f32x4 b) {
 #else
   const i32x4 m = (i32x4)(a > b | a != a);
 #endif
+#if defined(__SSE4_1__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps(b, a, (f32x4)m);
+#else
   return (f32x4)((m & (i32x4)a) ^ (~m & (i32x4)b));
+#endif
 }
 static inline float across_max_float32x8(f32x8 a) {
   const f32x4 a4 = max_f32_x4(*(const f32x4 *)&a, *((const f32x4 *)&a + 1));
@@ -37,10 +45,16 @@ static inline float across_max_float32x8(f32x8 a) {
 #ifndef DONE_pick_f32x8
 #define DONE_pick_f32x8
 static inline f32x8 pick_f32x8(i32x8 m, f32x8 a, f32x8 b) {
+#if 8 == 8 && defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps256(b, a, (f32x8)m);
+#elif 8 == 4 && defined(__SSE4_1__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvps(b, a, (f32x8)m);
+#else
 #ifdef __AVX512F__
   m = m != 0;
 #endif
   return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
+#endif
 }
 #endif
 #ifndef DONE_clamp_f32x8
@@ -111,7 +125,7 @@ static inline float across_add_float32x8(f32x8 a) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_675f2911(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_599836db(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

@@ -1,5 +1,8 @@
 """What C says in few words."""
 
+import re
+from collections.abc import Callable
+
 import graphs
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from tinyml import Tensor
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.text.c import ROLLED
+from tinyml.codegen.text.c_shuffles import length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
 from tinyml.dtype import DType, bfloat16, float32, float64, int32
 from tinyml.index import ZERO, Axis, linear
@@ -86,3 +90,62 @@ def test_clang_leaves_loops_whole_whose_steps_sum_up_on_their_own() -> None:
     assert all(ROLLED not in compile(k, stages.TARGETS["C"], []).source for k in others)
     (runner,) = stages.compiled("CPU", [(long, [])])
     stages.assert_made(long, runner)
+
+
+PICKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "each twice": lambda x: x.repeat_interleave(2),
+    "each four times": lambda x: x.repeat_interleave(4),
+    "each eight times": lambda x: x.repeat_interleave(8),
+    "backwards": lambda x: x.flip(0),
+    "pairs swapped": lambda x: x.reshape(-1, 2).flip(1).reshape(-1),
+    "even ones twice": lambda x: x.reshape(-1, 2)[:, :1].expand(-1, 2).reshape(-1),
+    "odd ones twice": lambda x: x.reshape(-1, 2)[:, 1:].expand(-1, 2).reshape(-1),
+    "the last of four": lambda x: x.reshape(-1, 4)[:, 3:].expand(-1, 4).reshape(-1),
+    "every third of few": lambda x: x[:192:3],
+}
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+@pytest.mark.parametrize("dtype", [float32, float64, int32], ids=str)
+def test_elements_at_known_distances_are_picked_out_of_vectors(dtype: DType, lanes: int) -> None:
+    made = {}
+    for name, view in PICKS.items():
+        x = view(graphs.memory(256, dtype=dtype, device="CPU")) + 1
+        (k,) = stages.kernels_of(schedule([x.lazy]))
+        made[name] = (k, [parse(f"lanes i0 {lanes}")])
+    for name, (k, opts) in made.items():
+        text = translation_unit((compile(k, stages.TARGETS["C"], opts),))
+        if name in ("backwards", "pairs swapped", "each twice") and lanes >= 32 // dtype.itemsize:
+            assert "picked" in text, name
+        (runner,) = stages.compiled("CPU", [(k, opts)])
+        stages.assert_made(k, runner, 0)
+
+
+def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
+    """There may be no memory beyond them."""
+    assert not length([0, 0, 1, 1], 4)
+    for places in ([3, 2, 1, 0], [0, 0, 2, 2, 4, 4, 6, 6], [0, 0, 0, 0, 8, 8, 8, 8], [0] * 8):
+        count, hull = length(places, 4), max(places) + 1
+        text = picked("f", ["part", "more", "most"], "float", places, count)
+        read = [int(n) for n in re.findall(r"p\[(\d+)\]", text)]
+        assert max(read) < hull
+        whole = [int(n or 0) for n in re.findall(r"\*\(const part \*\)\(?p(?: \+ (\d+))?", text)]
+        assert all(n + count <= hull for n in whole)
+
+
+def test_gcc_is_told_to_write_out_few_steps_without_a_loop_in_them() -> None:
+    told = []
+    for colours in (3, 5):
+        made = graphs.add(leaf(64, colours), leaf(64, colours))
+        (k,) = stages.kernels_of(schedule([made]))
+        told += [compile(k, stages.TARGETS["C"], []).source.count("#pragma GCC unroll")]
+    assert told == [1, 0]
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_vectors_are_loaded_whole_before_masks_of_them_are_joined(joined: bool) -> None:
+    """clang compares what it loads under the mask that is there already, and waits for it."""
+    x, y = (graphs.memory(256, device="CPU") for _ in range(2))
+    (k,) = stages.kernels_of(schedule([((x > 0) & (y < 0) if joined else x > y).lazy]))
+    source = translation_unit((compile(k, stages.TARGETS["C"], [parse("lanes i0 16")]),))
+    assert ("loaded_f32x16(" in source) == joined

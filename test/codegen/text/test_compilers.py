@@ -158,6 +158,25 @@ def test_every_second_element_takes_two_moves(dtype: DType) -> None:
     assert len(moves) == 2, moves
 
 
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_a_choice_of_floats_is_a_move_of_floats(dtype: DType) -> None:
+    """gcc moves bytes by a mask of integers; a choice of 0 is an `and`."""
+    x, y, z = (graphs.memory(256, dtype=dtype, device="CPU") for _ in range(3))
+    for other, moves in ((z, ["vblendvps" if dtype is float32 else "vblendvpd"]), (0, [])):
+        (k,) = stages.kernels_of(schedule([(x < y).where(x, other).lazy]))
+        opts = [parse(f"lanes i0 {32 // dtype.itemsize}")]
+        made = compile(k, Target(Language.C, 32, 16, cores=2), opts)
+        assert re.findall(r"\t(v\w*blend\w*)\t", _by_gcc(made.text)) == moves
+
+
+def test_repeated_elements_wait_for_no_memory() -> None:
+    """gcc puts a list of them into memory by halves, and reads them at once."""
+    x = graphs.memory(256, device="CPU").repeat_interleave(4)
+    (k,) = stages.kernels_of(schedule([(x + 1).lazy]))
+    made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 8")])
+    assert "(%rsp)" not in _by_gcc(made.text)
+
+
 def _by_gcc(text: str) -> str:
     """What gcc makes of a text for a processor with AVX2."""
     if not shutil.which("gcc") or platform.machine() != "x86_64":

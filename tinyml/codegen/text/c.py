@@ -33,6 +33,12 @@ ON_STACK = 1 << 18  # elements of a tile at most that is no allocation of its ow
 # clang writes out few steps, each a loop of its own, and a processor reads ahead by where the code
 # is that reads: sums of rows of 4096 took 1.4 times as long by 32 bytes
 ROLLED = "#pragma clang loop unroll(disable)"
+# gcc writes none out that gets longer by it: three colours of a pixel took 1.7 times as long
+WRITTEN_OUT = "#pragma GCC unroll {}"
+SHORT, FEW = 4, 32  # steps of such a loop, and instructions of all of them, at most
+
+
+_JOINS = (Op.AND, Op.OR, Op.MUL, Op.ADD, Op.MAX, Op.MIN)  # of bools
 
 
 class CRenderer(CPairs):
@@ -43,14 +49,15 @@ class CRenderer(CPairs):
     def __init__(self, k: LinearKernel) -> None:
         super().__init__(k)
         self._lanes: dict[Expr, int] = {}
-        self._rolled = frozenset[int]()  # loops of the part that a compiler must not write out
+        self._told = dict[int, str]()  # by `id`: whether loops of the part are written out
 
     @cached_property
     def _chooses(self) -> bool:
-        """Whether lanes choose between values."""
+        """Whether lanes choose between values, or join masks: clang compares under one, too."""
         made = [e for part in self.k.parts for i in part.instrs for e in ir.values_of(i)]
-        choices = [e for e in parts_of(made) if type(e) is Alu and e.op is Op.WHERE]
-        return any(self.lanes(e) > 1 for e in choices)
+        ops = [e for e in parts_of(made) if type(e) is Alu]
+        masks = [e for e in ops if e.op is Op.WHERE or (e.op in _JOINS and e.dtype is bool_)]
+        return any(self.lanes(e) > 1 for e in masks)
 
     def signature(self, name: str) -> str:
         fault = ", long *fault" if self.faults else ""
@@ -81,12 +88,15 @@ class CRenderer(CPairs):
         return lines
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
-        self._rolled = frozenset(_summed_apart(part.instrs))
+        self._told = dict.fromkeys(_summed_apart(part.instrs), ROLLED)
+        self._told |= {
+            id(begin): WRITTEN_OUT.format(begin.axis.size) for begin in _short(part.instrs)
+        }
         return super().part(part, block, depth)
 
     def instr(self, instr: ir.Instr) -> Iterable[str]:
-        lines = super().instr(instr)
-        return (ROLLED, *lines) if id(instr) in self._rolled else lines
+        lines, told = super().instr(instr), self._told.get(id(instr))
+        return (told, *lines) if told else lines
 
     def lanes(self, e: Expr) -> int:
         """How many lanes the value of an expression has."""
@@ -147,13 +157,9 @@ class CRenderer(CPairs):
         pair = self.is_pair(e)
         if lane is not None and not (looked or pair) and (rows := two_rows(e, lane)) is not None:
             return self.text(rows, lanes)
-        if lane is not None and shared and (stride == 2 or (stride == 1 and not pair)):
-            place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
-            found = self.pairs(place, lanes) if pair else self.run(e.dtype, lanes, place, stride)
-            if stride == 1 and e.dtype.itemsize * lanes == MASKED and self._chooses:
-                kind = self._memory_vector(e.dtype, lanes)
-                self.prelude[loaded(kind, MASKED)] = None
-                found = f"loaded_{kind}({found[0]})", ATOM
+        plain = shared and not looked
+        found = self._near(e, lane, stride, pair) if lane is not None and plain else None
+        if found is not None:
             converted = self._from_memory(found, e.dtype, lanes)
             if e.valid:
                 register_kind = self.vector(e.dtype, lanes)
@@ -170,6 +176,20 @@ class CRenderer(CPairs):
         ]
         text = f"({self._memory_vector(e.dtype, lanes)}){{{', '.join(ones)}}}", ATOM
         return self._from_memory(text, e.dtype, lanes)
+
+    def _near(self, e: Load, lane: Axis, stride: int | None, pair: bool) -> Text | None:
+        """Elements that one or two vectors in memory have, if they do."""
+        if stride == 2 or (stride == 1 and not pair):
+            place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
+            if pair:
+                return self.pairs(place, lane.size)
+            found = self.run(e.dtype, lane.size, place, stride)
+            if stride == 1 and e.dtype.itemsize * lane.size == MASKED and self._chooses:
+                kind = self._memory_vector(e.dtype, lane.size)
+                self.prelude[loaded(kind, MASKED)] = None
+                found = f"loaded_{kind}({found[0]})", ATOM
+            return found
+        return None if pair else self.picked(e, lane)
 
     def _bits_at(self, e: Load, at: Text) -> Text:
         if self.is_pair(e):
@@ -349,6 +369,16 @@ def _summed_apart(instrs: Sequence[ir.Instr]) -> Iterator[int]:
             looped = any(isinstance(i, ir.Begin) and not i.copied for i in body)
             if looped and any(i.name not in own for i in added):
                 yield id(begin)
+
+
+def _short(instrs: Sequence[ir.Instr]) -> Iterator[ir.Begin]:
+    """Loops of few steps, which are known, without a loop in them."""
+    for at, begin in enumerate(instrs):
+        if isinstance(begin, ir.Begin) and not begin.copied and 1 < begin.axis.size <= SHORT:
+            body = instrs[at + 1 : ir.end_of(instrs, at)]
+            whole = not begin.starts and not begin.stops and len(body) * begin.axis.size <= FEW
+            if whole and not any(isinstance(i, ir.Begin) for i in body):
+                yield begin
 
 
 def _spread(put: ir.Put, lane: Axis) -> Rows | None:

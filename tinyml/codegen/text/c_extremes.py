@@ -30,7 +30,7 @@ def extreme(name: str, op: Op, vector: str, bits: str, propagates_nan: bool) -> 
         [
             f"static inline {vector} {name}({vector} a, {vector} b) {{",
             *lines,
-            f"{select(vector, bits, 'm', asked=False)}\n}}",
+            f"{select(vector, bits, 'm', asked=False, moved=True)}\n}}",
         ]
     )
 

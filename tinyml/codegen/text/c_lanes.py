@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import prod
 
 from tinyml.codegen.expr import Load, Name, Part
 from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_rows, spread_store
-from tinyml.codegen.text.c_text import MASKED, lane_place, streaming_store
+from tinyml.codegen.text.c_shuffles import PICKED, every_second, length, of_another, picked
+from tinyml.codegen.text.c_text import lane_place, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues, size_of
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows
@@ -120,8 +121,31 @@ class CLanes(CValues):
             return f"*(const {kind} *)({place})", UNARY
         places = self.bits(dtype.itemsize, lanes)
         element, size = TYPES[dtype.name], dtype.itemsize
-        self.prelude[_every_second(kind, element, places, size, lanes)] = None
+        self.prelude[every_second(kind, element, places, size, lanes)] = None
         return f"second_{kind}({place})", ATOM
+
+    def picked(self, e: Load, lane: Axis) -> Text | None:
+        """Elements whose distances are known, out of vectors that have them; None if too far."""
+        at = [e.position.substitute({lane: linear(n)}) for n in range(lane.size)]
+        apart = [place - at[0] for place in at]
+        if e.dtype.itemsize < PICKED or any(place.terms for place in apart):
+            return None
+        distances, size = [place.constant for place in apart], prod(self.k.slots[e.slot][0])
+        least, most = min(distances), max(distances)
+        start = at[distances.index(least)]
+        before = max(0, start.high + lane.size - size)
+        if most - least < lane.size - before and start.low >= before:  # the slot has a whole one
+            count, start, least = lane.size, start - before, least - before
+        else:
+            count = length([n - least for n in distances], e.dtype.itemsize)
+        return self._picked(e, [n - least for n in distances], count, start) if count else None
+
+    def _picked(self, e: Load, places: list[int], count: int, start: Linear) -> Text:
+        widths = [n for n in (2**bit for bit in range(8)) if count <= n <= len(places)]
+        kinds, element = [self._memory_vector(e.dtype, n) for n in widths], TYPES[e.dtype.name]
+        name = f"picked{count}_{kinds[-1]}_{'_'.join(map(str, places))}"
+        self.prelude[picked(name, kinds, element, places, count)] = None
+        return f"{name}(slot{e.slot} + {wrap(self.index(start), 12)})", ATOM
 
     def part_of(self, e: Part) -> Text:
         """Lanes of a vector spread over those of another one."""
@@ -129,7 +153,7 @@ class CLanes(CValues):
         chosen = [str(e.lane.substitute({lane: linear(n)})) for n in range(lane.size)]
         kind, places = self.vector(e.dtype, lane.size), self.bits(size_of(e.dtype), lane.size)
         name = f"spread_{kind}_{chosen.count(chosen[0])}_from{chosen[0]}"
-        self.prelude[_of_another(name, kind, places, ", ".join(chosen))] = None
+        self.prelude[of_another(name, kind, places, ", ".join(chosen))] = None
         return f"{name}({self.value(e.wide, lane.size)})", ATOM
 
     def masked_load(self, e: Load, lane: Axis) -> Text:
@@ -183,47 +207,6 @@ class CLanes(CValues):
         element = TYPES[dtype.name]
         self.prelude[streaming_store(name, kind, element, size, len(values))] = None
         return f"{name}(slot{slot} + {start}, {', '.join(values)});"
-
-
-def _every_second(kind: str, element: str, places: str, size: int, lanes: int) -> str:
-    """`lanes` elements with gaps of one between them, out of vectors that end with the last one.
-
-    Without AVX-512 gcc moves both vectors across their halves and blends them, where it is told no
-    way: within halves first, then the middle quarters change places.
-    """
-    chosen = [n if n < lanes else n + 1 for n in range(0, 2 * lanes, 2)]
-    every, picked = ", ".join(map(str, chosen)), ""
-    if size * lanes == MASKED // 2 and size >= 4:
-        near, back = (", ".join(map(str, _crossed(one))) for one in (chosen, range(lanes)))
-        picked = f"""
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  const {kind} near = __builtin_shuffle(first, last, ({places}){{{near}}});
-  return __builtin_shuffle(near, ({places}){{{back}}});"""
-    return f"""static inline {kind} second_{kind}(const {element} *p) {{
-  const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {lanes - 1});
-#if defined(__clang__)
-  return __builtin_shufflevector(first, last, {every});{picked}
-#else
-  return __builtin_shuffle(first, last, ({places}){{{every}}});
-#endif
-}}"""
-
-
-def _crossed(lanes: Sequence[int]) -> list[int]:
-    """Lanes whose middle quarters change places."""
-    quarter = len(lanes) // 4
-    return [n for at in (0, 2, 1, 3) for n in lanes[at * quarter : (at + 1) * quarter]]
-
-
-def _of_another(name: str, kind: str, places: str, chosen: str) -> str:
-    """Each lane is that lane of another vector which is `chosen`."""
-    return f"""static inline {kind} {name}({kind} a) {{
-#if defined(__clang__)
-  return __builtin_shufflevector(a, a, {chosen});
-#else
-  return __builtin_shuffle(a, ({places}){{{chosen}}});
-#endif
-}}"""
 
 
 def _is_plain(i: Linear) -> bool:

@@ -73,11 +73,11 @@ def scattered_rows(name: str, kind: str, element: str, lanes: int, by: int) -> s
 
 
 @lru_cache
-def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool) -> str:
+def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool, moved: bool) -> str:
     """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
     return (
         f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
-        f"  {bits} own = {own};\n{select(kind, bits, 'own', asked)}\n}}"
+        f"  {bits} own = {own};\n{select(kind, bits, 'own', asked, moved)}\n}}"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tinyml.codegen.bounds import range_asked
-from tinyml.codegen.expr import Expr, Name
+from tinyml.codegen.expr import Expr, Name, const
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_convert import instruction
 from tinyml.codegen.text.c_extremes import extreme
@@ -182,8 +182,10 @@ class CValues(Renderer):
         """A choice lane by lane; whether the mask is `known` when the text is compiled."""
         kind = self.vector(dtype, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
-        name, masks = f"blend_{kind}_known" if known else f"blend_{kind}", self.vector(bool_, lanes)
-        self.prelude[blend(name, kind, bits, masks, own, not known)] = None
+        some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
+        name = f"blend_{kind}{'_known' if known else '' if some else '_or_0'}"
+        masks = self.vector(bool_, lanes)
+        self.prelude[blend(name, kind, bits, masks, own, not known, some and not known)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def chosen(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:

@@ -37,15 +37,33 @@ def _by_horner(kind: str, p: str, t: str, numbers: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def select(kind: str, bits: str, m: str, asked: bool = True) -> str:
+# by vector: the macro that says that there is such an instruction, and what its name ends in
+MOVES = {
+    "f32x4": ("__SSE4_1__", "ps"),
+    "f32x8": ("__AVX__", "ps256"),
+    "f64x2": ("__SSE4_1__", "pd"),
+    "f64x4": ("__AVX__", "pd256"),
+}
+
+
+def select(kind: str, bits: str, m: str, asked: bool = True, moved: bool = False) -> str:
     """Statements that return `a` where the mask `m` is -1, `b` where it is 0.
 
     A comparison is what compilers make an op under a mask of, where there are such ops: it is
     `asked` for, but of comparisons, and of numbers, for each of which gcc 12 would fill a mask's
-    register. Of `^` it makes one move under a mask; of `|`, as good elsewhere, three steps.
+    register. Of `^` it makes one move under a mask; of `|`, as good elsewhere, three steps. Without
+    such ops gcc moves floats as integers, which they wait to become: where they are `moved`, it
+    is told the instruction, of which it knows nothing then, nor of numbers in it.
     """
     compared = f"#ifdef __AVX512F__\n  {m} = {m} != 0;\n#endif\n" if asked else ""
-    return f"{compared}  return ({kind})(({m} & ({bits})a) ^ (~{m} & ({bits})b));"
+    plain = f"{compared}  return ({kind})(({m} & ({bits})a) ^ (~{m} & ({bits})b));"
+    if not moved or kind not in MOVES:
+        return plain
+    macro, name = MOVES[kind]
+    return (
+        f"#if defined({macro}) && !defined(__AVX512F__) && !defined(__clang__)\n"
+        f"  return __builtin_ia32_blendv{name}(b, a, ({kind}){m});\n#else\n{plain}\n#endif"
+    )
 
 
 # gcc unrolls it by itself
@@ -94,7 +112,13 @@ EXTREME512 = once(
 
 _TEXTS = {
     "pick_KIND": f"""static inline KIND pick_KIND(BITS m, KIND a, KIND b) {{
+#if LANES == WIDE && defined(__AVX__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvSUFFIX256(b, a, (KIND)m);
+#elif LANES == NARROW && defined(__SSE4_1__) && !defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_blendvSUFFIX(b, a, (KIND)m);
+#else
 {select("KIND", "BITS", "m")}
+#endif
 }}
 """,
     # p * 2**n for the n that was added to ZERO: in two steps, so that results may be denormal or

@@ -1,0 +1,93 @@
+"""Lanes taken from other places, in C: by a move of whole vectors, not one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyml.codegen.text.c_text import MASKED
+
+PICKED = 4  # bytes of an element at least that is picked out of vectors
+
+
+def every_second(kind: str, element: str, places: str, size: int, lanes: int) -> str:
+    """`lanes` elements with gaps of one between them, out of vectors that end with the last one.
+
+    Without AVX-512 gcc moves both vectors across their halves and blends them, where it is told no
+    way: within halves first, then the middle quarters change places.
+    """
+    chosen = [n if n < lanes else n + 1 for n in range(0, 2 * lanes, 2)]
+    every, picked = ", ".join(map(str, chosen)), ""
+    if size * lanes == MASKED // 2 and size >= 4:
+        near, back = (", ".join(map(str, _crossed(one))) for one in (chosen, range(lanes)))
+        picked = f"""
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const {kind} near = __builtin_shuffle(first, last, ({places}){{{near}}});
+  return __builtin_shuffle(near, ({places}){{{back}}});"""
+    return f"""static inline {kind} second_{kind}(const {element} *p) {{
+  const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {lanes - 1});
+#if defined(__clang__)
+  return __builtin_shufflevector(first, last, {every});{picked}
+#else
+  return __builtin_shuffle(first, last, ({places}){{{every}}});
+#endif
+}}"""
+
+
+def _crossed(lanes: Sequence[int]) -> list[int]:
+    """Lanes whose middle quarters change places."""
+    quarter = len(lanes) // 4
+    return [n for at in (0, 2, 1, 3) for n in lanes[at * quarter : (at + 1) * quarter]]
+
+
+def of_another(name: str, kind: str, places: str, chosen: str) -> str:
+    """Each lane is that lane of another vector which is `chosen`."""
+    return f"""static inline {kind} {name}({kind} a) {{
+#if defined(__clang__)
+  return __builtin_shufflevector(a, a, {chosen});
+#else
+  return __builtin_shuffle(a, ({places}){{{chosen}}});
+#endif
+}}"""
+
+
+def length(places: Sequence[int], size: int) -> int:
+    """Lanes of the vectors that elements of `size` bytes are picked out of, at `places` from 0 on.
+
+    All that lies between the first and the last of them is read, and no more. 0 if two vectors do
+    not hold it, or it is less than a vector of so many lanes.
+    """
+    lanes, hull = len(places), max(places) + 1
+    count = max(16 // size, 1 << min(hull, lanes).bit_length() - 1)
+    held = hull <= 2 * lanes and count <= min(lanes, max(hull, lanes // 2))
+    return count if held else 0
+
+
+def picked(name: str, kinds: Sequence[str], element: str, places: Sequence[int], count: int) -> str:
+    """Elements at `places` from p on, out of one or two vectors of `count` lanes.
+
+    `kinds` are vectors of so many lanes, of twice as many, and so on, up to those asked for.
+    Listed one by one, gcc would put some into memory and read them all at once, which waits until
+    they are there; clang would read each lane by itself.
+    """
+    hull, part = max(places) + 1, kinds[0]
+    first = f"*(const {part} *)p"
+    if hull < count < len(places):  # part of a register: its lanes are listed, over and over
+        first = f"({part}){{{', '.join(f'p[{n % hull}]' for n in range(count))}}}"
+    apart, lines, both = max(0, hull - count), [f"  const {part} a0 = {first};"], "a0, a0"
+    if apart:
+        lines.append(f"  const {part} b0 = *(const {part} *)(p + {apart});")
+        both = "a0, b0"
+    for n, kind in enumerate(kinds[1:], 1):
+        joined = ", ".join(map(str, range(count << n)))
+        lines.append(f"  const {kind} a{n} = __builtin_shufflevector({both}, {joined});")
+        both = f"a{n}, a{n}"
+    chosen = ", ".join(str(n if n < count else n - apart + count) for n in places)
+    listed = ", ".join(f"p[{n}]" for n in places)
+    made = "\n".join([*lines, f"  return __builtin_shufflevector({both}, {chosen});"])
+    return f"""static inline {kinds[-1]} {name}(const {element} *p) {{
+#if defined(__clang__) || __GNUC__ >= 12
+{made}
+#else
+  return ({kinds[-1]}){{{listed}}};
+#endif
+}}"""
