@@ -165,6 +165,18 @@ def test_memory_does_not_grow_with_the_length_of_a_row() -> None:
     assert held(1 << 17) == held(1 << 11)
 
 
+@pytest.mark.parametrize(("registers", "height", "rest"), [(32, 8, False), (16, 6, True)])
+def test_a_register_tile_leaves_no_rows_unless_its_sums_would_be_waited_for(
+    registers: int, height: int, rest: bool
+) -> None:
+    target = replace(stages.C, vector_registers=registers)
+    q, k, v = (memory(1, 2, 2048, 64) for _ in range(3))
+    kernel = kernel_of(q.scaled_dot_product_attention(k, v))
+    opts, nest = choose(lower(kernel), target)
+    assert [o.amount for o in opts if o.kind is OptKind.UNROLL and "i2" in o.axis] == [height]
+    assert any(split.rest for split in nest.splits) == rest
+
+
 KEYS = 1300  # not in whole steps
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.choose.c_tilings import low
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Fold, Load, nodes
 from tinyml.codegen.nest import Kind, Tile, Walk
@@ -115,7 +116,7 @@ def _in_registers(chooser: Chooser, tile: Tile, inner: str) -> None:
     ]
     folded = [e for e in nodes(tile.value) if isinstance(e, Fold)]
     if folded and others:
-        height = min(chooser.target.tile_height, others[-1].size)
+        height = low(others[-1].size, chooser.target.tile_height)
         chooser.apply(OptKind.UNROLL, others[-1].name, height)
     elif folded:
         chooser.apply(OptKind.UNROLL, folded[-1].axes[-1].name, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinyml.codegen.choose.estimate import RUNS, Factor, Product, Tiling
+from tinyml.codegen.choose.estimate import PORTS, RUNS, WAIT, Factor, Product, Tiling
 from tinyml.codegen.expr import Fold
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.frozen import replace
@@ -109,8 +109,12 @@ def _step(fold: Fold, count: int) -> int:
 
 
 def low(rows: int, most: int) -> int:
-    """Rows of a register tile: `most`, or up to a third less if none is left over then."""
-    return next((n for n in range(most, 2 * most // 3 - 1, -1) if rows % n == 0), min(most, rows))
+    """Rows of a register tile two vectors wide: `most`, or less if none is left over then.
+
+    That is up to a third less, and as many as keep a processor busy while each sum is added to.
+    """
+    least = max(2 * most // 3, PORTS * WAIT // 2)
+    return next((n for n in range(most, least - 1, -1) if rows % n == 0), min(most, rows))
 
 
 def even(whole: int, most: int) -> int:
