@@ -27,8 +27,17 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
   return (f32x8)((m & (i32x8)a) ^ (~m & (i32x8)b));
 #endif
 }
+#if defined(__AVX2__) && !defined(__AVX512VL__) && !defined(__clang__)
+static inline u16x8 bfloat16_upper_x8(u32x8 a) {
+  return ({ typedef long long parts __attribute__((vector_size(32))); const int __attribute__((vector_size(32))) v = (int __attribute__((vector_size(32))))(a >> 16); const parts near = (parts)__builtin_ia32_packusdw256(v, v); const parts all = __builtin_shuffle(near, (parts){0, 2, 1, 3}); *(const u16x8 *)&all; });
+}
+#else
+static inline u16x8 bfloat16_upper_x8(u32x8 a) {
+  return __builtin_convertvector(a >> 16, u16x8);
+}
+#endif
 static inline u16x8 bfloat16_bits_x8(f32x8 a) {
-  return __builtin_convertvector((u32x8)a >> 16, u16x8);
+  return bfloat16_upper_x8((u32x8)a);
 }
 // sum_mul_add_max_64x96_r128
 //   v0 = cast(slot1, float32)             : 64x128 float32
@@ -46,7 +55,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_ea48a9f6(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_26fd8a50(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];

@@ -22,7 +22,7 @@ from tinyml.codegen.target import Target
 from tinyml.codegen.text import c_masked, c_text
 from tinyml.codegen.text.render import LIBM
 from tinyml.device import Device
-from tinyml.dtype import ALL, DType, float32, float64
+from tinyml.dtype import ALL, DType, bfloat16, by_name, float32, float64
 from tinyml.errors import DeviceError
 from tinyml.kernel import Kernel
 from tinyml.ops import Op
@@ -36,7 +36,7 @@ Compiled = Callable[[Sequence[Kernel]], stages.Runner]
 
 # all other tests use gcc and the widest vectors there are; these are 64, 32 and 16 bytes
 FAR = {Op.SIN, Op.COS, Op.TAN}
-WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc-11")
+WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc -mno-avx", "gcc-11")
 
 
 @pytest.fixture(params=WAYS)
@@ -177,11 +177,49 @@ def test_repeated_elements_wait_for_no_memory() -> None:
     assert "(%rsp)" not in _by_gcc(made.text)
 
 
-def _by_gcc(text: str) -> str:
-    """What gcc makes of a text for a processor with AVX2."""
+NARROWED = [(8, "uint8"), (8, "int16"), (8, "int32"), (4, "int16"), (4, "uint8")]
+
+
+@pytest.mark.parametrize("processor", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize(("wide", "narrow"), NARROWED)
+def test_low_bytes_of_lanes_move_together_in_few_steps(
+    wide: int, narrow: str, processor: str
+) -> None:
+    """gcc would make five or six without AVX-512: a mask of what goes, and packs of halves."""
+    x = graphs.memory(256, dtype=by_name(f"int{8 * wide}"), device="CPU")
+    (k,) = stages.kernels_of(schedule([x.cast(narrow).lazy]))
+    size = 32 if processor == "haswell" else 64
+    opts = [parse(f"lanes i0 {size // wide}")]
+    made = compile(k, Target(Language.C, size, size // 2, cores=2), opts)
+    text = _by_gcc(made.text, processor)
+    assert len(re.findall(MOVES, text)) + text.count("\tvpand") <= 3
+
+
+def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None:
+    """gcc would widen 16 of them by halves, and clear bits that are shifted out after."""
+    x, y = (graphs.memory(256, dtype=bfloat16, device="CPU") for _ in range(2))
+    (k,) = stages.kernels_of(schedule([(x + y).lazy]))
+    for processor, size, moves in (("haswell", 32, 2), ("skylake-avx512", 64, 0)):
+        made = compile(
+            k, Target(Language.C, size, size // 2, cores=2), [parse(f"lanes i0 {size // 4}")]
+        )
+        text = _by_gcc(made.text, processor)
+        assert len(re.findall(r"\tvpmovzxwd\t", text)) == 2
+        assert len(re.findall(MOVES, text)) == moves
+        assert len(re.findall(r"\tvpand\w*\t", text)) <= 2  # the last bit, and those of a NaN
+
+
+MOVES = (
+    r"\tv(?:perm\w+|shuf\w+|p\w*blend\w*|p?unpck\w+|pack\w+|ppack\w+|pshuf\w+|[ei]\w+128"
+    r"|inserti64x4)\t"
+)
+
+
+def _by_gcc(text: str, processor: str = "haswell") -> str:
+    """What gcc makes of a text for a processor, with AVX2 if not said."""
     if not shutil.which("gcc") or platform.machine() != "x86_64":
         pytest.skip("no gcc, or not x86")
-    flags = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
+    flags = [f"-march={processor}" if flag == "-march=native" else flag for flag in FLAGS]
     line = ["gcc", *flags, "-S", "-x", "c", "-", "-o", "-"]
     return subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
 

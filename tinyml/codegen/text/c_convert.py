@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tinyml.frozen import dataclass
 
 ELEMENTS = {1: "char", 2: "short", 4: "int", 8: "long long"}  # as gcc's functions call them
@@ -22,9 +24,13 @@ class Instruction:
     makes: str
     more: str = ""  # arguments behind the vector
 
-    def text(self, name: str, source: tuple[str, int], target: tuple[str, int], plain: str) -> str:
-        """A function `name` of a vector type of so many bytes; `plain` is what others make of a."""
-        (kind, size), (wanted, made) = source, target
+    @property
+    def there(self) -> str:
+        """Whether gcc has it."""
+        return " && ".join([f"defined({macro})" for macro in self.macros])
+
+    def lines(self, size: int, wanted: str, made: int) -> list[str]:
+        """Statements that return `wanted` of a vector `a` of so many bytes."""
         given, word = "a", ELEMENTS.get(size)
         lines = [f"  typedef {self.takes} takes __attribute__((vector_size({max(16, size)})));"]
         lines += [f"  typedef {self.makes} makes __attribute__((vector_size({max(16, made)})));"]
@@ -33,10 +39,68 @@ class Instruction:
             lines += [f"  words low = {{({word})a}};", *_APART]
             given = "low"
         call = f"__builtin_ia32_{self.name}((takes){given}{self.more})"
-        lines += [f"  const makes all = {call};", f"  return *(const {wanted} *)&all;"]
-        there = " && ".join([f"defined({macro})" for macro in self.macros])
-        head = f"static inline {wanted} {name}({kind} a) {{\n#if {there} && !defined(__clang__)\n"
-        return head + "\n".join(lines) + f"\n#else\n  return {plain};\n#endif\n}}"
+        return [*lines, f"  const makes all = {call};", f"  return *(const {wanted} *)&all;"]
+
+
+@dataclass(frozen=True)
+class Together:
+    """Without AVX-512: low bytes of elements are moved together within 16 bytes, then those of both
+    halves. gcc would make two vectors of elements of half the size, or keep low bytes by a mask
+    before it packs them: up to twice as many steps."""
+
+    large: int  # bytes of the elements that they are of
+    small: int
+    lanes: int
+
+    @property
+    def there(self) -> str:
+        macro = "__AVX2__" if self.large * self.lanes == 32 else "__SSSE3__"
+        return f"defined({macro}) && !defined(__AVX512VL__)"
+
+    def lines(self, size: int, wanted: str, made: int) -> list[str]:
+        near = [at + n for n in range(0, 16, self.large) for at in range(self.small)]
+        count, halves = len(near), size // 16
+        places = [n + half for half in range(0, size, 16) for n in near + [0] * (16 - count)]
+        listed = ", ".join(map(str, places))
+        lines = [
+            f"  typedef char bytes __attribute__((vector_size({size})));",
+            f"  const bytes all = __builtin_shuffle((bytes)a, (bytes){{{listed}}});",
+        ]
+        if halves == 1:
+            return [*lines, f"  return *(const {wanted} *)&all;"]
+        units = 16 // count
+        both = ", ".join(str(n // 2 + n % 2 * units) for n in range(units))
+        return [
+            *lines,
+            f"  typedef {ELEMENTS[count]} parts __attribute__((vector_size(16)));",
+            "  const parts low = *(const parts *)&all, high = *((const parts *)&all + 1);",
+            f"  const parts joined = __builtin_shuffle(low, high, (parts){{{both}}});",
+            f"  return *(const {wanted} *)&joined;",
+        ]
+
+
+Way = Instruction | Together
+
+
+def converting(
+    ways: Sequence[Way], name: str, source: tuple[str, int], target: tuple[str, int], plain: str
+) -> str:
+    """A function `name` of a vector type of so many bytes; `plain` is what others make of a."""
+    (kind, size), (wanted, made) = source, target
+    text, word = f"static inline {wanted} {name}({kind} a) {{\n", "#if"
+    for way in ways:
+        body = "\n".join(way.lines(size, wanted, made))
+        text += f"{word} {way.there} && !defined(__clang__)\n{body}\n"
+        word = "#elif"
+    return f"{text}#else\n  return {plain};\n#endif\n}}"
+
+
+def ways(source: str, target: str, lanes: int) -> tuple[Way, ...]:
+    """How a vector of `source`, such as u8, becomes one of `target` at once, the best first."""
+    found = instruction(source, target, lanes)
+    large, small = _size(source), _size(target)
+    whole = "f" not in source + target and large > small and large * lanes in (16, 32)
+    return (*((found,) if found else ()), *((Together(large, small, lanes),) if whole else ()))
 
 
 def instruction(source: str, target: str, lanes: int) -> Instruction | None:

@@ -268,7 +268,7 @@ static inline unsigned short float16_bits(float value) {
   typedef float four __attribute__((vector_size(16)));
   return (unsigned short)__builtin_ia32_vcvtps2ph((four){value}, 0)[0];
 }
-#elif defined(__FLT16_MAX__)
+#elif defined(__FLT16_MAX__) && !defined(__SSE__)
 static inline float float16_value(unsigned short bits) {
   const union { unsigned short u; _Float16 h; } half = {bits};
   return (float)half.h;
@@ -302,12 +302,14 @@ static inline unsigned short float16_bits(float value) {
 #endif""",
 }
 
+# almost half of the last place is added, and 1 more to odd numbers; a NaN stays one
+_ROUND = "((BITS)a + 0x7fff + ((BITS)a >> 16 & 1)) | ((BITS)(a != a) & 0x7fc00000)"
 _HALF_LANES = {
     ("bfloat16", "value"): "(WIDE)(__builtin_convertvector(a, BITS) << 16)",
-    ("bfloat16", "bits"): "__builtin_convertvector((BITS)a >> 16, HALF)",
-    # almost half of the last place is added, and 1 more to odd numbers; a NaN stays one
-    ("bfloat16", "rounded"): "(WIDE)((((BITS)a + 0x7fff + ((BITS)a >> 16 & 1))"
-    " | ((BITS)(a != a) & 0x7fc00000)) & 0xffff0000)",
+    ("bfloat16", "upper"): "__builtin_convertvector(a >> 16, HALF)",
+    ("bfloat16", "bits"): "bfloat16_upper_xLANES((BITS)a)",
+    ("bfloat16", "cut"): f"bfloat16_upper_xLANES({_ROUND})",
+    ("bfloat16", "rounded"): f"(WIDE)(({_ROUND}) & 0xffff0000)",
     ("float16", "rounded"): "float16_value_xLANES(float16_bits_xLANES(a))",
 }
 # a comparison of these clang would make one of halves, lane by lane
@@ -316,6 +318,26 @@ _X86 = {  # instructions that compilers do not find by themselves, and where the
     ("bfloat16", "value", 8): (
         "defined(__AVX2__) && !defined(__clang__)",
         "(WIDE)((BITS)__builtin_ia32_pmovzxwd256((SHORTS)a) << 16)",
+    ),
+    ("bfloat16", "value", 16): (
+        "defined(__AVX512F__) && !defined(__clang__)",
+        "(WIDE)((BITS)__builtin_ia32_pmovzxwd512_mask((SHORTS)a, (INTS){0}, -1) << 16)",
+    ),
+    ("bfloat16", "upper", 8): (  # which packs whole, as nothing is above them
+        "defined(__AVX2__) && !defined(__AVX512VL__) && !defined(__clang__)",
+        "({ typedef long long parts __attribute__((vector_size(32)));"
+        " const INTS v = (INTS)(a >> 16);"
+        " const parts near = (parts)__builtin_ia32_packusdw256(v, v);"
+        " const parts all = __builtin_shuffle(near, (parts){0, 2, 1, 3}); *(const HALF *)&all; })",
+    ),
+    ("bfloat16", "upper", 4): (
+        "defined(__SSE4_1__) && !defined(__AVX512VL__) && !defined(__clang__)",
+        "({ typedef short packed __attribute__((vector_size(16))); const INTS v = (INTS)(a >> 16);"
+        " const packed all = __builtin_ia32_packusdw128(v, v); *(const HALF *)&all; })",
+    ),
+    ("bfloat16", "upper", 16): (
+        "defined(__AVX512F__) && !defined(__clang__)",
+        "(HALF)__builtin_ia32_pmovdw512_mask((INTS)(a >> 16), (SHORTS){0}, -1)",
     ),
     ("float16", "value", 8): (
         "defined(__F16C__)",
@@ -338,11 +360,16 @@ _X86 = {  # instructions that compilers do not find by themselves, and where the
 
 @lru_cache
 def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: int) -> str:
-    """What is made of `lanes` halves: "value", floats; "bits", of floats that are "rounded"."""
-    source, target = (half if what == "value" else wide), (half if what == "bits" else wide)
+    """What is made of `lanes` halves: "value", floats; "bits", of floats that are "rounded", or
+    "cut", both at once, so that no bits are cleared that are shifted out; of "upper" bits."""
+    source = {"value": half, "upper": bits}.get(what, wide)
+    target = wide if what in ("value", "rounded") else half
     name, words = f"{dtype}_{what}", {"WIDE": wide, "BITS": bits, "HALF": half}
     words |= {"LANES": str(lanes), "SHORTS": f"short __attribute__((vector_size({2 * lanes})))"}
-    words["FLOATS"] = f"float __attribute__((vector_size({4 * lanes})))"
+    words |= {
+        f"{kind.upper()}S": f"{kind} __attribute__((vector_size({4 * lanes})))"
+        for kind in ("float", "int")
+    }
 
     def made(text: str) -> str:
         for word, meant in words.items():

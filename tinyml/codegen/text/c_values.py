@@ -10,7 +10,7 @@ from functools import lru_cache
 from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.expr import Expr, Name, const
 from tinyml.codegen.linear import LinearKernel
-from tinyml.codegen.text.c_convert import instruction
+from tinyml.codegen.text.c_convert import converting, ways
 from tinyml.codegen.text.c_extremes import extreme
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
@@ -168,7 +168,11 @@ class CValues(Renderer):
                 )
         half, wide = self._memory_vector(dtype, lanes), self.vector(float32, lanes)
         bits = self.vector(uint32, lanes) if dtype is bfloat16 else ""
-        self.prelude[half_lanes(dtype.name, what, half, wide, bits, lanes)] = None
+        rounded = f"bfloat16_rounded_x{lanes}("
+        if what == "bits" and text[1] == ATOM and text[0].startswith(rounded):
+            what, text = "cut", (text[0][len(rounded) : -1], ATOM)
+        for made in ("upper", what) if what in ("bits", "cut") and bits else (what,):
+            self.prelude[half_lanes(dtype.name, made, half, wide, bits, lanes)] = None
         return f"{dtype.name}_{what}_x{lanes}({text[0]})", ATOM
 
     def where(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
@@ -337,15 +341,15 @@ class CValues(Renderer):
         kind, wanted = SHORT[source.name], SHORT[goal.name]
         if source is target:
             return text
-        found = instruction(kind, wanted, lanes)
-        if found is None:
+        found = ways(kind, wanted, lanes)
+        if not found:
             goal = _toward(source, target)
             made = self._by_steps(text, source, goal, lanes)
             return self.converted(made, goal, target, lanes)
         name = f"{kind}_as_{wanted}_x{lanes}"
         sides = [(self._memory_vector(d, lanes), d.itemsize * lanes) for d in (source, goal)]
         plain = self._by_steps("a", source, goal, lanes)
-        self.prelude[found.text(name, sides[0], sides[1], plain)] = None
+        self.prelude[converting(found, name, sides[0], sides[1], plain)] = None
         return self.converted(f"{name}({text})", goal, target, lanes)
 
     def _by_steps(self, text: str, source: DType, target: DType, lanes: int) -> str:
