@@ -74,6 +74,14 @@ def test_what_changes_something_stays(number: int) -> None:
     assert simplified(OPS[number](x).isnan()) is not simplified(x.isnan())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+def test_a_magnitude_is_that_of_the_negative(dtype: str) -> None:
+    """Losses of logits have exp(-|x|) for both classes. -x of unsigned integers wraps around."""
+    x = Tensor([1, 2, 3], device="NUMPY").cast(dtype).realize()
+    one, other = merged([x.abs().lazy, (-x).abs().lazy], simpler)
+    assert (one is other) == x.dtype.is_float
+
+
 def test_results_have_memory_of_their_own(device: str) -> None:
     x = Tensor(np.array([[-0.0, 2.0], [3.0, np.nan]], np.float32)).realize()
     kept = [x * 1, x - 0, x.neg().neg(), x**1, x.clone().T.T * 1, x + 0]

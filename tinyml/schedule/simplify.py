@@ -25,15 +25,18 @@ UNDONE = frozenset({Op.NEG, Op.NOT})  # by themselves
 
 
 def simpler(node: LazyBuffer) -> LazyBuffer | None:
-    """Which node below has the same values already; None if nothing says that one does."""
+    """Which node has the same values with less below it; None if nothing says that one does."""
     if type(node) is lazy.Move:
         return _moved_back(node)
     if type(node) is not lazy.Map:
         return None
     op, first = node.op, node.sources[0]
     if len(node.sources) == 1:
-        back = type(first) is lazy.Map and first.op is op and _undone(op, node, first)
-        return first.sources[0] if back else None
+        if type(first) is not lazy.Map:
+            return None
+        if op is Op.ABS and first.op is Op.NEG and node.dtype.is_float:  # the same as of -x
+            return lazy.map_(Op.ABS, first.sources[0])
+        return first.sources[0] if first.op is op and _undone(op, node, first) else None
     if op not in NEUTRAL:
         return None
     nothing = _neutral(op, node.dtype)
