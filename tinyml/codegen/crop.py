@@ -8,7 +8,7 @@ where its conditions do not hold, and what ops make of that value follows (inter
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 
 from tinyml.codegen.expr import (
     Alu,
@@ -34,7 +34,6 @@ from tinyml.interpret import identity, known_result
 from tinyml.ops import WORK, Op
 
 LEAST = 4  # steps of a loop that is worth bounds
-PIECES = 65  # ends of the runs that a loop is made of, at most
 WHOLE = 32  # steps without conditions that are worth a text of their own
 
 Between = tuple[Linear | None, Linear | None]  # the first step, and the one behind the last, if any
@@ -204,28 +203,29 @@ def asked(folds: Sequence[Fold]) -> Valid:
     return tuple(dict.fromkeys(r for e in chosen for r in e.valid if not r.index.looked))
 
 
-def asked_of_stores(one: Nest) -> Valid:
-    """What stored values ask, of a nest that folds nothing."""
-    if one.folded or one.tiles:
-        return ()
-    asked = (e.valid for e in one.exprs if isinstance(e, (Select, Load)))
-    return tuple(dict.fromkeys(r for valid in asked for r in valid if not r.index.looked))
+def asked_of(one: Nest) -> Valid:
+    """What stores and values ask."""
+    read = [e.valid for e in one.exprs if isinstance(e, (Select, Load))]
+    asked = chain(*read, *(store.valid for store in one.stores))
+    return tuple(dict.fromkeys(r for r in asked if not r.index.looked))
 
 
-def pieces(axis: Axis, asked: Iterable[Range], known: Known, fixed: Iterable[Axis]) -> list[range]:
+def pieces(
+    axis: Axis, asked: Iterable[Range], known: Known, fixed: Iterable[Axis], most: int
+) -> list[range]:
     """The steps of `axis` in runs, in each of which every condition holds or fails or may do both.
 
-    None if all steps are alike, or if there are too many runs. A rest that is walked after them is
-    not asked for.
+    None if all steps are alike, or if there are more runs than `most`. A rest that is walked after
+    them is not asked for.
     """
     outer, points = {*fixed}, {0, axis.size}
     for r in asked:
         for always in (False, True):
             found = _between(axis, r, known, outer, always)
             points |= {at.constant for at in found if at is not None and not at.terms}
-    ends = sorted(p for p in points if 0 <= p <= axis.size)
-    alike = len(ends) == 2 and not axis.more
-    return [] if alike or len(ends) > PIECES else [range(*run) for run in pairwise(ends)]
+    runs = [range(*run) for run in pairwise(sorted(p for p in points if 0 <= p <= axis.size))]
+    alike = len(runs) == 1 and not axis.more
+    return [] if alike or len(runs) > most else runs
 
 
 def parts(

@@ -97,7 +97,7 @@ def test_functions_that_wait_for_functions_are_computed_for_four_vectors_in_turn
 
 
 def test_rounds_of_random_numbers_are_computed_for_four_vectors_in_turn() -> None:
-    k = kernel_of(Tensor.rand(3, 109, device="CPU").lazy)
+    k = kernel_of(Tensor.rand(4, 104, device="CPU").lazy)
     made, nest = choose(lower(k), SMALL)
     assert "unroll i0 4" in map(str, made)
     named = re.findall(r"const u32x8 (\w+) = (.*);", text_of(nest))

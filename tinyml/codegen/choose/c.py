@@ -33,6 +33,7 @@ CHAIN = 24  # work of one: two functions, or the rounds of a random number
 IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the last one: four
 # cycles, in each of which two others may begin, so that twice as many vectors go through them
 LEAST = 16  # bytes of a vector: with fewer, C compilers do as with single elements
+MASKS = 32  # bytes of a vector, from which on processors load and store some of its lanes
 SUMS = 8  # of narrow columns, of which each waits for itself
 ACCUMULATORS = 8  # in all, where several rows are folded at a time
 WINDOW = 16  # places of a window at most whose sums are made in one walk
@@ -89,11 +90,20 @@ class CChooser(Chooser):
             self.apply(OptKind.GRID, last.name)
             self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
             self._abreast(number, f"{last.name}s")
-        elif last.size >= self.lanes and self.lanes > 1:
-            self.apply(OptKind.LANES, last, self.lanes)
+        elif self.lanes > 1 and self._masked(number, last).size >= self.lanes:
+            self.apply(OptKind.LANES, last.name, self.lanes)
             self._abreast(number, last.name)
         self._share(number)
         self._stream(number)
+
+    def _masked(self, number: int, row: Axis) -> Axis:
+        """A row in whole vectors, if a rest is long: of functions each element takes as long."""
+        rest = row.size % self.lanes
+        long = rest > 1 if calls(self.one(number)) else 2 * rest > self.lanes
+        able = self.target.vector_bytes >= MASKS
+        if able and long and self.apply(OptKind.PAD, row, self.lanes):
+            return self.nest.axis(row.name) or row
+        return row
 
     def _abreast(self, number: int, row: str) -> None:
         """Where op waits for op for long, several vectors go through them at a time.
@@ -192,6 +202,9 @@ class CChooser(Chooser):
         kinds = ((a.size, self.nest.kind(a)) for a in self.one(number).rows)
         at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
         most = ACCUMULATORS // (ROWS * at_once if together else at_once)
+        for axis in dict.fromkeys(a for g in self.one(number).groups[1:] for a in g[-1:]):
+            if 2 * axis.size > self.lanes:
+                self._masked(number, axis)
         self._keep(number)
         for axis in dict.fromkeys(f.axes[-1] for f in self.one(number).folds):
             self._vector_fold(number, axis, most)

@@ -6,6 +6,8 @@ here than there, as where arrays are joined, is a loop for each of its pieces.
 
 from __future__ import annotations
 
+from math import prod
+
 from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.linearize.write_tiles import TileWriter
@@ -13,6 +15,8 @@ from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also
 from tinyml.frozen import replace
 from tinyml.index import ZERO, Axis, linear
+
+PIECES = 64  # steps that are written out at most, of all pieces of a loop
 
 
 class LoopWriter(TileWriter):
@@ -22,7 +26,9 @@ class LoopWriter(TileWriter):
         super().__init__(nest, number, block, vectors)
         self.splits = [split for split in nest.splits if split.rest]
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
-        self.asked = crop.asked_of_stores(nest.nests[number]) if vectors else ()
+        self.asked = crop.asked_of(nest.nests[number]) if vectors else ()
+        self.written_out = [a for a in nest.nests[number].rows if self.kind(a) is Kind.UNROLL]
+        self.filling = {a for t in nest.nests[number].tiles for a in (t.after, t.over)}
 
     def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
         """Open all loops, then write `body`; and once more for what remains after a split."""
@@ -67,12 +73,12 @@ class LoopWriter(TileWriter):
         enter: Enter,
         body: Body,
     ) -> None:
-        if pieces := self._pieces(scope, axis, loops, known):
-            self._in_pieces(scope, axis, pieces, loops, known, enter, body)
-            return
         filled = self._filled(loops.whole(axis))
         ahead = any(tile.stages > 1 for tile in filled)
         begin = self._begin(scope, axis, loops, known)
+        if pieces := self._pieces(scope, begin, loops, known):
+            self._in_pieces(scope, axis, pieces, loops, known, enter, body)
+            return
         if ahead and axis is loops.whole(axis):
             self.filler.begin(scope, begin, known, filled)
         left, walked = loops.without(axis), axis
@@ -91,11 +97,14 @@ class LoopWriter(TileWriter):
         for stop in begin.stops if loops.instead else ():
             self._instead(scope, ir.Begin(axis, (stop,), ()), loops, known)
 
-    def _pieces(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> list[range]:
+    def _pieces(self, scope: Scope, begin: ir.Begin, loops: Loops, known: Known) -> list[range]:
         """Steps that have the same answers to what is asked, if a loop is made of several."""
-        if not self.asked or len(loops.waiting) > 1 or loops.only or axis in loops.parts:
+        axis = begin.axis
+        whole = not (begin.starts or begin.stops or loops.whole(axis) is not axis)
+        if not self.asked or not whole or len(loops.waiting) > 1 or axis in self.filling:
             return []
-        return crop.pieces(axis, self.asked, known, scope.bound)
+        steps = prod(a.size for a in {*loops.unrolled, *self.written_out})
+        return crop.pieces(axis, self.asked, known, scope.bound, PIECES // steps)
 
     def _in_pieces(
         self,

@@ -1,0 +1,71 @@
+"""What is left of a row after whole vectors goes through functions in lanes, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import stages
+from graphs import memory
+
+from tinyml import Tensor
+from tinyml.codegen.choose.heuristic import choose
+from tinyml.codegen.lower import lower
+from tinyml.codegen.nest import Kind
+from tinyml.codegen.target import Target
+from tinyml.dtype import DType, bfloat16, float32, float64, int32
+from tinyml.kernel import Kernel
+from tinyml.schedule import schedule
+
+COSTLY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gelu": lambda x, bias: (x + bias).gelu(),
+    "tanh": lambda x, bias: (x * bias).tanh(),
+    "softmax": lambda x, bias: (x + bias).softmax(-1),
+    "log-softmax": lambda x, bias: x.log_softmax(-1) * bias,
+    "sum of exp": lambda x, bias: (x + bias).exp().sum(-1),
+}
+
+
+def kernel_of(made: Tensor) -> Kernel:
+    (k,) = stages.kernels_of(schedule([made.lazy]))
+    return k
+
+
+def one_by_one(k: Kernel, target: Target = stages.C) -> int:
+    """How many elements are left to be made one by one."""
+    nest = choose(lower(k), target)[1]
+    return max((s.rest for s in nest.splits if nest.kind(s.inner) is Kind.LANE), default=0)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float64], ids=str)
+@pytest.mark.parametrize("size", [7, 10, 31, 100, 1003])
+@pytest.mark.parametrize("name", COSTLY)
+def test_rests_have_lanes(name: str, size: int, dtype: DType) -> None:
+    k = kernel_of(COSTLY[name](memory(33, size, dtype=dtype), memory(size, dtype=dtype)))
+    assert one_by_one(k) <= 1
+    stages.assert_right(k)
+
+
+def test_of_what_is_cheap_short_rests_are_made_one_by_one() -> None:
+    assert one_by_one(kernel_of(memory(33, 31) + memory(31))) == 0
+    assert one_by_one(kernel_of(memory(33, 35) + memory(35))) == 3
+
+
+def test_nothing_is_divided_by_what_a_mask_leaves_out() -> None:
+    x, y = memory(33, 31, dtype=int32), memory(31, dtype=int32)
+    k = kernel_of((x // y).float().exp())
+    assert one_by_one(k) == 0
+    stages.assert_right(k)
+
+
+def test_long_arrays_are_not_masked_in_every_piece() -> None:
+    k = kernel_of(memory(100_003).exp())
+    nest = choose(lower(k), stages.C)[1]
+    assert not nest.nests[0].asks
+    stages.assert_right(k)
+
+
+def test_without_masks_in_memory_elements_are_made_one_by_one() -> None:
+    k = kernel_of((memory(33, 31) + memory(31)).gelu())
+    assert one_by_one(k, replace(stages.C, vector_bytes=16)) == 3
