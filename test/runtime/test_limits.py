@@ -77,16 +77,41 @@ def test_all_cores_are_those_of_the_machine(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     (tmp_path / "online").write_text(text)
-    assert limits.all_cores(tmp_path / "online") == wanted
-    assert limits.all_cores(tmp_path / "nowhere") == 5
+    groups = written(tmp_path, "", {})
+    assert limits.all_cores(tmp_path / "online", *groups) == wanted
+    assert limits.all_cores(tmp_path / "nowhere", *groups) == 5
+
+
+SETS = {
+    "its own group": (OURS, {"user.slice/job/cpuset.cpus.effective": "0-7\n"}, 8),
+    "a container, version 1": ("3:cpuset:/\n", {"cpuset/cpuset.effective_cpus": "2,5\n"}, 2),
+    "a group without a set": (OURS, {"user.slice/job/cpuset.cpus.effective": "\n"}, 64),
+    "a quota beside it": (
+        OURS,
+        {"cpuset.cpus.effective": "0-7\n", "user.slice/cpu.max": "400000 100000\n"},
+        4,
+    ),
+    **CORES,
+}
+
+
+@pytest.mark.parametrize("case", SETS)
+def test_a_container_is_a_machine_of_its_own(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, files, wanted = SETS[case]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    (tmp_path / "online").write_text("0-63\n")
+    assert limits.all_cores(tmp_path / "online", *written(tmp_path, own, files)) == wanted
 
 
 def test_kernels_are_those_of_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is generated, and so the order of sums, is the same whatever a process may use."""
+    """What is generated, and so the order of sums, is the same whatever affinity leaves."""
     if not device.Device.available("CPU"):
         pytest.skip("no CPU device")
     (tmp_path / "online").write_text("0-63\n")
-    monkeypatch.setattr(limits.all_cores, "__defaults__", (tmp_path / "online",))
+    known = (tmp_path / "online", *written(tmp_path, "", {}))
+    monkeypatch.setattr(limits.all_cores, "__defaults__", known)
     found = set()
     for count in (1, 2, 64):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=count: {*range(n)}, raising=False)

@@ -11,22 +11,38 @@ from pathlib import Path
 
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _ONLINE = Path("/sys/devices/system/cpu/online")
+_SETS = ("cpuset.cpus.effective", "cpuset.effective_cpus")  # of version 2, of version 1
 
 
 def cores(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     """Cores that the system lets this process use: by affinity, and by its groups' quotas."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return _within_quotas(count, groups, own)
+
+
+def all_cores(online: Path = _ONLINE, groups: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Cores of the machine, or of the container or job that is this process's machine.
+
+    Those of its groups' sets and quotas, also those that its own affinity leaves out.
+    """
+    sets = [folder / name for folder in _folders("cpuset", groups, own) for name in _SETS]
+    counts = [n for n in map(_numbered, (online, *sets)) if n]
+    # without any it is not Linux, where some C libraries count what affinity leaves
+    return _within_quotas(min(counts, default=os.cpu_count() or 1), groups, own)
+
+
+def _within_quotas(count: int, groups: Path, own: Path) -> int:
     quotas = [_quota(folder) for folder in _folders("cpu", groups, own)]
     return max(1, int(min([count, *(quota for quota in quotas if quota is not None)])))
 
 
-def all_cores(online: Path = _ONLINE) -> int:
-    """Cores of the machine, also those that this process may not use."""
-    runs = [part.split("-") for part in ",".join(_words(online)).split(",")]  # 0-3,8 is five
-    if all(number.isdecimal() for ends in runs for number in ends):
-        return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in runs)
-    return os.cpu_count() or 1  # not Linux, where some C libraries count what affinity leaves
+def _numbered(file: Path) -> int:
+    """How many cores a file lists: 0-3,8 is five; 0 if it does not."""
+    runs = [part.split("-") for part in ",".join(_words(file)).split(",")]
+    if not all(number.isdecimal() for ends in runs for number in ends):
+        return 0
+    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in runs)
 
 
 def memory(groups: Path = _GROUPS, own: Path = _OWN) -> int:
