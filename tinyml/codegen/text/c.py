@@ -13,6 +13,7 @@ from tinyml.codegen.text.c_pairs import CPairs
 from tinyml.codegen.text.c_text import (
     LARGE,
     LOOK,
+    LOOK_LANE,
     MASKED,
     STREAMED,
     loaded,
@@ -315,8 +316,10 @@ class CRenderer(CPairs):
         return self._from_memory(text, dtype, lanes) if dtype is bool_ and lanes > 1 else text
 
     def looked(self, value: Expr, size: int) -> Text:
-        self.prelude[LOOK] = None
-        return f"look({self.value(value)}, {size})", ATOM
+        text = self.value(value)
+        lane = text.endswith("]") and value.dtype.itemsize < 8
+        self.prelude[LOOK_LANE if lane else LOOK] = None
+        return f"look{'_lane' if lane else ''}({text}, {size})", ATOM
 
     def op(self, e: Alu, lanes: int) -> Text:
         match e.operands:

@@ -242,6 +242,14 @@ LOOK = """static inline long look(long i, long size) {
   return (unsigned long)i < (unsigned long)size ? i : 0;  // never reads foreign memory
 }"""
 
+# clang makes vectors of long of such lanes and of all places, and takes each out of them again
+LOOK_LANE = """static inline long look_lane(unsigned i, long size) {
+#ifdef __clang__
+  __asm__("" : "+r"(i));
+#endif
+  return i < (unsigned long)size ? i : 0;
+}"""
+
 NOTE = """static __attribute__((cold, noinline)) void note(long *fault, long code, long value) {
   long none = 0;
   const int order = __ATOMIC_RELAXED;
