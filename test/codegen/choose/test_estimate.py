@@ -85,13 +85,33 @@ def test_register_tiles_are_lower_where_no_rows_are_left_over_then():
     assert all(split.rest == 0 for split in nest.splits)
 
 
+@pytest.mark.parametrize(("target", "height", "rests"), [(WIDE, 8, []), (ONE, 6, [2])])
+def test_register_tiles_are_lower_unless_their_sums_would_be_waited_for(
+    target: stages.Target, height: int, rests: list[int]
+):
+    """Many registers hold tiles of 12 rows, few hold 6, and 4 would be too few sums."""
+    opts, nest = choose(plain(512, 512, 512), target)
+    assert of(opts, OptKind.UNROLL, "i0") == [height]
+    assert [split.rest for split in nest.splits] == rests
+
+
+def test_rows_that_pass_over_columns_a_page_apart_find_them_packed():
+    """Lines of such columns push each other out of the closest cache."""
+
+    def packs(rows: int, columns: int) -> bool:
+        return OptKind.STAGE in [opt.kind for opt in chosen(rows, 128, columns, WIDE)]
+
+    assert [packs(512, columns) for columns in (1008, 1024, 1040)] == [False, True, False]
+    assert not packs(48, 1024)
+
+
 def test_long_rows_are_read_once_rather_than_for_each_panel():
     assert of(chosen(8192, 512, 64), OptKind.PEEL, "i1") == [64]
 
 
 @pytest.mark.parametrize(("depth", "rows"), [(1024, [6]), (1040, [12]), (2048, [6])])
 def test_rows_a_page_apart_are_read_few_at_a_time(depth: int, rows: list[int]):
-    assert of(chosen(1024, depth, 1040, WIDE), OptKind.UNROLL, "i0") == rows
+    assert of(chosen(1021, depth, 1040, WIDE), OptKind.UNROLL, "i0") == rows
 
 
 def test_rows_of_large_factors_are_asked_for_while_others_are_multiplied():

@@ -17,7 +17,7 @@ from math import gcd, inf, lcm, prod
 
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
-from tinyml.codegen.choose.c_tilings import even, proposed, without_rest
+from tinyml.codegen.choose.c_tilings import NEARLY, even, proposed, without_rest
 from tinyml.codegen.choose.chooser import Chooser, Contraction, Way, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -46,7 +46,6 @@ from tinyml.index import Axis, Quotient, Remainder, linear
 from tinyml.ops import WORK
 
 HEAVY = 48  # work on a sum that is better done in a loop of its own
-NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
 FEW = 8  # steps of a loop of the fold that is written out, at most,
 SUMMED = 256  # and multiply-adds of it
 PAIRING = 2  # work that it takes to make a pair
@@ -260,6 +259,7 @@ def _product(
     assert sides.packed is not None
     run_on = panels == 1 and sides.packed.position.stride(fold.axes[-1]) == sides.lane.size
     jump = (sides.across > 0 or not run_on) and _jump(sides.packed, fold)
+    apart_by = (sides.packed.position.stride(fold.axes[-1]) or 0) * sides.packed.dtype.itemsize
     return Product(
         others=prod(a.size for a in one.rows if a not in (sides.lane, sides.kept)),
         rows=sides.kept.size,
@@ -269,7 +269,9 @@ def _product(
         nbytes=chooser.nbytes,
         scattered=sides.across,
         apart=apart(chooser, one, fold, sides.lane),
-        columns=Factor(sides.packed_work + sides.across * chooser.lanes, jump),
+        columns=Factor(
+            sides.packed_work + sides.across * chooser.lanes, jump, jump and apart_by % PAGE == 0
+        ),
         other=Factor(sides.other_work, _jump(sides.other, fold)),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),

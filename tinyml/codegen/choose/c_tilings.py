@@ -11,8 +11,9 @@ from tinyml.frozen import replace
 
 LEAST = 128  # elements of the fold in a step, and half the rows that pass over packed panels
 PIECES = 4  # of rows at most, for each core
-HARDLY = 0.02  # of a kernel's time: what half the text of one of its nests is worth,
-MOST = 1.25  # up to so many times the time of that nest
+NEARLY = 1.05  # times the least that is estimated: estimates are no better than that
+HARDLY = 0.02  # of a kernel's time, by which it surely takes longer if sums are waited for
+MOST = 1.25  # times the time of a nest that half of its text is worth
 
 
 def proposed(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
@@ -27,7 +28,7 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
 
     It leaves no rows over, which are a nest of their own: as much text again, for two compilers.
     Half the text is worth a little of a kernel's time, and so more of that of a nest that does
-    only a `share` of the work.
+    only a `share` of the work: as much as estimates may be wrong, unless sums would be waited for.
     """
     if t.repacks or t.step:
         return t  # such rows are masked
@@ -38,7 +39,8 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
         if not rest and pieces:
             piece = product.rows // pieces if pieces > 1 else 0
             whole = replace(t, height=height, piece=piece)
-            most = min(1 + HARDLY / share, MOST) * taken
+            busy = t.vectors * height >= PORTS * WAIT
+            most = min(1 + (NEARLY - 1 if busy else HARDLY) / share, MOST) * taken
             return whole if whole == t or product.cycles(whole, product.depth) <= most else t
     return t
 

@@ -44,6 +44,7 @@ JUMP = 4  # cycles that a step of the fold takes to another line, if these fit t
 FAR = 6  # times that at most, if they do not
 CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
 PUSHED = 3  # times longer that a number takes if they do
+PASSES = 10  # over lines that do, at least: to copy them takes longer, too
 PAGE = 4096  # bytes
 LONG = 1024  # bytes side by side that memory delivers as fast as any more
 REACH = 8 << 20  # bytes whose pages a processor knows where to find
@@ -73,6 +74,7 @@ class Factor:
 
     work: float = 0  # on each of its elements, or vectors
     jump: bool = False  # whether it takes another line, which misses the closest cache
+    crowded: bool = False  # whether these lines push each other out of it
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,8 @@ def _step(p: Product, vectors: int, height: int, packs: bool, repacks: bool, dep
         step += spread * height + p.other.jump * JUMP * lost
     if not packs:
         step += p.columns.work * vectors
-        passes = -(-p.rows // height) if depth * vectors * LINE <= CLOSEST else 1
+        passes = -(-p.rows // height)
+        crowded = p.columns.crowded and passes >= PASSES
+        passes = passes if depth * vectors * LINE <= CLOSEST and not crowded else 1
         step += p.columns.jump * JUMP * (depth > RUNS) / passes
     return step
