@@ -19,7 +19,7 @@ from tinyml import Tensor, config
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.target import Target
-from tinyml.codegen.text import c_masked, c_text
+from tinyml.codegen.text import c_choices, c_masked
 from tinyml.codegen.text.render import LIBM
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, bfloat16, by_name, float32, float64
@@ -138,12 +138,33 @@ def test_a_choice_by_lanes_that_are_known_is_one_move(element: str, count: int) 
     own = {"float": "int", "double": "long"}.get(element, "signed char")
     kinds = [f"{e} __attribute__((vector_size(32)))" for e in (element, own)]
     names = "\n".join(f"typedef {k} {n};" for k, n in zip(kinds, ("kind", "bits"), strict=True))
-    known = c_text.choose("known", "kind", "bits", "bits", "m", count)
+    known = c_choices.choose("known", "kind", "bits", "bits", "m", count)
     mask = ", ".join(str(-(n % 2)) for n in range(count))
     text = f"{names}\n{known}\nkind odd(kind a, kind b) {{ return known((bits){{{mask}}}, a, b); }}"
     moves = re.findall(r"\t(v\w+)\t.*%ymm", _by_gcc(text))
     assert [m for m in moves if "blend" in m or "shuf" in m]
     assert not [m for m in moves if "and" in m or "or" in m]
+
+
+@pytest.mark.parametrize(("element", "own"), [("float", "int"), ("double", "long")])
+@pytest.mark.parametrize("either", [True, False])
+def test_clang_chooses_by_lanes_of_whole_registers_in_one_step(
+    element: str, own: str, either: bool
+) -> None:
+    """Not three; and of something and 0 it expands no lanes."""
+    count = 16 if element == "float" else 8
+    kind, bits = f"f{512 // count}x{count}", f"i{512 // count}x{count}"
+    pairs = zip((element, own), (kind, bits), strict=True)
+    names = "\n".join(f"typedef {e} {n} __attribute__((vector_size(64)));" for e, n in pairs)
+    known = c_choices.blend("known", kind, bits, bits, "m", True, either)
+    mask, other = (
+        ", ".join(str(-(n < 3)) for n in range(count)),
+        "b" if either else f"({kind}){{0}}",
+    )
+    call = f"{kind} few({kind} a, {kind} b) {{ return known(({bits}){{{mask}}}, a, {other}); }}"
+    made = _made("clang", f"{names}\n{known}\n{call}", "skylake-avx512")
+    (step,) = re.findall(r"\t(v(?!mov)\w+)\t.*%[xyz]mm", made)
+    assert re.match("vp?(blend|perm|shuf|insert)" if either else "vp?and", step), step
 
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tinyml.codegen.text.vector_parts import lane_function, select
+from tinyml.codegen.text.vector_parts import lane_function
 from tinyml.ops import Op
 
 MASKED = 64  # bytes of a vector that instructions take under a mask
@@ -69,46 +69,6 @@ def scattered_rows(name: str, kind: str, element: str, lanes: int, by: int) -> s
         f"static __attribute__((noinline)) void "
         f"{name}({element} *p, {kind} a, long step, long begin, long jump) {{\n"
         f"  {element} *next = p + jump;\n" + "\n".join(lines) + "\n}"
-    )
-
-
-@lru_cache
-def blend(name: str, kind: str, bits: str, mask: str, own: str, asked: bool, moved: bool) -> str:
-    """`a` where the mask m is -1, `b` where it is 0; `own` is m in `bits`."""
-    return (
-        f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
-        f"  {bits} own = {own};\n{select(kind, bits, 'own', asked, moved)}\n}}"
-    )
-
-
-@lru_cache
-def choose(name: str, kind: str, bits: str, mask: str, own: str, lanes: int) -> str:
-    """Likewise for masks known when this is compiled, of one register at most without AVX-512.
-
-    gcc makes one move of lanes that are chosen, but of `&` and `^` what they say: three steps. Of 0
-    and something else it is one step, which is faster than the move.
-    """
-    numbers = ", ".join(map(str, range(lanes)))
-    return (
-        f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
-        f"  {bits} own = {own};\n"
-        f"#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__clang__)\n"
-        f"  return __builtin_shuffle(a, b, ({bits}){{{numbers}}} - ~own * {lanes});\n"
-        f"#else\n{select(kind, bits, 'own', False)}\n#endif\n}}"
-    )
-
-
-def blend_either(name: str, blend: str, kind: str, mask: str) -> str:
-    """`a` where m or n is -1, else `b`, for vectors that instructions take under a mask.
-
-    gcc would join the masks, which takes longer than two moves; clang makes the second comparison
-    under the mask of the first one.
-    """
-    return (
-        f"static inline {kind} {name}({mask} m, {mask} n, {kind} a, {kind} b) {{\n"
-        f"#if defined(__AVX512F__) && !defined(__clang__)\n"
-        f'  b = {blend}(n, a, b);\n  __asm__("" : "+v"(b));\n  return {blend}(m, a, b);\n'
-        f"#else\n  return {blend}(m | n, a, b);\n#endif\n}}"
     )
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from tinyml.codegen.bounds import range_asked
 from tinyml.codegen.expr import Expr, Name, const
 from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.text.c_choices import blend, blend_either, choose
 from tinyml.codegen.text.c_convert import converting, ways
 from tinyml.codegen.text.c_extremes import extreme
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
@@ -18,9 +19,6 @@ from tinyml.codegen.text.c_text import (
     LANE_BODIES,
     MASKED,
     NOTE,
-    blend,
-    blend_either,
-    choose,
     function,
     half_lanes,
     lane_body,
@@ -187,9 +185,9 @@ class CValues(Renderer):
         kind = self.vector(dtype, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
         some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
-        name = f"blend_{kind}{'_known' if known else '' if some else '_or_0'}"
+        name = f"blend_{kind}{'_known' * known}{'' if some else '_or_0'}"
         masks = self.vector(bool_, lanes)
-        self.prelude[blend(name, kind, bits, masks, own, not known, some and not known)] = None
+        self.prelude[blend(name, kind, bits, masks, own, known, some)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
     def chosen(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
