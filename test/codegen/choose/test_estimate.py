@@ -85,12 +85,15 @@ def test_register_tiles_are_lower_where_no_rows_are_left_over_then():
     assert all(split.rest == 0 for split in nest.splits)
 
 
-@pytest.mark.parametrize(("target", "height", "rests"), [(WIDE, 8, []), (ONE, 6, [2])])
+@pytest.mark.parametrize(
+    ("size", "target", "height", "rests"),
+    [(512, WIDE, 8, []), (1024, WIDE, 4, []), (512, ONE, 6, [2])],
+)
 def test_register_tiles_are_lower_unless_their_sums_would_be_waited_for(
-    target: stages.Target, height: int, rests: list[int]
+    size: int, target: stages.Target, height: int, rests: list[int]
 ):
-    """Many registers hold tiles of 12 rows, few hold 6, and 4 would be too few sums."""
-    opts, nest = choose(plain(512, 512, 512), target)
+    """Many registers hold 12 rows of 2 vectors, or 6 of 4; few hold 6 of 2, and 4 are too few."""
+    opts, nest = choose(plain(size, size, size), target)
     assert of(opts, OptKind.UNROLL, "i0") == [height]
     assert [split.rest for split in nest.splits] == rests
 

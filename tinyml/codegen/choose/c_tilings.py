@@ -29,6 +29,8 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
     It leaves no rows over, which are a nest of their own: as much text again, for two compilers.
     Half the text is worth a little of a kernel's time, and so more of that of a nest that does
     only a `share` of the work: as much as estimates may be wrong, unless sums would be waited for.
+    It is worth more that panels are read more often, if it takes hardly longer to multiply: caches
+    deliver them meanwhile, better than they are estimated to.
     """
     if t.repacks or t.step:
         return t  # such rows are masked
@@ -39,9 +41,11 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
         if not rest and pieces:
             piece = product.rows // pieces if pieces > 1 else 0
             whole = replace(t, height=height, piece=piece)
-            busy = t.vectors * height >= PORTS * WAIT
-            most = min(1 + (NEARLY - 1 if busy else HARDLY) / share, MOST) * taken
-            return whole if whole == t or product.cycles(whole, product.depth) <= most else t
+            before, after = (product.multiplying(one, product.depth)[1] for one in (t, whole))
+            wrong = NEARLY - 1 if t.vectors * height >= PORTS * WAIT else HARDLY
+            worth = MOST if after <= (1 + HARDLY) * before else min(1 + wrong / share, MOST)
+            fits = whole == t or product.cycles(whole, product.depth) <= worth * taken
+            return whole if fits else t
     return t
 
 

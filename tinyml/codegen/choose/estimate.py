@@ -124,9 +124,7 @@ class Product:
         vector, sums = self.target.vector_bytes, t.vectors * t.height
         lanes, piece = vector // self.itemsize, t.piece or self.rows
         pieces, blocks = -(-self.rows // piece), -(-self.panels // t.panels)
-        tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
-        step = _step(self, t.vectors, t.height, t.packs, t.repacks, depth)
-        computing = tiles * (depth * step + 2 * sums + BEGUN)
+        tiles, computing = self.multiplying(t, depth)
         if computing * (shared := self._shared(t, piece, blocks * pieces)) > most:
             return inf  # whatever it takes to copy
         panel, slab = depth * t.vectors * vector, int(depth * piece * self.itemsize / self.again)
@@ -159,6 +157,12 @@ class Product:
         if kept:
             fetched.append((2 * tiles * sums * vector, kept + packed))
         return _together(self.target, computing, fetched) * shared
+
+    def multiplying(self, t: Tiling, depth: int) -> tuple[int, float]:
+        """How many register tiles there are, and the cycles that all of them take."""
+        tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
+        step = _step(self, t.vectors, t.height, t.packs, t.repacks, depth)
+        return tiles, tiles * (depth * step + 2 * t.vectors * t.height + BEGUN)
 
     def _copying(self, t: Tiling, lanes: int) -> float:
         """Cycles that a vector of columns takes to be packed."""
