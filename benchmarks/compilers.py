@@ -65,6 +65,14 @@ def _others() -> list[Workload]:
         "argmax": (_ROWS, lambda ops, x: x.argmax(1)),
         "sort": ((512, 256), lambda ops, x: x.sort(1)[0]),
         "max pool": ((8, 32, 56, 56), lambda ops, x: ops.max_pool(x)),
+        "two masks": (_MILLION, lambda ops, x: (x > 0) & (x * x < 1)),
+        "each four times": (_ROWS, lambda ops, x: x.repeat_interleave(4, 1)),
+        "rotated pairs": (_ROWS, lambda ops, x: _rotated(x.reshape(4096, 512, 2))),
+        "colours last": ((8, 3, 224, 224), lambda ops, x: x.permute(0, 2, 3, 1).contiguous()),
+        "running product": ((1024, 128), lambda ops, x: (x * 0.01 + 1).cumprod(1)),
+        "twice as large": ((8, 32, 56, 56), lambda ops, x: x.interpolate((112, 112))),
+        "softmax bfloat16": (_ROWS, lambda ops, x: x.bfloat16().softmax(1)),
+        "binary loss": (_ROWS, lambda ops, x: x.binary_crossentropy_logits((x > 0).float())),
     }
     found = [Workload(name, "other", (shape,), one) for name, (shape, one) in runs.items()]
     product = Workload("", "other", ((512, 512),) * 2, lambda ops, a, b: a @ b)
@@ -76,6 +84,10 @@ def _others() -> list[Workload]:
 
 def _whole(x: Any) -> Any:
     return ((x * 7 + 3) ^ (x >> 1)) % 5 + x // 3
+
+
+def _rotated(x: Any) -> Any:
+    return type(x).stack([-x[..., 1], x[..., 0]], dim=-1)
 
 
 _MILLION, _ROWS = (1 << 20,), (4096, 1024)
