@@ -30,6 +30,16 @@ def test_the_gradient_of_a_sum_of_a_product_adds_up_each_factor_once() -> None:
     assert folded(*(x @ w).sum().gradient(x, w)) == x.numel() + w.numel()
 
 
+def test_sums_along_memory_are_not_written_across_it() -> None:
+    """Each sum of a row of w stands in a column of the gradient; those of columns of x in a row."""
+    x, w = leaf(60, 40, device="CPU"), leaf(40, 50, device="CPU")
+    across, along = (x @ w).sum().gradient(x, w)
+    sums, repeated = stages.kernels_of(schedule([across.lazy]))
+    assert [output.shape for output in sums.outputs] == [(1, 1, 40)]
+    assert not any(isinstance(node, lazy.Reduce) for node in repeated.nodes)
+    assert len(stages.kernels_of(schedule([along.lazy]))) == 1
+
+
 def test_the_gradient_of_a_sum_of_a_convolution_reads_each_window_once() -> None:
     x, w = leaf(2, 3, 9, 9, device="CPU"), leaf(16, 3, 3, 3, device="CPU")
     windows = 2 * 7 * 7 * w[0].numel()

@@ -34,6 +34,7 @@ from tinyml.schedule.group import (
     adds_up,
     alone,
     assigns,
+    crosses,
     domain,
     fits,
     folded,
@@ -159,6 +160,8 @@ class Fusion:
         if rows < FEW_ROWS and prod(below.rows) > LONG_ROW * rows:
             return False
         if above.device in CARDS and idles(above, below, self._uses_between):
+            return False
+        if crosses(above, below, self.uses):
             return False
         if above.cut and below.cut and above.cut != below.cut:
             return False

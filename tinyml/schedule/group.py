@@ -23,6 +23,7 @@ MOST_KEPT = 1 << 22  # elements of such a row of a product
 MOST_PACKED = 1 << 28  # elements of the factor that each row of the product walks
 FEW_ROWS = 16  # fewer rows than this with long inner walks leave a machine idle
 LONG_ROW = 16384
+ACROSS = 16  # elements that stand apart in memory, and one sum is written to
 LONG_WALK = 1024  # elements of a row that a warp of a card walks
 WARPS, COLUMNS = 2048, 1 << 15  # rows that keep a card busy: a warp has each, or a thread
 
@@ -221,6 +222,34 @@ def idles(above: Group, below: Group, between: Between) -> bool:
         return True
     uses = between(above, below) if rows < COLUMNS else ()
     return any(walked(domain(unit))[-1] in use.labels for unit, use in uses)
+
+
+def crosses(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]]) -> bool:
+    """Whether rows are folded along memory, and then written across it, again and again.
+
+    Apart, results are read as vectors. Walks that read what is folded find it in a cache.
+    """
+    if below.reduces or not above.reduces:
+        return False
+    made = [(unit, use) for unit in above.members for use in reads[unit]]
+    own = [(unit, use) for unit in below.members for use in reads[unit]]
+    if not {use.node for _, use in made}.isdisjoint(use.node for _, use in own):
+        return False
+    across = any(use.node in above.places and _is_across(unit, use) for unit, use in own)
+    return across and any(_along(use) in folded(unit) for unit, use in made)
+
+
+def _along(use: Use) -> int:
+    """The reader's axis that walks what lies side by side."""
+    walks = walked(use.node.shape)
+    return use.labels[walks[-1]] if walks else MIXED
+
+
+def _is_across(unit: LazyBuffer, use: Use) -> bool:
+    """Whether a map has rows side by side, and walks many elements outside of them for each."""
+    shape = domain(unit)
+    walks = [a for a in walked(shape) if a not in use.labels]
+    return walked(shape)[-1:] != (*walks[-1:],) and prod(shape[a] for a in walks) >= ACROSS
 
 
 def joined_places(
