@@ -24,11 +24,15 @@ class LoopWriter(TileWriter):
 
     def __init__(self, nest: LoopNest, number: int, block: tuple[int, int], vectors: bool) -> None:
         super().__init__(nest, number, block, vectors)
+        one = nest.nests[number]
         self.splits = [split for split in nest.splits if split.rest]
         self.apart = {a for a, kind in nest.kinds if kind is Kind.THREAD}
-        self.asked = crop.asked_of(nest.nests[number]) if vectors else ()
-        self.written_out = [a for a in nest.nests[number].rows if self.kind(a) is Kind.UNROLL]
-        self.filling = {a for t in nest.nests[number].tiles for a in (t.after, t.over)}
+        self.asked = crop.asked_of(one) if vectors else ()
+        self.written_out = [a for a in one.rows if self.kind(a) is Kind.UNROLL]
+        # loops that have others in them, which would all be written again
+        self.around = {a for tile in one.tiles for a in (tile.after, tile.over)}
+        if one.folded or any(walk.axes for walk in one.walks):
+            self.around.update(one.rows)
 
     def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
         """Open all loops, then write `body`; and once more for what remains after a split."""
@@ -101,7 +105,7 @@ class LoopWriter(TileWriter):
         """Steps that have the same answers to what is asked, if a loop is made of several."""
         axis = begin.axis
         whole = not (begin.starts or begin.stops or loops.whole(axis) is not axis)
-        if not self.asked or not whole or len(loops.waiting) > 1 or axis in self.filling:
+        if not self.asked or not whole or len(loops.waiting) > 1 or axis in self.around:
             return []
         steps = prod(a.size for a in {*loops.unrolled, *self.written_out})
         return crop.pieces(axis, self.asked, known, scope.bound, PIECES // steps)
