@@ -343,6 +343,11 @@ def cross_entropy_backward() -> Made:
     return x.cross_entropy(whole(10, 64)).gradient(x)
 
 
+@expression(2, "a product that is added up to one number is made in tiles")
+def total_of_a_product() -> Made:
+    return [(real(30, 40) @ real(40, 50)).sum()]
+
+
 @expression(2, "each gradient is one sum of products; what padding cut off is never computed")
 def padded_convolution_backward() -> Made:
     x, w = real(2, 3, 8, 8, requires_grad=True), real(4, 3, 3, 3, requires_grad=True)

@@ -42,13 +42,15 @@ def join_sums(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Chang
 
     So the gradient of a convolution is one contraction, and not windows that are added up later.
     And a fold of which only a part is read, as below a gradient's padding, folds only that part.
+    A product that is added up to one number stays one, and is made in tiles.
     """
     readers = Counter(chain.from_iterable([node.sources for node in order]))
     shared = {node for node, count in readers.items() if count > 1}.union(roots)
     changed: Changed = {}
     for node, again in renewed(order, changed):
         if isinstance(node, lazy.Reduce) and node.op is Op.ADD:
-            if _moved_sum(node.sources[0], shared, ONE_TO_ONE) is not None:
+            fold = _moved_sum(node.sources[0], shared, ONE_TO_ONE)
+            if fold is not None and (node.size > 1 or not contracts(fold)):
                 changed[node] = _joined(again)
         elif _is_part(node, shared):
             changed[node] = _cropped(again)
