@@ -215,8 +215,8 @@ def pieces(
 ) -> list[range]:
     """The steps of `axis` in runs, in each of which every condition holds or fails or may do both.
 
-    None if all steps are alike, or if there are more runs than `most`. A rest that is walked after
-    them is not asked for.
+    Nothing if all steps are alike, or if there are more runs than `most`. A rest that is walked
+    after them is not asked for.
     """
     outer, points = {*fixed}, {0, axis.size}
     for r in asked:
