@@ -8,15 +8,13 @@ are written in order, and no Opt makes them (linearize/write_loops.py); here are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.expr import Load, Select
+from tinyml.codegen.crop import asked_of, pieces
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.opts import OptKind
-from tinyml.index import Axis, Range
+from tinyml.index import Axis
 
 MOST = 16  # nests that cuts make of one
 NEAR = 16  # vectors of a piece at least, where all is in cache
@@ -50,25 +48,7 @@ def _cuts(chooser: Chooser, one: Nest, axis: Axis) -> list[int]:
     inner = prod(a.size for a in one.rows[one.rows.index(axis) + 1 :])
     near = inner > 1 and chooser.nbytes <= chooser.target.cache
     least = NEAR * chooser.lanes if near else FAR
-    steps = sorted({step for step in _changes(one, axis) if 0 < step < axis.size})
-    short = any((b - a) * inner < least for a, b in pairwise([0, *steps, axis.size]))
-    return [] if short else steps
-
-
-def _changes(one: Nest, axis: Axis) -> Iterator[int]:
-    """The steps of an axis at which a condition on it alone begins or ceases to hold."""
-    for e in one.exprs:
-        for condition in e.valid if isinstance(e, (Select, Load)) else ():
-            if condition.free == {axis}:
-                yield from _ends(condition, axis)
-
-
-def _ends(condition: Range, axis: Axis) -> tuple[int, ...]:
-    stride = condition.index.stride(axis)
-    if not stride:  # a remainder: it changes all the time
-        return ()
-    start = condition.index.constant
-    low, high = condition.low - start, condition.high - start
-    if stride < 0:
-        stride, low, high = -stride, -high, -low
-    return -(-low // stride), high // stride + 1
+    alone = (r for r in asked_of(one) if r.free == {axis})
+    runs = pieces(axis, alone, {}, (), axis.size)
+    short = any(len(run) * inner < least for run in runs)
+    return [] if short else [run.start for run in runs[1:]]
