@@ -92,44 +92,25 @@ def test_products_and_windows(compiled: Compiled) -> None:
 
 @pytest.mark.parametrize("command", ["gcc", "gcc-11", "clang"])
 def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None:
-    if not shutil.which(command) or platform.machine() != "x86_64":
-        pytest.skip(f"no {command}, or not x86")
-    haswell = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
     table = graphs.op_table(float32, (4096,))
     for op in ("SQRT", "TRUNC", "FMA", "NDTR"):
         (k,) = stages.kernels_of(schedule([table[op]]))
         text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
-        done = subprocess.run(
-            [command, *haswell, "-S", "-x", "c", "-", "-o", "-"],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert re.search(r"\tv[a-z0-9]+ps\t", done.stdout), op
-        assert not re.search(r"\t(v[a-z0-9]+ss|call)\t(?!.*rip)", done.stdout), op
+        made = _made(command, text)
+        assert re.search(r"\tv[a-z0-9]+ps\t", made), op
+        assert not re.search(r"\t(v[a-z0-9]+ss|call)\t(?!.*rip)", made), op
 
 
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 def test_functions_on_lanes_call_no_library(command: str, dtype: DType) -> None:
     """But for angles and remainders so far away that no polynomial is exact."""
-    if not shutil.which(command) or platform.machine() != "x86_64":
-        pytest.skip(f"no {command}, or not x86")
-    haswell = ["-march=haswell" if flag == "-march=native" else flag for flag in FLAGS]
     table = graphs.op_table(dtype, (4099,))
     nodes = [table[op.name] for op in (*LIBM, Op.NDTR, Op.LOGISTIC) if op not in FAR]
     kernels = [k for node in nodes for k in stages.kernels_of(schedule([node]))]
     target = Target(Language.C, 32, 16, cores=2)
     text = translation_unit(tuple(compile(k, target, None) for k in kernels))
-    done = subprocess.run(
-        [command, *haswell, "-S", "-x", "c", "-", "-o", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert not re.findall(r"\t(?:call|jmp)q?\t(\w+)@", done.stdout)
+    assert not re.findall(r"\t(?:call|jmp)q?\t(\w+)@", _made(command, text))
 
 
 @pytest.mark.parametrize(("element", "count"), [("float", 8), ("double", 4), ("char", 32)])
