@@ -203,6 +203,7 @@ def test_hooks_are_called_in_their_order_though_nobody_holds_them() -> None:
 def test_a_tensor_between_retains_its_gradient_if_asked() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     hidden, other = x * 3, x * 2
+    assert (x.is_leaf, hidden.is_leaf) == (True, False)
     hidden.retain_grad()
     loss = (hidden * other).sum()
     loss.backward()

@@ -31,6 +31,19 @@ def test_repr_shows_what_is_known_and_computes_nothing(device: str) -> None:
     assert len(repr(Tensor(range(5000)))) < 200
 
 
+def test_the_device_of_a_tensor_is_equal_to_all_that_names_it(device: str) -> None:
+    name = Tensor([1.0]).device
+    default: Any = Device.DEFAULT
+    for known in (name, default, copy.deepcopy(name), pickle.loads(pickle.dumps(name))):
+        assert all(known == equal for equal in (device, device.lower(), f"{device.lower()}:0"))
+        assert not any(known != equal for equal in (device, device.lower(), name))
+        assert not any(known == other for other in ("gpu", f"{device}:1", "", None, 1))
+    assert {device: 1}[name] == 1
+    assert Device.available(device.lower())
+    assert not Device.available("gpu")
+    assert Tensor([1.0], device=name).device == name
+
+
 def test_numbers(device: str) -> None:
     half = Tensor(2.5)
     assert f"{half:.2f} {half}" == "2.50 2.5"

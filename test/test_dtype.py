@@ -46,6 +46,22 @@ def _disagree(op: Callable[..., Any], ours: tuple[Any, ...], theirs: tuple[Any, 
     return "" if not wanted or got == wanted or narrow else f"{op}: {got}, not {wanted}"
 
 
+def test_a_dtype_is_equal_to_its_names_and_to_types_of_numpy() -> None:
+    """As numpy's are: who compares with a string is not told False in silence."""
+    for found in dtypes.all:
+        equal = [name for name in DTYPES_DICT if found == name]
+        assert [DTYPES_DICT[name] for name in equal] == [found, found][: len(equal)]
+        assert found.name in equal
+        assert (found == dtypes.int8) == (found is dtypes.int8)
+    own, equal = dtypes.float32, ("float32", "float", np.float32, np.dtype("float32"))
+    assert all(own == other and other == own for other in equal)
+    assert not any(own != other for other in equal)
+    others = ("float16", "flaot32", float, np.floating, np.dtype("O"), None, 4, dtypes.float64)
+    assert not any(own == other or other == own for other in others)
+    assert any(dtypes.float64 == other for other in (float,))
+    assert {own: 1}[own] == 1
+
+
 @pytest.mark.parametrize("a", NAMES)
 def test_any_two_dtypes_are_promoted_as_torch_does(a: str) -> None:
     """Tensors with axes and without; a Python number on either side."""

@@ -88,6 +88,24 @@ def test_gradients_go_through_saved_results_again() -> None:
     np.testing.assert_allclose(second.numpy(), -4 * (np.sin(y) + np.cos(y)))
 
 
+def test_what_init_was_given_is_not_lost_in_silence() -> None:
+    """`Scaled(3.0).apply(x)` would make another Scaled, of the default scale."""
+    with pytest.raises(TypeError, match=r"write Scaled\.apply\(\.\.\.\), all of which forward"):
+
+        class Scaled(Function):
+            def __init__(self, scale: float = 1.0) -> None:
+                self.scale = scale
+
+    class Twice(Function):
+        def __init__(self) -> None:
+            self.scale = 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    assert Twice.apply(Tensor([2.0])).item() == 4
+
+
 def test_an_argument_may_be_the_result_and_may_have_no_gradient() -> None:
     class First(Function):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -198,9 +198,9 @@ WITHOUT = {
     "rounds more than differences can tell": "bfloat16 float half",
     "cuts off on purpose": "detach assign",
     "is `to`, of a device that may be missing": "cuda",
-    "is no op": "backward data device dim dtype element_size grad gradient is_floating_point item "
-    "lazy manual_seed nbytes ndim numel numpy realize register_hook requires_grad requires_grad_ "
-    "retain_grad shape size tolist train",
+    "is no op": "backward data device dim dtype element_size grad gradient is_floating_point "
+    "is_leaf item lazy manual_seed nbytes ndim numel numpy realize register_hook requires_grad "
+    "requires_grad_ retain_grad shape size tolist train",
 }
 
 

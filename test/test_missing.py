@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
 from tinyml.functional.missing import (
+    IN_WORDS,
     INSTEAD,
     OF_AUTOGRAD,
     OF_MODULES,
@@ -80,10 +82,42 @@ def test_rules_for_names() -> None:
     }
     for name, end in told.items():
         assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}; {end}"
-    for name in ("polygamma", "is_leaf", "_lzay", "__array_struct__"):
+    for name in ("polygamma", "_lzay", "__array_struct__"):
         assert said(Tensor(X), name) == f"Tensor has no attribute {name!r}"
     assert said(Tensor, "concat").endswith("write Tensor.cat(x, y, dim=0)")
     assert not hasattr(Tensor(X), "mm")
+
+
+@pytest.mark.parametrize("name", IN_WORDS)
+def test_what_takes_more_than_an_expression_is_told_in_words(name: str) -> None:
+    assert said(tinyml, name).endswith(f"{name!r}; {IN_WORDS[name]}")
+    assert said(Tensor(X), name).endswith(f"{name!r}; {IN_WORDS[name]}")
+
+
+def test_words_about_fourier_series_and_jacobians_are_right() -> None:
+    x, n = Tensor(X), 3
+    angle = Tensor.arange(n).unsqueeze(1) * Tensor.arange(n) * (2 * math.pi / n)
+    right = np.fft.fft(X)
+    np.testing.assert_allclose((x @ angle.cos()).numpy(), right.real, atol=1e-6)
+    np.testing.assert_allclose((-x @ angle.sin()).numpy(), right.imag, atol=1e-6)
+    y = (x[0] * x[0]).cumsum(0)
+    rows = Tensor.stack(*[y[i].gradient(x)[0] for i in range(len(y))])
+    np.testing.assert_allclose(rows[:, 0].numpy(), np.tril(np.ones((3, 3))) * 2 * X[0])
+
+
+def test_steps_in_time_that_are_told_make_the_ctc_loss() -> None:
+    torch = pytest.importorskip("torch")
+    logits = np.random.default_rng(0).normal(size=(5, 1, 4))
+    logs = torch.from_numpy(logits).log_softmax(-1)
+    right = torch.nn.functional.ctc_loss(logs, torch.tensor([[1, 2, 2]]), (5,), (3,), 0, "sum")
+    labels = Tensor([0, 1, 0, 2, 0, 2, 0])
+    x = Tensor(logs.numpy())[:, 0][:, labels]
+    skips = Tensor([False, False, False, True, False, False, False])
+    a = (Tensor.arange(7) < 2).where(x[0], -1e30)
+    for t in range(1, 5):
+        ahead = skips.where(a.pad((2, -2), value=-1e30), -1e30)
+        a = x[t] + a.logaddexp(a.pad((1, -1), value=-1e30)).logaddexp(ahead)
+    assert (-a[-1].logaddexp(a[-2])).item() == pytest.approx(right.item(), 1e-6)
 
 
 def test_functions_of_the_package_are_those_of_tensor() -> None:
@@ -181,6 +215,9 @@ def test_arguments_that_torch_has() -> None:
         ),
         "SGD has no argument 'momentun'; did you mean 'momentum'?": lambda: nn.optim.SGD(
             w, momentun=0.9
+        ),
+        "SGD has no argument 'dampening'; from the second step on, write p.grad = ": lambda: (
+            nn.optim.SGD(w, momentum=0.9, dampening=0.1)
         ),
         "Linear has no argument 'dtype'; write with defaults(": lambda: nn.Linear(
             2, 3, dtype="float16"

@@ -619,7 +619,7 @@ REASONS: dict[str, str] = {
     "isinf": "its two flags are true or false, whatever they are",
     "train": "its flag is true or false, whatever it is",
     "lazy": "not a method: the graph's node, for the rooms below",
-    **dict.fromkeys(("shape", "dtype", "device", "ndim", "T", "mT"), "not a method"),
+    **dict.fromkeys(("shape", "dtype", "device", "ndim", "T", "mT", "is_leaf"), "not a method"),
     **dict.fromkeys(("grad", "requires_grad", "training"), "not a method"),
 }
 

@@ -28,6 +28,24 @@ from tinyml.setting import Setting
 from tinyml.turn import turn
 
 
+class DeviceName(str):
+    """What `x.device` is: equal to all that `device=` takes for it, as "cpu" and "cuda:0"."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, _upper(other) if isinstance(other, str) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+def _upper(name: str) -> str:
+    return name.upper().removesuffix(":0")
+
+
 @dataclass(frozen=True)
 class OpenDevice:
     """A device that answers. Without a target it runs no programs."""
@@ -156,16 +174,19 @@ class _Devices:
     @property
     def DEFAULT(self) -> str:
         """The device of tensors that name none; settable. At first DEVICE, or the fastest."""
+        return DeviceName(self.canonical(None))
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        default_device.now = self.canonical(name)
+
+    def _default(self) -> str:
         name = default_device.now
         if name is None:
             wish = config.current.device
             name = default_device.now = self.canonical(wish) if wish else self._fastest()
             open_device(name)
         return name
-
-    @DEFAULT.setter
-    def DEFAULT(self, name: str) -> None:
-        default_device.now = self.canonical(name)
 
     @contextmanager
     def default(self, name: str) -> Iterator[str]:
@@ -189,11 +210,10 @@ class _Devices:
         sys.stderr.write(f"tinyml: using the slow NUMPY device: {reason}\n")
         return "NUMPY"
 
-    @staticmethod
-    def available(name: str) -> bool:
+    def available(self, name: str) -> bool:
         """Whether the device answers."""
         try:
-            open_device(name)
+            open_device(self.canonical(name))
         except DeviceError:
             return False
         return True
@@ -201,13 +221,13 @@ class _Devices:
     def canonical(self, name: str | None) -> str:
         """The device's name as tinyml spells it; None is the default. DeviceError if unknown."""
         if name is None:
-            return self.DEFAULT
+            return self._default()
         if not isinstance(name, str):
             raise TypeError(
                 f"a device is named by a str, one of {', '.join(_OPENERS)}; got {name!r} "
                 f"({type(name).__name__})"
             )
-        upper = name.upper().removesuffix(":0")
+        upper = _upper(name)
         if upper not in _OPENERS:
             near = ["CUDA"] if "GPU" in upper else difflib.get_close_matches(upper, _OPENERS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

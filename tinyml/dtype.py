@@ -43,6 +43,16 @@ class DType:
         object.__setattr__(self, "is_int", self.kind in "ui")
         object.__setattr__(self, "is_half", self.kind == "f" and self.itemsize == 2)
 
+    def __eq__(self, other: object) -> bool:
+        """As in numpy: its names are equal to it, and types as numpy reads them."""
+        if isinstance(other, str):
+            return NAMES.get(other) is self
+        if isinstance(other, (type, np.dtype)):
+            return _of_numpy(other) is self
+        return self is other
+
+    __hash__ = object.__hash__
+
     @property
     def storage(self) -> np.dtype[Any]:
         """The numpy dtype with the bits that memory holds (uint16 for bfloat16)."""
@@ -119,10 +129,17 @@ def by_name(name: str) -> DType:
 
 def from_numpy(dtype: npt.DTypeLike) -> DType:
     """The dtype of a numpy array; DTypeError where tinyml has none (complex, str, object)."""
-    found = _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
+    found = _of_numpy(dtype)
     if found is None:
         raise DTypeError(f"no tinyml dtype for numpy {dtype}; there are: {', '.join(_BY_NAME)}")
     return found
+
+
+def _of_numpy(dtype: npt.DTypeLike) -> DType | None:
+    try:
+        return _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
+    except TypeError:  # an abstract type, as np.floating
+        return None
 
 
 def to_text(value: Any, dtype: DType) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from inspect import getattr_static
+from inspect import getattr_static, signature
 from typing import Any, NoReturn
 
 from tinyml import mlops
@@ -41,6 +41,13 @@ class Function:
     needs_input_grad: tuple[bool, ...] = ()  # for each argument; set before `backward`
     _saved: tuple[Any, ...] = ()
     _fixed: tuple[Tensor, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        if len(signature(cls.__init__).parameters) > 1 and "__init__" in vars(cls):
+            raise TypeError(  # apply makes an object for each call, with nothing to give it
+                f"{cls.__name__}: what __init__ would be given is given to apply: write "
+                f"{cls.__name__}.apply(...), all of which forward gets"
+            )
 
     def save(self, *values: Any) -> None:
         """Keep values for `backward`: arguments, results, or whatever else."""

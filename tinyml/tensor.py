@@ -14,6 +14,7 @@ from tinyml import autograd, lazy, ledger, mlops, moves
 from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.defaults import Training, Trains
+from tinyml.device import DeviceName
 from tinyml.dtype import DType, int32
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
@@ -216,7 +217,7 @@ class Tensor(Methods, metaclass=Trains):
     @property
     def device(self) -> str:
         """Where the values are or will be computed: CPU, CUDA, EMU or NUMPY."""
-        return self._lazy.device
+        return DeviceName(self._lazy.device)
 
     @property
     def ndim(self) -> _Int:
@@ -371,6 +372,11 @@ class Tensor(Methods, metaclass=Trains):
     gradient = gradients.gradient
     _is_computed = gradients.is_computed
     _is_leaf = property(gradients.is_leaf)
+
+    @property
+    def is_leaf(self) -> _Bool:
+        """Whether `backward` ends here, or does not come here at all."""
+        return not self.requires_grad or gradients.is_leaf(self)
 
     # ---- assignment ----
 

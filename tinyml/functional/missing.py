@@ -118,8 +118,26 @@ aminmax  (x.min(), x.max())
 msort  x.sort(0)[0]
 values indices  x.max(0), x.argmax(0)
 median kthvalue quantile  x.flatten().sort()
-unique bincount  numpy.unique(x.numpy())
+unique  numpy.unique(x.numpy())
+bincount  i.flatten().one_hot(2).sum(0)
+histc histogram  numpy.histogram(x.numpy())
 """
+# what is longer than an expression
+IN_WORDS = {
+    "ctc_loss": "write its steps in time: a = x[t] + a.logaddexp(a.pad((1, -1), value=-1e30)), and "
+    "from two places before where labels differ",
+    "grid_sample": "write x[:, :, rows, columns] of whole numbers, weighted, for the four around",
+    **dict.fromkeys(
+        ("fft", "rfft", "ifft", "irfft", "stft"),
+        "there are no complex numbers: angle = Tensor.arange(n).unsqueeze(1) * Tensor.arange(n) * "
+        "(2 * math.pi / n), then x @ angle.cos() and -x @ angle.sin(); or numpy.fft",
+    ),
+    "vmap": "ops broadcast; otherwise write Tensor.stack(*map(f, x))",
+    **dict.fromkeys(
+        ("jacrev", "jacfwd", "jacobian", "hessian"),
+        "write Tensor.stack(*[y[i].gradient(x)[0] for i in range(len(y))])",
+    ),
+}
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}
 
 
@@ -145,6 +163,7 @@ OF_NN = {
     "NLLLoss": "write x.nll_loss(y)",
     "BCELoss": "write x.binary_crossentropy(y)",
     "BCEWithLogitsLoss": "write x.binary_crossentropy_logits(y)",
+    "CTCLoss": f"of logarithms {IN_WORDS['ctc_loss']}",
     "HuberLoss": "write e = (x - y).abs(); (e < 1).where(0.5 * e * e, e - 0.5).mean()",
     "SmoothL1Loss": "write e = (x - y).abs(); (e < 1).where(0.5 * e * e, e - 0.5).mean()",
     "KLDivLoss": "write (y.exp() * (y - x)).sum() of logarithms",
@@ -164,6 +183,7 @@ OF_NN = {
 OF_OPTIM = {
     "lr_scheduler": "write optimizer.lr = 0.1 before a step",
     **dict.fromkeys(("RMSprop", "Adagrad", "Adadelta", "NAdam"), "nn.optim.Adam is alike"),
+    "LBFGS": "nn.optim.Adam is alike; or give numpy's values and gradients to scipy's minimize",
 }
 
 # what a torch module or optimizer has, and a layer or optimizer has not
@@ -211,6 +231,7 @@ OF_PACKAGE = {
 KEYWORDS = {
     "betas": "write b1=0.9, b2=0.999",
     "weight_decay": "nn.optim.AdamW has one; torch's Adam has p.grad = p.grad + 0.01 * p",
+    "dampening": "from the second step on, write p.grad = p.grad * (1 - dampening) before it",
     "maximize": "write (-loss).backward()",
     **dict.fromkeys(("unbiased", "ddof"), "write correction=0, or 1"),
     **dict.fromkeys(
@@ -336,6 +357,8 @@ def _advice(owner: type[Any], name: str) -> str:
     base = name.removesuffix("_")
     if instead := _table().get(name):
         return f"write {instead}"
+    if name in IN_WORDS:
+        return IN_WORDS[name]
     if name != base and base in OPERATORS:
         return f"write x {OPERATORS[base]}= y"
     if name != base and callable(getattr(owner, base, None)):
