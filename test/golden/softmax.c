@@ -125,7 +125,7 @@ static inline float across_add_float32x8(f32x8 a) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_599836db(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_448ecc5a(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));
@@ -137,12 +137,12 @@ void max_sum_neg_add_64x256_r256_599836db(void *const *buffers, long start, long
     f32x8 acc3 = -__builtin_inff() - (f32x8){0};
     for (long r0 = 0; r0 < 8; ++r0) {
       const f32x8 v4 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32));
-      acc0 = max_f32_x8(v4, acc0);
       const f32x8 v5 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 8));
-      acc1 = max_f32_x8(v5, acc1);
       const f32x8 v6 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 16));
-      acc2 = max_f32_x8(v6, acc2);
       const f32x8 v7 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 24));
+      acc0 = max_f32_x8(v4, acc0);
+      acc1 = max_f32_x8(v5, acc1);
+      acc2 = max_f32_x8(v6, acc2);
       acc3 = max_f32_x8(v7, acc3);
     }
     acc0 = max_f32_x8(acc2, acc0);

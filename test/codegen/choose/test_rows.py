@@ -96,6 +96,16 @@ def test_functions_that_wait_for_functions_are_computed_for_four_vectors_in_turn
     stages.assert_right(k, 1e-6, SMALL)
 
 
+def test_vectors_of_a_fold_go_through_functions_in_turn() -> None:
+    x = lazy.map_(Op.LOG1P, lazy.map_(Op.EXP, leaf(3, 256)))
+    k = kernel_of(graphs.total(x, 1))
+    made, nest = choose(lower(k), SMALL)
+    assert "unroll r0 4" in map(str, made)
+    called = re.findall(r"(exp|log1p)_f32x8\(", text_of(nest))
+    assert called[:8] == ["exp"] * 4 + ["log1p"] * 4
+    stages.assert_right(k, 1e-6, SMALL)
+
+
 def test_rounds_of_random_numbers_are_computed_for_four_vectors_in_turn() -> None:
     k = kernel_of(Tensor.rand(4, 104, device="CPU").lazy)
     made, nest = choose(lower(k), SMALL)

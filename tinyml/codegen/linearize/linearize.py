@@ -335,11 +335,11 @@ class _Emitter(AlongWriter):
                 bodies = [wide_loads(value, axis, partly=True) for value in bodies]
             values = [*crop.changing(folds, bodies, every_step(known, unrolled))]
             self._folds(inner, [value for _, _, value in values])
-            for number, changes in groupby(values, itemgetter(1)):
-                inner.instrs.append(APART)
-                for n, _, value in changes:
-                    target = (rests[n] if lane in known else None) or into[n][number % spread]
-                    inner.instrs.append(ir.Update(target, folds[n].op, self.emit(inner, value)))
+            targets = [
+                [rest] if rest is not None and lane in known else into[n]
+                for n, rest in enumerate(rests)
+            ]
+            self._take_up(inner, folds, values, targets)
 
         opening = (self._open, self._open_rests, self._begin)
         long = LongFold(*opening, folds, steps // spread, self._steps, declare, enter, body)
@@ -350,6 +350,25 @@ class _Emitter(AlongWriter):
             long.open(scope, loops, {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
+
+    def _take_up(
+        self,
+        scope: Scope,
+        folds: list[Fold],
+        values: list[tuple[int, int, Expr]],
+        into: list[list[Name]],
+    ) -> None:
+        """Values of folds at the steps that are written out, in their accumulators."""
+        first, parts = len(scope.instrs), list[list[Instr]]()
+        for number, changes in groupby(values, itemgetter(1)):
+            scope.instrs.append(APART)
+            for n, _, value in changes:
+                target = into[n][number % len(into[n])]
+                scope.instrs.append(ir.Update(target, folds[n].op, self.emit(scope, value)))
+            parts.append(scope.instrs[first + sum(map(len, parts)) :])
+        # without functions, more loads than a processor follows would come first
+        if self.vectors and self.calls and self.copied is None:
+            scope.instrs[first:] = in_turn(parts)
 
     def _steps(self, fold: Fold) -> int:
         """How many folds one is: one for each step of what is copied."""
