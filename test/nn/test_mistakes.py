@@ -129,13 +129,17 @@ OWN: dict[str, list[Case]] = {
     "SGD": [
         (ValueError, "at least one parameter", lambda: optim.SGD([])),
         (TypeError, "parameter 0 must be a Tensor, got int", lambda: optim.SGD([1])),
-        (GradientError, "only floats.*int32", lambda: optim.SGD([Tensor([1, 2])])),
+        (ValueError, "one parameter of floats", lambda: optim.SGD([Tensor([1, 2])])),
         (ValueError, "requires a gradient", lambda: optim.SGD([weight().detach()])),
         (ValueError, "momentum cannot be negative", lambda: optim.SGD([weight()], momentum=-1)),
         (ValueError, "momentum is 0", lambda: optim.SGD([weight()], nesterov=True)),
         (ValueError, "lr cannot be negative", lambda: _set_rate(-1.0)),
         (TypeError, "lr must be a number", lambda: _set_rate("a")),
-        (GradientError, r"\(2, 2\), has no gradient: call backward", _step_without_gradient),
+        (
+            GradientError,
+            r"\(2, 2\), has no gradient: .*a mask.*requires_grad=False",
+            _step_without_gradient,
+        ),
         (RuntimeError, "with Tensor.train", lambda: optim.SGD([weight()]).step()),
     ],
     "OptimizerGroup": [

@@ -264,6 +264,23 @@ def test_running_averages_are_not_optimized():
     assert len(optimizer.buffers) == 3
 
 
+def test_integers_and_masks_of_a_model_are_not_optimized():
+    class Model:
+        def __init__(self) -> None:
+            self.positions, self.mask = Tensor.arange(2), Tensor.ones(2) > 0
+            self.weight = Tensor([1.0, 2.0])
+
+        def __call__(self) -> Tensor:
+            return self.mask.where(self.weight * self.positions, 0).sum()
+
+    model = Model()
+    optimizer = optim.SGD(nn.state.get_parameters(model), lr=1.0)
+    model().backward()
+    optimizer.step()
+    assert (model.weight.tolist(), model.positions.tolist()) == ([1, 1], [0, 1])
+    assert len(optimizer.params) == 1
+
+
 def test_zero_grad_and_training_a_line(device):
     layer = nn.Linear(2, 1)
     optimizer = optim.SGD(nn.state.get_parameters(layer), lr=0.3)

@@ -83,6 +83,10 @@ triplet_margin_loss  ((x - y).norm(axis=1) - (x + y).norm(axis=1) + 1).relu().me
 group_norm  nn.GroupNorm(1, 3)(x)
 instance_norm  nn.InstanceNorm(2)(x[None])
 pixel_shuffle  x[None, :, :, None].rearrange("b (c i j) h w -> b c (h i) (w j)", i=2, j=1)
+inv  z.inverse()
+pinv pinverse  x.T @ (x @ x.T).inverse()
+eig eigh eigvals eigvalsh  numpy.linalg.eigh(z.numpy())
+cov  (x - x.mean(1, keepdim=True)) @ (x - x.mean(1, keepdim=True)).T / 2
 lstsq  (z.T @ z).solve(z.T @ y)
 searchsorted bucketize  (x[0] < y.unsqueeze(-1)).sum(-1)
 rot90  x.T.flip(0)
@@ -101,6 +105,7 @@ dist  (x - y).norm()
 cdist  (x.unsqueeze(1) - y).norm(axis=-1)
 normalize  x / x.norm(axis=1, keepdim=True)
 cosine_similarity  (x * y).sum(1) / (x.norm(axis=1) * y.norm(axis=1))
+gumbel_softmax  (x - (-Tensor.rand(*x.shape).log()).log()).softmax()
 glu  z[:, :1] * z[:, 1:].sigmoid()
 prelu  (x > 0).where(x, 0.25 * x)
 embedding  x[i]
@@ -204,7 +209,8 @@ OF_PART = {
         ("modules", "children", "named_modules", "apply"),
         "write nn.state.get_state_dict(x)",
     ),
-    **dict.fromkeys(("register_buffer", "register_parameter"), "write layer.name = tensor"),
+    "register_buffer": "write layer.name = tensor.requires_grad_(False), else it is trained",
+    "register_parameter": "write layer.name = tensor",
     **dict.fromkeys(
         ("half", "bfloat16", "float", "double"),
         'write with defaults(default_float="float16"): around what makes it',
@@ -219,6 +225,7 @@ OF_PACKAGE = {
     "optim": "write nn.optim",
     "linalg": "write x.cholesky(), x.solve(y), x.inverse(), x.det(), x.qr(), x.svd(), x.norm()",
     "cuda": 'Device.DEFAULT is "CUDA" where there is one',
+    "distributions": "write p.multinomial(1), p.bernoulli() or Tensor.normal(3, 4), and p.log()",
     "inference_mode": "write no_grad()",
     "set_grad_enabled": "write no_grad() or enable_grad()",
     "autocast": 'write x.half() or x.cast("bfloat16") where it is wanted',

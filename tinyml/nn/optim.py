@@ -28,8 +28,8 @@ class Optimizer:
     """Base class: a subclass says in `_update` how far a parameter moves.
 
     A parameter whose `requires_grad` is None is trained, too: it is set to True here.
-    Tensors with `requires_grad=False` among `params` (running averages of a batch norm) are not
-    optimized, but are realized in `step` with everything else.
+    Tensors with `requires_grad=False` among `params` (running averages of a batch norm) and those
+    of integers are not optimized, but are realized in `step` with everything else.
 
     `fused` is there for programs written for tinygrad: a step is always one realize.
     """
@@ -44,10 +44,12 @@ class Optimizer:
         params = _listed(type(self).__name__, params)
         _check_parameters(params)
         self._check_numbers(lr=lr)
-        self.params = [p for p in params if p.requires_grad is not False]
-        self.buffers = [p for p in params if p.requires_grad is False]
+        self.params = [p for p in params if p.requires_grad is not False and p.dtype.is_float]
+        self.buffers = [p for p in params if p.requires_grad is False or not p.dtype.is_float]
         if not self.params:
-            raise ValueError("an optimizer needs at least one parameter that requires a gradient")
+            raise ValueError(
+                "an optimizer needs at least one parameter of floats that requires a gradient"
+            )
         for p in self.params:
             p.requires_grad_()
         self.device = self.params[0].device
@@ -107,7 +109,8 @@ class Optimizer:
         if p.grad is None:
             raise GradientError(
                 f"parameter {i} of {len(self.params)}, with shape {p.shape}, has no gradient: "
-                "call backward() on a loss that depends on it before step()"
+                "call backward() on a loss that depends on it before step(); or, if it is a mask "
+                "or table that is not to be trained, give it requires_grad=False when it is made"
             )
         check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
