@@ -36,13 +36,8 @@ def _slots(output: Output) -> tuple[set[int], set[int]]:
         seen.add(node)
         if isinstance(node, lazy.Slot):
             beside.add(node.arg)
-        elif isinstance(node, lazy.Map) or _is_reshape(node):
+        elif isinstance(node, lazy.Map) or lazy.is_move(node, Movement.RESHAPE):
             waiting += node.sources
         else:
             rest.append(node)
     return beside, {node.arg for node in toposort(rest) if isinstance(node, lazy.Slot)}
-
-
-def _is_reshape(node: LazyBuffer) -> bool:
-    """Whether elements stay in their order in memory."""
-    return isinstance(node, lazy.Move) and node.movement is Movement.RESHAPE

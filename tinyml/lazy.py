@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from math import prod
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from tinyml import shape as shapes
 from tinyml.dtype import DType, bool_, from_text, to_text
@@ -56,11 +56,12 @@ class LazyBuffer:
         """Number of elements."""
         return prod(self.shape)
 
-    def with_sources(self, sources: tuple[LazyBuffer, ...]) -> LazyBuffer:
-        """The same node on other sources (of the same shapes and dtypes)."""
+    def with_sources(self, sources: Sources, shape: Shape | None = None) -> LazyBuffer:
+        """The same node on other sources of the same dtypes, and shapes if none is given."""
         if sources == self.sources:
             return self
-        return node(type(self), self.shape, self.dtype, self.device, sources, self.arg)
+        to = self.shape if shape is None else shape
+        return node(type(self), to, self.dtype, self.device, sources, self.arg)
 
     def made_of(self, changed: Mapping[LazyBuffer, LazyBuffer]) -> LazyBuffer:
         """The same node on what its sources became, where they became others."""
@@ -170,6 +171,16 @@ class Slot(LazyBuffer):
     """`arg` is a number: the kernel's argument of that number."""
 
     __slots__ = ()
+
+
+def is_map(node: LazyBuffer, *ops: Op) -> TypeGuard[Map]:
+    """Whether a node is one of these ops on elements."""
+    return type(node) is Map and node.arg in ops
+
+
+def is_move(node: LazyBuffer, *movements: Movement) -> TypeGuard[Move]:
+    """Whether a node is one of these movements."""
+    return type(node) is Move and node.arg[0] in movements
 
 
 def read_sources(node: LazyBuffer) -> tuple[LazyBuffer, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
 from tinyml.graph import toposort
-from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce
+from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce, is_move
 from tinyml.ledger import changing, pending
 from tinyml.ops import Movement
 
@@ -61,7 +61,7 @@ def _reads_part(node: LazyBuffer, source: LazyBuffer) -> bool:
     """Whether a node may read some elements only, so that only these were computed before."""
     if type(node) is Gather:
         return source is node.sources[0]
-    return type(node) is Move and node.movement is Movement.SHRINK
+    return is_move(node, Movement.SHRINK)
 
 
 def _data_of(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, int]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tinyml import lazy
 from tinyml.dtype import DType, from_text, int32
 from tinyml.graph import toposort
-from tinyml.lazy import Assign, Const, Data, LazyBuffer, Map, Move
+from tinyml.lazy import Assign, Const, Data, LazyBuffer, is_map, is_move
 from tinyml.ops import Movement, Op
 
 _MOST_FAMILIES = 1024
@@ -68,7 +68,7 @@ def numbers(order: Iterable[LazyBuffer]) -> list[Number]:
     for node in order:
         if type(node) is Const:
             found.append(Number(node, -1, node.arg))
-        elif type(node) is Move and node.arg[0] in _STARTS:
+        elif is_move(node, *_STARTS):
             starts = _starts(node)
             found += [Number(node, axis, str(starts[axis])) for axis in _changed(node)]
     return found
@@ -78,7 +78,7 @@ def besides(node: LazyBuffer) -> Any:
     """What a node says besides its numbers (and besides its shape)."""
     if type(node) is Const:
         return None
-    if type(node) is Move and node.arg[0] in _STARTS:
+    if is_move(node, *_STARTS):
         movement, said = node.arg
         return (movement, said[1]) if movement is Movement.PAD else (movement,)
     return node.arg
@@ -120,7 +120,7 @@ class _Line(NamedTuple):
 
 def _line(node: Assign, of: Mapping[LazyBuffer, Mapping[int, LazyBuffer]]) -> _Line | None:
     target, value = node.sources
-    if not (type(value) is Map and value.op is Op.WHERE and value.sources[2] is target):
+    if not (is_map(value, Op.WHERE) and value.sources[2] is target):
         return None
     mask = value.sources[0]
     starts = of.get(mask, {})
@@ -128,7 +128,7 @@ def _line(node: Assign, of: Mapping[LazyBuffer, Mapping[int, LazyBuffer]]) -> _L
         return None
     ((axis, start),), (inside,), (_, beside) = starts.items(), mask.sources, mask.arg[1]
     size, number = inside.shape[axis], inside
-    while type(number) is Move and number.arg[0] in (Movement.EXPAND, Movement.RESHAPE):
+    while is_move(number, Movement.EXPAND, Movement.RESHAPE):
         (number,) = number.sources
     true = type(number) is Const and number.value and not from_text(beside, mask.dtype)
     return _Line(axis, size, start) if true else None
@@ -216,7 +216,7 @@ def _along(line: LazyBuffer, x: LazyBuffer, axis: int) -> LazyBuffer:
     return lazy.expand(lazy.reshape(line, ones), to)
 
 
-_STARTS = frozenset({Movement.SHRINK, Movement.PAD})
+_STARTS = (Movement.SHRINK, Movement.PAD)
 
 
 def _starts(node: LazyBuffer) -> list[int]:

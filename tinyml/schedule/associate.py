@@ -20,14 +20,13 @@ from math import prod
 from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import FIXED, MIXED, Labels, through
+from tinyml.ops import Op
+from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, through
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import contracts
 
 SHORTER = 2  # times that the new sum is shorter
 MOST = 64  # nodes that a product is looked for in: powers of powers have no end
-PLACED = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND})
 
 Factor = tuple[LazyBuffer, Labels]  # a factor, and the walked axis of each of its axes
 
@@ -82,12 +81,12 @@ def _factors(node: lazy.Reduce, walked: Sequence[int]) -> _Sum | None:
     for each, labels, power in stack:  # grows
         if len(stack) > MOST:
             return None
-        if isinstance(each, lazy.Move) and each.movement in PLACED:
+        if lazy.is_move(each, *PLACED):
             below = through(each, labels)
             if MIXED not in below:
                 stack.append((each.sources[0], below, power))
                 continue
-        elif type(each) is lazy.Map and each.op in (Op.MUL, Op.DIV, Op.NEG):
+        elif lazy.is_map(each, Op.MUL, Op.DIV, Op.NEG):
             negative ^= each.op is Op.NEG
             powered = (power, -power if each.op is Op.DIV else power)
             stack += [(s, labels, n) for s, n in zip(each.sources, powered, strict=False)]

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Op
-from tinyml.schedule.units import CARDS, contracts, narrowest
+from tinyml.schedule.units import CARDS, added_by, contracts, narrowest
 
 FLOPS = 150  # in the time of a byte: of a card's tensor cores at 0.6 of what they can do
 COLUMNS = 256  # whose sums a warp keeps; of more, several blocks make the product
@@ -75,7 +74,4 @@ def in_halves(product: LazyBuffer) -> bool:
 
 def factors_of(product: LazyBuffer) -> tuple[LazyBuffer, ...]:
     """What is multiplied for a product."""
-    node = product.sources[0]
-    while isinstance(node, lazy.Map) and node.op is Op.CAST:
-        node = node.sources[0]
-    return node.sources
+    return added_by(product).sources

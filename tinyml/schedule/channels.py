@@ -56,12 +56,12 @@ def _lying(node: LazyBuffer, axes: Order, sources: tuple[LazyBuffer, ...]) -> La
     """A map or a fold whose sources have their axes in this order."""
     if isinstance(node, lazy.Reduce):
         return lazy.reduce_(node.op, sources[0], [axes.index(a) for a in node.axes])
-    return lazy.node(type(node), sources[0].shape, node.dtype, node.device, sources, node.arg)
+    return node.with_sources(sources, sources[0].shape)
 
 
 def _permuted(node: LazyBuffer, axes: Order) -> LazyBuffer:
     """What is repeated is repeated along other axes, so that it can still be seen to be."""
-    if isinstance(node, lazy.Move) and node.movement is Movement.EXPAND:
+    if lazy.is_move(node, Movement.EXPAND):
         return lazy.expand(_permuted(node.sources[0], axes), tuple([node.shape[a] for a in axes]))
     return lazy.permute(node, axes)
 
@@ -87,7 +87,7 @@ def _factors(product: lazy.Reduce) -> tuple[list[tuple[LazyBuffer, Labels]], set
     """What is multiplied, its axes as the sum walks them, and the sum's axes that step windows."""
     windows, source = set[int](), product.sources[0]
     top, labels = _below(source, tuple(range(len(source.shape))), windows)
-    if not (isinstance(top, lazy.Map) and top.op is Op.MUL):
+    if not lazy.is_map(top, Op.MUL):
         return [], windows
     return [_below(factor, labels, windows) for factor in top.sources], windows
 
@@ -97,7 +97,7 @@ def _below(node: LazyBuffer, labels: Labels, windows: set[int]) -> tuple[LazyBuf
     base = narrowest(node)
     while node is not base:
         if isinstance(node, lazy.Move):
-            if node.movement is Movement.SKEW:
+            if lazy.is_move(node, Movement.SKEW):
                 windows.add(labels[node.arg[1][1]])
             labels = through(node, labels)
         node = node.sources[0]

@@ -89,8 +89,8 @@ def _read_whole(factor: LazyBuffer) -> LazyBuffer | None:
 
 def _keeps_rows(move: lazy.Move) -> bool:
     before, after = ([n for n in node.shape if n != 1] for node in (move.sources[0], move))
-    shaped = move.movement is Movement.RESHAPE and before == after
-    return shaped or move.movement in (Movement.PERMUTE, Movement.EXPAND)
+    shaped = lazy.is_move(move, Movement.RESHAPE) and before == after
+    return shaped or lazy.is_move(move, Movement.PERMUTE, Movement.EXPAND)
 
 
 def _copied(base: LazyBuffer) -> LazyBuffer:

@@ -19,6 +19,7 @@ FIXED = -1
 MIXED = -2
 ALL = frozenset(Movement)
 ONE_TO_ONE = ALL - {Movement.EXPAND}
+PLACED = (Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND)  # nothing comes beside, or goes
 Labels = tuple[int, ...]
 
 

@@ -26,8 +26,7 @@ from tinyml.shape import replaced, spans_along
 
 def parts(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
     """The same values, with what is made of joined parts, and wanted in parts, never made whole."""
-    padded = (n for n in order if type(n) is lazy.Move and n.movement is Movement.PAD)
-    joined = (n for n in padded if _joint(n) is not None)
+    joined = (n for n in order if _joint(n) is not None)
     pads = [n for n in joined if any(map(contracts, by_element(n.sources[0])))]
     if not pads:
         return {}
@@ -49,7 +48,7 @@ Joints = dict[LazyBuffer, Joint]
 
 def _joint(node: LazyBuffer) -> Joint | None:
     """Where a node is padded, if it is so on one side of one axis."""
-    if not (isinstance(node, lazy.Move) and node.movement is Movement.PAD):
+    if not lazy.is_move(node, Movement.PAD):
         return None
     counts = [(a, *count) for a, count in enumerate(node.arg[1][0]) if any(count)]
     (axis, before, after), *more = counts
@@ -82,7 +81,7 @@ def _ends(node: LazyBuffer, axis: int, at: int) -> bool:
     """Whether a node folds the axis on which parts meet, or takes some of one part."""
     if isinstance(node, lazy.Reduce):
         return axis in node.axes and not contracts(node)
-    if isinstance(node, lazy.Move) and node.movement is Movement.SHRINK:
+    if lazy.is_move(node, Movement.SHRINK):
         start, stop = node.arg[1][axis]
         return bool(stop <= at or start >= at)
     return False
@@ -131,7 +130,7 @@ class _Apart:
             if node.op is Op.WHERE and (known := _known(sources[0], axis, start, stop)) is not None:
                 return self.part(sources[1] if known else sources[2], axis, start, stop)
             made = tuple([self.part(s, axis, start, stop) for s in sources])
-            return lazy.node(lazy.Map, made[0].shape, node.dtype, node.device, made, node.arg)
+            return node.with_sources(made, made[0].shape)
         if isinstance(node, lazy.Move):
             moved = self._moved(node, axis, start, stop)
             if moved is not None:
@@ -171,7 +170,7 @@ class _Apart:
 def _known(mask: LazyBuffer, axis: int, start: int, stop: int) -> bool | None:
     """What a comparison of positions with a number is on all of a part, if it is that."""
     mask = unmoved(mask, (Movement.EXPAND,))
-    if not isinstance(mask, lazy.Map) or mask.op is not Op.LESS:
+    if not lazy.is_map(mask, Op.LESS):
         return None
     place, number = mask.sources[0], unmoved(mask.sources[1])
     counted = isinstance(place, lazy.Move) and isinstance(place.sources[0], lazy.Iota)

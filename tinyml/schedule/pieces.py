@@ -49,7 +49,7 @@ def in_pieces(unit: LazyBuffer) -> Pieces | None:
     if before < FEW_ROWS or not some or max(first) > min(unit.axes):
         return None
     source = unit.sources[0]
-    if isinstance(source, lazy.Move) and source.movement is Movement.RESHAPE:
+    if lazy.is_move(source, Movement.RESHAPE):
         below, cut = source.sources[0], max(first)
         joined = (*shape[:cut], shape[cut] * shape[cut + 1], *shape[cut + 2 :])
         if below.shape == joined and cut + 1 in unit.axes:

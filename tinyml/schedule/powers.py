@@ -23,8 +23,7 @@ def exact(node: LazyBuffer) -> bool:
     node = unmoved(node)
     if node.dtype is not float16:
         return True
-    rounded = isinstance(node, lazy.Map) and node.op is Op.CAST
-    return rounded and _largest(node.sources[0]) <= FLOAT16_MAX
+    return lazy.is_map(node, Op.CAST) and _largest(node.sources[0]) <= FLOAT16_MAX
 
 
 def _largest(node: LazyBuffer) -> float:
@@ -49,10 +48,10 @@ def _largest(node: LazyBuffer) -> float:
 
 def _is_led(node: LazyBuffer) -> bool:
     """Whether a value is the difference of another and the largest that a fold finds of it."""
-    if not (isinstance(node, lazy.Map) and node.op is Op.ADD):
+    if not lazy.is_map(node, Op.ADD):
         return False
     x, negative = map(unmoved, node.sources)
-    if not (isinstance(negative, lazy.Map) and negative.op is Op.NEG):
+    if not lazy.is_map(negative, Op.NEG):
         return False
     top = unmoved(negative.sources[0])
     return isinstance(top, lazy.Reduce) and top.op is Op.MAX and unmoved(top.sources[0]) is x

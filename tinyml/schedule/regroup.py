@@ -31,7 +31,8 @@ def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed
     changed: Changed = {}
     sums = set[LazyBuffer]()
     for node, again in renewed(order, changed):
-        if isinstance(again, lazy.Reduce) or (_permutes(again) and again.sources[0] in sums):
+        permuted = lazy.is_move(again, Movement.PERMUTE) and again.sources[0] in sums
+        if permuted or isinstance(again, lazy.Reduce):
             sums.add(again)
         if type(node) is not lazy.Map or node in assigned:
             continue
@@ -40,7 +41,7 @@ def regroup(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed
         below = next((s for s in found if s in sums), None)
         if below is not None:
             same = tuple([lazy.reshape(source, below.shape) for source in again.sources])
-            made = lazy.node(lazy.Map, below.shape, node.dtype, node.device, same, node.arg)
+            made = node.with_sources(same, below.shape)
             sums.add(made)
             changed[node] = lazy.reshape(made, node.shape)
     return changed
@@ -55,13 +56,9 @@ def _is_sum(node: LazyBuffer) -> bool:
     return isinstance(unmoved(node, (Movement.PERMUTE,)), lazy.Reduce)
 
 
-def _permutes(node: LazyBuffer) -> bool:
-    return isinstance(node, lazy.Move) and node.movement is Movement.PERMUTE
-
-
 def joins(node: LazyBuffer) -> bool:
     """Whether axes of the source are one axis here, each of which is what some of them were."""
-    if not (isinstance(node, lazy.Move) and node.movement is Movement.RESHAPE):
+    if not lazy.is_move(node, Movement.RESHAPE):
         return False
     apart, joined = _long(node.sources[0].shape), _long(node.shape)
     return len(joined) < len(apart) and _ends(joined) <= _ends(apart)

@@ -185,9 +185,8 @@ def _follows(node: LazyBuffer, ends: Container[LazyBuffer]) -> bool:
 
 def _in_one_step(node: LazyBuffer) -> LazyBuffer:
     """The same as a sum over an axis of size 1, below moves and casts."""
-    cast = isinstance(node, lazy.Map) and node.op is Op.CAST and node.sources[0].dtype.is_float
-    moved = isinstance(node, lazy.Move) and node.movement in (Movement.RESHAPE, Movement.PERMUTE)
-    if cast or moved:
+    cast = lazy.is_map(node, Op.CAST) and node.sources[0].dtype.is_float
+    if cast or lazy.is_move(node, Movement.RESHAPE, Movement.PERMUTE):
         return node.with_sources((_in_one_step(node.sources[0]),))
     shape = (1, *node.shape)
     source = lazy.reshape(node, shape)

@@ -8,13 +8,13 @@ what is multiplied by 1 is gone; and a kernel of all columns would add up x for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
 from tinyml.schedule.labels import factor_groups
-from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.shape import Spans
+from tinyml.schedule.rewrite import Changed, moved, renewed
 
 MOST = 64  # nodes that are looked at for a fold
 Axes = frozenset[int]  # of a fold's operand
@@ -32,19 +32,10 @@ def once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
         same = kept - _walked(operand, kept)
         if same:
             spans = tuple((0, 1 if a in same else n) for a, n in enumerate(operand.shape))
-            made = lazy.reduce_(again.op, _narrow(operand, spans, {}), again.axes)
+            part = moved(operand, partial(lazy.shrink, spans=spans))
+            made = lazy.reduce_(again.op, part, again.axes)
             changed[node] = lazy.expand(made, again.shape)
     return changed
-
-
-def _narrow(node: LazyBuffer, spans: Spans, made: Changed) -> LazyBuffer:
-    """A part of a node, made of parts, so that a product still is one; `made` are those."""
-    if node not in made and type(node) is lazy.Map:
-        parts = tuple([_narrow(source, spans, made) for source in node.sources])
-        made[node] = lazy.node(lazy.Map, parts[0].shape, node.dtype, node.device, parts, node.arg)
-    elif node not in made:
-        made[node] = lazy.shrink(node, spans)
-    return made[node]
 
 
 def _walked(operand: LazyBuffer, wanted: set[int]) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from tinyml import lazy
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 
@@ -22,6 +23,18 @@ def rewritten(roots: Sequence[LazyBuffer], *passes: Pass) -> list[LazyBuffer]:
         if became != roots:
             roots, order = became, toposort(became)
     return roots
+
+
+def moved(node: LazyBuffer, move: Callable[[LazyBuffer], LazyBuffer]) -> LazyBuffer:
+    """A node moved by moving what maps are made of: so a product still is one."""
+    made: Changed = {}
+    for each in toposort([node], (), lambda e: e.sources if type(e) is lazy.Map else ()):
+        if type(each) is lazy.Map:
+            sources = tuple([made[source] for source in each.sources])
+            made[each] = each.with_sources(sources, sources[0].shape)
+        else:
+            made[each] = move(each)
+    return made[node]
 
 
 def renewed(

@@ -38,7 +38,7 @@ def rounded_once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Ch
 
 
 def _is_sum(node: LazyBuffer) -> bool:
-    return type(node) is lazy.Map and node.op is Op.ADD and node.dtype in (float32, float64)
+    return lazy.is_map(node, Op.ADD) and node.dtype in (float32, float64)
 
 
 def _passed(node: LazyBuffer) -> Sequence[LazyBuffer]:
@@ -63,11 +63,11 @@ def _product_of(add: LazyBuffer) -> tuple[Sequence[LazyBuffer], LazyBuffer] | No
 
 def _factors(node: LazyBuffer) -> Sequence[LazyBuffer]:
     """What a node is the product of, if it is one behind movements and signs."""
-    if type(node) is lazy.Map and node.op is Op.MUL:
+    if lazy.is_map(node, Op.MUL):
         return node.sources
-    if type(node) is lazy.Map and node.op is Op.NEG and (below := _factors(node.sources[0])):
+    if lazy.is_map(node, Op.NEG) and (below := _factors(node.sources[0])):
         return lazy.map_(Op.NEG, below[0]), below[1]
-    if type(node) is lazy.Move and node.movement in _WHOLE:
+    if lazy.is_move(node, *_WHOLE):
         return [node.with_sources((factor,)) for factor in _factors(node.sources[0])]
     return ()
 

@@ -65,7 +65,7 @@ def _is_part(node: LazyBuffer, shared: set[LazyBuffer]) -> bool:
 
     A sum may be padded, too, if less than it is left, as where every other element is taken.
     """
-    if not (isinstance(node, lazy.Move) and node.movement is Movement.SHRINK):
+    if not lazy.is_move(node, Movement.SHRINK):
         return False
     fold = _moved_fold(node.sources[0], shared, _REARRANGE)
     if fold is not None:
@@ -86,7 +86,7 @@ def _moved_fold(
     node: LazyBuffer, shared: set[LazyBuffer], kinds: frozenset[Movement]
 ) -> lazy.Reduce | None:
     """Likewise any fold. Where it is padded, that is with zeros."""
-    while isinstance(node, lazy.Move) and node.movement in kinds and node not in shared:
+    while lazy.is_move(node, *kinds) and node not in shared:
         if node.movement is Movement.PAD and node.arg[1][1] != to_text(0, node.dtype):
             return None
         node = node.sources[0]

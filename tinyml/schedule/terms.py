@@ -18,15 +18,14 @@ from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement, Op
+from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST
-from tinyml.schedule.labels import FIXED, MIXED, Labels, through, trace
+from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, through, trace
 from tinyml.schedule.remake import has_steps
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, by_element, contracts, ends_of, readers_of
 
 MOST = 64  # nodes that a product is looked for in, or a sum
-PLACED = frozenset({Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND})
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _ways(path: _Path, labels: Labels, fold: lazy.Reduce) -> list[_Path]:
     node = path[-1].below
     if len(path) == MOST:
         return [path]
-    if type(node) is lazy.Map and node.op is Op.ADD:
+    if lazy.is_map(node, Op.ADD):
         one, other = map(_products, node.sources)
         if one and other and one.isdisjoint(other):
             both = [(*path, _Step(node, n)) for n in range(2)]

@@ -8,11 +8,12 @@ any order at the same cost; who reads them number by number, jumping, pays for e
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
-from tinyml.schedule.rewrite import Changed, renewed
+from tinyml.schedule.rewrite import Changed, moved, renewed
 from tinyml.schedule.units import contracts, readers_of
 
 Axes = tuple[int, ...]  # those of a product that have several steps, in the order of a permutation
@@ -77,14 +78,6 @@ def _product(node: LazyBuffer, stored: Axes) -> LazyBuffer:
     assert isinstance(node, lazy.Reduce)
     axes = iter(stored)
     order = [next(axes) if size > 1 else a for a, size in enumerate(node.shape)]
-    made = lazy.reduce_(node.op, _permuted(node.sources[0], order), node.axes)
+    terms = moved(node.sources[0], partial(lazy.permute, order=order))
+    made = lazy.reduce_(node.op, terms, node.axes)
     return lazy.reshape(made, tuple([size for size in made.shape if size > 1]))
-
-
-def _permuted(terms: LazyBuffer, order: Sequence[int]) -> LazyBuffer:
-    """What a product adds up, with its factors permuted."""
-    if not isinstance(terms, lazy.Map):
-        return lazy.permute(terms, order)
-    sources = tuple([_permuted(source, order) for source in terms.sources])
-    shape = tuple([terms.shape[a] for a in order])
-    return lazy.node(lazy.Map, shape, terms.dtype, terms.device, sources, terms.arg)

@@ -385,18 +385,20 @@ def contracts(unit: LazyBuffer) -> bool:
     """Whether a reduction is a contraction: a sum of products of two factors, both broadcast."""
     if not (isinstance(unit, lazy.Reduce) and unit.op is Op.ADD):
         return False
-    node = unit.sources[0]
-    while isinstance(node, lazy.Map) and node.op is Op.CAST:
-        node = node.sources[0]
-    if not (isinstance(node, lazy.Map) and node.op is Op.MUL):
-        return False
-    return all(_repeats(source) for source in node.sources)
+    node = added_by(unit)
+    return lazy.is_map(node, Op.MUL) and all(map(_repeats, node.sources))
+
+
+def added_by(total: LazyBuffer) -> LazyBuffer:
+    """What a sum adds up, before it is cast."""
+    (node,) = total.sources
+    while lazy.is_map(node, Op.CAST):
+        (node,) = node.sources
+    return node
 
 
 def _repeats(node: LazyBuffer) -> bool:
-    while isinstance(node, (lazy.Move, lazy.Map)):
-        if isinstance(node, lazy.Map) and node.op is not Op.CAST:
-            return False
+    while isinstance(node, lazy.Move) or lazy.is_map(node, Op.CAST):
         if _is_repeated(node):
             return True
         node = node.sources[0]
@@ -404,7 +406,7 @@ def _repeats(node: LazyBuffer) -> bool:
 
 
 def _is_repeated(node: LazyBuffer) -> bool:
-    return isinstance(node, lazy.Move) and node.movement is Movement.EXPAND
+    return lazy.is_move(node, Movement.EXPAND)
 
 
 def narrowest(node: LazyBuffer) -> LazyBuffer:
@@ -415,8 +417,7 @@ def narrowest(node: LazyBuffer) -> LazyBuffer:
 
 
 def widens(node: LazyBuffer) -> bool:
-    cast = type(node) is lazy.Map and node.op is Op.CAST
-    return cast and node.sources[0].dtype.is_half
+    return lazy.is_map(node, Op.CAST) and node.sources[0].dtype.is_half
 
 
 def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:

@@ -26,7 +26,7 @@ def part(node: LazyBuffer) -> tuple[LazyBuffer, LazyBuffer] | None:
         return None
     target, value = node.sources
     value = unshaped(value)
-    if not (isinstance(value, lazy.Map) and value.op is Op.WHERE):
+    if not lazy.is_map(value, Op.WHERE):
         return None
     mask, new, old = value.sources
     if not isinstance(target, lazy.Data) or unshaped(old) is not target or not _is_moved_true(mask):
