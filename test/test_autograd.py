@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Device, Tensor, lazy, no_grad, trace
+from tinyml import Device, Tensor, dtypes, lazy, no_grad, trace
 from tinyml.errors import GradientError
 
 
@@ -213,6 +213,21 @@ def test_a_tensor_between_retains_its_gradient_if_asked() -> None:
     assert (hidden.grad.tolist(), x.grad.tolist()) == ([2, 4], [12, 24])
     with pytest.raises(GradientError, match="require"):
         Tensor([1.0]).retain_grad()
+
+
+def test_gradients_go_through_a_list_of_tensors_as_through_stack() -> None:
+    w = Tensor([2.0, 3.0], requires_grad=True)
+    losses = Tensor([w[0] * w[1], 1.0, [w[0], w[0] * w[0]][1]], dtype="float64")
+    assert losses.dtype is dtypes.float64
+    losses.sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [3 + 4, 2]
+    leaf = Tensor([w[0], w[1]], requires_grad=True)
+    (leaf * leaf).sum().backward()
+    assert (leaf.grad.tolist(), w.grad.tolist()) == ([4, 6], [7, 2])
+    assert Tensor([w[0], w[1]], requires_grad=False).requires_grad is False
+    with no_grad():
+        assert Tensor([w[0], w[1]]).requires_grad is None
 
 
 def test_requires_grad_is_none_until_somebody_says_so() -> None:

@@ -162,6 +162,8 @@ def test_data_is_called_and_whoever_takes_it_for_a_tensor_is_told() -> None:
         x.data[0] = 1
     with pytest.raises(AttributeError, match=r"replaced by \.assign"):
         x.data = x
+    with pytest.raises(TypeError, match=r"write x \+= y, x -= y or the like within no_grad"):
+        x.data -= 0.1 * x
 
 
 def test_layers_without_weights_are_methods() -> None:

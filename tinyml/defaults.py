@@ -34,7 +34,7 @@ class defaults(ContextDecorator):
             raise DTypeError(f"defaults: default_int is an integer dtype, not {self._int}")
 
     def __enter__(self) -> defaults:
-        default_device.begin(self._device or Device.DEFAULT)
+        default_device.begin(self._device or Device.canonical(None))
         default_float.begin(self._float or default_float.now)
         default_int.begin(self._int or default_int.now)
         return self

@@ -74,8 +74,7 @@ class Tensor(Methods, metaclass=Trains):
         requires_grad: _Bool | None = None,
     ) -> None:
         target = None if dtype is None else to_dtype(dtype)
-        self.lazy = values.to_node(type(self), value, device, target)
-        self.requires_grad = requires_grad
+        values.fill(self, value, device, target, requires_grad)
 
     @property
     def requires_grad(self) -> _Bool | None:

@@ -310,6 +310,11 @@ class Data:
         def __setitem__(self, key: object, value: object) -> NoReturn:
             self[key]
 
+        def __iadd__(self, other: object) -> NoReturn:
+            raise TypeError("data: write x += y, x -= y or the like within no_grad()")
+
+        __isub__ = __imul__ = __itruediv__ = __iadd__
+
 
 def no_argument(function: str, name: str, known: Iterable[str]) -> TypeError:
     """The error for a keyword that a function has not."""

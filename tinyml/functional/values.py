@@ -31,8 +31,27 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | None) -> LazyBuffer:
-    """The node for whatever a Tensor can be made from."""
+def fill(
+    x: Tensor, value: Any, device: str | None, dtype: DType | None, requires_grad: bool | None
+) -> None:
+    """Let x be made of `value`; of a list of tensors as `stack` makes it, with its gradient."""
+    kind = type(x)
+    if isinstance(value, (list, tuple)) and _holds(value, kind):
+        place = Device.canonical(device)
+        parts = [v if isinstance(v, kind) else kind(v, device=place) for v in value]
+        joined = parts[0].stack(*parts[1:])
+        joined = joined if dtype is None else joined.cast(dtype)
+        x.lazy = joined.lazy
+        if requires_grad is None:
+            x._record, x._requires_grad = joined._record, joined._requires_grad
+            return
+    else:
+        x.lazy = _to_node(kind, value, device, dtype)
+    x.requires_grad = requires_grad
+
+
+def _to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | None) -> LazyBuffer:
+    """The node for what is no list of tensors."""
     if isinstance(value, kind):
         moved = value if device is None else value.to(device)
         return (moved if dtype is None else moved.cast(dtype)).lazy
@@ -46,10 +65,6 @@ def to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | N
         return lazy.const(value, target, place)
     if value is None:
         return lazy.const(0, dtype or dtypes.default_float, place, (0,))
-    if isinstance(value, (list, tuple)) and _holds(value, kind):
-        parts = [v if isinstance(v, kind) else kind(v, device=place) for v in value]
-        joined = parts[0].stack(*parts[1:])
-        return (joined if dtype is None else joined.cast(dtype)).lazy
     values, own = _to_array(value, dtype)
     target = dtype or own
     if values.ndim == 0:

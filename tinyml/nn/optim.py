@@ -16,6 +16,7 @@ import numpy as np
 from tinyml import dtype as dt
 from tinyml import realize as realizing
 from tinyml.autograd import no_grad
+from tinyml.device import Device
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional import missing
 from tinyml.functional.axes import made_either_way, number, wrong_type
@@ -172,6 +173,7 @@ def _wide(p: Tensor) -> dt.DType:
 
 def _state(shape: tuple[int, ...], dtype: dt.DType, device: str, value: float = 0.0) -> Tensor:
     """Not filled by kernels, which would have to be compiled before those of the first step."""
+    device = Device.canonical(device)
     if value:
         values = dt.to_storage(np.full(shape, value, dtype.compute), dtype)
         leaf = realizing.upload(values, dtype, device)
