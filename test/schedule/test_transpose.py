@@ -28,15 +28,21 @@ def by_tokens(y: Tensor) -> Tensor:
 
 def in_steps(y: Tensor) -> Tensor:
     """Two permutations, with an axis of one step between."""
-    moved = y.permute(0, 1, 3, 2).unsqueeze(1).permute(4, 1, 3, 0, 2)  # 5 x 1 x 7 x 2 x 3
+    moved = y.permute(0, 1, 3, 2).unsqueeze(1).permute(4, 1, 0, 2, 3)  # 5 x 1 x 2 x 3 x 7
     return moved.reshape(5, 42) @ given(42, 4, device=y.device)
+
+
+def along_both(y: Tensor) -> Tensor:
+    """Vectors along which would be put together of numbers that lie apart, in both factors."""
+    return y.permute(0, 2, 3, 1).reshape(70, 3) @ given(3, 4, device=y.device)
 
 
 READ: dict[str, tuple[Callable[[Tensor], list[Tensor]], tuple[int, ...]]] = {
     "as it is made": (lambda y: [y.reshape(30, 7) @ given(7, 4, device=y.device)], (2, 3, 5, 7)),
     "by tokens": (lambda y: [by_tokens(y)], (2, 5, 3, 7)),
     "by tokens and as it is made": (lambda y: [by_tokens(y), (y * y).sum(-1)], (2, 5, 3, 7)),
-    "in steps": (lambda y: [in_steps(y)], (5, 7, 2, 3)),
+    "in steps": (lambda y: [in_steps(y)], (5, 2, 3, 7)),
+    "along an axis of both factors": (lambda y: [along_both(y)], (2, 3, 5, 7)),
     "in two orders": (lambda y: [by_tokens(y), in_steps(y)], (2, 3, 5, 7)),
     "asked for": (lambda y: [by_tokens(y), y], (2, 3, 5, 7)),
 }

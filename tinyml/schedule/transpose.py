@@ -2,7 +2,9 @@
 
 The result of attention is made by heads and read by tokens, all heads of one side by side; the
 gradient of a second factor is made along the rows of the product. A kernel stores its results in
-any order at the same cost; who reads them number by number, jumping, pays for each of them.
+any order at the same cost; who reads them number by number, jumping, pays for each of them. But
+vectors lie along an axis that one factor has and the other is spread over: an axis of both, as the
+channels of a depthwise convolution, would be read across.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from functools import partial
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement
+from tinyml.ops import Movement, Op
+from tinyml.schedule.labels import FIXED, through
 from tinyml.schedule.rewrite import Changed, moved, renewed
 from tinyml.schedule.units import contracts, readers_of
 
@@ -56,7 +59,27 @@ def _orders(
         if node in roots or (permuted and any(r not in placed for r in readers[node])):
             read.setdefault(product, set()).add(axes)
     found = {product: next(iter(orders)) for product, orders in read.items() if len(orders) == 1}
-    return {product: axes for product, axes in found.items() if axes != _walked(product)}
+    return {
+        product: axes
+        for product, axes in found.items()
+        if axes != _walked(product) and not _is_of_both(product, axes[-1])
+    }
+
+
+def _is_of_both(product: LazyBuffer, axis: int) -> bool:
+    """Whether both factors of a product lie along an axis."""
+    terms = product.sources[0]
+    while lazy.is_map(terms, Op.CAST):
+        terms = terms.sources[0]
+    return all(_lies_along(factor, axis) for factor in terms.sources)
+
+
+def _lies_along(factor: LazyBuffer, axis: int) -> bool:
+    labels = tuple([axis if a == axis else FIXED for a in range(len(factor.shape))])
+    while isinstance(factor, lazy.Move) or lazy.is_map(factor, Op.CAST):
+        labels = through(factor, labels) if isinstance(factor, lazy.Move) else labels
+        factor = factor.sources[0]
+    return any(label != FIXED for label in labels)
 
 
 def _walked(node: LazyBuffer) -> Axes:
