@@ -32,7 +32,7 @@ from benchmarks.peers import Work
 from benchmarks.scheduled import kernels_of
 from benchmarks.steps import GPTSize, Step
 from tinyml import Device, config, trace
-from tinyml.codegen.remember import Verdict
+from tinyml.codegen.program_cache import Verdict
 from tinyml.device import open_device
 from tinyml.dtype import by_name
 from tinyml.errors import DeviceError, TinymlError

@@ -23,7 +23,7 @@ FLOORS: list[set[str]] = [
     {"codegen", "runtime", "schedule"},  # three strangers
     {"device", "draw"},
     {"alike", "in_place", "plan", "search"},
-    {"launch", "ledger", "prepare", "recall"},
+    {"launch", "ledger", "prepare", "plan_cache"},
     {"reused"},
     {"realize"},
     {
@@ -46,7 +46,7 @@ FLOORS: list[set[str]] = [
 CODEGEN = ("optimize", "choose", "linearize", "text")
 LATE = {
     "device": "opens hardware whose libraries may be missing, at the last moment",
-    "codegen.remember": "loads the generator when a kernel is new",
+    "codegen.program_cache": "loads the generator when a kernel is new",
     "prepare": "loads the search when BEAM asks for one",
     "realize": "loads what makes plans when there is one to make",
     "jit.saved": "writes and reads programs when a step is pickled",

@@ -413,8 +413,10 @@ def test_an_interrupt_while_compiling_changes_nothing(
         if device == "NUMPY":
             patch.setattr("tinyml.interpret.interpret", interrupted)
         else:
-            patch.setattr("tinyml.recall._entry", lambda *_: None)  # no plan comes from the disk
-            patch.setattr("tinyml.prepare.remembered", interrupted)
+            patch.setattr(
+                "tinyml.plan_cache._entry", lambda *_: None
+            )  # no plan comes from the disk
+            patch.setattr("tinyml.prepare.cached_program", interrupted)
             patch.setattr("tinyml.prepare._executables", {})
             patch.setattr(realizing, "_routines", {})
         with pytest.raises(KeyboardInterrupt):

@@ -78,7 +78,7 @@ def _load_generator() -> None:
     """Load what a process needs next whose disk cache is empty."""
     import tinyml.codegen.compile
     import tinyml.schedule  # noqa: F401  to be there, as the one above
-    from tinyml.codegen.remember import generator
+    from tinyml.codegen.program_cache import generator
 
     generator()
 
@@ -101,7 +101,7 @@ def _cuda() -> OpenDevice:
         tf32=config.current.tf32,
     )
     if target.warpgroups is None:
-        from tinyml.codegen.remember import kept
+        from tinyml.codegen.program_cache import kept
         from tinyml.runtime.cpu import host_cache
 
         verdict = kept(target, machine.identity, host_cache(config.current.cache_folder))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tinyml import config, lazy, trace
 from tinyml.alike import alike
-from tinyml.codegen.remember import remembered
+from tinyml.codegen.program_cache import cached_program
 from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
@@ -197,4 +197,4 @@ def _generated(item: KernelItem) -> Program:
 
         opts = search.found(k, opened, settings.beam, settings.beam_seconds)
     disk = host_cache(settings.cache_folder)
-    return remembered(k, opened.target, opts, settings.verify, disk)
+    return cached_program(k, opened.target, opts, settings.verify, disk)

@@ -213,7 +213,7 @@ def _planned(
     leaves: Sequence[Data],
 ) -> Plan:
     """A new plan. What makes it is loaded when there is something to compile."""
-    from tinyml.recall import recalled
+    from tinyml.plan_cache import cached_plan
 
     def make() -> Plan:
         from tinyml.prepare import prepare
@@ -221,7 +221,7 @@ def _planned(
         with lazy.known:
             return prepare(unreal, leaves)
 
-    return recalled(structure, devices, make)
+    return cached_plan(structure, devices, make)
 
 
 def _run_reference(unreal: list[LazyBuffer], leaves: list[Data]) -> list[Data]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from tinyml import Device, Tensor, TinyJit, config, device, dtype, trace
 from tinyml.cache import DiskCache, key
-from tinyml.codegen.remember import Verdict
+from tinyml.codegen.program_cache import Verdict
 from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import HOPPER
 from tinyml.errors import (

@@ -24,7 +24,7 @@ from tinyml.runtime.cpu import CpuMachine, thread_count, vectors
 from tinyml.runtime.machine import Buffer, Machine
 from tinyml.runtime.memory import HostMemory, size_class
 from tinyml.runtime.numpy_machine import NumpyMachine
-from tinyml.runtime.units import share, work
+from tinyml.runtime.translation_units import share, work
 
 PRELUDE = "typedef float f32;\nstatic inline f32 twice(f32 x) { return x + x; }"
 

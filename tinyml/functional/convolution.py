@@ -80,10 +80,8 @@ def conv2d(
 
     x is (n, channels, *space), or one of them without n; padding numbers, "same" or "valid".
     """
-    check_tensors("conv2d", x, weight=weight, bias=bias)
+    _check_operands("conv2d", x, weight, bias, whole(groups, "conv2d", "groups"))
     count, kernel = weight.ndim - 2, weight.shape[2:]
-    _check_channels("conv2d", x, weight, whole(groups, "conv2d", "groups"), count)
-    _check_bias("conv2d", bias, weight.shape[0])
     if x.ndim == count + 1:
         return conv2d(x[None], weight, bias, groups, stride, dilation, padding).squeeze(0)
     strides = per_axis(stride, count, "conv2d", "stride")
@@ -142,14 +140,11 @@ def _windows_and_filters(
     return read, how
 
 
-def _check_bias(op: str, bias: Tensor | None, channels: int) -> None:
-    if bias is not None and bias.shape != (channels,):
-        raise ShapeError(f"{op}: bias must have shape ({channels},), got {bias.shape}")
-
-
-def _check_channels(
-    op: str, x: Tensor, weight: Tensor, groups: int, count: int, transposed: bool = False
+def _check_operands(
+    op: str, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, transposed: bool = False
 ) -> None:
+    check_tensors(op, x, weight=weight, bias=bias)
+    count = weight.ndim - 2
     fits = (
         count > 0
         and groups > 0
@@ -164,6 +159,9 @@ def _check_channels(
             f"{groups}: input (n, channels, *space) or (channels, *space), weight "
             f"({layout}, *kernel)"
         )
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and bias.shape != (channels,):
+        raise ShapeError(f"{op}: bias must have shape ({channels},), got {bias.shape}")
 
 
 def _check_windows(
@@ -192,10 +190,9 @@ def conv_transpose2d(
 
     x is (n, channels, *space), or one of them without n.
     """
-    check_tensors("conv_transpose2d", x, weight=weight, bias=bias)
-    count, groups = weight.ndim - 2, whole(groups, "conv_transpose2d", "groups")
-    _check_channels("conv_transpose2d", x, weight, groups, count, transposed=True)
-    _check_bias("conv_transpose2d", bias, weight.shape[1] * groups)
+    groups = whole(groups, "conv_transpose2d", "groups")
+    _check_operands("conv_transpose2d", x, weight, bias, groups, transposed=True)
+    count = weight.ndim - 2
     if x.ndim == count + 1:
         options = (groups, stride, dilation, padding, output_padding)
         return conv_transpose2d(x[None], weight, bias, *options).squeeze(0)
@@ -282,14 +279,10 @@ class _Pool:
         op: str, x: Tensor, kernel: Any, stride: Any, dilation: Any, padding: Any, ceil: bool
     ) -> _Pool:
         """The windows on the last axes of x."""
-        count, shape = len(kernel) if isinstance(kernel, (tuple, list)) else 2, x.shape
-        sizes = per_axis(kernel, count, op, "kernel_size")
-        if len(shape) < count:
-            raise ShapeError(f"{op}: {shape} has fewer axes than the window {sizes}")
-        strides = per_axis(sizes if stride is None else stride, count, op, "stride")
-        dilations = per_axis(dilation, count, op, "dilation")
-        pairs = paddings(padding, count, op)
-        return _laid(op, shape[len(shape) - count :], sizes, strides, dilations, pairs, bool(ceil))
+        sizes, *how = _per_axis(op, kernel, stride, dilation, padding)
+        if x.ndim < len(sizes):
+            raise ShapeError(f"{op}: {x.shape} has fewer axes than the window {sizes}")
+        return _laid(op, x.shape[x.ndim - len(sizes) :], sizes, *how, bool(ceil))
 
     def read(self, x: Tensor, value: float | int | bool) -> Tensor:
         """(.., *out, *kernel): the elements of each window on last axes."""
@@ -312,6 +305,16 @@ class _Pool:
         places = read._arange(count).reshape(self.kernel)
         first = self.largest(read).where(places, count).min(self.axes, keepdim=True)
         return ((places == first).where(grad.reshape((*best.shape, *ones)), 0),)
+
+
+def _per_axis(
+    op: str, kernel: Any, stride: Any, dilation: Any, padding: Any
+) -> tuple[Shape, Shape, Shape, Pairs]:
+    """Sizes, strides, dilations and paddings of windows, as pooling is asked for them."""
+    count = len(kernel) if isinstance(kernel, (tuple, list)) else 2
+    sizes = per_axis(kernel, count, op, "kernel_size")
+    strides = per_axis(sizes if stride is None else stride, count, op, "stride")
+    return sizes, strides, per_axis(dilation, count, op, "dilation"), paddings(padding, count, op)
 
 
 @lru_cache(maxsize=4096)  # layers are called again and again
@@ -448,20 +451,17 @@ def max_unpool2d(
 ) -> Tensor:
     """The inverse of max_pool2d with return_indices: zero where no maximum was."""
     check_tensors("max_unpool2d", x, indices=indices)
-    count = len(kernel_size) if isinstance(kernel_size, (tuple, list)) else 2
-    kernel = per_axis(kernel_size, count, "max_unpool2d", "kernel_size")
-    strides = per_axis(kernel if stride is None else stride, count, "max_unpool2d", "stride")
-    spans = per_axis(dilation, count, "max_unpool2d", "dilation")
+    columns = _per_axis("max_unpool2d", kernel_size, stride, dilation, padding)
+    count = len(columns[0])
     if x.ndim < count or x.shape != indices.shape:
         raise ShapeError(
             f"max_unpool2d: values {x.shape} and indices {indices.shape} must have one shape, of "
             f"{count} axes or more"
         )
-    pairs = paddings(padding, count, "max_unpool2d")
     if output_size is None:
         space = tuple(
             (n - 1) * s - sum(p) + d * (k - 1) + 1
-            for n, s, p, d, k in zip(x.shape[-count:], strides, pairs, spans, kernel, strict=True)
+            for n, k, s, d, p in zip(x.shape[-count:], *columns, strict=True)
         )
     else:
         space = tuple(output_size)[-count:]

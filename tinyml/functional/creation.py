@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinyml import lazy
@@ -36,43 +37,28 @@ def full(
     return kind._of(node)._requiring(requires_grad)
 
 
-def zeros(
-    kind: type[Tensor],
-    /,
-    *shape: Any,
-    dtype: DTypeLike | None = None,
-    device: str | None = None,
-    requires_grad: bool | None = None,
-) -> Tensor:
-    """Zeros, of `dtypes.default_float` unless told; ShapeError for a negative size."""
-    sizes = new_shape(shape, "zeros")
-    return full(kind, sizes, 0, dtype or dtypes.default_float, device, requires_grad)
+def _filled(name: str, value: int, text: str) -> Callable[..., Tensor]:
+    """What makes tensors of one number, of which `text` is the docstring."""
+
+    def filled(
+        kind: type[Tensor],
+        /,
+        *shape: Any,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Tensor:
+        sizes = new_shape(shape, name)
+        return full(kind, sizes, value, dtype or dtypes.default_float, device, requires_grad)
+
+    filled.__name__, filled.__doc__ = name, text
+    return filled
 
 
-def ones(
-    kind: type[Tensor],
-    /,
-    *shape: Any,
-    dtype: DTypeLike | None = None,
-    device: str | None = None,
-    requires_grad: bool | None = None,
-) -> Tensor:
-    """Ones, of `dtypes.default_float` unless told; ShapeError for a negative size."""
-    sizes = new_shape(shape, "ones")
-    return full(kind, sizes, 1, dtype or dtypes.default_float, device, requires_grad)
-
-
-def empty(
-    kind: type[Tensor],
-    /,
-    *shape: Any,
-    dtype: DTypeLike | None = None,
-    device: str | None = None,
-    requires_grad: bool | None = None,
-) -> Tensor:
-    """Values do not matter (they are zero)."""
-    sizes = new_shape(shape, "empty")
-    return full(kind, sizes, 0, dtype or dtypes.default_float, device, requires_grad)
+_RULES = "of `dtypes.default_float` unless told; ShapeError for a negative size."
+zeros = _filled("zeros", 0, f"Zeros, {_RULES}")
+ones = _filled("ones", 1, f"Ones, {_RULES}")
+empty = _filled("empty", 0, "Values do not matter (they are zero).")
 
 
 def eye(

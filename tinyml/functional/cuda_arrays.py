@@ -32,8 +32,7 @@ def interface_of(x: Tensor) -> dict[str, Any]:
     machine = open_device(x.device).machine
     if machine.dlpack_device[0] != _CARD or x.dtype is bfloat16:
         raise AttributeError(f"a tensor of {x.dtype} on {x.device} has no CUDA array interface")
-    leaf = x.realize().lazy
-    assert isinstance(leaf, lazy.Data)
+    leaf = views.leaf_of(x)
     views.give_away(x)
     address = ledger.memory[leaf].memory if leaf.size else 0
     machine.synchronize()

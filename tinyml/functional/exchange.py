@@ -51,9 +51,7 @@ class _Memory:
 
 def _view(x: Tensor, storage: np.dtype[Any] | None = None, read_only: bool = False) -> Array:
     """The memory of x as an array that keeps it alive. On a card: not to be looked into."""
-    x.realize()
-    leaf = x.lazy
-    assert isinstance(leaf, lazy.Data)
+    leaf = views.leaf_of(x)
     if not leaf.size:
         return np.empty(leaf.shape, storage or leaf.dtype.storage)
     buffer = ledger.memory[leaf]
@@ -265,8 +263,7 @@ def to_dlpack(
 
 def _duplicate(x: Tensor) -> Tensor:
     """x in memory that nobody else knows."""
-    leaf = x.realize().lazy
-    assert isinstance(leaf, lazy.Data)
+    leaf = views.leaf_of(x)
     return x._of(realizing.upload(realizing.download(leaf), leaf.dtype, leaf.device))
 
 

@@ -21,7 +21,7 @@ from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors, resolve_axis, whole, wrong_type
 from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
-from tinyml.functional.movement import pad_by
+from tinyml.functional.movement import along, pad_by
 from tinyml.functional.operands import check_fits
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition
@@ -307,8 +307,7 @@ def scatter(
     dim, index, source = _aligned("scatter", x, dim, index, source)
     if index.shape == (*x.shape[:dim], 1, *x.shape[dim + 1 :]):
         return x._apply(moves.Scatter(dim, None), index, source)
-    place = x._arange(source.shape[dim]).reshape((-1,) + (1,) * (x.ndim - dim - 1))
-    place = place._broadcast_to(source.shape)
+    place = along(x._arange(source.shape[dim]), dim, x)._broadcast_to(source.shape)
     place, index_full = _filled(x, dim, place, index, -1)
     none = x._full(x.shape, -1, int32)
     winner = none._apply(moves.Scatter(dim, Op.MAX), index_full, place)  # the last one

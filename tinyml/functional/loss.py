@@ -10,6 +10,7 @@ from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.composed import composition_of_floats, with_gradient
+from tinyml.functional.movement import along
 from tinyml.functional.operands import operands
 from tinyml.shape import broadcast_shape
 
@@ -95,7 +96,7 @@ def _weighted(op: str, scores: Tensor, weight: Tensor, axis: int) -> Tensor:
             f"{op}: weight {weight.shape} must be {(count,)}, one number for each class of "
             f"{scores.shape}"
         )
-    return scores * weight.cast(scores.dtype)._reshape_to((count, *(1,) * (scores.ndim - axis - 1)))
+    return scores * along(weight.cast(scores.dtype), axis, scores)
 
 
 @composition_of_floats

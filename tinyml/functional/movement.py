@@ -114,6 +114,11 @@ def reshape_to(x: Tensor, shape: Shape) -> Tensor:
     return x if x._lazy.shape == shape else x._apply(moves.Reshape(shape))
 
 
+def along(line: Tensor, axis: int, x: Tensor) -> Tensor:
+    """What lies on last axes, as it broadcasts beside x where the last of them is that axis."""
+    return reshape_to(line, (*line.shape, *(1,) * (x.ndim - axis - 1)))
+
+
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """The axes from start_dim to end_dim as one."""
     start = resolve_axis(start_dim, x.ndim, "flatten")

@@ -12,6 +12,7 @@ from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ArgumentError, AxisError, DTypeError
 from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
 from tinyml.functional.composed import composition_of_floats, sum_dtype, to_float, with_gradient
+from tinyml.functional.movement import along
 from tinyml.functional.steps import composition
 from tinyml.ops import Op
 from tinyml.shape import dropped_shape, size_along
@@ -261,6 +262,6 @@ def _position(
     _axes_to_choose(x, axis, op)
     best = extreme(x, axis, True)
     n = x.shape[axis]
-    places = x._arange(n).reshape((n,) + (1,) * (x.ndim - axis - 1))
+    places = along(x._arange(n), axis, x)
     hit = (x == best) | (x != x) if x.dtype.is_float else x == best
     return min_(hit.where(places, n), axis, keepdim)

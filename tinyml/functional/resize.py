@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tinyml.dtype import float32, float64, int32, uint8
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import number, whole, wrong_type
+from tinyml.functional.movement import along
 from tinyml.functional.steps import composition
 
 if TYPE_CHECKING:
@@ -111,14 +112,14 @@ def _places(
 
 
 def _pick(x: Tensor, axis: int, index: Tensor) -> Tensor:
-    index = index.minimum(x.shape[axis] - 1).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    index = along(index.minimum(x.shape[axis] - 1), axis, x)
     return x._gather(axis, index.expand((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :])))
 
 
 def _neighbours(x: Tensor, axis: int, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The elements on both sides of each place, and how near the place is to the second."""
     low = place.floor()
-    share = (place - low).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    share = along(place - low, axis, x)
     return _pick(x, axis, low.cast(int32)), _pick(x, axis, place.ceil().cast(int32)), share
 
 
@@ -137,7 +138,7 @@ def _cubic(x: Tensor, axis: int, place: Tensor) -> Tensor:
         d = (place - low - k).abs()
         near = (1.25 * d - 2.25) * d * d + 1
         weight = near if k in (0, 1) else ((-0.75 * d + 3.75) * d - 6) * d + 3
-        column = weight.cast(x.dtype).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+        column = along(weight.cast(x.dtype), axis, x)
         total = _pick(x, axis, (low + k).clip(0, last).cast(int32)) * column + total
     return cast("Tensor", total)
 

@@ -20,7 +20,7 @@ from tinyml.frozen import dataclass
 from tinyml.functional.axes import resolve_axis
 from tinyml.functional.composed import composition_of_floats, sum_dtype
 from tinyml.functional.elementwise import add, maximum, minimum, mul
-from tinyml.functional.movement import pad_axis, part
+from tinyml.functional.movement import along, pad_axis, part
 from tinyml.functional.reduction import exponentials, max_, min_, prod, sum_
 from tinyml.functional.steps import composition
 
@@ -83,8 +83,7 @@ def _levels(n: int, size: int, most: int) -> int:
 def _within(running: _Running, x: Tensor, axis: int) -> Tensor:
     """Along a short axis: each element with all before it."""
     n, nothing = x.shape[axis], running.nothing(x.dtype)
-    until = x._arange(n).reshape((n, 1)) >= x._arange(n)
-    until = until.reshape((n, n) + (1,) * (x.ndim - axis - 1))
+    until = along(x._arange(n).reshape((n, 1)) >= x._arange(n), axis, x)
     shape = (*x.shape[:axis], n, *x.shape[axis:])
     return running.fold(until.where(x.unsqueeze(axis)._broadcast_to(shape), nothing), axis + 1)
 
@@ -168,7 +167,7 @@ def _extreme(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     values = _along(running, x.detach(), axis, name)
     if not x.ndim or not x.dtype.is_float:
         return x if not x.ndim else values
-    places = x._arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    places = along(x._arange(x.shape[axis]), axis, x)
     found = _along(running, x.detach(), axis, name)  # anew, as by ReduceMax
     met = ((x == found) | (x != x)).detach()  # an element that is the extreme of those so far
     last = _along(_MAX, met.where(places, 0).cast(int32), axis, name)

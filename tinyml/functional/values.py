@@ -212,9 +212,7 @@ def _stored(values: Array, dtype: DType) -> Array:
 
 def to_numpy(x: Tensor) -> Array:
     """The values as a numpy array of their own (bfloat16 as float32)."""
-    x.realize()
-    leaf = x.lazy
-    assert isinstance(leaf, lazy.Data)
+    leaf = views.leaf_of(x)
     values = to_compute(realizing.download(leaf), leaf.dtype)
     return np.array(values, leaf.dtype.compute, order="C", copy=True).reshape(leaf.shape)
 
@@ -249,9 +247,7 @@ def parts_of(x: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     root, view = views.root_of(x), x._view
     if root is not None and view is not None:
         return _copied_view, (root, view.moves(), x.requires_grad)
-    x.realize()
-    leaf = x.lazy
-    assert isinstance(leaf, lazy.Data)
+    leaf = views.leaf_of(x)
     values = realizing.download(leaf)
     return _copied, (type(x), values, leaf.dtype.name, leaf.device, x.requires_grad)
 

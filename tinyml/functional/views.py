@@ -215,6 +215,13 @@ def has_own(tensor: Tensor) -> bool:
     return root is None or lazy.assigned(root._lazy) is not lazy.assigned(tensor._lazy)
 
 
+def leaf_of(tensor: Tensor) -> lazy.Data:
+    """The leaf with a tensor's values, which are computed if they are not there."""
+    leaf = tensor.realize().lazy
+    assert isinstance(leaf, _Data)
+    return leaf
+
+
 def is_detached(tensor: Tensor) -> bool:
     """Whether what is written to a view is not recorded."""
     return tensor._view is not None and _cut(tensor._view.moves())

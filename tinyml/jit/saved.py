@@ -24,14 +24,14 @@ from tinyml.runtime.machine import Buffer
 
 
 def _parts_of(step: Step) -> tuple[Any, ...]:
-    from tinyml.recall import spelled
+    from tinyml.plan_cache import dumps
 
     parts = step.parts
     others = {state.number for state in parts.states} | set(parts.counters)
     own = {n: b for n, b in enumerate(step.table) if b is not None and n not in others}
     interim = {n for n, buffer in own.items() if isinstance(buffer, Span)}
     values = {n: buffer.read() for n, buffer in own.items() if n not in interim}
-    calls = spelled([launch.call for launch in parts.launches])
+    calls = dumps([launch.call for launch in parts.launches])
     launches = [replace(launch, call=None) for launch in parts.launches]
     bare = replace(parts, launches=launches)
     return _from_parts, (bare, calls, values, interim)
@@ -40,9 +40,9 @@ def _parts_of(step: Step) -> tuple[Any, ...]:
 def _from_parts(
     parts: Parts, calls: bytes, values: dict[int, npt.NDArray[Any]], interim: set[int]
 ) -> Step:
-    from tinyml.recall import loaded
+    from tinyml.plan_cache import loads
 
-    launches = zip(parts.launches, loaded(calls), strict=True)
+    launches = zip(parts.launches, loads(calls), strict=True)
     parts.launches = [replace(launch, call=call) for launch, call in launches]
     used = {n for launch in parts.launches for n in launch.buffers}
     spans = share_memory(parts.launches, {n: parts.buffers[n] for n in interim})

@@ -3,7 +3,7 @@
 find      name?                 -> Compiler       the first one on PATH that works
 build     Compiler, text        -> Unit           a shared object on disk, from the cache if there
 load      Compiler, text        -> Unit           the same in this process
-functions Compiler, Program*    -> address*       through a few units (units.py)
+functions Compiler, Program*    -> address*       through a few units (translation_units.py)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
 from tinyml.frozen import dataclass, replace
 from tinyml.program import Program, translation_unit
-from tinyml.runtime.units import Unit, Units
+from tinyml.runtime.translation_units import Unit, Units
 
 # Values stay those of IEEE arithmetic, up to a*b+c in one rounding: no -ffast-math. What is given
 # up is what no kernel looks at: errno after a math function, and the floating-point exceptions.

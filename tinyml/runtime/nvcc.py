@@ -1,7 +1,7 @@
 """CUDA C to cubins: by NVRTC (a library, some five times faster) or by nvcc (a program).
 
 find            -> Toolchain            NVRTC where its library is found, else nvcc
-Images          Program* -> Image*      through a few units (units.py)
+Images          Program* -> Image*      through a few units (translation_units.py)
 
 NVRTC reads no system headers: source uses CUDA's own types (`unsigned`, `long long`) rather than
 <stdint.h>, and bit patterns rather than the macros INFINITY and NAN.
@@ -27,7 +27,7 @@ from tinyml.errors import CompileError, DeviceError
 from tinyml.frozen import dataclass
 from tinyml.program import REGISTERS, Program, translation_unit
 from tinyml.runtime.compiler import run
-from tinyml.runtime.units import Unit, Units
+from tinyml.runtime.translation_units import Unit, Units
 
 _VERSION = "1"  # of what this module keeps in the disk cache
 _FOLDERS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")

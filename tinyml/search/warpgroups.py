@@ -11,7 +11,7 @@ from math import inf
 
 from tinyml import config, lazy, trace
 from tinyml.codegen.choose.heuristic import choose
-from tinyml.codegen.remember import Verdict, keep, kept
+from tinyml.codegen.program_cache import Verdict, keep, kept
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, open_device, retarget
 from tinyml.dtype import DType, bfloat16, float16, float32

@@ -15,7 +15,7 @@ from tinyml.dtype import ALL
 from tinyml.errors import DeviceError
 from tinyml.program import Program, translation_unit
 from tinyml.runtime import nvcc
-from tinyml.runtime.units import share, work
+from tinyml.runtime.translation_units import share, work
 from tinyml.schedule import schedule
 
 ARCHITECTURE = "sm_90a"

@@ -1,4 +1,4 @@
-"""Recall: plans that were made before come from the disk cache.
+"""The plan cache: plans that were made before, by any process, come from the disk.
 
 A plan follows from the structure of its graph, from what its devices' programs are made for, and
 from the files of the scheduler and the generator; the key of its entry is made of these. A process
@@ -17,7 +17,7 @@ from typing import Any
 
 from tinyml import config, lazy, trace
 from tinyml.cache import key
-from tinyml.codegen.remember import generator
+from tinyml.codegen.program_cache import generator
 from tinyml.device import open_device
 from tinyml.graph import toposort
 from tinyml.lazy import Data, LazyBuffer
@@ -29,7 +29,9 @@ from tinyml.turn import watch_forks
 watch_forks()  # last of all imports: see there
 
 
-def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[[], Plan]) -> Plan:
+def cached_plan(
+    structure: tuple[Any, ...], devices: Iterable[str], make: Callable[[], Plan]
+) -> Plan:
     """The plan of all graphs of this structure: as it was made before, or as `make` does now."""
     collects = gc.isenabled()
     gc.disable()  # many small nodes and no circles: the collector would only walk them
@@ -42,10 +44,10 @@ def recalled(structure: tuple[Any, ...], devices: Iterable[str], make: Callable[
         plan: Plan
         if content is not None:
             plan, calls = pickle.loads(content)
-            return replace(plan, calls=loaded(calls))
+            return replace(plan, calls=loads(calls))
         plan = make()
         entry = _entry(structure, devices) or entry  # targets are others after a trial
-        disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), spelled(plan.calls))))
+        disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), dumps(plan.calls))))
         return plan
     finally:
         if collects:
@@ -80,7 +82,7 @@ class _Pickler(pickle.Pickler):
         return lazy.node, (type(value), *said)
 
 
-def spelled(calls: Sequence[Call | ReferenceCall]) -> bytes:
+def dumps(calls: Sequence[Call | ReferenceCall]) -> bytes:
     """Calls with their programs, for another process."""
     # each node after its sources, so that no depth of a graph is one of the pickler
     nodes = toposort(node for call in calls for node in computed_by(call))
@@ -96,8 +98,8 @@ def _parts(call: Call | ReferenceCall) -> tuple[Call | ReferenceCall, Program | 
     return replace(call, executable=None), call.executable.program
 
 
-def loaded(content: bytes) -> tuple[Any, ...]:
-    """The inverse of `spelled`."""
+def loads(content: bytes) -> tuple[Any, ...]:
+    """The inverse of `dumps`."""
     with lazy.known:
         _, parts = pickle.loads(content)  # as much to be trusted as the machine code beside
     calls: list[Any] = [call for call, _ in parts]

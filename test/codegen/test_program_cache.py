@@ -15,10 +15,10 @@ from graphs import leaf
 from tinyml import kernel, lazy, trace
 from tinyml.cache import DiskCache
 from tinyml.codegen import compile as compiling
-from tinyml.codegen import remember
+from tinyml.codegen import program_cache
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import Opt, OptKind
-from tinyml.codegen.remember import remembered
+from tinyml.codegen.program_cache import cached_program
 from tinyml.dtype import bool_, float32, float64, int32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
@@ -55,9 +55,9 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
 
 
 def test_the_second_time_it_is_read(disk: DiskCache, generated: list[Kernel]) -> None:
-    first = remembered(plus(1.5), stages.C, None, False, disk)
-    assert remembered(plus(1.5), stages.C, None, False, disk) == first
-    assert remembered(plus(1.5), stages.C, None, False, DiskCache(disk.folder)) == first
+    first = cached_program(plus(1.5), stages.C, None, False, disk)
+    assert cached_program(plus(1.5), stages.C, None, False, disk) == first
+    assert cached_program(plus(1.5), stages.C, None, False, DiskCache(disk.folder)) == first
     assert len(generated) == 1
 
 
@@ -71,11 +71,11 @@ def test_whatever_makes_another_program_makes_another_entry(
     ]  # fmt: skip
     for _ in range(2):
         for one, target, opts in asked:
-            made = remembered(one, target, opts, False, disk)
+            made = cached_program(one, target, opts, False, disk)
             assert made == compile(one, target, opts)
     assert len(generated) == len(asked)
-    monkeypatch.setattr(remember, "generator", lambda: "a later version")
-    remembered(k, stages.C, None, False, disk)
+    monkeypatch.setattr(program_cache, "generator", lambda: "a later version")
+    cached_program(k, stages.C, None, False, disk)
     assert len(generated) == len(asked) + 1
 
 
@@ -95,38 +95,38 @@ def test_kernels_are_spelled_to_the_last_bit() -> None:
 
 def test_who_looks_at_the_way_sees_it(disk: DiskCache, generated: list[Kernel]) -> None:
     for verify in (False, True):
-        remembered(plus(1.5), stages.C, None, verify, disk)
+        cached_program(plus(1.5), stages.C, None, verify, disk)
     with trace.listen(trace.KernelLowered) as seen:
-        remembered(plus(1.5), stages.C, None, False, disk)
+        cached_program(plus(1.5), stages.C, None, False, disk)
     assert len(seen) == 1
     assert len(generated) == 3
 
 
 def test_a_damaged_entry_is_made_again(disk: DiskCache, generated: list[Kernel]) -> None:
-    first = remembered(plus(1.5), stages.C, None, False, disk)
+    first = cached_program(plus(1.5), stages.C, None, False, disk)
     assert disk.folder is not None
     (entry,) = disk.folder.rglob("*.program")
     entry.write_bytes(entry.read_bytes()[:-40])
-    assert remembered(plus(1.5), stages.C, None, False, disk) == first
+    assert cached_program(plus(1.5), stages.C, None, False, disk) == first
     assert len(generated) == 2
 
 
 def test_without_a_folder_nothing_is_kept(generated: list[Kernel]) -> None:
     for _ in range(2):
-        remembered(plus(1.5), stages.C, None, False, DiskCache(None))
+        cached_program(plus(1.5), stages.C, None, False, DiskCache(None))
     assert len(generated) == 2
 
 
 def test_a_fault_is_remembered_with_its_program(disk: DiskCache) -> None:
     x = lazy.require(graphs.FAULT, graphs.add(leaf(3), leaf(3)), leaf(3, dtype=bool_))
-    programs = [remembered(kernel_of(x), stages.C, None, False, disk) for _ in range(2)]
+    programs = [cached_program(kernel_of(x), stages.C, None, False, disk) for _ in range(2)]
     assert programs[0] == programs[1]
     assert programs[1].faults == (graphs.FAULT,)
 
 
 def test_a_digest_is_of_all_that_generates() -> None:
     importlib.import_module("tinyml.codegen.compile")
-    known = set(remember.files())
+    known = set(program_cache.files())
     for name, module in sys.modules.items():
         if name.startswith(("tinyml.codegen", "tinyml.schedule")):
             assert Path(module.__file__ or "") in known, name

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, config, prepare, realize, recall, trace
+from tinyml import Tensor, TinyJit, config, plan_cache, prepare, realize, trace
 
 DEVICES = ("CPU", "EMU")
 
@@ -74,7 +74,7 @@ def test_other_numbers_and_settings_are_other_plans(
         with config.override(**settings):
             np.testing.assert_allclose(step("CPU", factor)[0], wanted[factor][0], rtol=1e-5)
         assert len(made) > before
-    monkeypatch.setattr(recall, "generator", lambda: "a later version")
+    monkeypatch.setattr(plan_cache, "generator", lambda: "a later version")
     as_a_new_process(monkeypatch)
     before = len(made)
     step("CPU")
@@ -142,5 +142,5 @@ def test_a_plan_that_was_read_is_captured(folder: Path, monkeypatch: pytest.Monk
 def test_structures_that_say_something_else_are_written_otherwise() -> None:
     structures = [(0, "x", 1, "x"), (0, "x", 1, 1), (0, "x", "x", 1), (0, "x", 1, "1")]
     structures += [(0, "x", 1), (0, "x", "1, 'x'"), (1, "x", 0, "x")]
-    assert len({recall._text(each) for each in structures}) == len(structures)
-    assert recall._text((0, ("a", 2))) == recall._text((0, ("a", 2)))
+    assert len({plan_cache._text(each) for each in structures}) == len(structures)
+    assert plan_cache._text((0, ("a", 2))) == plan_cache._text((0, ("a", 2)))

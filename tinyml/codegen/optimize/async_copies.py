@@ -1,4 +1,4 @@
-"""Pieces: 16, 8 or 4 bytes that a card copies to a tile past the registers, if they lie so."""
+"""Asynchronous copies: 16, 8 or 4 bytes that a card copies to a tile past the registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remember: programs that were generated before come from the disk cache.
+"""The program cache: programs that were generated before, by any process, come from the disk.
 
 A program follows from its kernel, its target, the Opts that were asked for, and the generator
 itself; the key of its entry is made of all four. So a process whose kernels are all known loads
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tinyml.codegen.optimize.opts import Opt
 
 
-def remembered(
+def cached_program(
     k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bool, disk: DiskCache
 ) -> Program:
     """The program that computes `k` on `target`: as it was generated before, or is now."""

@@ -1,4 +1,4 @@
-"""Units: programs that are compiled together, since a compiler's start costs more than a kernel.
+"""Translation units: programs compiled together, as a compiler's start costs more than a kernel.
 
 The disk cache holds each unit by its text, and for each program the key of the unit that it went
 into: so a program is found again in whatever company it is asked for.
