@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "test"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, installed or not
 
 import numpy as np
+from simulate import simulate
 
 from tinyml import Tensor, config, interpret, kernel, trace
 from tinyml.codegen.compile import compile as to_program
-from tinyml.codegen.simulate import simulate
 from tinyml.codegen.target import Target
 from tinyml.debug import compiled_text, schedule_text
 from tinyml.device import Device
@@ -97,7 +98,7 @@ def runners(step: trace.KernelLowered) -> str:
         [
             f"LazyBuffer    interpret.py         {float(values[graph]):.5f}",
             f"Kernel        kernel.run           {float(whole):.5f}",
-            f"LinearKernel  codegen/simulate.py  {float(simulated[0]):.5f}",
+            f"LinearKernel  test/simulate.py     {float(simulated[0]):.5f}",
             f"Program       the CPU              {machine:.5f}",
         ]
     )

@@ -16,6 +16,7 @@ from typing import Any
 import graphs
 import numpy as np
 import numpy.typing as npt
+from simulate import simulate
 
 from tinyml import interpret, kernel
 from tinyml.codegen import linear, nest
@@ -24,7 +25,6 @@ from tinyml.codegen.compile import compile
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import Opt, optimize
-from tinyml.codegen.simulate import simulate
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, open_device
 from tinyml.dtype import to_compute, to_storage

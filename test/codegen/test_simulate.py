@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import stages
 from graphs import leaf
+from simulate import simulate
 
 from tinyml import dtype, kernel, lazy
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Load, Name, Stored, const
 from tinyml.codegen.linear import LinearKernel, Local, Part
-from tinyml.codegen.simulate import simulate
 from tinyml.dtype import float32
 from tinyml.errors import VerifyError
 from tinyml.index import Axis, linear

@@ -7,6 +7,6 @@ linearize  LoopNest     -> LinearKernel  folds become accumulators
 text       LinearKernel -> Program       instructions become C or CUDA C
 
 What is passed on is in this folder (expr.py, nest.py, linear.py), and so is what all rooms know of
-it; compile.py goes the whole way, simulate.py runs a LinearKernel in numpy, model.py says how long
-it takes.
+it; compile.py goes the whole way, model.py says how long a LinearKernel takes. What one computes is
+said in numpy by test/simulate.py, with which all programs are compared.
 """

@@ -13,6 +13,7 @@ from graphs import leaf
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from products import product
+from simulate import simulate
 
 from tinyml import kernel, lazy
 from tinyml.codegen import nest
@@ -22,7 +23,6 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind, LoopNest, Nest
 from tinyml.codegen.optimize.change import LOADS, Change
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply, find, optimize, parse
-from tinyml.codegen.simulate import simulate
 from tinyml.device import Device
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.kernel import Kernel
