@@ -10,6 +10,8 @@ import pytest
 
 from tinyml import Tensor, TinyJit, dtypes
 from tinyml.dtype import DType
+from tinyml.interpret import toposort
+from tinyml.ops import Op
 
 Compare = Callable[..., None]
 ROWS, COLUMN = np.array([0, -1, 1]), np.array([[1], [0]])
@@ -163,6 +165,13 @@ def test_gather_and_scatter(device: str, compare: Compare, rng: np.random.Genera
             "selected": (t.masked_select(t > 0), x[x > 0]),
         }
     )
+
+
+def test_classes_are_compared_as_narrow_integers() -> None:
+    """Twice as many of them are in a vector; that they are in range is known before."""
+    made = Tensor(np.array([1, 0])).one_hot(3)
+    compared = [node for node in toposort([made.lazy]) if node.arg is Op.EQUAL]
+    assert [source.dtype for node in compared for source in node.sources] == [dtypes.int32] * 2
 
 
 def _summed(x: np.ndarray, index: np.ndarray, source: np.ndarray) -> np.ndarray:

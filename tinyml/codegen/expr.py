@@ -390,10 +390,12 @@ def zero(dtype: DType) -> Const:
 
 
 def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
-    """An op; a cast to the same dtype and a double negation vanish, x * 1 is x."""
+    """An op; casts to the same dtype, of truths on their way, and double negations vanish."""
     first = operands[0]
     if op is Op.CAST and first.dtype is dtype:
         return first
+    if op is Op.CAST and type(first) is Alu and first.op is op and first.operands[0].dtype is bool_:
+        return alu(op, dtype, *first.operands)
     inexact = dtype.is_half or (first.dtype.is_float and dtype.is_int)
     if op is Op.CAST and isinstance(first, Const) and not inexact:
         value = first.value

@@ -454,5 +454,5 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 @composition
 def _one_hot(x: Tensor, num_classes: int) -> Tensor:
-    chosen = classes("one_hot", x, num_classes).unsqueeze(-1)
+    chosen = classes("one_hot", x, num_classes).cast(dtypes.int32).unsqueeze(-1)
     return (chosen == x._arange(num_classes)).cast(dtypes.default_int)

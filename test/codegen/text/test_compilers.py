@@ -171,6 +171,26 @@ def test_a_choice_of_floats_is_a_move_of_floats(dtype: DType) -> None:
         assert re.findall(r"\t(v\w*blend\w*)\t", _by_gcc(made.text)) == moves
 
 
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_a_truth_as_a_float_is_one_step_of_its_mask(command: str) -> None:
+    """Not three: a mask, less 0, is a number of integers before it is one of floats."""
+    x, y = (graphs.memory(256, device="CPU") for _ in range(2))
+    (k,) = stages.kernels_of(schedule([(x < y).int().float().lazy]))
+    for processor, size in ("haswell", 32), ("skylake-avx512", 64):
+        opts = [parse(f"lanes i0 {size // 4}")]
+        text = translation_unit((compile(k, Target(Language.C, size, 16, cores=2), opts),))
+        made = _made(command, text, processor)
+        assert not re.search(r"\tv(?:cvtdq2ps|psubd|psrld|pabsd)\t", made), processor
+
+
+def test_a_range_that_is_required_of_a_number_is_one_comparison() -> None:
+    """Of two, joined, clang sets a byte each."""
+    classes = graphs.memory(256, dtype=by_name("int64"), device="CPU")
+    (k,) = stages.kernels_of(schedule([classes.one_hot(8).lazy]))
+    text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
+    assert not re.search(r"\tset\w+\t", _made("clang", text))
+
+
 def test_repeated_elements_wait_for_no_memory() -> None:
     """gcc puts a list of them into memory by halves, and reads them at once."""
     x = graphs.memory(256, device="CPU").repeat_interleave(4)

@@ -291,8 +291,16 @@ class CValues(Renderer):
         else:
             text = require(name, TYPES[kept.name])
         self.prelude[text] = None
-        given = f"{self.value(value, lanes)}, {self.value(holds, lanes)}"
+        asked = self._in_range(value, between) if between else self.value(holds, lanes)
+        given = f"{self.value(value, lanes)}, {asked}"
         return f"{name}({given}, {fault.code:#x}, fault)", ATOM
+
+    def _in_range(self, value: Expr, between: tuple[int, int]) -> str:
+        """One comparison, where clang makes two."""
+        low, high = between
+        unsigned = TYPES[f"u{value.dtype.name}"]
+        above = f"{self.value(value, 1)} - {self.number(low, value.dtype)[0]}"
+        return f"({unsigned})({above}) <= {high - low}"
 
     def _require_range(
         self, fault: Fault, value: Expr, between: tuple[int, int], lanes: int
@@ -321,6 +329,9 @@ class CValues(Renderer):
         return self.converted(test, bits, int32, lanes), ATOM
 
     def _cast_lanes(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
+        if source is bool_ and target.is_float:  # one step, where -m and a conversion are three
+            one, zero = (self.value(const(n, target), lanes) for n in (1, 0))
+            return self.blended(value, (one, 11), (zero, 11), target, lanes)
         if source is bool_:
             value, source = (f"-({value[0]})", UNARY), int32
         if register(source) is register(target):
