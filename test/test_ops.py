@@ -9,9 +9,11 @@ import stages
 
 from tinyml import interpret, kernel, mlops, moves
 from tinyml.codegen.compile import compile
+from tinyml.codegen.text.c_text import FUNCTIONS
+from tinyml.codegen.text.render import LIBM
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, float16, float32, float64
-from tinyml.ops import COMPARE, MEANING, REDUCE, UNARY, WORK, Movement, Op
+from tinyml.ops import COMPARE, FLOAT_ONLY, MEANING, REDUCE, UNARY, WORK, Movement, Op
 from tinyml.schedule import schedule
 
 SHAPE = (7, 9)
@@ -43,6 +45,12 @@ def test_every_op_has_a_meaning_and_a_cost() -> None:
     assert set(MEANING) == set(Op) - {Op.CAST, Op.BITCAST, Op.REQUIRE}
     assert set(WORK) == set(Op)
     assert UNARY.isdisjoint(COMPARE | REDUCE)
+
+
+def test_functions_are_of_floats_and_cost_more_than_what_has_an_instruction() -> None:
+    functions = {*LIBM} | {op for op, kinds in FUNCTIONS.items() if {*kinds} == {"f"}}
+    assert functions <= FLOAT_ONLY
+    assert {op for op in functions if WORK[op] == 1} == {Op.ABS, Op.TRUNC, Op.FMA}
 
 
 def test_every_reduction_has_a_fold_and_a_start() -> None:
