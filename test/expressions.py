@@ -212,6 +212,12 @@ def softmax_of_columns() -> Made:
     return [real(2049, 257).softmax(0)]
 
 
+@expression(2, "one folds along memory, the other across: together they would read a square so")
+def both_ways() -> Made:
+    a, x = real(256, 256), real(256)
+    return [a @ x + a.transpose(0, 1) @ x]
+
+
 @expression(2, "a large sum to one result has pieces, and a sum of the pieces")
 def full_sum() -> Made:
     return [real(512, 512).sum()]

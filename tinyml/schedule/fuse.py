@@ -45,6 +45,7 @@ from tinyml.schedule.group import (
     levels,
     link,
     nested_places,
+    opposes,
     uses_of,
 )
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
@@ -161,7 +162,7 @@ class Fusion:
             return False
         if above.device in CARDS and idles(above, below, self._uses_between):
             return False
-        if crosses(above, below, self.uses):
+        if crosses(above, below, self.uses) or opposes(above, below, self.uses):
             return False
         if above.cut and below.cut and above.cut != below.cut:
             return False

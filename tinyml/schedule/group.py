@@ -239,6 +239,29 @@ def crosses(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]
     return across and any(_along(use) in folded(unit) for unit, use in made)
 
 
+def opposes(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]]) -> bool:
+    """Whether one group folds along memory, and the other down rows that lie side by side.
+
+    As in A @ x + A.T @ x: one kernel would read a factor across, and gain nothing but its sums.
+    """
+    ways = [
+        {
+            _along(use) in folded(unit)
+            for unit in group.members
+            for use in reads[unit]
+            if prod(domain(unit)) >= LONG_ROW and _is_spread(unit, use)
+        }
+        for group in (above, below)
+    ]
+    return all(ways) and ways[0].isdisjoint(ways[1])
+
+
+def _is_spread(unit: LazyBuffer, use: Use) -> bool:
+    """Whether a fold reads other elements for each row, and for each step."""
+    steps, walks = folded(unit), {a for a in use.labels if a >= 0}
+    return _along(use) >= 0 and not walks.isdisjoint(steps) and not walks <= {*steps}
+
+
 def _along(use: Use) -> int:
     """The reader's axis that walks what lies side by side."""
     walks = walked(use.node.shape)
