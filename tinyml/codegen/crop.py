@@ -90,8 +90,15 @@ def changing(
     starts = [const(identity(fold.op, fold.dtype), fold.dtype) for fold in folds]
     for number, values in enumerate(zip(*at_each(bodies, steps), strict=True)):
         for n, value in enumerate(values):
-            if value is not starts[n]:
+            if value is not starts[n] and _number(value) is not starts[n]:
                 yield n, number, value
+
+
+def _number(value: Expr) -> Const | None:
+    """The number that an op makes of those among its operands, whatever the others are."""
+    if not isinstance(value, Alu):
+        return None
+    return _made(value, [o if isinstance(o, Const) else None for o in value.operands])
 
 
 def steady(values: Sequence[Expr], axes: Iterable[Axis]) -> tuple[Valid, tuple[Expr, ...]]:

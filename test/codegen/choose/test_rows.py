@@ -245,6 +245,22 @@ def test_rows_of_one_vector_that_share_a_window_are_made_several_at_a_time(
     stages.assert_right(k, 1e-4, SMALL)
 
 
+def test_windows_of_all_rows_of_a_narrow_image_are_written_out() -> None:
+    """Then it is known which rows of windows lie beyond the image: of 7 x 3 there are 19 within."""
+    wide, w = replace(SMALL, vector_bytes=64, vector_registers=32), images(16, 1, 3, 3)
+    whole, half = (
+        kernel_of(images(8, 16, height, 7).conv2d(w, groups=16, padding=1).lazy)
+        for height in (7, 14)
+    )
+    for k, chosen in ((whole, {"i2 7", "r0 3", "r1 3"}), (half, {"i2 7", "r1 3"})):
+        found = {str(opt) for opt in choose(lower(k), wide)[0]}
+        assert {opt for opt in found if "unroll" in opt} == {f"unroll {each}" for each in chosen}
+        stages.assert_right(k, 1e-4, wide)
+    made = linearize(choose(lower(whole), wide)[1])
+    added = [i for part in made.parts for i in part.instrs if isinstance(i, ir.Update)]
+    assert len(added) == 19 * 3
+
+
 def test_rows_that_look_up_the_same_columns_are_made_two_at_a_time() -> None:
     """Where a column lies is found once for both; where each row looks elsewhere, rows go alone."""
     columns = lazy.reshape(leaf(40, dtype=int32), (1, 40))

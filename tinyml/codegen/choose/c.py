@@ -185,8 +185,14 @@ class CChooser(Chooser):
         made = self.apply(OptKind.LANES, row.name, lanes)
         steps = folds[0].axes[-1]
         sums = next(n for n in range(SUMS, 0, -1) if steps.size % n == 0)
-        if made and sums > 1:
-            self.apply(OptKind.UNROLL, steps, sums)
+        if made:
+            self._write_out_masks(number)
+            if self._rows_of_columns(number, 1):
+                loops = [a for a in self.one(number).folded if self.nest.kind(a) is Kind.LOOP]
+                for axis in loops:
+                    self.apply(OptKind.UNROLL, axis, axis.size)
+            elif sums > 1:
+                self.apply(OptKind.UNROLL, steps, sums)
         self.bind_grid(number)
         self._stream(number)
         return made
@@ -377,21 +383,24 @@ class CChooser(Chooser):
         own = row.size // (vectors * self.lanes)
         return min(WIDE, all_rows // (2 * self.target.cores), own)
 
-    def _rows_of_columns(self, number: int, vectors: int) -> None:
+    def _rows_of_columns(self, number: int, vectors: int) -> bool:
         """Short folds that share something with the row above, as a window's weights, are made for
         several rows at a time: one row alone has few sums that need not wait for one another.
+
+        The answer is whether these are all, so that it is known which of them windows reach beyond.
         """
         one, axis = self.one(number), self.one(number).rows[-1]
         rows = [a for a in one.rows if self.nest.kind(a) is Kind.LOOP]
         short = all(prod(a.size for a in fold.axes) <= SHORT for fold in one.folds)
         beside = all(load.position.stride(axis) in (0, 1) for load in one.loads)
         if not (rows and short and beside):
-            return
+            return False
         most = self.target.vector_registers // 4 // vectors
         most = min(most, prod(a.size for a in rows) // PIECES)
         count = next((n for n in range(most, 1, -1) if rows[-1].size % n == 0), 1)
-        if count > 1 and {rows[-1] in load.free for load in one.loads} == {True, False}:
-            self.apply(OptKind.UNROLL, rows[-1], count)
+        shared = {rows[-1] in load.free for load in one.loads} == {True, False}
+        made = count > 1 and shared and self.apply(OptKind.UNROLL, rows[-1], count)
+        return made and count == rows[-1].size
 
     def _walk_in_turn(self, number: int, step: int, vectors: int) -> None:
         """A few elements of the fold at a time, written out: gcc leaves such a loop as it is."""
