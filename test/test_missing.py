@@ -181,6 +181,12 @@ def test_layers_without_weights_are_methods() -> None:
             assert hasattr(Tensor, method)
 
 
+def test_a_setting_that_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(AttributeError, match=r"'no_grad'; write tinyml\.no_grad\(\)"):
+        Tensor.no_grad = True
+    assert "no_grad" not in vars(Tensor)
+
+
 def test_what_modules_and_optimizers_of_torch_have() -> None:
     layer = nn.Linear(2, 3)
     optimizer = nn.optim.SGD([layer.weight])

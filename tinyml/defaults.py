@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tinyml.device import Device, default_device
 from tinyml.dtypes import DTypeLike, default_float, default_int, to_dtype
@@ -61,6 +61,15 @@ class Trains(type):
     @training.setter
     def training(cls, training: bool) -> None:
         _training.now = training
+
+    @property
+    def no_grad(cls) -> NoReturn:
+        """No setting here, as it is in teenygrad: it would be without effect."""
+        raise AttributeError  # then __getattr__ says what to write
+
+    @no_grad.setter
+    def no_grad(cls, _: object) -> None:
+        missing.no_attribute(cls, "no_grad")
 
 
 class Training(ContextDecorator):

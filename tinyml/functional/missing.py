@@ -91,6 +91,8 @@ lstsq  (z.T @ z).solve(z.T @ y)
 searchsorted bucketize  (x[0] < y.unsqueeze(-1)).sum(-1)
 rot90  x.T.flip(0)
 no_grad  tinyml.no_grad()
+summation  x.sum(1)
+lazydata cached_data realize_cached_data  x.realize()
 mm bmm inner  x @ y.mT
 mv  z @ z[0]
 addmm baddbmm  z + x @ y.mT
@@ -137,6 +139,7 @@ IN_WORDS = {
         "there are no complex numbers: angle = Tensor.arange(n).unsqueeze(1) * Tensor.arange(n) * "
         "(2 * math.pi / n), then x @ angle.cos() and -x @ angle.sin(); or numpy.fft",
     ),
+    **dict.fromkeys(("zero_grad", "zero_grad_"), "write x.grad = None, or optimizer.zero_grad()"),
     "vmap": "ops broadcast; otherwise write Tensor.stack(*map(f, x))",
     **dict.fromkeys(
         ("jacrev", "jacfwd", "jacobian", "hessian"),
@@ -164,7 +167,7 @@ OF_NN = {
     "nn.Linear",
     "MSELoss": "write (x - y).square().mean()",
     "L1Loss": "write (x - y).abs().mean()",
-    "CrossEntropyLoss": "write x.cross_entropy(y)",
+    **dict.fromkeys(("CrossEntropyLoss", "SoftmaxLoss"), "write x.cross_entropy(y)"),
     "NLLLoss": "write x.nll_loss(y)",
     "BCELoss": "write x.binary_crossentropy(y)",
     "BCEWithLogitsLoss": "write x.binary_crossentropy_logits(y)",
@@ -203,7 +206,7 @@ OF_PART = {
     "eval": "write Tensor.training = False, or with Tensor.train(False):",
     **dict.fromkeys(("to", "cuda", "cpu"), 'write Device.DEFAULT = "CPU" before layers are made'),
     "forward": "write layer(x)",
-    "zero_grad": "write optimizer.zero_grad()",
+    **dict.fromkeys(("zero_grad", "reset_grad"), "write optimizer.zero_grad()"),
     "requires_grad_": "write p.requires_grad_(False) for each p of nn.state.get_parameters(x)",
     **dict.fromkeys(
         ("modules", "children", "named_modules", "apply"),
@@ -229,8 +232,11 @@ OF_PACKAGE = {
     "inference_mode": "write no_grad()",
     "set_grad_enabled": "write no_grad() or enable_grad()",
     "autocast": 'write x.half() or x.cast("bfloat16") where it is wanted',
-    "DataLoader": "write x[order[i : i + 32]], or Tensor(array) of a batch",
-    "utils": "there is no DataLoader: write x[order[i : i + 32]], or Tensor(array) of a batch",
+    "init": "write Tensor.rand(2, 3), Tensor.kaiming_uniform(2, 3) or the like",
+    **dict.fromkeys(
+        ("DataLoader", "utils", "data"),
+        "there is no DataLoader: write x[order[i : i + 32]], or Tensor(array) of a batch",
+    ),
 }
 
 
