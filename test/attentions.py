@@ -16,7 +16,7 @@ from tinyml.codegen.choose import cuda_online as choose_cuda_online
 from tinyml.dtype import DType, float32
 from tinyml.kernel import Kernel
 from tinyml.lazy import Shape
-from tinyml.schedule import remake, schedule
+from tinyml.schedule import recompute, schedule
 
 QUERIES, KEYS = 18, 26
 TARGETS = pytest.mark.parametrize("target", [stages.C, CARD], ids=["C", "CUDA"])
@@ -32,8 +32,8 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, elements: int, masked: int) -> None:
-    limits = remake.Limits(elements, masked, steps=16, rows=1, led=False, depth=512)
-    monkeypatch.setattr(remake, "LIMITS", dict.fromkeys(remake.LIMITS, limits))
+    limits = recompute.Limits(elements, masked, steps=16, rows=1, led=False, depth=512)
+    monkeypatch.setattr(recompute, "LIMITS", dict.fromkeys(recompute.LIMITS, limits))
 
 
 def memory(*shape: int, dtype: DType = float32) -> Tensor:

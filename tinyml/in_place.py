@@ -26,7 +26,7 @@ def takers(k: Kernel) -> dict[int, int]:
 
 def _slots(output: Output) -> tuple[set[int], set[int]]:
     """What an output is made of: the slots that are read beside it, and those read elsewhere."""
-    whole = not (output.keeps or output.across or output.filler)
+    whole = not (output.keeps or output.across or output.padding)
     waiting, rest = ([output.value], [*output.roots[1:]]) if whole else ([], [*output.roots])
     beside, seen = set[int](), set[LazyBuffer]()
     while waiting:

@@ -6,7 +6,7 @@
              | Output(slot, value, rows, where)           slot holds value where a mask does
              | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value, or = value
              | Output(slot, value, rows, across)          slot += value, along rows it has not
-             | Output(slot, value, rows, filler)          slot holds value, and behind its rows
+             | Output(slot, value, rows, padding)          slot holds value, and behind its rows
                                                           elements that are nobody's
 
 Rows are the axes that all outputs of a part share, walked together: `rows` says which axes of
@@ -60,7 +60,7 @@ class Output:
     op: Op | None = Op.ADD
     across: tuple[int, ...] = ()
     where: LazyBuffer | None = None
-    filler: int = 0  # elements behind each of the buffer's rows
+    padding: int = 0  # elements behind each of the buffer's rows
 
     @property
     def roots(self) -> tuple[LazyBuffer, ...]:
@@ -69,11 +69,11 @@ class Output:
     @property
     def held(self) -> Shape:
         """What of the buffer is the value's."""
-        return longer_rows(self.shape, -self.filler)
+        return longer_rows(self.shape, -self.padding)
 
     def within(self, buffer: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What of the buffer is the value's, as a view."""
-        return buffer[tuple(map(slice, self.held))] if self.filler else buffer
+        return buffer[tuple(map(slice, self.held))] if self.padding else buffer
 
     @property
     def keeps(self) -> bool:
@@ -128,7 +128,7 @@ def said(k: Kernel, of: Callable[[LazyBuffer], Any] = attrgetter("arg")) -> tupl
         found.append(len(part))
         for o in part:
             roots = tuple(map(number.get, (o.value, o.index, o.where)))
-            found.append((o.slot, o.shape, roots, o.rows, o.axis, o.op, o.across, o.filler))
+            found.append((o.slot, o.shape, roots, o.rows, o.axis, o.op, o.across, o.padding))
     return tuple(found)
 
 

@@ -25,10 +25,10 @@ from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.graph import toposort
 from tinyml.lazy import Shape
-from tinyml.schedule import remake, schedule, terms
+from tinyml.schedule import recompute, schedule, terms
 
 HEADS = 2
-LIMITS = remake.LIMITS  # of devices as they are
+LIMITS = recompute.LIMITS  # of devices as they are
 DEVICES = pytest.mark.parametrize(("device", "target"), [("CPU", stages.C), ("EMU", CARD)])
 
 
@@ -154,7 +154,7 @@ def test_of_short_rows_one_term_is_stored(
     device: str, rows: int, stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That takes less than a product more."""
-    monkeypatch.setattr(remake, "LIMITS", LIMITS)
+    monkeypatch.setattr(recompute, "LIMITS", LIMITS)
     shapes = *((rows, 8) for _ in range(5)), (1,)
     y = different(*(graphs.memory(*shape, device=device) for shape in shapes))
     assert largest(stages.kernels_of(schedule([y.lazy]))) == rows * (rows if stored else 8)

@@ -249,7 +249,7 @@ class _Lowering:
 
 def _in_memory(output: kernel.Output, index: Index, shape: Shape) -> Linear:
     """Where an element of a value of that shape is in the output's memory."""
-    if output.filler:
+    if output.padding:
         return row_major(_reshaped(index, shape, output.held), output.shape)
     return row_major(index, shape)
 

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tinyml.codegen.expr import Expr, Held, Load
+from tinyml.codegen.expr import Alu, Expr, Fold, Held, Load, Select
 from tinyml.dtype import DType, float32, uint32
 from tinyml.index import Axis, Linear, linear
+from tinyml.ops import Op
 
 Array = npt.NDArray[Any]
 HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
@@ -77,3 +78,12 @@ def dot_of(a: Array, b: Array) -> Array:
         [(x & HIGH).view(np.float32) for x in (a << shift, b << shift)] for shift in (16, 0)
     )
     return high * another + low * other
+
+
+def factors_of(fold: Fold) -> tuple[Expr, ...]:
+    """What a sum of products multiplies, before it is masked or cast; none of another fold."""
+    body = fold.body
+    while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
+        body = body.sources[0]
+    product = isinstance(body, Dot) or (isinstance(body, Alu) and body.op is Op.MUL)
+    return body.sources if product and fold.op is Op.ADD else ()

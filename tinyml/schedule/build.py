@@ -63,9 +63,9 @@ def _output(
     mask, value = written or (None, made.sources[0] if across else node)
     where = None if mask is None else builder.inline(mask)
     value = builder.inline(value)
-    shape, filler = builder.shape(node), builder.fillers.get(node, 0)
+    shape, padding = builder.shape(node), builder.paddings.get(node, 0)
     walks = rows(group, node, part)
-    output = Output(slot, shape, value, walks, across=across, where=where, filler=filler)
+    output = Output(slot, shape, value, walks, across=across, where=where, padding=padding)
     return output if group.cut is None else _in_pieces(output, group.places[node], group.cut)
 
 
@@ -125,7 +125,7 @@ class _Builder:
     ) -> None:
         self.masks = masks
         self.outputs, self.members, self.units = outputs, set(members), fusion.units
-        self.fixed, self.fillers = fusion.fixed, fusion.fillers
+        self.fixed, self.paddings = fusion.fixed, fusion.paddings
         self.inputs: list[LazyBuffer] = []
         self.done: dict[LazyBuffer, LazyBuffer] = {}
 
@@ -136,8 +136,8 @@ class _Builder:
 
     def shape(self, node: LazyBuffer) -> Shape:
         """Of its memory: with what lies behind its rows."""
-        filler = self.fillers.get(node, 0)
-        return longer_rows(node.shape, filler) if filler else node.shape
+        padding = self.paddings.get(node, 0)
+        return longer_rows(node.shape, padding) if padding else node.shape
 
     def inline(self, root: LazyBuffer) -> LazyBuffer:
         """`root` as an expression over slots."""

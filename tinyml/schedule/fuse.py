@@ -51,7 +51,7 @@ from tinyml.schedule.group import (
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
 from tinyml.schedule.masks import Masks
 from tinyml.schedule.pieces import in_pieces, walks
-from tinyml.schedule.remake import is_worth_it
+from tinyml.schedule.recompute import is_worth_it
 from tinyml.schedule.units import ASKED, CARDS, contracts
 
 MOST_MEMBERS = 24
@@ -74,13 +74,13 @@ class Fusion:
         self.masks = Masks(units)
         self.masks.learn(order)
         self.fixed: dict[LazyBuffer, LazyBuffer] = {}  # what reads no memory, as in all kernels
-        self.fillers: dict[LazyBuffer, int] = {}  # elements behind rows of what is stored
-        self.remade = [n for n in order if isinstance(n, lazy.Reduce) and n not in units]
-        self.remakes: set[LazyBuffer] = set()  # what is made of them, but not through a unit
-        for node in order if self.remade else ():
+        self.paddings: dict[LazyBuffer, int] = {}  # elements behind rows of what is stored
+        self.recomputed = [n for n in order if isinstance(n, lazy.Reduce) and n not in units]
+        self.recomputes: set[LazyBuffer] = set()  # what is made of them, but not through a unit
+        for node in order if self.recomputed else ():
             inner = (s for s in lazy.read_sources(node) if s not in units)
-            if any(isinstance(s, lazy.Reduce) or s in self.remakes for s in inner):
-                self.remakes.add(node)
+            if any(isinstance(s, lazy.Reduce) or s in self.recomputes for s in inner):
+                self.recomputes.add(node)
         traced = {u: uses_of(u, units) for u in order if u in units}
         self.uses = {u: uses for u, (uses, _) in traced.items()}
         self.position = {unit: n for n, unit in enumerate(self.uses)}
@@ -95,7 +95,7 @@ class Fusion:
                 if use.node in self.group_of:
                     link(self.group_of[use.node], self.group_of[unit])
         self.ends = self._find_ends()
-        self.folds = {*self.remade, *self.uses}
+        self.folds = {*self.recomputed, *self.uses}
         self.walks: dict[LazyBuffer, list[Use]] = {}  # what folds read of these
 
     def groups(self) -> list[Group]:
@@ -116,9 +116,9 @@ class Fusion:
                         self._try(above, self.group_of[unit])
         for group in self.groups():
             self._cascade(group)
-        for node in reversed(self.remade):  # the last one is made of fewest
+        for node in reversed(self.recomputed):  # the last one is made of fewest
             self._join_ends(node)
-        for node in self.remade:
+        for node in self.recomputed:
             self._join_across(node, self._join_beside(node))
         for lead in [u for u in self.uses if isinstance(u, lazy.Reduce)]:
             self._join_pieces(lead)
@@ -280,8 +280,8 @@ class Fusion:
 
         What others read of the folds is stored: an element of each row.
         """
-        remakes = all(any(m in self.remakes for m in g.members) for g in (middle, tail))
-        if not remakes or middle.contracts or not middle.reduces:
+        recomputes = all(any(m in self.recomputes for m in g.members) for g in (middle, tail))
+        if not recomputes or middle.contracts or not middle.reduces:
             return False
         outer = nested_places(middle, tail, self._uses_between(middle, tail))
         whole = outer is not None and all(len(outer[m]) == len(p) for m, p in middle.places.items())
@@ -292,10 +292,10 @@ class Fusion:
 
     def _find_ends(self) -> set[lazy.Reduce]:
         """Folds of what products make again that no fold of such waits for."""
-        ends = {u for u in self.remakes if isinstance(u, lazy.Reduce) and not contracts(u)}
+        ends = {u for u in self.recomputes if isinstance(u, lazy.Reduce) and not contracts(u)}
         awaited: set[LazyBuffer] = set()
         for unit in reversed(self.uses if ends else ()):
-            if any(r in self.remakes or r in awaited for r in self.readers.get(unit, ())):
+            if any(r in self.recomputes or r in awaited for r in self.readers.get(unit, ())):
                 awaited.add(unit)
         return ends & (self.uses.keys() - awaited)
 
@@ -305,7 +305,7 @@ class Fusion:
         That makes the same again, and so need not be behind what these folds wait for.
         """
         for end in sorted(self.ends, key=self.position.__getitem__):
-            products = (u for u in self.uses if u in self.remakes and contracts(u))
+            products = (u for u in self.uses if u in self.recomputes and contracts(u))
             if any(self._joined_beside(node, lead, end) for lead in products):
                 self.ends.remove(end)
 
@@ -315,7 +315,7 @@ class Fusion:
         The answer is one of those that keep each axes of the product.
         """
         beside: dict[tuple[int, ...], LazyBuffer] = {}
-        for lead in [u for u in self.uses if u in self.remakes and contracts(u)]:
+        for lead in [u for u in self.uses if u in self.recomputes and contracts(u)]:
             axes = self._rows_along(node, lead)
             if axes is not None:
                 other = beside.setdefault(tuple(sorted(axes.values())), lead)

@@ -14,16 +14,16 @@ from tinyml.merge import merged
 from tinyml.schedule.associate import associate
 from tinyml.schedule.build import build
 from tinyml.schedule.channels import channels_last
-from tinyml.schedule.filled import copied_rows, fillers
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, link, ordered, walked
 from tinyml.schedule.labels import unshaped
 from tinyml.schedule.parts import parts
+from tinyml.schedule.recompute import in_tiles, recomputed
 from tinyml.schedule.regroup import joins, regroup
-from tinyml.schedule.remake import in_tiles, remade
 from tinyml.schedule.repeats import once
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.rounded import rounded_once
+from tinyml.schedule.row_padding import copied_rows, paddings
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import add_up_wide, join_sums, share_assigned, split_reductions
 from tinyml.schedule.sweep import sweep
@@ -110,7 +110,7 @@ _PASSES = (
 def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     roots = _unshaped(rewritten(wanted, *_PASSES))
     order = toposort(roots, (), lazy.read_sources)
-    units = find_units(order, roots, remade(order, {*roots}))
+    units = find_units(order, roots, recomputed(order, {*roots}))
     try:
         fusion = Fusion(order, units)
         groups = fusion.fuse()
@@ -122,7 +122,7 @@ def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
     stored = _stored(fusion, roots)
     in_place = _order_writes(order, groups, fusion, stored, roots)
     stored.difference_update(n for n in in_place if scattered(n) in in_place)
-    fusion.fillers = fillers(fusion, stored, roots)
+    fusion.paddings = paddings(fusion, stored, roots)
     for group in ordered(groups):
         items += _items(group, fusion, stored, in_place)
     return Schedule(tuple(items), tuple(roots), in_place)

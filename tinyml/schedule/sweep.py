@@ -20,7 +20,7 @@ from tinyml.dtype import DType, float32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, trace, unmoved
-from tinyml.schedule.remake import Ways, is_worth_it, own_axes, ways_of
+from tinyml.schedule.recompute import Ways, is_worth_it, own_axes, ways_of
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.split import folds_read, with_tail
 from tinyml.schedule.units import contracts

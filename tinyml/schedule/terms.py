@@ -21,7 +21,7 @@ from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST
 from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, through, trace
-from tinyml.schedule.remake import has_steps
+from tinyml.schedule.recompute import has_steps
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, by_element, contracts, ends_of, readers_of
 

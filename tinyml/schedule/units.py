@@ -35,12 +35,12 @@ ON_POSITIONS |= {Op.MAX, Op.MIN, Op.WHERE}
 
 
 def find_units(
-    order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer], remade: frozenset[LazyBuffer]
+    order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer], recomputed: frozenset[LazyBuffer]
 ) -> dict[LazyBuffer, str]:
     """Every unit among `order` (sources first), with the reason why it is one.
 
-    A product that is `remade` (computed again by each kernel that reads it) is no unit, and neither
-    is what is computed from it element by element.
+    A product that is `recomputed` by each kernel that reads it is no unit, and neither is what is
+    computed from it element by element.
     """
     units: dict[LazyBuffer, str] = {
         root: ASKED for root in roots if not isinstance(root, lazy.Data)
@@ -49,14 +49,14 @@ def find_units(
         if isinstance(node, lazy.Copy) and not isinstance(node.sources[0], lazy.Data):
             units.setdefault(node.sources[0], f"copied to {node.device}")
         reason = _REASONS.get(type(node))
-        if reason is not None and node not in remade:
+        if reason is not None and node not in recomputed:
             units.setdefault(node, reason)
         if (made := scattered(node)) is not None:
             for asked in _asked_of(made.sources[1:], units):
                 units.setdefault(asked, "asked before anything is overwritten")
     read = {node: lazy.read_sources(node) for node in order}
     readers = readers_of(read)
-    _add_shared(read, readers, units, remade)
+    _add_shared(read, readers, units, recomputed)
     _leave_alone(read, units)
     _narrow(readers, units)
     _add_large(read, units)
@@ -82,7 +82,7 @@ _Read = dict[LazyBuffer, tuple[LazyBuffer, ...]]  # nodes, sources first, and wh
 
 
 def _add_shared(
-    read: _Read, readers: Readers, units: dict[LazyBuffer, str], remade: frozenset[LazyBuffer]
+    read: _Read, readers: Readers, units: dict[LazyBuffer, str], recomputed: frozenset[LazyBuffer]
 ) -> None:
     """Add units: values that cost much and would be computed more than once if inlined."""
     shared = _looked_up_often(read) | {n for n, sinks in _with_sinks(read, units) if len(sinks) > 1}
@@ -90,7 +90,7 @@ def _add_shared(
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
-    free, (met, beside) = _free(read), _around(remade, readers)
+    free, (met, beside) = _free(read), _around(recomputed, readers)
     for node, sources in read.items():
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
@@ -104,14 +104,14 @@ def _add_shared(
         if isinstance(node, lazy.Reduce) or _is_repeated(node):
             base = narrowest(sources[0])
             own = _is_costly(base, work[base]) and units.get(base, COSTLY) == COSTLY
-            if own and reduced[base].isdisjoint(remade):
+            if own and reduced[base].isdisjoint(recomputed):
                 again = node in met and all(a.size < base.size for a in arrays[base])
                 costs = (SHARED if base in units else work[base]) - again * (SHARED - CHEAP)
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason:
                     units[base], work[base] = reason, 0
         elif isinstance(node, lazy.Map) and node in shared and node not in units:
-            own = folds.isdisjoint(remade) and not widens(node)
+            own = folds.isdisjoint(recomputed) and not widens(node)
             small = node in beside and all(a.size < node.size for a in reads)  # made again, too
             reason = _worth_sharing(node, work[node], folds, reads)
             if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
@@ -179,7 +179,7 @@ def _goes_on_alone(node: LazyBuffer, unit: LazyBuffer, units: Container[LazyBuff
         return False
     below: list[LazyBuffer] = toposort([node], units, lazy.read_sources)
     leaves = [n for n in below if n in units or isinstance(n, lazy.Data)]
-    folded = any(isinstance(n, lazy.Reduce) and n not in units for n in below)  # what is remade
+    folded = any(isinstance(n, lazy.Reduce) and n not in units for n in below)  # what is recomputed
     return not folded and all(n is unit or n.size < unit.size for n in leaves)
 
 
@@ -201,11 +201,11 @@ def _free(read: _Read) -> set[LazyBuffer]:
 
 
 def _around(
-    remade: Iterable[LazyBuffer], readers: Readers
+    recomputed: Iterable[LazyBuffer], readers: Readers
 ) -> tuple[set[LazyBuffer], set[LazyBuffer]]:
     """What products that are computed again read (see _met), and what is beside them (_beside)."""
     made: set[LazyBuffer] = set()
-    for node in remade:
+    for node in recomputed:
         made |= ends_of(node, readers, ())[1]
     return _met(made), _beside(made, readers)
 

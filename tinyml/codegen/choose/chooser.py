@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Concatenate, ParamSpec, TypeVar
 
-from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, nodes
+from tinyml.codegen.expr import Expr, Fold, Load, Select, nodes
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.optimize.change import joins
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
 from tinyml.codegen.optimize.phase import phases
 from tinyml.codegen.optimize.tiles import ways
-from tinyml.codegen.pairs import Dot
+from tinyml.codegen.pairs import factors_of
 from tinyml.codegen.target import Target
 from tinyml.frozen import cached_property, dataclass
 from tinyml.graph import toposort
 from tinyml.index import Axis
-from tinyml.ops import Op
 
 MOST_NESTS = 16  # that phases make of one
 _C = TypeVar("_C", bound="Chooser")
@@ -61,20 +60,13 @@ class Way:
 def contraction_of(one: Nest) -> Contraction | None:
     """The contraction that a nest is, if it is one."""
     for fold in one.folds:
-        body = fold.body
-        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
-            body = body.sources[0]
-        if fold.op is Op.ADD and (isinstance(body, Dot) or _is_product(body)):
-            left, right = body.sources
+        if factors := factors_of(fold):
+            left, right = factors
             a, b = left.free & {*one.rows}, right.free & {*one.rows}
             both = all({*fold.axes} & side.free for side in (left, right))
             if a - b and b - a and both:
                 return Contraction(fold, a - b, b - a, left, right)
     return None
-
-
-def _is_product(e: Expr) -> bool:
-    return isinstance(e, Alu) and e.op is Op.MUL
 
 
 def _along(one: Nest) -> list[Expr]:

@@ -31,6 +31,7 @@ from tinyml.codegen.optimize.tiles import (
     with_tile,
     within_fold,
 )
+from tinyml.codegen.pairs import factors_of
 from tinyml.dtype import FLOAT16_MAX, bfloat16
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -284,17 +285,9 @@ def _nested(order: Sequence[Expr], below: dict[Expr, frozenset[Expr]]) -> list[E
 
 def _factors(order: Sequence[Expr]) -> list[Expr]:
     """Factors that are computed, and that a fold would compute again for the other's rows."""
-    found = []
-    for fold in order:
-        if not (isinstance(fold, Fold) and fold.op is Op.ADD):
-            continue
-        body = fold.body
-        while isinstance(body, Select) or (isinstance(body, Alu) and body.op is Op.CAST):
-            body = body.sources[0]
-        if isinstance(body, Alu) and body.op is Op.MUL:
-            left, right = body.operands
-            found += [a for a, b in ((left, right), (right, left)) if b.free - a.free and _made(a)]
-    return found
+    pairs = [found for e in order if isinstance(e, Fold) and (found := factors_of(e))]
+    both = [each for pair in pairs for each in (pair, pair[::-1])]
+    return [a for a, b in both if b.free - a.free and _made(a)]
 
 
 def _made(e: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Remake: large products of matrices that are not stored, but computed again by every reader.
+"""Recompute: large products of matrices are not stored, but computed again by every reader.
 
 That is rematerialization, as checkpoints do it, inside of kernels. Attention's scores are folded
 along both axes in training: by what is made of them for the result and the gradient of the queries
@@ -63,7 +63,7 @@ LIMITS = {
 }
 
 
-def remade(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
+def recomputed(order: Sequence[LazyBuffer], roots: Container[LazyBuffer]) -> frozenset[LazyBuffer]:
     """The products among `order` that are not stored, and folds of tiles that a scatter adds."""
     ways = {n: each for n, each in ways_of(order, roots).items() if not each.others}
     readers = readers_of(order) if any(each.tiles for each in ways.values()) else {}

@@ -1,4 +1,4 @@
-"""Filled: rows of an intermediate array that are filled up, so that each begins at 16 bytes.
+"""Row padding: rows of an intermediate array are padded, so that each begins at 16 bytes.
 
 What a plan makes and reads by itself lies as its kernels like it. A card copies a factor's rows to
 tiles by boxes or 16 bytes at a time, and stores a product's side by side, where all of them begin
@@ -28,13 +28,13 @@ from tinyml.schedule.units import CARDS, contracts, widens
 WIDE = 16 * PIECE  # bytes of a row that is worth it: memory grows by a sixteenth at most
 
 
-def fillers(
+def paddings(
     fusion: Fusion, stored: Iterable[LazyBuffer], roots: Iterable[LazyBuffer]
 ) -> dict[LazyBuffer, int]:
     """How many elements are put behind each row of what is stored, where there are any."""
     outside = {*roots, *(s for u in fusion.uses if isinstance(u, lazy.Copy) for s in u.sources)}
     found = ((u, _behind(u)) for u in stored if u not in outside and u in fusion.group_of)
-    return {u: filler for u, filler in found if filler and _is_multiplied(u, fusion)}
+    return {u: padding for u, padding in found if padding and _is_multiplied(u, fusion)}
 
 
 def _behind(unit: LazyBuffer) -> int:

@@ -36,9 +36,9 @@ from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.runtime.emu import ThreadOrder
-from tinyml.schedule import fuse, remake, schedule
+from tinyml.schedule import fuse, recompute, schedule
 
-LIMITS = remake.LIMITS  # of devices as they are
+LIMITS = recompute.LIMITS  # of devices as they are
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +231,7 @@ def test_a_card_stores_nothing_of_shared_keys_that_is_much_larger_than_they_are(
     attend: Attention, sizes: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though rows of keys that many heads share are few."""
-    monkeypatch.setattr(remake, "LIMITS", LIMITS)
+    monkeypatch.setattr(recompute, "LIMITS", LIMITS)
     batch, heads, groups, rows = sizes
     q, k, v = (
         graphs.memory(batch, h, rows, 64, device="CUDA").requires_grad_()

@@ -19,7 +19,7 @@ from benchmarks.steps import GPTSize
 from tinyml import Device, Tensor
 from tinyml.dtype import DType, bfloat16, float32, int32
 from tinyml.graph import toposort
-from tinyml.schedule import remake, schedule
+from tinyml.schedule import recompute, schedule
 
 MADE_AGAIN = [(64, 128, 64), (2048, 32, 16), (8, 512, 320), (1, 4096, 64)]
 FEW = [(1, 128, 64), (1, 2048, 64), (4, 512, 128), (1, 2048, 512)]  # rows
@@ -117,7 +117,7 @@ def test_hidden_units_before_a_norm_are_stored(dim: int) -> None:
     x, up, down = (memory(*shape, device="EMU") for shape in shapes)
     y = x + (x.layernorm() @ up).gelu() @ down
     roots = [g.lazy for g in y.layernorm().square().sum().gradient(x, up, down)]
-    assert not remake.remade(toposort(roots), roots)
+    assert not recompute.recomputed(toposort(roots), roots)
 
 
 def test_what_norms_are_made_of_is_stored() -> None:
@@ -125,7 +125,7 @@ def test_what_norms_are_made_of_is_stored() -> None:
     x, w, up = (memory(*s, device="EMU") for s in ((2048, 640), (640, 640), (640, 640)))
     y = (x + x @ w).layernorm()
     roots = [g.lazy for g in (y + y @ up).layernorm().square().sum().gradient(x, w, up)]
-    assert not remake.remade(toposort(roots), roots)
+    assert not recompute.recomputed(toposort(roots), roots)
 
 
 def test_layers_store_what_they_did_however_many_logits_there_are() -> None:
@@ -144,7 +144,7 @@ def test_what_scores_are_sums_of_is_stored() -> None:
     q, k, v = (x @ w).reshape(4, 64, 3, 2, 32).permute(2, 0, 3, 1, 4)
     y = q.scaled_dot_product_attention(k, v, is_causal=True)
     roots = [g.lazy for g in y.square().sum().gradient(x, w)]
-    made = remake.remade(toposort(roots), roots)
+    made = recompute.recomputed(toposort(roots), roots)
     assert len(made) == 2  # scores, and the gradient of weights
     assert {node.size for node in made} == {4 * 2 * 64 * 64}
 
