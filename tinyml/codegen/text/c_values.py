@@ -30,7 +30,7 @@ from tinyml.codegen.text.c_text import (
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
-from tinyml.codegen.text.vector_parts import lane_function
+from tinyml.codegen.text.vector_parts import FMA_ALONE, lane_function
 from tinyml.dtype import (
     ALL,
     DType,
@@ -233,7 +233,7 @@ class CValues(Renderer):
         if lanes == 1 and op in POLYNOMIALS.get(dtype, ()):
             wide = self.call(op, dtype, [self.splat(o, dtype, 4) for o in operands], 4)
             return f"{wide[0]}[0]", ATOM  # the same bits as in a vector
-        if op in LIBM and lanes == 1:
+        if op in LIBM and lanes == 1 and not (op is Op.FMA and dtype is float32):
             return f"__builtin_{LIBM[op]}{_suffix(dtype)}({arguments})", ATOM
         key = op, dtype, len(operands), lanes
         known = self._functions.get(key) or self._functions.setdefault(key, self._function(*key))
@@ -243,6 +243,10 @@ class CValues(Renderer):
         """The name of a function, defined in the prelude."""
         name = f"{op.name.lower()}_{SHORT[dtype.name]}"
         vector = self.vector(dtype, lanes) if lanes > 1 else ""
+        if op is Op.FMA and dtype is float32 and not vector:
+            self._function(op, dtype, arity, 4)
+            self.prelude[FMA_ALONE] = None
+            return name
         if vector and op in ON_LANES.get(dtype, ()):
             integer = self._mask_type(dtype, lanes)
             pieces = polynomial(op, dtype, vector, integer, lanes)

@@ -330,5 +330,6 @@ BODIES64: dict[Op, str] = {
     Op.ABS: _ABS,
     Op.MOD: part("mod_KIND", "F64"),
     Op.POW: CLAMP64 + _SCALE + _ABS + _HEAD + _POWERED + _POW,
+    Op.TRUNC: part("trunc_KIND", "F64"),
     Op.NDTR: CLAMP64 + _SCALE + _ABS + _FMA + _HEAD + _FUSED + _NDTR,
 }

@@ -203,8 +203,33 @@ STEPS
   return pick_KIND(none, zero + __builtin_nanEND(""), r);
 }
 """,
-    "trunc_KIND": _per_lane("trunc", 1),
-    "fma_KIND": _per_lane("fma", 3),
+    # without an instruction: the nearest whole number, or the one before
+    "trunc_KIND": f"""#if defined(__SSE2__) && !defined(__SSE4_1__)
+static inline KIND trunc_KIND(KIND x) {{
+  const KIND size = (KIND)((BITS)x & 0x7ONES), one = 1.0END - (KIND){{0}};
+  const KIND large = 0x.8pDIGITSEND - (KIND){{0}}, near = size + large - large;
+  const KIND whole = near - (KIND)((BITS)(near > size) & (BITS)one);
+  const BITS held = size < large, sign = (BITS)x & (WHOLE)0x8ZEROS;
+  return (KIND)(sign | (held & (BITS)whole) | (~held & (BITS)size));
+}}
+#else
+{_per_lane("trunc", 1)}#endif
+""",
+    # of floats without an instruction: sums of doubles that are not exact are made odd, so that
+    # they are rounded once more as if they were rounded once (Boldo and Melquiond)
+    "fma_KIND": f"""#if DIGITS == 24 && defined(__SSE2__) && !defined(__FMA__)
+static inline KIND fma_KIND(KIND a, KIND b, KIND c) {{
+  typedef double wide __attribute__((vector_size(8 * LANES)));
+  typedef long long bits __attribute__((vector_size(8 * LANES)));
+  const wide p = __builtin_convertvector(a, wide) * __builtin_convertvector(b, wide);
+  const wide z = __builtin_convertvector(c, wide), s = p + z, t = s - p;
+  const wide rest = (p - (s - t)) + (z - t);
+  const bits up = (((bits)rest ^ (bits)s) >> 63) | 1, inexact = (rest < 0) | (rest > 0);
+  return __builtin_convertvector((wide)((bits)s + (up & inexact & (((bits)s & 1) - 1))), KIND);
+}}
+#else
+{_per_lane("fma", 3)}#endif
+""",
     "abs_KIND": """static inline KIND abs_KIND(KIND x) {
   return (KIND)((BITS)(x) & 0x7ONES);
 }
@@ -255,6 +280,16 @@ def part(name: str, kind: str) -> str:
     before = EXTREME512 if name == "clamp_KIND" else ""
     needs = before + "".join(part(need, kind) for need in _NEEDS.get(name, ()))
     return needs + once(of_kind(name, kind), of_kind(_TEXTS[name], kind))
+
+
+# a float by itself, as one of four
+FMA_ALONE = """static inline float fma_f32(float a, float b, float c) {
+#if defined(__SSE2__) && !defined(__FMA__)
+  return fma_f32x4(a - (f32x4){0}, b - (f32x4){0}, c - (f32x4){0})[0];
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}"""
 
 
 # what a quadrant makes negative, and lanes that are too large, for which libm is called
