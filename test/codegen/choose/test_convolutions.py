@@ -8,6 +8,7 @@ from graphs import leaf
 from products import convolution, kernel_of
 
 from tinyml import Tensor, lazy
+from tinyml.codegen.choose.chooser import contraction_of
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.expr import Load
 from tinyml.codegen.linear import Let
@@ -121,4 +122,16 @@ def test_places_of_a_window_are_walked_before_the_next_channel() -> None:
     k = kernel_of(lazy.reduce_(Op.ADD, lazy.map_(Op.MUL, *places), (2, 3)))
     folds = [fold for one in chosen(k).nests for fold in one.folds]
     assert {tuple(a.size for a in fold.axes) for fold in folds} == {(15,)}  # which then are one
+    stages.assert_right(k, 1e-4)
+
+
+def test_gradients_of_groups_are_contractions() -> None:
+    """Channels are one axis of an image there, and two of weights and of what they made."""
+    shapes = (2, 8, 16, 16), (24, 4, 3, 3), (2, 24, 16, 16)
+    x, weights, seed = (Tensor.ones(*shape).realize() for shape in shapes)
+    made = x.requires_grad_().conv2d(weights, groups=2, padding=1)
+    k = kernel_of(made.gradient(x, gradient=seed)[0].lazy)
+    opts, nest = choose(lower(k), stages.C)
+    assert "split i1 4" in map(str, opts)
+    assert all(contraction_of(one) is not None for one in nest.nests)
     stages.assert_right(k, 1e-4)

@@ -22,7 +22,7 @@ from tinyml.codegen.pairs import factors_of
 from tinyml.codegen.target import Target
 from tinyml.frozen import cached_property, dataclass
 from tinyml.graph import toposort
-from tinyml.index import Axis
+from tinyml.index import Axis, Quotient, linear
 
 MOST_NESTS = 16  # that phases make of one
 _C = TypeVar("_C", bound="Chooser")
@@ -84,6 +84,14 @@ def _bytes_of_lane(e: Expr) -> int:
     return max(e.dtype.itemsize, 4 * wide)
 
 
+def _divided(one: Nest) -> dict[Axis, int]:
+    """Rows that something walks a quotient of, and by what they are divided."""
+    atoms = [atom for load in one.loads for atom, _ in load.position.terms]
+    whole = {linear(a): a for a in one.rows}
+    found = [(whole.get(e.inner), e.by) for e in atoms if isinstance(e, Quotient)]
+    return {a: by for a, by in found if a is not None and a.size % by == 0}
+
+
 def _main_load(factor: Expr) -> Load | None:
     found = (e for e in nodes(factor) if isinstance(e, Load) and e.free == factor.free)
     return next(found, None)
@@ -123,7 +131,8 @@ class Chooser:
         self.collapse(self.nest.nests)
         number = 0
         while number < len(self.nest.nests):  # a peeled rest is appended, and chosen for later
-            one = self.nest.nests[number]
+            self._by_groups(number)
+            one = self.one(number)
             contraction = contraction_of(one)
             if contraction is None or not self.contraction(number, contraction):
                 if one.folds:
@@ -133,6 +142,19 @@ class Chooser:
                 else:
                     self.map(number)
             number += 1
+
+    def _by_groups(self, number: int) -> None:
+        """Rows of which one factor walks only a quotient are two axes of a contraction.
+
+        As channels are in the gradient of a grouped convolution, of which images have groups.
+        """
+        one, before, count = self.one(number), self.nest, len(self.opts)
+        if one.folds and contraction_of(one) is None:
+            for axis, by in _divided(one).items():
+                self.apply(OptKind.SPLIT, axis, by)
+            if contraction_of(self.one(number)) is None:
+                self.nest = before
+                del self.opts[count:]
 
     def phases(self) -> None:
         """Folds that skip steps, by the remainders of rows, become folds of what they take."""
