@@ -148,6 +148,15 @@ def test_a_graph_can_be_walked_until_something_is_assigned_to() -> None:
     kept.backward()
 
 
+def test_who_forgets_to_detach_a_state_is_told_so() -> None:
+    w, state = Tensor([0.5], requires_grad=True), Tensor([1.0])
+    state = state * w
+    state.sum().backward()
+    w.assign(w.detach() - 0.1)
+    with pytest.raises(GradientError, match=r"h = h\.detach\(\)"):
+        (state * w).sum().backward()
+
+
 def test_a_gradient_is_not_asked_for_past_what_was_freed() -> None:
     x = Tensor([2.0, -3.0], requires_grad=True)
     freed = x * x

@@ -160,7 +160,8 @@ class Freed(mlops.Function):
     def backward(self, grad: Tensor, out: Tensor) -> Grads:
         raise GradientError(
             "the graph behind this tensor was freed: backward() went through it, and then a "
-            "tensor was assigned to, as an optimizer's step does; call that backward() with "
+            "tensor was assigned to, as an optimizer's step does; take the .detach() of what one "
+            "step leaves to the next (h = h.detach()), call that backward() with "
             "retain_graph=True, or add the losses up and call backward() once"
         )
 
