@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tinyml.codegen.text.c_text import apart
+from tinyml.codegen.text.vector_parts import filled
 
 # by bytes of an element and lanes: what instructions for that end in, of what elements they are
 _WAYS = {
@@ -122,7 +123,5 @@ def _way(text: str, size: int, lanes: int) -> str:
     marks = {name: f"__builtin_ia32_{name.lower()}{suffix}_mask" for name in ("LOAD", "STORE")}
     marks["VECTOR"] = f"{element} __attribute__((vector_size({size * lanes})))"
     marks["HELD"] = f"__builtin_ia32_cvtd2mask{32 * lanes}(m)"
-    for mark, meant in marks.items():
-        text = text.replace(mark, meant)
     present = " && ".join(f"defined(__AVX512{part}__)" for part in ("BW", "DQ", "VL"))
-    return f"#if {present}\n{text}\n#endif\n"
+    return f"#if {present}\n{filled(text, marks)}\n#endif\n"

@@ -8,6 +8,7 @@ from tinyml.codegen.expr import Expr, Held, Load, Name
 from tinyml.codegen.pairs import Dot, Pair
 from tinyml.codegen.text.c_lanes import CLanes
 from tinyml.codegen.text.strength import ATOM, UNARY, Text
+from tinyml.codegen.text.vector_parts import filled
 from tinyml.dtype import float32, uint32
 from tinyml.ops import Op
 
@@ -78,9 +79,7 @@ class CPairs(CLanes):
 def _filled(text: str, lanes: int, floats: str, bits: str) -> str:
     present = "defined(__AVX512BF16__) && defined(__AVX512VL__)" if lanes in INSTRUCTIONS else "0"
     marks = {"PRESENT": present, "LANES": str(lanes), "FLOATS": floats, "BITS": bits}
-    for mark, meant in marks.items():
-        text = text.replace(mark, meant)
-    return text
+    return filled(text, marks)
 
 
 def _width(lanes: int) -> int:

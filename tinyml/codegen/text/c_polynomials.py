@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinyml.codegen.text.c_text import vector_type
 from tinyml.codegen.text.vector_math import BODIES, NEEDS
 from tinyml.codegen.text.vector_math64 import BODIES64, CLAMP64
+from tinyml.codegen.text.vector_parts import filled
 from tinyml.dtype import DType, float32, float64
 from tinyml.ops import Op
 
@@ -19,7 +20,7 @@ def polynomial(op: Op, dtype: DType, vector: str, integer: str, lanes: int) -> l
     if op is Op.POW and dtype is float32:
         pieces += _wide(lanes // 2)
         marks |= _halves(lanes, lanes // 2)
-    return [*pieces, _filled(ON_LANES[dtype][op], marks)]
+    return [*pieces, filled(ON_LANES[dtype][op], marks)]
 
 
 def _wide(lanes: int) -> list[str]:
@@ -29,7 +30,7 @@ def _wide(lanes: int) -> list[str]:
         vector_type(f"f32x{lanes}", "float", 4, lanes),
         vector_type(f"f64x{lanes}", "double", 8, lanes),
         vector_type(f"i64x{lanes}", "long long", 8, lanes),
-        _filled(CLAMP64, marks),
+        filled(CLAMP64, marks),
     ]
 
 
@@ -41,9 +42,3 @@ def _halves(lanes: int, few: int) -> dict[str, str]:
         marks[f"LAST({name})"] = ", ".join(f"{name}[{n}]" for n in range(few, lanes))
     both = (f"{name}[{n}]" for name in ("first", "last") for n in range(few))
     return {**marks, "BOTH": ", ".join(both)}
-
-
-def _filled(text: str, marks: dict[str, str]) -> str:
-    for mark, name in marks.items():
-        text = text.replace(mark, name)
-    return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tinyml.codegen.text.vector_parts import lane_function, once
+from tinyml.codegen.text.vector_parts import filled, lane_function, once
 from tinyml.ops import Op
 
 MASKED = 64  # bytes of a vector that instructions take under a mask
@@ -183,10 +183,7 @@ def _first(condition: str, lanes: int) -> str:
 
 def function(op: Op, kind: str, names: dict[str, str]) -> str:
     """A scalar function for a kind of dtype, with its type and name filled in."""
-    body = FUNCTIONS[op][kind]
-    for mark, text in names.items():
-        body = body.replace(mark, text)
-    return body
+    return filled(FUNCTIONS[op][kind], names)
 
 
 LARGE = """void *aligned_alloc(unsigned long, unsigned long);
@@ -352,15 +349,10 @@ def half_lanes(dtype: str, what: str, half: str, wide: str, bits: str, lanes: in
         for kind in ("float", "int")
     }
 
-    def filled(text: str) -> str:
-        for word, meant in words.items():
-            text = text.replace(word, meant)
-        return text
-
     def made(text: str) -> str:
-        before = once(f"nan_x{lanes}", filled(_NAN)) if _ROUND in text else ""
+        before = once(f"nan_x{lanes}", filled(_NAN, words)) if _ROUND in text else ""
         head = f"static inline {target} {name}_x{lanes}({source} a)"
-        return f"{before}{head} {{\n  return {filled(text)};\n}}"
+        return f"{before}{head} {{\n  return {filled(text, words)};\n}}"
 
     general = _HALF_LANES.get((dtype, what))
     plain = (
@@ -461,7 +453,4 @@ LANE_BODIES: dict[Op, dict[str, str]] = {
 
 def lane_body(op: Op, kind: str, names: dict[str, str]) -> str:
     """A function of two vectors for a kind of integers, with its types and name filled in."""
-    text = f"static inline TYPE NAME(TYPE a, TYPE b) {{\n{LANE_BODIES[op][kind]}\n}}"
-    for mark, name in names.items():
-        text = text.replace(mark, name)
-    return text
+    return filled(f"static inline TYPE NAME(TYPE a, TYPE b) {{\n{LANE_BODIES[op][kind]}\n}}", names)

@@ -7,7 +7,7 @@ and VAST for the lanes of 16, 32 and 64 bytes. LANES and the types are filled in
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def written_out(text: str) -> str:
@@ -35,6 +35,13 @@ def _by_horner(kind: str, p: str, t: str, numbers: Sequence[str]) -> str:
         lines.append(f"  {kind}{p} = {so_far} {sign} {number.lstrip('-')};")
         kind, so_far = "", f"{p} * {t}"
     return "\n".join(lines)
+
+
+def filled(text: str, marks: Mapping[str, str]) -> str:
+    """A text in which what marks stand for is in their place, one mark after the other."""
+    for mark, meant in marks.items():
+        text = text.replace(mark, meant)
+    return text
 
 
 # by vector: the macro that says that there is such an instruction, and what its name ends in
@@ -263,9 +270,7 @@ _MARKS = {
 
 def of_kind(text: str, kind: str) -> str:
     """A text with the marks of F32 or F64 filled in."""
-    for mark, meant in _MARKS[kind].items():
-        text = text.replace(mark, meant)
-    return text
+    return filled(text, _MARKS[kind])
 
 
 _NEEDS = {
