@@ -8,7 +8,8 @@ from math import prod
 from tinyml.codegen import linear as ir
 from tinyml.codegen.expr import Fold, Name
 from tinyml.codegen.matrices import Product
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also
+from tinyml.codegen.scope import Known, Loops, Scope, also
+from tinyml.frozen import replace
 from tinyml.index import Axis, linear
 from tinyml.ops import Op
 
@@ -59,20 +60,19 @@ class LongFold:
 
     def __init__(
         self,
-        open_loops: Callable[[Scope, Loops, Known, Enter, Body], None],
-        open_rests: Callable[[Scope, Axis, Loops, Known, Enter, Body], None],
+        open_loops: Callable[[Scope, Loops, Known], None],
+        open_rests: Callable[[Scope, Axis, Loops, Known], None],
         begin: Callable[[Scope, Axis, Loops, Known], ir.Begin],
         folds: list[Fold],
         terms: int,
         copies: Callable[[Fold], int],
         declare: Callable[[Scope], list[list[Name]]],
-        enter: Enter,
         body: Callable[[Scope, Known, list[Axis], list[list[Name]]], None],
     ) -> None:
         self.open_loops, self.open_rests, self.begin = open_loops, open_rests, begin
         self.folds, self.declare = folds, declare
         self.terms = terms  # that each sum takes up in one step of the loops
-        self.enter, self.body = enter, body
+        self.body = body
         alone = not any(isinstance(fold.body, Product) for fold in folds)  # those fill registers
         self.sums = alone and any(map(is_rounded, folds))
         # where sums fill the registers, those that wait are in memory: they are added to less often
@@ -84,11 +84,11 @@ class LongFold:
         def body(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             self.body(inner, known, unrolled, into)
 
-        size = self._step(loops)
+        size, loops = self._step(loops), replace(loops, body=body)
         if not size:
-            self.open_loops(scope, loops, known, self.enter, body)
+            self.open_loops(scope, loops, known)
             return
-        self.enter(scope, known)
+        loops.enter(scope, known)
         first = loops.waiting[0]
         whole = first.size // size * size
         step, within = Axis(f"{first.name}_s", first.size // size), Axis(f"{first.name}_i", size)
@@ -98,7 +98,7 @@ class LongFold:
             left = Axis(f"{first.name}_l", first.size - whole)
             index = linear(left) + whole
             self._part(scope, None, loops.in_part(first, left), also(known, first, index), into)
-        self.open_rests(scope, first, loops, known, self.enter, body)
+        self.open_rests(scope, first, loops, known)
 
     def parted(self, loops: Loops) -> Axis | None:
         """The loop that is opened in parts, if one is."""

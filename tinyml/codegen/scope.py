@@ -23,6 +23,7 @@ from tinyml.codegen.expr import (
 from tinyml.codegen.linear import Fetch, Instr, Let, values_of
 from tinyml.codegen.matrices import Fragment, Piece
 from tinyml.codegen.nest import Split
+from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid, both, linear, moved
 from tinyml.ops import WORK
@@ -109,44 +110,42 @@ def _read(instr: Instr) -> set[str]:
     return {e.name for e in parts_of([*values_of(instr), *looked]) if type(e) is Name}
 
 
+def nothing(scope: Scope, known: Known, unrolled: Sequence[Axis] = ()) -> None:
+    """What is written where there is nothing to write."""
+
+
+@dataclass(frozen=True, eq=False)
 class Loops:
     """The axes of one walk or fold: those still to be opened, and those to be unrolled.
 
-    Steps where not all of `only` holds are left out, or `instead` is done there. What is `asked`
-    at each step is not where it always holds.
+    `enter` writes what comes before each loop, `body` what is in all of them. Steps where not all
+    of `only` holds are left out, or `instead` is written there. What is `asked` at each step is not
+    where it always holds.
     """
 
-    def __init__(
-        self,
-        waiting: list[Axis],
-        unrolled: list[Axis],
-        only: Valid = (),
-        instead: Body | None = None,
-        parts: Mapping[Axis, Axis] | None = None,
-        asked: Valid = (),
-    ) -> None:
-        self.waiting, self.unrolled = waiting, unrolled
-        self.only, self.instead, self.asked = only, instead, asked
-        self.parts = parts or {}  # by an axis that walks a part of another one, that other one
-
-    def _with(self, waiting: list[Axis], unrolled: list[Axis]) -> Loops:
-        return Loops(waiting, unrolled, self.only, self.instead, self.parts, self.asked)
+    waiting: list[Axis]
+    unrolled: list[Axis]
+    enter: Enter = nothing
+    body: Body = nothing
+    only: Valid = ()
+    instead: Body | None = None
+    asked: Valid = ()
+    parts: tuple[tuple[Axis, Axis], ...] = ()  # axes that walk parts of others, and the others
 
     def cropped(self, only: Valid, instead: Body | None = None, asked: Valid = ()) -> Loops:
-        return Loops(self.waiting, self.unrolled, only, instead, self.parts, asked)
+        return replace(self, only=only, instead=instead, asked=asked)
 
     def without(self, axis: Axis) -> Loops:
-        return self._with([a for a in self.waiting if a is not axis], self.unrolled)
+        return replace(self, waiting=[a for a in self.waiting if a is not axis])
 
     def in_part(self, axis: Axis, part: Axis) -> Loops:
         """With a part of `axis` in its place."""
         waiting = [part if a is axis else a for a in self.waiting]
-        parts = {**self.parts, part: self.whole(axis)}
-        return Loops(waiting, self.unrolled, self.only, self.instead, parts, self.asked)
+        return replace(self, waiting=waiting, parts=((part, self.whole(axis)), *self.parts))
 
     def whole(self, axis: Axis) -> Axis:
         """The axis that it walks, or walks a part of."""
-        return self.parts.get(axis, axis)
+        return next((whole for part, whole in self.parts if part is axis), axis)
 
     def rest(self, split: Split, rest: Axis) -> Loops:
         """What is left to do with the last, shorter step of a split."""
@@ -159,7 +158,7 @@ class Loops:
             waiting = [rest if a is split.inner else a for a in waiting]
         elif rest.size > 1:
             waiting.append(rest)
-        return self._with(waiting, unrolled)
+        return replace(self, waiting=waiting, unrolled=unrolled)
 
 
 def also(known: Known, axis: Axis, index: Linear) -> Known:

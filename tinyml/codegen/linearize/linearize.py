@@ -107,7 +107,7 @@ class _Emitter(AlongWriter):
         def instead(inner: Scope, known: Known, unrolled: list[Axis]) -> None:
             self._walks(inner, crop.plain(walks, numbers), known, unrolled)
 
-        self._open(scope, self._loops(nest.rows).cropped(only, instead), {}, enter, body)
+        self._open(scope, self._loops(nest.rows, enter, body).cropped(only, instead), {})
         return gathered(scope.instrs, self.families, self.copies)
 
     def _walks(
@@ -170,7 +170,7 @@ class _Emitter(AlongWriter):
             self._put_all(inner, plain, known, unrolled, once)
 
         with self._shared_out(scope, f"walk{self.names}", group) as (inner, known):
-            self._open(inner, self._loops(group).cropped(only, instead), known, enter, body)
+            self._open(inner, self._loops(group, enter, body).cropped(only, instead), known)
 
     def _put_all(
         self,
@@ -342,12 +342,12 @@ class _Emitter(AlongWriter):
             self._take_up(inner, folds, values, targets)
 
         opening = (self._open, self._open_rests, self._begin)
-        long = LongFold(*opening, folds, steps // spread, self._steps, declare, enter, body)
+        long = LongFold(*opening, folds, steps // spread, self._steps, declare, body)
         # the parts of a loop have one beginning
         if begun := [t for t in self.tiles if t.stages > 1 and t.after is long.parted(loops)]:
             self.filler.begin(scope, ir.Begin(begun[0].after), {}, begun)
         with self.ahead.in_loop():
-            long.open(scope, loops, {}, accumulators)
+            long.open(scope, replace(loops, enter=enter), {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
 

@@ -68,9 +68,9 @@ class AlongWriter(LoopWriter):
             if own is not inner:  # what follows from sums of a rest is not so once threads meet
                 inner.instrs += own.instrs
 
-        loops = self._loops(group).cropped(crop.needed([*acc]))
+        loops = self._loops(group, enter, body).cropped(crop.needed([*acc]))
         with self.ahead.in_loop():
-            self._open(scope, loops, {}, enter, body)
+            self._open(scope, loops, {})
         if self._sharing(leaders[0]) > 1:
             self._of_threads(scope, acc, sums, group[0])
         if self.parts:

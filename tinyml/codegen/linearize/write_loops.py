@@ -12,7 +12,7 @@ from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.linearize.write_tiles import TileWriter
 from tinyml.codegen.nest import Kind, LoopNest
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, also
+from tinyml.codegen.scope import Known, Loops, Scope, also, nothing
 from tinyml.frozen import replace
 from tinyml.index import ZERO, Axis, linear
 
@@ -34,54 +34,38 @@ class LoopWriter(TileWriter):
         if one.folded or any(walk.axes for walk in one.walks):
             self.around.update(one.rows)
 
-    def _open(self, scope: Scope, loops: Loops, known: Known, enter: Enter, body: Body) -> None:
-        """Open all loops, then write `body`; and once more for what remains after a split."""
-        enter(scope, known)
+    def _open(self, scope: Scope, loops: Loops, known: Known) -> None:
+        """Open all loops, then write their body; and once more for what remains after a split."""
+        loops.enter(scope, known)
         if not loops.waiting:
-            body(scope, known, loops.unrolled)
+            loops.body(scope, known, loops.unrolled)
             return
         first = loops.waiting[0]
         if first.size == 1:
             around = any(self.kind(a) is Kind.LOOP for a in scope.bound)
             again = loops.whole(first).more or around
             later = self._fill_step(scope, first, loops, known, again)
-            self._open(scope, loops.without(first), {**known, first: ZERO}, enter, body)
+            self._open(scope, loops.without(first), {**known, first: ZERO})
             scope.instrs += later
         else:
-            self._loop(scope, first, loops, known, enter, body)
-        self._open_rests(scope, first, loops, known, enter, body)
+            self._loop(scope, first, loops, known)
+        self._open_rests(scope, first, loops, known)
 
-    def _open_rests(
-        self,
-        scope: Scope,
-        first: Axis,
-        loops: Loops,
-        known: Known,
-        enter: Enter,
-        body: Body,
-    ) -> None:
+    def _open_rests(self, scope: Scope, first: Axis, loops: Loops, known: Known) -> None:
         """What remains after the splits whose outer axis is `first`."""
         for split in self.splits:
             if split.outer is first and split.inner not in known:
                 rest = Axis(f"{split.inner.name}_", split.rest)
                 at: Known = {axis: linear(step) for axis, step in split.at}
                 more = {**known, **at, split.inner: linear(rest)}
-                self._open(scope, loops.rest(split, rest), more, enter, body)
+                self._open(scope, loops.rest(split, rest), more)
 
-    def _loop(
-        self,
-        scope: Scope,
-        axis: Axis,
-        loops: Loops,
-        known: Known,
-        enter: Enter,
-        body: Body,
-    ) -> None:
+    def _loop(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> None:
         filled = self._filled(loops.whole(axis))
         ahead = any(tile.stages > 1 for tile in filled)
         begin = self._begin(scope, axis, loops, known)
         if pieces := self._pieces(scope, begin, loops, known):
-            self._in_pieces(scope, axis, pieces, loops, known, enter, body)
+            self._in_pieces(scope, axis, pieces, loops, known)
             return
         if ahead and axis is loops.whole(axis):
             self.filler.begin(scope, begin, known, filled)
@@ -93,7 +77,7 @@ class LoopWriter(TileWriter):
         for part, sure in crop.parts(begin, asked, known, scope.bound - self.apart):
             inner = Scope(scope.bound | {axis, walked, loops.whole(axis)}, scope, sure)
             later = self._fill_step(inner, axis, loops, known)  # tiles know the steps of the whole
-            self._open(inner, left, known, enter, body)
+            self._open(inner, left, known)
             inner.instrs += later
             scope.instrs += [replace(part, axis=walked), *inner.instrs, ir.End(walked)]
         for start in begin.starts if loops.instead else ():
@@ -111,14 +95,7 @@ class LoopWriter(TileWriter):
         return crop.pieces(axis, self.asked, known, scope.bound, PIECES // steps)
 
     def _in_pieces(
-        self,
-        scope: Scope,
-        axis: Axis,
-        pieces: list[range],
-        loops: Loops,
-        known: Known,
-        enter: Enter,
-        body: Body,
+        self, scope: Scope, axis: Axis, pieces: list[range], loops: Loops, known: Known
     ) -> None:
         """A loop for each of the pieces, which asks nothing."""
         for number, steps in enumerate(pieces):
@@ -127,7 +104,7 @@ class LoopWriter(TileWriter):
                 at, left = linear(part) + steps.start, loops.in_part(axis, part)
             else:
                 at, left = linear(steps.start), loops.without(axis)
-            self._open(scope, left, also(known, axis, at), enter, body)
+            self._open(scope, left, also(known, axis, at))
 
     def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
         """All threads of a block walk alike: none of their axes counts as fixed.
@@ -135,7 +112,7 @@ class LoopWriter(TileWriter):
         What threads copy ahead of a whole loop is begun where that begins.
         """
         begin = crop.begin(axis, loops.only, known, scope.bound - self.apart)
-        walked = loops.whole(axis), *loops.parts.values()  # the first steps' tiles may be there
+        walked = loops.whole(axis), *(whole for _, whole in loops.parts)  # whose first tiles may be
         ahead = [tile for tile in self.tiles if tile.stages > 1 and tile.after in walked]
         counted = any(tile.bulk or tile.after is not axis for tile in ahead)
         return replace(begin, starts=() if counted else begin.starts[:1]) if ahead else begin
@@ -144,10 +121,6 @@ class LoopWriter(TileWriter):
         """What is done at steps that are left out."""
         assert loops.instead is not None
         inner = Scope(scope.bound | {begin.axis}, scope)
-        left = loops.without(begin.axis).cropped(())
-        self._open(inner, left, known, _nothing, loops.instead)
+        left = replace(loops.without(begin.axis).cropped(()), enter=nothing, body=loops.instead)
+        self._open(inner, left, known)
         scope.instrs += [begin, *inner.instrs, ir.End(begin.axis)]
-
-
-def _nothing(scope: Scope, known: Known) -> None:
-    """What there is to do when a loop is entered that only writes numbers."""

@@ -17,7 +17,7 @@ from tinyml.codegen.linearize.fill import Filler, fences
 from tinyml.codegen.linearize.namer import Namer
 from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
 from tinyml.codegen.optimize.tiles import by_stride, names_read
-from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, at_each, every_step
+from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, at_each, every_step, nothing
 from tinyml.index import Axis, linear
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -26,7 +26,7 @@ from tinyml.ops import Op
 class TileWriter(Namer):
     """Fills the tiles of a nest; whoever writes the rest of it opens the loops."""
 
-    _open: Callable[[Scope, Loops, Known, Enter, Body], None]
+    _open: Callable[[Scope, Loops, Known], None]
     _folds: Callable[[Scope, Iterable[Expr]], None]
     _walks: Callable[[Scope, Iterable[Walk], Known, list[Axis]], None]
 
@@ -45,7 +45,7 @@ class TileWriter(Namer):
     def kind(self, axis: Axis) -> Kind:
         return self.kinds.get(axis, Kind.LOOP)
 
-    def _loops(self, group: Iterable[Axis]) -> Loops:
+    def _loops(self, group: Iterable[Axis], enter: Enter = nothing, body: Body = nothing) -> Loops:
         """The axes of one walk or fold: those that are loops, and those that are written out."""
         group, written_out = list(group), {Kind.UNROLL}
         if not self.vectors:
@@ -53,6 +53,8 @@ class TileWriter(Namer):
         return Loops(
             [a for a in group if self.kind(a) is Kind.LOOP],
             [a for a in group if self.kind(a) in written_out],
+            enter,
+            body,
         )
 
     def _filled(self, after: Axis) -> list[Tile]:
@@ -128,14 +130,14 @@ class TileWriter(Namer):
             for index in tile.index.at_each(every_step(known, unrolled)):
                 inner.instrs.append(ir.PutTile(tile.name, value.dtype, index, number, ()))
 
-        loops = self._loops(by_stride(tile))
+        loops = self._loops(by_stride(tile), enter, body)
         if number is not None:
             only = tuple(r for r, n in outside if n is number)
             loops = loops.cropped(only, instead)
         if tile.over is None and any(isinstance(e, Fold) for e in nodes(value)):
             loops.waiting.reverse()  # what lies along the last axis is read for all rows at once
         with self._shared_out(scope, tile.name, tile.axes) as (within, at):
-            self._open(within, loops, at, enter, body)
+            self._open(within, loops, at)
         if prod(self.block) > 1:
             scope.instrs.append(ir.Barrier())
 
