@@ -200,9 +200,9 @@ def known_step(step: steps.Step, repeats: int = 100) -> tuple[float, int]:
 
     for _ in range(4):  # plainly, then with what changes from step to step as data
         realized()
-    for routine in realize._routines.values():
-        if routine._free is not None and not isinstance(routine._free, Kernels):
-            routine._free = Kernels(routine._free)
+    for runner in realize._runners.values():
+        if runner._free is not None and not isinstance(runner._free, Kernels):
+            runner._free = Kernels(runner._free)
     return min(realized() for _ in range(repeats))
 
 

@@ -14,7 +14,7 @@ DEVICES = ("CPU", "EMU")
 
 
 def as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(realize, "_routines", {})
+    monkeypatch.setattr(realize, "_runners", {})
     monkeypatch.setattr(prepare, "_executables", {})
 
 

@@ -418,7 +418,7 @@ def test_an_interrupt_while_compiling_changes_nothing(
             )  # no plan comes from the disk
             patch.setattr("tinyml.prepare.cached_program", interrupted)
             patch.setattr("tinyml.prepare._executables", {})
-            patch.setattr(realizing, "_routines", {})
+            patch.setattr(realizing, "_runners", {})
         with pytest.raises(KeyboardInterrupt):
             Tensor.realize(x, y)
     assert x.tolist() == [6.0, 7.0, 8.0]

@@ -25,7 +25,7 @@ def takers(k: Kernel) -> dict[int, int]:
 
 
 def _slots(output: Output) -> tuple[set[int], set[int]]:
-    """What an output is made of: the slots that are read beside it, and those read elsewhere."""
+    """The slots that an output reads at its own element only, and those it reads elsewhere."""
     whole = not (output.keeps or output.across or output.padding)
     waiting, rest = ([output.value], [*output.roots[1:]]) if whole else ([], [*output.roots])
     beside, seen = set[int](), set[LazyBuffer]()

@@ -6,7 +6,7 @@
              | Output(slot, value, rows, where)           slot holds value where a mask does
              | Output(slot, value, rows, index, axis, op) slot[.. index ..] op= value, or = value
              | Output(slot, value, rows, across)          slot += value, along rows it has not
-             | Output(slot, value, rows, padding)          slot holds value, and behind its rows
+             | Output(slot, value, rows, padding)         slot holds value, and behind its rows
                                                           elements that are nobody's
 
 Rows are the axes that all outputs of a part share, walked together: `rows` says which axes of

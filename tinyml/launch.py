@@ -138,8 +138,8 @@ def watched() -> bool:
     return bool(_ran or _launched)
 
 
-class Routine:
-    """A plan, and how it is run."""
+class PlanRunner:
+    """Runs a plan again and again: in one call of the machine if it can, else call by call."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -22,7 +22,7 @@ from tinyml.device import open_device
 from tinyml.dtype import DType, to_compute
 from tinyml.faults import Fault, fault_of
 from tinyml.graph import numbered, toposort
-from tinyml.launch import Routine, execute, hold
+from tinyml.launch import PlanRunner, execute, hold
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.ledger import (
     Holder,
@@ -41,8 +41,8 @@ from tinyml.turn import turn
 from tinyml.varying import Number, besides, varying, with_data
 from tinyml.varying import numbers as numbers_of
 
-_routines: dict[tuple[Any, ...], Routine] = {}
-_MOST_ROUTINES = 1024
+_runners: dict[tuple[Any, ...], PlanRunner] = {}
+_MOST_RUNNERS = 1024
 _Order = dict[LazyBuffer, int]  # nodes by number
 
 
@@ -73,9 +73,11 @@ def realize(holders: Sequence[Holder]) -> None:
 def compute(
     nodes: Sequence[LazyBuffer], holders: Sequence[Holder] = (), goes_on: bool = False
 ) -> list[Data]:
-    """A leaf with the values of each node, which `holders` hold. In the caller's turn.
+    """Compute `nodes`, which `holders` hold, in one plan: a leaf for each. In the caller's turn.
 
-    Where a program `goes_on`, what is computed again is kept for what it does next.
+    Whoever else reads memory that is overwritten by that gets its values first, and holds a leaf
+    afterwards, too. Where a program `goes_on`, what was computed before and is needed again is
+    kept for what it does next (see reused.py).
     """
     wanted, order = list(nodes), numbered(nodes)
     readers: list[tuple[Holder, LazyBuffer]] = []
@@ -124,7 +126,7 @@ def _made(
 
 
 def _note_several(leaves: dict[int, Data]) -> None:
-    """Note which memory several have, whose ids these are."""
+    """Mark the memory that several holders have, whose ids these are: it is not overwritten."""
     for buffer, times in Counter(memory[leaf] for leaf in leaves.values()).items():
         buffer.several = buffer.several or times > 1
 
@@ -165,21 +167,21 @@ def _run(unreal: list[LazyBuffer], order: _Order, leaves: list[Data]) -> list[Da
         return _run_reference(unreal, leaves)
     buffers = buffers_of(leaves)
     key = _structure(unreal, order, buffers, map(_said, order))
-    routine = _routines.get(key)
+    runner = _runners.get(key)
     numbers: dict[Number, Data] = {}
-    if routine is None and not trace.wanted(trace.Launched):  # a capture's numbers stay
+    if runner is None and not trace.wanted(trace.Launched):  # a capture's numbers stay
         key, numbers = _varying(key, unreal, order, buffers)
-        routine = _routines.get(key)
+        runner = _runners.get(key)
         buffers += buffers_of(numbers.values())
-    if routine is None:
+    if runner is None:
         roots = with_data(unreal, numbers) if numbers else unreal
-        routine = Routine(_planned(key, devices, roots, [*leaves, *numbers.values()]))
-        if len(_routines) >= _MOST_ROUTINES:
-            del _routines[next(iter(_routines))]
-        _routines[key] = routine
+        runner = PlanRunner(_planned(key, devices, roots, [*leaves, *numbers.values()]))
+        if len(_runners) >= _MOST_RUNNERS:
+            del _runners[next(iter(_runners))]
+        _runners[key] = runner
     results: list[Data] = []
     known: dict[tuple[Any, ...], Data] = {}
-    for node, buffer in zip(unreal, routine.run(buffers), strict=True):
+    for node, buffer in zip(unreal, runner.run(buffers), strict=True):
         said = buffer, node.shape, node.dtype
         if said not in known:  # equal nodes have one leaf
             known[said] = lazy.data(node.shape, node.dtype, node.device)

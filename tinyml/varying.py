@@ -50,7 +50,10 @@ class _Family:
         self.met: dict[int, int] = {}  # how often the first few of them came, by a hash
 
     def known_well(self, texts: Sequence[str]) -> bool:
-        """Whether it is worth a compilation to know this member's numbers; it came once more."""
+        """Note that a member came, of these numbers; whether it is worth a compilation of its own.
+
+        So are the first two members, and one of few that come again and again.
+        """
         self.members += 1
         which = hash(tuple(texts))
         if len(self.met) <= _FEW:

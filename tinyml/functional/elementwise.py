@@ -272,19 +272,18 @@ def _bits(op: Op, name: str, x: Tensor, y: Any, reverse: bool = False) -> Tensor
     return x._of(lazy.mapped(op, (x.lazy, y.lazy)))
 
 
-def bitwise_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x & y of integers or bools; DTypeError for floats."""
-    return _bits(Op.AND, "bitwise_and", x, y)
+def _bitwise(op: Op, name: str, sign: str) -> Operator:
+    def applied(x: Tensor, y: Tensor | Scalar) -> Tensor:
+        return _bits(op, name, x, y)
+
+    applied.__name__ = name
+    applied.__doc__ = f"x {sign} y of integers or bools; DTypeError for floats."
+    return applied
 
 
-def bitwise_or(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x | y of integers or bools; DTypeError for floats."""
-    return _bits(Op.OR, "bitwise_or", x, y)
-
-
-def bitwise_xor(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """x ^ y of integers or bools; DTypeError for floats."""
-    return _bits(Op.XOR, "bitwise_xor", x, y)
+bitwise_and = _bitwise(Op.AND, "bitwise_and", "&")
+bitwise_or = _bitwise(Op.OR, "bitwise_or", "|")
+bitwise_xor = _bitwise(Op.XOR, "bitwise_xor", "^")
 
 
 def bitwise_not(x: Tensor) -> Tensor:
@@ -309,22 +308,18 @@ def logical_not(x: Tensor) -> Tensor:
     return bitwise_not(x.cast(bool_))
 
 
-def logical_and(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """Where neither x nor y is 0; bools."""
-    x, y = alike("logical_and", x, y)
-    return x.cast(bool_) & y.cast(bool_)
+def _logical(name: str, function: Operator, text: str) -> Operator:
+    def applied(x: Tensor, y: Tensor | Scalar) -> Tensor:
+        x, y = alike(name, x, y)
+        return function(x.cast(bool_), y.cast(bool_))
+
+    applied.__name__, applied.__doc__ = name, text
+    return applied
 
 
-def logical_or(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """Where x and y are not both 0; bools."""
-    x, y = alike("logical_or", x, y)
-    return x.cast(bool_) | y.cast(bool_)
-
-
-def logical_xor(x: Tensor, y: Tensor | Scalar) -> Tensor:
-    """Where one of x and y is 0, and the other is not; bools."""
-    x, y = alike("logical_xor", x, y)
-    return x.cast(bool_) ^ y.cast(bool_)
+logical_and = _logical("logical_and", bitwise_and, "Where neither x nor y is 0; bools.")
+logical_or = _logical("logical_or", bitwise_or, "Where x and y are not both 0; bools.")
+logical_xor = _logical("logical_xor", bitwise_xor, "Where only one of x and y is 0; bools.")
 
 
 # ---- choosing ----

@@ -10,9 +10,15 @@ from tinyml.codegen.choose.c_cascade import cascade
 from tinyml.codegen.choose.c_contraction import packed, prepared
 from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
-from tinyml.codegen.choose.c_looked import looked_up_together
 from tinyml.codegen.choose.c_online import run_along
-from tinyml.codegen.choose.c_rows import FEW, PIECES, ROWS, calls, rows_at_a_time
+from tinyml.codegen.choose.c_rows import (
+    FEW,
+    PIECES,
+    ROWS,
+    calls,
+    looked_up_together,
+    rows_at_a_time,
+)
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
@@ -435,8 +441,8 @@ class CChooser(Chooser):
         if not alone and (run_along(self, number) or cascade(self, number, found)):
             return True
         every = (windowed, dots, packed) if alone else (packed,)
-        ways = [way for choose in every if (way := choose(self, number, found))]
-        best = min(ways, key=lambda way: way.cycles, default=None)
+        candidates = [made for choose in every if (made := choose(self, number, found))]
+        best = min(candidates, key=lambda candidate: candidate.cycles, default=None)
         if best is None:
             prepared(self, number, found)  # folds of rows walk joined axes, too
             return False

@@ -18,7 +18,7 @@ from math import gcd, inf, lcm, prod
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
 from tinyml.codegen.choose.c_tilings import NEARLY, even, proposed, without_rest
-from tinyml.codegen.choose.chooser import Chooser, Contraction, Way, contraction_of
+from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
     CROWDED,
@@ -71,7 +71,7 @@ class _Sides:
     plain: bool  # vectors are loaded and stored as they lie, without masks
 
 
-def packed(chooser: Chooser, number: int, found: Contraction) -> Way | None:
+def packed(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
     """Tiles for a contraction; None if it has no axis that vectors can lie along."""
     trial = copy(chooser)  # which may be forgotten
     trial.opts = [*chooser.opts]
@@ -86,7 +86,7 @@ def packed(chooser: Chooser, number: int, found: Contraction) -> Way | None:
         chooser.nest, chooser.opts = trial.nest, trial.opts
         _apply(chooser, number, found, sides, tiling, chooser.lanes)
 
-    return Way(least, apply)
+    return Candidate(least, apply)
 
 
 def prepared(chooser: Chooser, number: int, found: Contraction) -> Contraction:

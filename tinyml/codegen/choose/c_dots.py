@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser, Contraction, Way
+from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction
 from tinyml.codegen.choose.estimate import cycles_of_dots
 from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.optimize.opts import OptKind
@@ -22,7 +22,7 @@ from tinyml.index import Axis
 SHARE = 4  # of the cache, for what a step of the fold reads
 
 
-def dots(chooser: Chooser, number: int, found: Contraction) -> Way | None:
+def dots(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
     """Lanes along the fold; None if it is not a contraction for that."""
     lanes, along = chooser.lanes, found.fold.axes[-1]
     sides = [(found.kept, found.kept_load), (found.streamed, found.streamed_load)]
@@ -39,7 +39,7 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> Way | None:
     counts = {more: _count(more, 4, 2), less: _count(less, 2, 3)}
     loads = [side[-1] for side in plain]
     cycles = _cycles(chooser, number, found.fold, counts)
-    return Way(cycles, partial(_apply, chooser, number, found.fold, counts, loads))
+    return Candidate(cycles, partial(_apply, chooser, number, found.fold, counts, loads))
 
 
 def _apply(

@@ -14,7 +14,7 @@ from itertools import product
 from math import prod
 
 from tinyml.codegen.choose.c_contraction import apart
-from tinyml.codegen.choose.chooser import Chooser, Contraction, Way
+from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction
 from tinyml.codegen.choose.estimate import Factor, Product, Tiling
 from tinyml.codegen.expr import Fold, Load
 from tinyml.codegen.long_fold import is_grouped
@@ -51,7 +51,7 @@ class _Tiles:
     panels: int
 
 
-def windowed(chooser: Chooser, number: int, found: Contraction) -> Way | None:
+def windowed(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
     """Tiles for a contraction over places of windows; None if it is none."""
     kept = (found.kept, found.kept_load, found.kept_factor)
     streamed = (found.streamed, found.streamed_load, found.streamed_factor)
@@ -66,7 +66,7 @@ def windowed(chooser: Chooser, number: int, found: Contraction) -> Way | None:
             walk = _Walk(found.fold, lane, rows, len(inner), panel, pixels, held.size)
             tiles = _tiles(chooser, number, walk)
             cycles = _cycles(chooser, number, walk, tiles)
-            return Way(cycles, partial(_apply, chooser, number, walk, tiles))
+            return Candidate(cycles, partial(_apply, chooser, number, walk, tiles))
     return None
 
 

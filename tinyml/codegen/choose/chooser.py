@@ -50,8 +50,8 @@ class Contraction:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One to compute a contraction: the cycles that it is estimated to take, and its Opts."""
+class Candidate:
+    """A way to compute a contraction: the cycles it should take, and what applies its Opts."""
 
     cycles: float
     apply: Callable[[], None]

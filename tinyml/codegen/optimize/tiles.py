@@ -240,7 +240,10 @@ def names_read(values: Iterable[Expr]) -> set[str]:
 
 
 def ways(one: Nest, slot: int) -> list[Expr]:
-    """What is made of the loads of `slot` before another axis comes in: it is staged ready-made."""
+    """The largest expressions made of a load of `slot` that walk no axis but those of the load.
+
+    A tile holds these, and not what is loaded: each is computed once, when the tile is filled.
+    """
     order = toposort(_computed(one))
     own: dict[Expr, frozenset[Axis]] = {}  # by expression, the axes of the load it is made of
     largest: dict[Expr, None] = {}
