@@ -234,6 +234,7 @@ def test_arguments_that_torch_has() -> None:
         "dropout has no argument 'training'; write with Tensor.train()": lambda: w[0].dropout(
             training=True
         ),
+        "zeros has no argument 'size'; sizes come first": lambda: Tensor.zeros(size=(2, 3)),
         "sum has no argument 'of'": lambda: w[0].sum(of=1),
         "relu has no argument 'inplace'; results are new": lambda: w[0].relu(inplace=True),
         "to has no argument 'non_blocking'; leave it": lambda: w[0].to("CPU", non_blocking=True),

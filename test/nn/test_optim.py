@@ -281,6 +281,19 @@ def test_integers_and_masks_of_a_model_are_not_optimized():
     assert len(optimizer.params) == 1
 
 
+def test_a_parameter_rests_while_it_does_not_require_a_gradient():
+    a, b = (Tensor([1.0], requires_grad=True) for _ in range(2))
+    optimizer = optim.SGD([a, b], lr=0.25, momentum=0.5)
+    seen = []
+    for required in (True, False, True):
+        a.requires_grad = required
+        optimizer.zero_grad()
+        (a + b).sum().backward()
+        optimizer.step()
+        seen.append((a.item(), b.item()))
+    assert seen == [(0.75, 0.75), (0.75, 0.375), (0.375, -0.0625)]
+
+
 def test_zero_grad_and_training_a_line(device):
     layer = nn.Linear(2, 1)
     optimizer = optim.SGD(nn.state.get_parameters(layer), lr=0.3)

@@ -30,7 +30,8 @@ class Optimizer:
 
     A parameter whose `requires_grad` is None is trained, too: it is set to True here.
     Tensors with `requires_grad=False` among `params` (running averages of a batch norm) and those
-    of integers are not optimized, but are realized in `step` with everything else.
+    of integers are not optimized, but are realized in `step` with everything else. A parameter
+    rests while its `requires_grad` is False.
 
     `fused` is there for programs written for tinygrad: a step is always one realize.
     """
@@ -97,11 +98,13 @@ class Optimizer:
                 "an optimizer steps in training only (dropout and batch norm would be off): "
                 "set Tensor.training = True, or use `with Tensor.train():`"
             )
-        gradients = [self._gradient(i) for i in range(len(self.params))]
+        trained = [i for i, p in enumerate(self.params) if p.requires_grad is not False]
+        gradients = [self._gradient(i) for i in trained]
         with no_grad():
             rate = self._lr.reshape(())
             self._before_updates()
-            for i, (p, gradient) in enumerate(zip(self.params, gradients, strict=True)):
+            for i, gradient in zip(trained, gradients, strict=True):
+                p = self.params[i]
                 p.assign((p - self._update(i, p, gradient, rate)).cast(p.dtype))
         return [*self._state, *self.params, *self.buffers]
 
@@ -111,7 +114,7 @@ class Optimizer:
             raise GradientError(
                 f"parameter {i} of {len(self.params)}, with shape {p.shape}, has no gradient: "
                 "call backward() on a loss that depends on it before step(); or, if it is a mask "
-                "or table that is not to be trained, give it requires_grad=False when it is made"
+                "or table that is not to be trained, write p.requires_grad_(False)"
             )
         check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
