@@ -27,8 +27,8 @@ def dot(items: Sequence[Item], known: Mapping[LazyBuffer, str]) -> str:
     names = _memory(items, known)
     lines = [_HEAD]
     for node, name in names.items():
-        kind = f"{notation.shape_text(node.shape)} {node.dtype.name}"
-        lines.append(f"  {_quoted(name)} [label={_quoted(name, kind)}, shape=ellipse];")
+        label = _quoted(name, notation.kind_text(node))
+        lines.append(f"  {_quoted(name)} [label={label}, shape=ellipse];")
     for number, item in enumerate(items, 1):
         if isinstance(item, CopyItem):
             words = _quoted(f"copy to {item.output.device}")
@@ -59,12 +59,11 @@ def _kernel(item: KernelItem, number: int, memory: Mapping[LazyBuffer, str]) -> 
     read: dict[LazyBuffer, str] = {
         node: slots[node.arg] for node in nodes if isinstance(node, Slot)
     }
-    lines, names = notation.write(nodes, read)
-    said = {line.split(" = ")[0].strip(): line for line in lines}
-    boxes = {node: f"{number}.{names[node]}" for node in nodes if names[node] in said}
-    for node, box in boxes.items():
-        text, _, kind = said[names[node]].rpartition(" : ")
-        yield f"    {_quoted(box)} [label={_quoted(text.strip(), kind)}];"
+    lines, _ = notation.write(nodes, read)
+    boxes = {node: f"{number}.{line.name}" for node, line in lines.items()}
+    for node, line in lines.items():
+        text = f"{line.name} = {line.text}"
+        yield f"    {_quoted(boxes[node])} [label={_quoted(text, line.kind)}];"
     yield "  }"
     starts = read | boxes
     for node, box in boxes.items():

@@ -123,7 +123,7 @@ def graph_text(nodes: Iterable[lazy.LazyBuffer], known: Mapping[lazy.LazyBuffer,
     """A lazy graph, a line for each node."""
     nodes = list(nodes)
     lines, names = notation.write(toposort(nodes), known)
-    return "\n".join([*lines, *(f"result = {names[node]}" for node in nodes)])
+    return "\n".join([*map(str, lines.values()), *(f"result = {names[node]}" for node in nodes)])
 
 
 def explain(

@@ -103,7 +103,7 @@ class Kernel:
 
 def _lines(k: Kernel) -> Iterable[str]:
     lines, names = notation.write(k.nodes)
-    yield from lines
+    yield from map(str, lines.values())
     for output in k.outputs:
         place, value, op = f"slot{output.slot}", names[output.value], output.op
         sign = "" if op is None else SIGN.get(op, op.name.lower())

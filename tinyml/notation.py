@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from tinyml import lazy
 from tinyml.dtype import from_text
@@ -27,13 +28,29 @@ def shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
+class Line(NamedTuple):
+    """What is written of a node: what it is called, how it is computed, its shape and dtype."""
+
+    name: str
+    text: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.name:>4} = {self.text:32} : {self.kind}"
+
+
+def kind_text(node: LazyBuffer) -> str:
+    """Its shape and dtype: 4x256 float32."""
+    return f"{shape_text(node.shape)} {node.dtype.name}"
+
+
 def write(
     order: Iterable[LazyBuffer], leaves: Mapping[LazyBuffer, str] | None = None
-) -> tuple[list[str], dict[LazyBuffer, str]]:
-    """Lines for the nodes in `order` (sources first), and how each node is called in them."""
+) -> tuple[dict[LazyBuffer, Line], dict[LazyBuffer, str]]:
+    """The lines of the nodes in `order` (sources first), and how each node is called in them."""
     names = dict(leaves or {})
     numbers: set[LazyBuffer] = set()  # constants, wherever they were moved to
-    lines: list[str] = []
+    lines: dict[LazyBuffer, Line] = {}
     for node in order:
         moved = type(node) is lazy.Move and node.sources[0] in numbers
         moved = moved and node.arg[0] is not Movement.PAD
@@ -45,8 +62,7 @@ def write(
         text = names[node] = sources[0] if moved else _text(node, sources)
         if node not in numbers and not isinstance(node, (lazy.Slot, lazy.Data)):
             names[node] = f"v{len(lines)}"
-            kind = f"{shape_text(node.shape)} {node.dtype.name}"
-            lines.append(f"{names[node]:>4} = {text:32} : {kind}")
+            lines[node] = Line(names[node], text, kind_text(node))
     return lines, names
 
 
