@@ -201,6 +201,17 @@ def test_a_truth_as_a_float_is_one_step_of_its_mask(command: str) -> None:
         assert not re.search(r"\tv(?:cvtdq2ps|psubd|psrld|pabsd)\t", made), processor
 
 
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_bools_of_bytes_are_not_widened(command: str) -> None:
+    """With SSE2, gcc would take them apart one by one."""
+    x, y = (graphs.memory(256, dtype=by_name(name), device="CPU") for name in ("bool", "uint8"))
+    (k,) = stages.kernels_of(schedule([(x | (y < 7)).lazy]))
+    for processor, size in ("haswell", 32), ("x86-64", 16):
+        made = compile(k, Target(Language.C, size, 16, cores=2), None)
+        text = _made(command, translation_unit((made,)), processor)
+        assert not re.search(r"\tv?(?:pmovzx|punpck)\w+\t", text), processor
+
+
 def test_a_range_that_is_required_of_a_number_is_one_comparison() -> None:
     """Of two, joined, clang sets a byte each."""
     classes = graphs.memory(256, dtype=by_name("int64"), device="CPU")

@@ -106,7 +106,7 @@ class CChooser(Chooser):
         """A row in whole vectors, if a rest is long: of functions each element takes as long."""
         rest = row.size % self.lanes
         long = rest > 1 if calls(self.one(number)) else 2 * rest > self.lanes
-        able = self.target.vector_bytes >= MASKS
+        able = self.target.vector_bytes >= MASKS and not self.narrow
         if able and long and self.apply(OptKind.PAD, row, self.lanes):
             return self.nest.axis(row.name) or row
         return row

@@ -8,11 +8,12 @@ turns out not to fit is left out: the kernel is right with any subset of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Concatenate, ParamSpec, TypeVar
 
 from tinyml.codegen.expr import Expr, Fold, Load, Select, nodes
+from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile
 from tinyml.codegen.optimize.change import joins
 from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, apply
@@ -25,6 +26,8 @@ from tinyml.graph import toposort
 from tinyml.index import Axis, Quotient, linear
 
 MOST_NESTS = 16  # that phases make of one
+REGISTER = 16  # bytes of the smallest one
+REST = 8  # times as long as what is left over of whole vectors are rows of bytes, at least
 _C = TypeVar("_C", bound="Chooser")
 _P = ParamSpec("_P")
 
@@ -78,7 +81,10 @@ def _along(one: Nest) -> list[Expr]:
 
 
 def _bytes_of_lane(e: Expr) -> int:
-    """In a register: masks are int32, and halves float32 while they are computed with."""
+    """In a register: masks are int32, and halves float32 while they are computed with.
+
+    Where all are bytes, masks are bytes (narrow.py).
+    """
     masked = isinstance(e, Select) or (isinstance(e, Load) and e.valid != ())
     wide = masked or not e.dtype.is_int
     return max(e.dtype.itemsize, 4 * wide)
@@ -115,10 +121,24 @@ class Chooser:
         Values that are wider than a register are put into memory by compilers, 20 times as slow;
         and so are those of half a register by gcc, where they are small integers.
         """
+        if self.narrow:
+            return next(self._of_bytes())
         values = [e for one in self.nest.nests for e in _along(one)]
         lanes = self.target.vector_bytes // max(map(_bytes_of_lane, values), default=4)
         longest = max((a.size for one in self.nest.nests for a in one.axes), default=1)
         return min(lanes, max(self.target.vector_bytes // 4, 1 << longest.bit_length() - 1))
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Whether truths are bytes of vectors, too: where few elements are left over."""
+        values = (e for one in self.nest.nests for e in one.exprs)
+        return is_narrow(self.nest.slots, values) and any(self._of_bytes())
+
+    def _of_bytes(self) -> Iterator[int]:
+        """Bytes of vectors that leave hardly any elements over, one by one."""
+        ends = [one.rows[-1].size for one in self.nest.nests if one.rows]
+        sizes = (self.target.vector_bytes // n for n in (1, 2, 4))
+        return (n for n in sizes if n >= REGISTER and all(end % n * REST <= end for end in ends))
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from tinyml.codegen.text.c_text import (
     scattered,
     scattered_rows,
 )
-from tinyml.codegen.text.c_values import TYPES, size_of
+from tinyml.codegen.text.c_values import TYPES
 from tinyml.codegen.text.render import SIGN, register
 from tinyml.codegen.text.strength import ATOM, STRENGTH, TERNARY, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows, rows_of, two_rows
@@ -331,7 +331,7 @@ class CRenderer(CPairs):
                 texts = [self.text(side, lanes) for side in sides]
                 return self.compare("!=", register(one.dtype), texts, lanes)
             case (Alu(op=Op.OR, operands=masks), *values) if e.op is Op.WHERE:
-                if size_of(e.dtype) * lanes == MASKED:
+                if self.size_of(e.dtype) * lanes == MASKED:
                     texts = [self.text(side, lanes) for side in (*masks, *values)]
                     return self.blended_either(texts, e.dtype, lanes)
         return super().op(e, lanes)

@@ -9,7 +9,7 @@ from tinyml.codegen.expr import Load, Name, Part
 from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_rows, spread_store
 from tinyml.codegen.text.c_shuffles import PICKED, every_second, length, of_another, picked
 from tinyml.codegen.text.c_text import lane_place, streaming_store
-from tinyml.codegen.text.c_values import TYPES, CValues, size_of
+from tinyml.codegen.text.c_values import TYPES, CValues
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
 from tinyml.codegen.two_rows import Rows
 from tinyml.dtype import DType, bool_, int32
@@ -151,7 +151,7 @@ class CLanes(CValues):
         """Lanes of a vector spread over those of another one."""
         (lane,) = e.lane.free & self.k.lanes
         chosen = [str(e.lane.substitute({lane: linear(n)})) for n in range(lane.size)]
-        kind, places = self.vector(e.dtype, lane.size), self.bits(size_of(e.dtype), lane.size)
+        kind, places = self.vector(e.dtype, lane.size), self.bits(self.size_of(e.dtype), lane.size)
         name = f"spread_{kind}_{chosen.count(chosen[0])}_from{chosen[0]}"
         self.prelude[of_another(name, kind, places, ", ".join(chosen))] = None
         return f"{name}({self.value(e.wide, lane.size)})", ATOM

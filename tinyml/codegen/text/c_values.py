@@ -1,15 +1,18 @@
 """Values in C: types, vectors, and what each op says.
 
-A vector of bools is a vector of int32 that are 0 or -1, whatever was compared.
+A vector of bools is a vector of int32 that are 0 or -1, whatever was compared; or of bytes, where
+nothing else is computed.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from tinyml.codegen import linear as ir
 from tinyml.codegen.bounds import range_asked
-from tinyml.codegen.expr import Expr, Name, const
+from tinyml.codegen.expr import Expr, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
+from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.text.c_choices import blend, blend_either, choose
 from tinyml.codegen.text.c_convert import converting, ways
 from tinyml.codegen.text.c_extremes import extreme
@@ -39,12 +42,14 @@ from tinyml.dtype import (
     by_name,
     float16,
     float32,
+    int8,
     int32,
     int64,
     uint8,
     uint32,
 )
 from tinyml.faults import Fault
+from tinyml.frozen import cached_property
 from tinyml.ops import Op
 
 TYPES = {**PLAIN, "bool": "_Bool", "float16": "unsigned short", "bfloat16": "unsigned short"}
@@ -64,8 +69,8 @@ def _suffix(dtype: DType) -> str:
 def _vector(dtype: DType, lanes: int) -> tuple[str, str]:
     """A vector type in registers, and its definition."""
     kept = register(dtype)
-    name, kind = f"{SHORT[kept.name]}x{lanes}", "int" if dtype is bool_ else TYPES[kept.name]
-    return name, vector_type(name, kind, size_of(dtype), lanes)
+    name = f"{SHORT[kept.name]}x{lanes}"
+    return name, vector_type(name, TYPES[kept.name], kept.itemsize, lanes)
 
 
 @lru_cache
@@ -75,11 +80,6 @@ def _memory_vector(dtype: DType, lanes: int) -> tuple[str, str]:
     name = f"{short or SHORT[dtype.name]}x{lanes}"
     kind = "unsigned char" if dtype is bool_ else TYPES[dtype.name]
     return name, vector_type(name, kind, dtype.itemsize, lanes)
-
-
-def size_of(dtype: DType) -> int:
-    """Bytes of an element in a vector register."""
-    return 4 if dtype is bool_ else register(dtype).itemsize
 
 
 def _toward(source: DType, target: DType) -> DType:
@@ -105,9 +105,23 @@ class CValues(Renderer):
         super().__init__(k)
         self._functions: dict[tuple[Op, DType, int, int], str] = {}  # those of the prelude
 
+    @cached_property
+    def truths(self) -> DType:
+        """What bools are in lanes."""
+        instrs = [i for part in self.k.parts for i in part.instrs]
+        values = parts_of(e for i in instrs for e in ir.values_of(i))
+        simple = all(type(i) in (ir.Begin, ir.End, ir.Let, ir.Put, ir.Fetch) for i in instrs)
+        plain = simple and not any(i.valid for i in instrs if type(i) is ir.Put)
+        whole = min([a.size for a in self.k.lanes], default=0) >= 16  # a register is full
+        return int8 if whole and plain and is_narrow(self.k.slots, values) else int32
+
+    def size_of(self, dtype: DType) -> int:
+        """Bytes of an element in a vector register."""
+        return (self.truths if dtype is bool_ else register(dtype)).itemsize
+
     def vector(self, dtype: DType, lanes: int) -> str:
         """The name of a vector type, defined in the prelude."""
-        name, definition = _vector(dtype, lanes)
+        name, definition = _vector(self.truths if dtype is bool_ else dtype, lanes)
         self.prelude[definition] = None
         return name
 
@@ -125,7 +139,8 @@ class CValues(Renderer):
     def splat(self, text: Text, dtype: DType, lanes: int) -> Text:
         kind = self.vector(dtype, lanes)
         if dtype is bool_:
-            return f"-(int){wrap(text, UNARY)} - ({kind}){{0}}", 11
+            narrow = "" if self.truths is int32 else "(signed char)"
+            return f"{narrow}-(int){wrap(text, UNARY)} - ({kind}){{0}}", 11
         if register(dtype).itemsize < 4:
             text = f"({TYPES[dtype.name]}){wrap(text, UNARY)}", UNARY
         return f"{wrap(text, 11)} - ({kind}){{0}}", 11  # x - 0 is x, also for -0.0
@@ -144,14 +159,14 @@ class CValues(Renderer):
 
     def _from_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
         if dtype is bool_:
-            return f"-{self.converted(text[0], uint8, int32, lanes)}", UNARY
+            return f"-{self.converted(text[0], uint8, self.truths, lanes)}", UNARY
         if dtype.is_half:
             return self._half_lanes(dtype, "value", text, lanes)
         return text
 
     def _to_memory(self, text: Text, dtype: DType, lanes: int) -> Text:
         if dtype is bool_:
-            return self.converted(f"-({text[0]})", int32, uint8, lanes), ATOM
+            return self.converted(f"-({text[0]})", self.truths, uint8, lanes), ATOM
         if dtype.is_half:
             return self._half_lanes(dtype, "bits", text, lanes)
         return text
@@ -183,7 +198,7 @@ class CValues(Renderer):
     ) -> Text:
         """A choice lane by lane; whether the mask is `known` when the text is compiled."""
         kind = self.vector(dtype, lanes)
-        bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
+        bits, own = self._mask_type(dtype, lanes), self.mask_bits(self.size_of(dtype), lanes)
         some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
         name = f"blend_{kind}{'_known' * known}{'' if some else '_or_0'}"
         masks = self.vector(bool_, lanes)
@@ -192,10 +207,10 @@ class CValues(Renderer):
 
     def chosen(self, mask: Text, value: Text, other: Text, dtype: DType, lanes: int) -> Text:
         """A choice by a mask that is known when the text is compiled, of two values but 0."""
-        if size_of(dtype) * lanes > MASKED // 2:
+        if self.size_of(dtype) * lanes > MASKED // 2:
             return self.blended(mask, value, other, dtype, lanes, True)
         kind, masks = self.vector(dtype, lanes), self.vector(bool_, lanes)
-        bits, own = self._mask_type(dtype, lanes), self.mask_bits(size_of(dtype), lanes)
+        bits, own = self._mask_type(dtype, lanes), self.mask_bits(self.size_of(dtype), lanes)
         self.prelude[choose(f"chosen_{kind}", kind, bits, masks, own, lanes)] = None
         return f"chosen_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
@@ -208,7 +223,7 @@ class CValues(Renderer):
         return f"{name}({', '.join(text for text, _ in operands)})", ATOM
 
     def _mask_type(self, dtype: DType, lanes: int) -> str:
-        return self.bits(size_of(dtype), lanes)
+        return self.bits(self.size_of(dtype), lanes)
 
     def bits(self, size: int, lanes: int) -> str:
         """The vector type of integers of so many bytes."""
@@ -223,9 +238,9 @@ class CValues(Renderer):
         if lanes > 1 and dtype is bool_:
             operands = operands[::-1]  # true is -1 in a lane, and below false
         text = super().compare(sign, dtype, operands, lanes)
-        if lanes > 1 and dtype is not bool_ and dtype.itemsize != 4:
+        if lanes > 1 and dtype is not bool_ and dtype.itemsize != self.truths.itemsize:
             bits = by_name(f"int{dtype.bitsize}")
-            return self.converted(text[0], bits, int32, lanes), ATOM
+            return self.converted(text[0], bits, self.truths, lanes), ATOM
         return text
 
     def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
@@ -327,17 +342,17 @@ class CValues(Renderer):
 
     def _truth(self, value: Text, source: DType, lanes: int) -> Text:
         test = f"{wrap(value, 9)} != ({self.vector(source, lanes)}){{0}}"
-        if source is bool_ or register(source).itemsize == 4:
+        if source is bool_ or register(source).itemsize == self.truths.itemsize:
             return test, 8
         bits = by_name(f"int{source.bitsize}")
-        return self.converted(test, bits, int32, lanes), ATOM
+        return self.converted(test, bits, self.truths, lanes), ATOM
 
     def _cast_lanes(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if source is bool_ and target.is_float:  # one step, where -m and a conversion are three
             one, zero = (self.value(const(n, target), lanes) for n in (1, 0))
             return self.blended(value, (one, 11), (zero, 11), target, lanes)
         if source is bool_:
-            value, source = (f"-({value[0]})", UNARY), int32
+            value, source = (f"-({value[0]})", UNARY), self.truths
         if register(source) is register(target):
             return value
         source, target, text = register(source), register(target), value[0]
@@ -354,6 +369,8 @@ class CValues(Renderer):
         kind, wanted = SHORT[source.name], SHORT[goal.name]
         if source is target:
             return text
+        if source.itemsize == goal.itemsize == 1:
+            return f"(({self._memory_vector(goal, lanes)})({text}))"
         found = ways(kind, wanted, lanes)
         if not found:
             goal = _toward(source, target)
@@ -372,8 +389,8 @@ class CValues(Renderer):
         return text
 
     def mask_bits(self, size: int, lanes: int) -> str:
-        """The mask m, which is of int32, in integers of another size."""
-        return self.converted("m", int32, by_name(f"int{8 * size}"), lanes)
+        """The mask m in integers of another size."""
+        return self.converted("m", self.truths, by_name(f"int{8 * size}"), lanes)
 
     def bitcast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if source.is_half:
