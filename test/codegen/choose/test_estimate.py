@@ -50,6 +50,16 @@ def test_columns_that_lie_apart_are_not_packed_if_a_panel_of_them_stays_close():
     assert OptKind.STAGE in [opt.kind for opt in chosen(512, 1024, 3136, WIDE)]
 
 
+def test_rows_that_lie_side_by_side_are_not_packed_where_lines_of_them_stay_close():
+    """Each step of A.T @ B is in another line, which has the numbers of a register tile."""
+    two = replace(WIDE, cores=2)
+    for size, target, packs in ((640, two, 1), (1024, stages.C, 2)):
+        root = graphs.matmul(lazy.permute(leaf(1024, size), (1, 0)), leaf(1024, size))
+        (k,) = stages.kernels_of(schedule([root]))
+        tiles = [tile for one in choose(lower(k), target)[1].nests for tile in one.tiles]
+        assert len([tile for tile in tiles if tile.copies]) == packs
+
+
 def test_columns_are_packed_if_they_are_rows_too():
     x = leaf(52, 300)
     (k,) = stages.kernels_of(schedule([graphs.matmul(x, lazy.permute(x, (1, 0)))]))
@@ -165,12 +175,12 @@ def test_tiles_fit_a_stack(shape: tuple[int, int, int]):
     assert sum(local.size * local.dtype.itemsize for local in made.locals) <= 2 << 20
 
 
-@pytest.mark.parametrize(("depth", "lane"), [(64, "i1"), (4096, "i0")])
+@pytest.mark.parametrize(("depth", "rows", "lane"), [(64, 96, "i1"), (4096, 1024, "i0")])
 def test_lanes_lie_where_the_fold_does_not_jump_though_results_are_stored_apart(
-    depth: int, lane: str
+    depth: int, rows: int, lane: str
 ):
     """As in attention's gradients: weights are read by columns, for few columns of results."""
-    root = graphs.matmul(lazy.permute(leaf(depth, 96), (1, 0)), leaf(depth, 32))
+    root = graphs.matmul(lazy.permute(leaf(depth, rows), (1, 0)), leaf(depth, 32))
     (k,) = stages.kernels_of(schedule([root]))
     opts = choose(lower(k), ONE)[0]
     assert of(opts, OptKind.LANES, lane) == [stages.C.vector_bytes // 4]

@@ -15,6 +15,7 @@ from copy import copy
 from itertools import pairwise
 from math import gcd, inf, lcm, prod
 
+from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
 from tinyml.codegen.choose.c_tilings import NEARLY, even, proposed, without_rest
@@ -272,11 +273,22 @@ def _product(
         columns=Factor(
             sides.packed_work + sides.across * chooser.lanes, jump, jump and apart_by % PAGE == 0
         ),
-        other=Factor(sides.other_work, _jump(sides.other, fold)),
+        other=_other(sides, fold),
         target=chooser.target,
         edges=_edges(sides.packed, sides.lane, fold),
         beside=_beside(sides, fold, height),
     )
+
+
+def _other(sides: _Sides, fold: Fold) -> Factor:
+    """What it takes to read the factor that is not packed."""
+    if sides.other is None:
+        return Factor(sides.other_work)
+    along = sides.other.position.stride
+    together = along(sides.kept) == 1
+    apart = abs(along(fold.axes[-1]) or 0) * sides.other.dtype.itemsize
+    jump = _jump(sides.other, fold) and not (together and apart <= LINE)
+    return Factor(sides.other_work, jump, jump and apart % PAGE == 0, jump and together)
 
 
 def _beside(sides: _Sides, fold: Fold, height: int) -> bool:

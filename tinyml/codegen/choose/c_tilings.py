@@ -72,10 +72,12 @@ def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[
             piece = _round(-(-product.rows // parts), height)
             # masks are asked once if what they mask is packed
             repacks = product.rows % piece > 0 or product.other != Factor()
+            close = step and parts == 1 and product.other.together and not product.other.work
             for some in every if step or repacks else ():
                 if product.others * parts * some > 1:
-                    panels = -(-product.panels // some)
-                    yield Tiling(width, height, panels, piece, step, repacks=repacks)
+                    tiling = Tiling(width, height, -(-product.panels // some), piece, step)
+                    yield from (tiling,) if close else ()
+                    yield replace(tiling, repacks=repacks)
 
 
 def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:

@@ -41,6 +41,7 @@ BESIDE = 1  # and in a vector of such as lie side by side
 ACROSS = 4  # cycles that the lanes of a sum take to be added up
 SPREAD = 2  # cycles until a number that was computed is in all lanes; what is loaded takes none
 JUMP = 4  # cycles that a step of the fold takes to another line, if these fit the closest cache
+AHEAD = 0.25  # to a line that is there before it is needed
 FAR = 6  # times that at most, if they do not
 CROWDED = 2048  # bytes: lines at multiples of it share a few places of the closest cache
 PUSHED = 3  # times longer that a number takes if they do
@@ -75,6 +76,7 @@ class Factor:
     work: float = 0  # on each of its elements, or vectors
     jump: bool = False  # whether it takes another line, which misses the closest cache
     crowded: bool = False  # whether these lines push each other out of it
+    together: bool = False  # whether a register tile's rows are in one line, or two
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class Product:
     def multiplying(self, t: Tiling, depth: int) -> tuple[int, float]:
         """How many register tiles there are, and the cycles that all of them take."""
         tiles = self.others * -(-self.rows // t.height) * self.panels * -(-self.depth // depth)
-        step = _step(self, t.vectors, t.height, t.packs, t.repacks, depth)
+        step = _step(self, t.vectors, t.height, t.packs, t.repacks, depth, t.panels)
         return tiles, tiles * (depth * step + 2 * t.vectors * t.height + BEGUN)
 
     def _copying(self, t: Tiling, lanes: int) -> float:
@@ -211,15 +213,16 @@ def _together(target: Target, computing: float, fetched: Iterable[tuple[float, i
 
 
 @lru_cache(maxsize=16)  # most tilings of a product differ in what is around their register tiles
-def _step(p: Product, vectors: int, height: int, packs: bool, repacks: bool, depth: int) -> float:
+def _step(
+    p: Product, vectors: int, height: int, packs: bool, repacks: bool, depth: int, panels: int
+) -> float:
     """Cycles of a register tile for one element of the fold."""
     sums, loaded = vectors * height, vectors + height
     asked = p.edges.asked * vectors if p.edges and not packs else 0
     step = max(sums / PORTS, loaded / PORTS, WAIT, (sums + loaded + asked) / PIPES)
     if not repacks:
         spread = p.other.work + SPREAD if p.other.work else 0
-        lost = min(max(depth * LINE / CLOSEST, 1), FAR)
-        step += spread * height + p.other.jump * JUMP * lost
+        step += spread * height + p.other.jump * _jumping(p, height, depth, panels)
     if not packs:
         step += p.columns.work * vectors
         passes = -(-p.rows // height)
@@ -227,3 +230,17 @@ def _step(p: Product, vectors: int, height: int, packs: bool, repacks: bool, dep
         passes = passes if depth * vectors * LINE <= CLOSEST and not crowded else 1
         step += p.columns.jump * JUMP * (depth > RUNS) / passes
     return step
+
+
+def _jumping(p: Product, height: int, depth: int, panels: int) -> float:
+    """Cycles that a step of the fold takes to where the other factor's next numbers lie.
+
+    A line that has those of all rows of a register tile is there before they are needed, but for
+    the first of some panels that pass over it; unless such lines push each other out so fast that
+    less than half of each is read, or results that lie apart do.
+    """
+    lost = min(max(depth * LINE / CLOSEST, 1), FAR)
+    stays = not p.other.crowded or 2 * height * p.itemsize >= LINE
+    if p.other.together and stays and lost == 1 and not p.apart:
+        return AHEAD + JUMP * (1 + TORN * (p.nbytes > REACH)) / panels
+    return JUMP * lost
