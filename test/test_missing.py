@@ -29,9 +29,9 @@ X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
 Y = np.array([[1.5, -0.5, 2.0], [0.5, 0.25, -0.75]])
 Z = np.array([[2.0, 1.0], [-1.0, 3.0]])
 OF_ONE = """absolute adjoint aminmax count_nonzero cov diff erfc fix fliplr flipud frac msort
-nan_to_num nansum negative ravel sgn t"""
-OF_TWO = """dist divide equal expand_as floor_divide fmod greater greater_equal hypot kron less
-less_equal multiply not_equal remainder reshape_as subtract true_divide xlogy"""
+nan_to_num nanmean nansum negative ravel sgn t"""
+OF_TWO = """dist divide equal expand_as floor_divide fmod greater greater_equal hypot
+kron less less_equal multiply not_equal remainder reshape_as subtract true_divide xlogy"""
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +61,15 @@ def test_what_is_told_can_be_written(names: str) -> None:
     assert instead(names.split()[0]) is not None
 
 
-@pytest.mark.parametrize("name", f"{OF_ONE} {OF_TWO} pinverse trace logdet outer mm".split())
+@pytest.mark.parametrize(
+    "name", f"{OF_ONE} {OF_TWO} pinverse slogdet trace logdet outer mm".split()
+)
 def test_what_is_told_is_what_torch_computes(name: str) -> None:
     torch = pytest.importorskip("torch")
     x, y, z = map(torch.from_numpy, (X, Y, Z))
-    method = getattr(z if name in ("trace", "logdet") else x[0] if name == "outer" else x, name)
+    method = getattr(
+        z if name in ("trace", "logdet", "slogdet") else x[0] if name == "outer" else x, name
+    )
     other = {"outer": (y[0],), "mm": (y.mT,)}.get(name, (y,) if name in OF_TWO.split() else ())
     both = [v if isinstance(v, tuple) else (v,) for v in (instead(name), method(*other))]
     for one, right in zip(*both, strict=True):
@@ -146,6 +150,11 @@ def test_losses_of_torch_are_what_is_told() -> None:
     np.testing.assert_array_equal(places, torch.searchsorted(bounds, y))
 
 
+def test_products_of_vectors_and_questions_of_sets_are_what_is_told() -> None:
+    np.testing.assert_allclose(instead("cross").numpy(), np.cross(X, Y))
+    np.testing.assert_array_equal(instead("isin").numpy(), np.isin(X, Y))
+
+
 def test_names_of_the_autograd_of_torch_are_said_to_be_elsewhere() -> None:
     for name, told in OF_AUTOGRAD.items():
         assert said(tinyml.autograd, name).endswith(told)
@@ -173,6 +182,7 @@ def test_layers_without_weights_are_methods() -> None:
         "MaxPool1d": "max_pool2d",
     }.items():
         assert said(nn, name).endswith(f"; write x.{method}(...)")
+    assert said(nn, "PairwiseDistance").endswith("; write (x - y).norm(axis=1)")
     assert said(nn, "Linaer").endswith("did you mean 'Linear'?")
     assert said(nn, "Nothing") == "module 'tinyml.nn' has no attribute 'Nothing'"
     for name, told in OF_NN.items():

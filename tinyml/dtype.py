@@ -45,11 +45,13 @@ class DType:
 
     def __eq__(self, other: object) -> bool:
         """As in numpy: its names are equal to it, and types as numpy reads them."""
+        if self is other:
+            return True
         if isinstance(other, str):
             return NAMES.get(other) is self
         if isinstance(other, (type, np.dtype)):
             return _of_numpy(other) is self
-        return self is other
+        return False
 
     __hash__ = object.__hash__
 

@@ -19,7 +19,7 @@ fill fill_  x.assign(x.full_like(2))
 zero_  x.assign(x.zeros_like())
 copy_  x.assign(y)
 detach_  x.detach()
-unsqueeze_  x.unsqueeze(0)
+unsqueeze_ expand_dims  x.unsqueeze(0)
 squeeze_  x.squeeze()
 transpose_ t_  x.T
 exponential_  x.assign(-Tensor.rand(*x.shape).log().cast(x.dtype))
@@ -104,6 +104,7 @@ tensordot  Tensor.einsum("ij,kj->ik", x, y)
 kron  Tensor.einsum("ij,kl->ikjl", x, y).reshape(4, 9)
 diff  x[:, 1:] - x[:, :-1]
 dist  (x - y).norm()
+pairwise_distance  (x - y).norm(axis=1)
 cdist  (x.unsqueeze(1) - y).norm(axis=-1)
 normalize  x / x.norm(axis=1, keepdim=True)
 cosine_similarity  (x * y).sum(1) / (x.norm(axis=1) * y.norm(axis=1))
@@ -117,6 +118,19 @@ kl_div  (y.exp() * (y - x)).sum()
 fliplr  x.flip(1)
 flipud  x.flip(0)
 xlogy  (x == 0).where(0, x * y.log())
+softmin  (-x).softmax()
+softshrink  x - x.clip(-0.5, 0.5)
+threshold  (x > 0.1).where(x, 20)
+cross  x.roll(-1, 1) * y.roll(1, 1) - x.roll(1, 1) * y.roll(-1, 1)
+cbrt  x.sign() * x.abs() ** (1 / 3)
+isin  (x.unsqueeze(-1) == y.flatten()).any(-1)
+take  x.flatten()[i]
+empty_like  x.zeros_like()
+logspace geomspace  10 ** Tensor.linspace(0, 2, 3)
+matrix_power  z @ z @ z
+slogdet  (z.det().sign(), z.det().abs().log())
+diag_embed  x.unsqueeze(-1) * Tensor.eye(3)
+nanmean  x.isnan().where(0, x).sum() / (~x.isnan()).sum()
 trace  z.diagonal().sum()
 logdet  z.det().log()
 nansum  x.isnan().where(0, x).sum()
@@ -124,7 +138,7 @@ count_nonzero  (x != 0).sum()
 aminmax  (x.min(), x.max())
 msort  x.sort(0)[0]
 values indices  x.max(0), x.argmax(0)
-median kthvalue quantile  x.flatten().sort()
+median kthvalue quantile percentile  x.flatten().sort()
 unique  numpy.unique(x.numpy())
 bincount  i.flatten().one_hot(2).sum(0)
 histc histogram  numpy.histogram(x.numpy())
@@ -140,6 +154,10 @@ IN_WORDS = {
         "(2 * math.pi / n), then x @ angle.cos() and -x @ angle.sin(); or numpy.fft",
     ),
     **dict.fromkeys(("zero_grad", "zero_grad_"), "write x.grad = None, or optimizer.zero_grad()"),
+    **dict.fromkeys(
+        ("index_put_", "index_copy_", "index_fill_", "masked_scatter_", "fill_diagonal_"),
+        "write x[i] = y",
+    ),
     "vmap": "ops broadcast; otherwise write Tensor.stack(*map(f, x))",
     **dict.fromkeys(
         ("jacrev", "jacfwd", "jacobian", "hessian"),
@@ -161,10 +179,16 @@ OF_NN = {
     "ConvTranspose3d": "write nn.ConvTranspose2d(1, 2, (3, 3, 3)), of as many axes as sizes",
     "Upsample": "write x.interpolate(scale_factor=2)",
     "ZeroPad2d": "write x.pad((1, 1, 1, 1))",
+    "ConstantPad2d": "write x.pad((1, 1, 1, 1), value=2)",
+    "ReflectionPad2d": 'write x.pad((1, 1, 1, 1), mode="reflect")',
+    "ReplicationPad2d": 'write x.pad((1, 1, 1, 1), mode="replicate")',
+    "Dropout2d": "write x * x.ones_like()[:, :, :1, :1].dropout(0.5)",
     "PixelShuffle": "write x.rearrange('b (c i j) h w -> b c (h i) (w j)', i=2, j=2)",
     "CosineSimilarity": "write (x * y).sum(1) / (x.norm(axis=1) * y.norm(axis=1))",
-    "TransformerEncoderLayer": "write q.scaled_dot_product_attention(k, v) among nn.LayerNorm and "
-    "nn.Linear",
+    **dict.fromkeys(
+        ("Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoderLayer"),
+        "write q.scaled_dot_product_attention(k, v) among nn.LayerNorm and nn.Linear",
+    ),
     "MSELoss": "write (x - y).square().mean()",
     "L1Loss": "write (x - y).abs().mean()",
     **dict.fromkeys(("CrossEntropyLoss", "SoftmaxLoss"), "write x.cross_entropy(y)"),
@@ -178,9 +202,11 @@ OF_NN = {
     "MultiheadAttention": "write q.scaled_dot_product_attention(k, v) between two nn.Linear",
     "ModuleList": "a list of layers will do",
     "ModuleDict": "a dict of layers will do",
-    "ParameterList": "a list of tensors will do",
+    **dict.fromkeys(("ParameterList", "ParameterDict"), "a list or dict of tensors will do"),
     "Identity": "write lambda x: x",
     "AdaptiveAvgPool2d": "write x.mean((-2, -1), keepdim=True) for one of size 1",
+    "AdaptiveMaxPool2d": "write x.max((-2, -1), keepdim=True) for one of size 1",
+    "Buffer": "write tensor.requires_grad_(False), else it is trained",
     "PReLU": "write (x > 0).where(x, weight * x)",
     "init": "write layer.weight.assign(Tensor.kaiming_normal(3, 4)) under no_grad()",
     "utils": "to clip: n = Tensor.stack(*[p.grad.square().sum() for p in ps]).sum().sqrt(), and "
@@ -229,6 +255,13 @@ OF_PACKAGE = {
     "linalg": "write x.cholesky(), x.solve(y), x.inverse(), x.det(), x.qr(), x.svd(), x.norm()",
     "cuda": 'Device.DEFAULT is "CUDA" where there is one',
     "distributions": "write p.multinomial(1), p.bernoulli() or Tensor.normal(3, 4), and p.log()",
+    "is_tensor": "write isinstance(x, Tensor)",
+    "set_num_threads": "set THREADS=2 in the environment",
+    "set_default_device": 'write Device.DEFAULT = "CPU"',
+    **dict.fromkeys(
+        ("set_default_dtype", "get_default_dtype"), "write dtypes.default_float = dtypes.float64"
+    ),
+    **dict.fromkeys(("seed", "Generator"), "write Tensor.manual_seed(0)"),
     "inference_mode": "write no_grad()",
     "set_grad_enabled": "write no_grad() or enable_grad()",
     "autocast": 'write x.half() or x.cast("bfloat16") where it is wanted',
@@ -367,7 +400,10 @@ def no_layer(tensor: type[Any], layers: Iterable[str], name: str) -> AttributeEr
     """The error for what `nn` has not: it may be a method of Tensor, as are all without weights."""
     methods = {n.replace("_", ""): n for n in dir(tensor) if n[0] != "_"}
     method = methods.get(re.sub("[13]d$", "2d", name.lower()))
-    advice = f"write x.{method}(...)" if method else _near(name, layers)
+    told = {n.replace("_", ""): how for n, how in _table().items()}.get(name.lower())
+    advice = (
+        f"write x.{method}(...)" if method else f"write {told}" if told else _near(name, layers)
+    )
     return no_name("module 'tinyml.nn'", name, OF_NN.get(name) or advice)
 
 
