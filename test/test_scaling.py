@@ -19,6 +19,7 @@ from tinyml import Tensor, TinyJit, lazy, ledger
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
 from tinyml.device import Device
+from tinyml.dtype import float32, int32
 from tinyml.graph import needing, numbered, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -112,7 +113,40 @@ def updates(n: int) -> list[LazyBuffer]:
     return made
 
 
+def constants(n: int) -> list[LazyBuffer]:
+    """Sums that read no memory."""
+    x = lazy.const(1, float32, graphs.DEVICE, (8, 8))
+    for _ in range(n):
+        x = graphs.matmul(x, lazy.const(0.125, float32, graphs.DEVICE, (8, 8)))
+    return [x]
+
+
+def neighbours(n: int) -> list[LazyBuffer]:
+    """Steps that each read the last one's result at five places: there are 5 ** n paths."""
+    x = Tensor._of(leaf(8, 8))
+    for _ in range(n):
+        x = x.roll(1, 0) + x.roll(-1, 0) + x.roll(1, 1) + x.roll(-1, 1) - 4 * x
+    return [x.lazy]
+
+
+def shuffles(n: int) -> list[LazyBuffer]:
+    """Indices divided by what none divides: in each step there are two of the one before."""
+    x = leaf(4, 6)
+    for _ in range(n):
+        x = lazy.map_(Op.NEG, lazy.reshape(lazy.permute(x, (1, 0)), (4, 6)))
+    return [x]
+
+
+def lookups(n: int) -> list[LazyBuffer]:
+    x, index = Tensor._of(leaf(16, 4)), Tensor._of(leaf(16, dtype=int32))
+    for _ in range(n):
+        x = x[index] + 1
+    return [x.lazy]
+
+
 SIZES = {chain: 800, tree: 256, diamonds: 200, layers: 12, siblings: 100, updates: 100}
+SIZES |= {constants: 80, neighbours: 40, shuffles: 80, lookups: 80}
+CHAINS = [chain, diamonds, layers, constants, neighbours, shuffles, lookups]
 
 
 @pytest.mark.parametrize("make", SIZES, ids=lambda f: f.__name__)
@@ -123,7 +157,7 @@ def test_scheduling(make: Callable[[int], list[LazyBuffer]]) -> None:
     assert twice < BOUND * once, f"{once} calls, then {twice}"
 
 
-@pytest.mark.parametrize("make", [chain, diamonds, layers], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", CHAINS, ids=lambda f: f.__name__)
 def test_lowering(make: Callable[[int], list[LazyBuffer]]) -> None:
     def lowered(n: int) -> int:
         kernels = stages.kernels_of(schedule(make(n)))

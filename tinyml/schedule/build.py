@@ -164,7 +164,7 @@ class _Builder:
             return self.done[node.sources[1]]
         sources = tuple([self.done[s] for s in node.sources])
         made = lazy.node(type(node), node.shape, node.dtype, "", sources, node.arg)
-        if all(map(self.fixed.__contains__, node.sources)):
+        if node not in self.units and all(map(self.fixed.__contains__, node.sources)):
             self.fixed[node] = made
         return made
 

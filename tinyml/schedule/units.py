@@ -8,12 +8,15 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import lru_cache
+from itertools import accumulate, islice
+from operator import mul
 
 from tinyml import lazy
 from tinyml.graph import reached, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
+from tinyml.schedule.inlined import askers, either
 from tinyml.schedule.writes import scattered
 
 MOST_LOADS = 24  # buffers that one expression reads
@@ -21,10 +24,14 @@ MANY = 4  # arrays that two readers read in longer than it takes to store what i
 FEWER = 16  # times fewer elements, which are read beside a value as if for nothing
 FEW = 64  # nodes that a product is looked for in
 MOST_DEPTH = 400  # ops from a leaf to the top of one expression
+DIVIDED = 50  # ops that a reshape counts as whose index is divided: 8 of them are deep enough
+LOOKED_UP = 100  # likewise a look-up
 CHEAP = 4  # work per element below which recomputing beats storing, when read repeatedly
 LITTLE = 8  # work per element that takes no longer than what it is made of takes to be read
 OFTEN = 256  # times that products read what a card's tensor cores want rounded
+TWICE = 1.75  # times or more that one unit would compute a value, at as many places of an array
 ASKED = "asked for"
+PLACES = "costly, and read at several places"
 COSTLY = "costly, and wanted in several places"
 CARDS = frozenset({"CUDA", "EMU"})  # whose blocks share a fold, and whose warps keep products
 NO = 1 << 62  # results of a reduction: there is none
@@ -85,8 +92,7 @@ def _add_shared(
     read: _Read, readers: Readers, units: dict[LazyBuffer, str], recomputed: frozenset[LazyBuffer]
 ) -> None:
     """Add units: values that cost much and would be computed more than once if inlined."""
-    shared = _looked_up_often(read) | {n for n, sinks in _with_sinks(read, units) if len(sinks) > 1}
-    work: dict[LazyBuffer, int] = {}
+    (shared, times), work = _wanted(read, units), dict[LazyBuffer, int]()
     reduced: dict[LazyBuffer, _Nodes] = {}  # reductions read, not through a unit
     fewest: dict[LazyBuffer, int] = {}  # of one, through units no larger than it, too; or NO
     arrays: dict[LazyBuffer, _Nodes] = {}  # what is read in memory
@@ -95,7 +101,7 @@ def _add_shared(
         does = WORK[node.op] if isinstance(node, lazy.Map) and node not in free else 0
         folds, few, reads = _NONE, NO, _NONE
         for s in sources:
-            does, folds, reads = does + work[s], _both(folds, reduced[s]), _both(reads, arrays[s])
+            does, folds, reads = does + work[s], either(folds, reduced[s]), either(reads, arrays[s])
             few = fewest[s] if fewest[s] < few else few
         if isinstance(node, lazy.Require):  # asked once
             does -= work[sources[1]]
@@ -110,10 +116,11 @@ def _add_shared(
                 reason = _worth_storing(node, base, costs, reduced[base], fewest[base] < base.size)
                 if reason:
                     units[base], work[base] = reason, 0
-        elif isinstance(node, lazy.Map) and node in shared and node not in units:
+        elif isinstance(node, lazy.Map) and node not in units:
             own = folds.isdisjoint(recomputed) and not widens(node)
             small = node in beside and all(a.size < node.size for a in reads)  # made again, too
-            reason = _worth_sharing(node, work[node], folds, reads)
+            reason = PLACES * ((times[node] - 1) * work[node] >= SHARED)
+            reason = (node in shared and _worth_sharing(node, work[node], folds, reads)) or reason
             if own and reason and not small and not _goes_on(node, readers[node], (free, units)):
                 units[node] = reason
         if node in units or isinstance(node, lazy.Data):
@@ -123,16 +130,18 @@ def _add_shared(
             reduced[node], fewest[node] = frozenset((node,)), node.size or NO
 
 
+def _wanted(
+    read: _Read, units: Container[LazyBuffer]
+) -> tuple[frozenset[LazyBuffer], dict[LazyBuffer, float]]:
+    """What several units compute, and how many times over units compute each node."""
+    asked = [*askers(read, units)]
+    several = {node for node, sinks, _ in asked if len(sinks) > 1}
+    return _looked_up_often(read) | several, {node: times for node, _, times in asked}
+
+
 Readers = Mapping[LazyBuffer, list[LazyBuffer]]
 _Nodes = frozenset[LazyBuffer]
 _NONE: _Nodes = frozenset()
-
-
-def _both(one: _Nodes, other: _Nodes) -> _Nodes:
-    """What is in either; most are empty, or one and the same."""
-    if one is other or not other:
-        return one
-    return one | other if one else other
 
 
 def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
@@ -148,9 +157,9 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
         own = units.get(node, COSTLY) != COSTLY
         stored[node] = frozenset((node,)) if own else _NONE
         for s in () if own else sources:
-            stored[node] = _both(stored[node], stored[s])
-    for node, sinks in _with_sinks(read, units):
-        if units.get(node) == COSTLY and len(sinks) == 1:
+            stored[node] = either(stored[node], stored[s])
+    for node, sinks, times in askers(read, units):
+        if units.get(node) == COSTLY and len(sinks) == 1 and times < TWICE:
             large = [s.size for s in stored[node] if s.size * FEWER > node.size]
             if len(large) < 2 and all(size <= node.size for size in large):
                 del units[node]
@@ -303,23 +312,6 @@ def _is_position(node: LazyBuffer) -> bool:
     return asks or isinstance(node, (lazy.Iota, lazy.Move))
 
 
-def _with_sinks(
-    read: _Read, units: Container[LazyBuffer]
-) -> Iterator[tuple[LazyBuffer, frozenset[LazyBuffer]]]:
-    """Readers first, each node with two at most of the units that it is inlined into.
-
-    A look-up does not count: it evaluates the few elements that it picks. Whoever is told may
-    change whether the node is a unit.
-    """
-    sinks: dict[LazyBuffer, _Nodes] = dict.fromkeys(read, _NONE)
-    for node, sources in reversed(read.items()):
-        yield node, sinks[node]
-        below = frozenset((node,)) if node in units else sinks[node]
-        for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
-            if len(sinks[source]) < 2:
-                sinks[source] = below if len(below) > 1 else _both(sinks[source], below)
-
-
 def _is_costly(base: LazyBuffer, work: int) -> bool:
     """Whether a node may cost something: what is looked up may be made where it is looked up."""
     return isinstance(base, lazy.Map) or (isinstance(base, lazy.Gather) and work >= SHARED)
@@ -345,7 +337,7 @@ def _worth_storing(
 def _worth_sharing(node: LazyBuffer, work: int, reduced: _Nodes, arrays: _Nodes) -> str:
     """Why a value that is wanted in several places deserves memory; empty if it does not."""
     if reduced:
-        again = _is_of_statistics(node, _both(reduced, arrays))
+        again = _is_of_statistics(node, either(reduced, arrays))
         return "" if again else "of a reduction, and wanted in several places"
     if work >= SHARED:
         return COSTLY
@@ -427,10 +419,29 @@ def _add_large(read: _Read, units: dict[LazyBuffer, str]) -> None:
     for node, sources in read.items():
         reads, deep = _NONE, 0
         for s in sources:
-            reads = _both(reads, loads[s])
+            reads = either(reads, loads[s])
             if depth[s] > deep:
                 deep = depth[s]
-        if (len(reads) > MOST_LOADS or deep >= MOST_DEPTH) and isinstance(node, lazy.Map):
+        bends = _bends(node)
+        large = deep >= MOST_DEPTH or (len(reads) > MOST_LOADS and not bends)
+        if large and (bends or isinstance(node, lazy.Map)):
             units.setdefault(node, f"reads {len(reads)} buffers, {deep + 1} ops deep")
         stored = node in units or isinstance(node, lazy.Data)
-        loads[node], depth[node] = (frozenset((node,)), 0) if stored else (reads, deep + 1)
+        deeper = deep + max(1, bends)
+        loads[node], depth[node] = (frozenset((node,)), 0) if stored else (reads, deeper)
+
+
+def _bends(node: LazyBuffer) -> int:
+    """As how deep an index counts that is divided, or looked up; 0 for other nodes.
+
+    One in the other, such indices grow manifold.
+    """
+    if isinstance(node, lazy.Move) and node.movement is Movement.RESHAPE:
+        return DIVIDED * _joins(node.shape, node.sources[0].shape)
+    return LOOKED_UP * isinstance(node, lazy.Gather)
+
+
+@lru_cache(maxsize=1024)
+def _joins(shape: lazy.Shape, below: lazy.Shape) -> bool:
+    """Whether an axis of `shape` walks several of those below."""
+    return not {*accumulate(below, mul)} <= {1, *accumulate(shape, mul)}
