@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import stages
 from graphs import leaf
@@ -135,3 +137,12 @@ def test_gradients_of_groups_are_contractions() -> None:
     assert "split i1 4" in map(str, opts)
     assert all(contraction_of(one) is not None for one in nest.nests)
     stages.assert_right(k, 1e-4)
+
+
+def test_pixels_of_a_row_pass_over_the_same_weights() -> None:
+    """Where lanes lie along channels, as rows of pixels are no vectors; rows are shared out."""
+    x, w = (Tensor.ones(*shape).realize() for shape in ((64, 6, 14, 14), (16, 6, 5, 5)))
+    k, wide = kernel_of(x.conv2d(w).lazy), replace(stages.C, vector_bytes=64, vector_registers=32)
+    nest = choose(lower(k), wide)[1]
+    assert [nest.grid(one) for one in nest.nests] == [(tile.after,) for tile in nest.nests[0].tiles]
+    stages.assert_right(k, 1e-4, wide)

@@ -10,7 +10,7 @@ sums, those of a register tile wait for a loop that does it. Sizes are what esti
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from copy import copy
 from itertools import pairwise
 from math import gcd, inf, lcm, prod
@@ -18,7 +18,7 @@ from math import gcd, inf, lcm, prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
-from tinyml.codegen.choose.c_tilings import NEARLY, even, proposed, without_rest
+from tinyml.codegen.choose.c_tilings import NEARLY, PIECES, even, proposed, without_rest
 from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -394,7 +394,10 @@ def _apply(
         chooser.apply(OptKind.UNROLL, kept, tiling.height)
         chooser.apply(OptKind.ORDER, f"{kept}u")  # a number is done with before the next is loaded
     chooser.apply(OptKind.ORDER, kept)
-    chooser.bind_grid(number, but=(kept, *loops))
+    loops += [kept]
+    if tiling.packs and not (tiling.step or tiling.repacks):
+        loops += _passing(chooser, number, sides, {lane, sides.kept.name, *loops})
+    chooser.bind_grid(number, but=(*loops,))
     _stage(chooser, number, sides, tiling, depth)
     chooser.collapse([chooser.one(number)])
     write_out_fold(chooser, number, tiling.vectors * tiling.height)
@@ -405,6 +408,21 @@ def _apply(
         read_rows_ahead(chooser, number, rows, sides.other)
     read_behind(chooser, number)
     fill_ahead(chooser, number)
+
+
+def _passing(chooser: Chooser, number: int, sides: _Sides, walked: Container[str]) -> Iterator[str]:
+    """Rows for which panels are the same pass over them in turn, if enough are left to share out.
+
+    As those of pixels do where lanes lie along channels: weights are packed once for a row of them.
+    """
+    rows = [a for a in chooser.one(number).rows if chooser.nest.kind(a) is Kind.LOOP]
+    others = [a for a in rows if a.name not in walked]
+    while others and sides.packed is not None and others[-1] not in sides.packed.free:
+        axis = others.pop()
+        if prod(a.size for a in others) < PIECES * chooser.target.cores:
+            break
+        chooser.apply(OptKind.ORDER, axis)
+        yield axis.name
 
 
 def write_out_fold(chooser: Chooser, number: int, copies: int) -> None:
