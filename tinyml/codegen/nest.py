@@ -185,11 +185,6 @@ class Nest:
         filled = [a for tile in self.tiles for a in tile.axes]
         return tuple(dict.fromkeys([*self.rows, *walked, *steps, *self.folded, *filled]))
 
-    @cached_property
-    def named(self) -> dict[str, Axis]:
-        """Every axis that is walked, by its name."""
-        return {a.name: a for a in reversed(self.axes)}
-
     @property
     def alike(self) -> bool:
         """Whether all folds are made in the same way and at once: blocks may share them."""
@@ -241,7 +236,7 @@ class LoopNest:
 
     def axis(self, name: str) -> Axis | None:
         """The axis of that name that is walked, if there is one."""
-        return next((a for one in self.nests if (a := one.named.get(name)) is not None), None)
+        return next((a for one in self.nests for a in one.axes if a.name == name), None)
 
     def kind(self, axis: Axis) -> Kind:
         return self._kind_of.get(axis, Kind.LOOP)

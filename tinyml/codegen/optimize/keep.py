@@ -16,6 +16,7 @@ each at one step of an axis, filled before what reads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from math import inf
 
 from tinyml.codegen.crop import known_outside, met
@@ -124,6 +125,7 @@ def divided_last(one: Nest) -> Nest:
     return rewritten(one, rule) if any(_divisor(fold) for fold in one.folds) else one
 
 
+@lru_cache(maxsize=64)  # one pass after the other asks for the same
 def _divisor(fold: Fold) -> tuple[Expr, Expr] | None:
     """What a sum adds up without a divisor, and the divisor, if there is one."""
     adds = fold.op is Op.ADD and not fold.dtype.is_half

@@ -17,11 +17,11 @@ from tinyml.index import Axis, Linear, numbered
 def same_tile(one: Nest, tile: Tile) -> str | None:
     """The name of a tile that holds the same elements in the same places, if there is one."""
     for other in one.tiles:
-        parts = _parts(tile.axes, other.axes)
-        if parts is None or _held(tile, parts) != _held(other, parts):
-            continue
         index, value = other.index, other.value
-        if replace(tile, name=other.name, axes=other.axes, index=index, value=value) == other:
+        if replace(tile, name=other.name, axes=other.axes, index=index, value=value) != other:
+            continue
+        parts = _parts(tile.axes, other.axes)
+        if parts is not None and _held(tile, parts) == _held(other, parts):
             return other.name
     return None
 

@@ -362,15 +362,24 @@ class CRenderer(CPairs):
         return self.blended(held, value, other, e.dtype, lanes, known)
 
 
-def _summed_apart(instrs: Sequence[ir.Instr]) -> Iterator[int]:
+def _summed_apart(instrs: Iterable[ir.Instr]) -> Iterator[int]:
     """Loops, by `id`, each of whose steps sums up in a loop of its own: those of a LongFold."""
-    for at, begin in enumerate(instrs):
-        if isinstance(begin, ir.Begin) and not begin.copied:
-            body = instrs[at + 1 : ir.end_of(instrs, at)]
-            own = {i.name for i in body if isinstance(i, ir.Declare)}
-            added = (i for i in body if isinstance(i, ir.Update) and i.value in own)
-            looped = any(isinstance(i, ir.Begin) and not i.copied for i in body)
-            if looped and any(i.name not in own for i in added):
+    around: list[tuple[ir.Begin, set[Expr]]] = []  # loops, and the sums that begin in each
+    looped, apart = set[int](), set[int]()
+    for instr in instrs:
+        if isinstance(instr, ir.Update):
+            for begin, own in around:
+                if instr.value in own and instr.name not in own:
+                    apart.add(id(begin))
+        elif isinstance(instr, ir.Declare):
+            for _, own in around:
+                own.add(instr.name)
+        elif isinstance(instr, ir.Begin):
+            looped.update(id(begin) for begin, _ in around if not instr.copied)
+            around.append((instr, set()))
+        elif isinstance(instr, ir.End):
+            begin, _ = around.pop()
+            if not begin.copied and id(begin) in looped & apart:
                 yield id(begin)
 
 
