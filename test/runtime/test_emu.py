@@ -20,7 +20,7 @@ from tinyml.codegen.text.cuda_text import FRAGMENTS
 from tinyml.dtype import bfloat16_bits, bfloat16_values
 from tinyml.errors import CompileError, DeviceError, KernelError, OutOfMemoryError
 from tinyml.program import Language, Program
-from tinyml.runtime import units
+from tinyml.runtime import translation_units
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 Array = npt.NDArray[Any]
@@ -186,7 +186,7 @@ def test_kernels_of_one_unit_have_their_own_shared_memory(forward):
 
 def test_the_first_kernel_of_a_unit_aligns_an_array_for_all(forward, monkeypatch):
     """Behind the variables of each, as a card's compiler has it; other names are other arrays."""
-    monkeypatch.setattr(units, "_START", 1 << 30)  # one unit
+    monkeypatch.setattr(translation_units, "_START", 1 << 30)  # one unit
     body = """__shared__ float one;
 extern __shared__ {} unsigned char {}[];
 if (threadIdx.x == 0) one = 1.0f;

@@ -23,7 +23,7 @@ from tinyml.codegen.optimize.opts import Opt, OptError, OptKind, optimize, parse
 from tinyml.device import Device, open_device
 from tinyml.dtype import DType, bfloat16, float16, float32
 from tinyml.lazy import LazyBuffer
-from tinyml.runtime import units
+from tinyml.runtime import translation_units
 from tinyml.runtime.emu import EmuMachine, ThreadOrder
 
 HOPPER = replace(CARD, warpgroups=True)
@@ -122,7 +122,7 @@ def test_panels_begin_where_a_swizzle_does_beside_other_kernels(
     """Also behind a shared variable, in a unit whose first kernel has tiles of plain rows."""
     if not Device.available("EMU"):
         pytest.skip("no C++ compiler")
-    monkeypatch.setattr(units, "_START", 1 << 30)  # one unit
+    monkeypatch.setattr(translation_units, "_START", 1 << 30)  # one unit
     plain = "fragment r0 16, grid i0, grid i1, split r0 2, stage r0 slot1, stage r0 slot2"
     first = compile(kernel_of(product(32, 64, 32, bfloat16)), CARD, opts(plain))
     shared = "split r0 16, grid r0, split r0s 4, unroll r0ss 4, stage r0s slot1, stage r0s slot2"
