@@ -742,6 +742,30 @@ def test_gradient_of_an_argument(device: str) -> None:
         step(full(1))
 
 
+def test_a_parameter_that_is_frozen_after_the_capture_is_not_trained_in_silence(
+    device: str,
+) -> None:
+    w = Tensor([1.0], requires_grad=True)
+    optimizer = nn.optim.SGD([w], lr=0.25)
+
+    @TinyJit
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        (w * x).sum().backward()
+        optimizer.step()
+
+    with Tensor.train():
+        for _ in range(4):
+            step(Tensor([1.0]))
+        w.requires_grad = False
+        with pytest.raises(JitError, match=r"requires_grad of a tensor \(1,\).* was True"):
+            step(Tensor([1.0]))
+        assert w.item() == 0
+        w.requires_grad = True
+        step(Tensor([1.0]))
+    assert w.item() == -0.25
+
+
 # ---- nesting, settings ----
 
 

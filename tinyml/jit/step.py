@@ -313,6 +313,7 @@ class Step:
         if self._checks:
             self._check_arguments(inputs, buffers)
         if self._bell.rung or self._deaf:
+            self._check_trained()
             holders = [ref() for ref in self._references]
             if [None if t is None else t.lazy for t in holders] != self._nodes:
                 self._find_states()
@@ -384,6 +385,16 @@ class Step:
 
     # -- states --
 
+    def _check_trained(self) -> None:
+        """An optimizer that is called anew lets those rest that are frozen now."""
+        for reference in self._trained:
+            tensor = reference()
+            if tensor is not None and not tensor._requires_grad:
+                raise JitError(
+                    f"requires_grad of a tensor {tensor.shape} that the function assigns to was "
+                    f"True when captured, and is {tensor._requires_grad} now. {RESET}"
+                )
+
     def _find_states(self) -> None:
         """Some tensor outside was assigned to, replaced or forgotten: find its memory."""
         for state in self.parts.states:
@@ -420,6 +431,7 @@ class Step:
         self._nodes: list[LazyBuffer | None] = [t.lazy for t in held]
         assigned = [t for state in self._written_states for t in state.alive()]
         self._writers = set(map(id, assigned))
+        self._trained = [weakref.ref(t) for t in assigned if t._requires_grad]
         self._written_ids = frozenset(id(state.buffer) for state in self._written_states)
         for tensor in assigned:
             if self._moment not in tensor._moments:
