@@ -261,6 +261,15 @@ def test_windows_of_all_rows_of_a_narrow_image_are_written_out() -> None:
     assert len(added) == 19 * 3
 
 
+def test_long_folds_of_narrow_columns_have_several_sums() -> None:
+    """Though they are masked: steps of one sum would wait for each other."""
+    wide, w = replace(SMALL, vector_bytes=64, vector_registers=32), images(384, 1, 3, 3)
+    made = images(8, 384, 14, 14).conv2d(w.requires_grad_(), groups=384, padding=1)
+    k = kernel_of(made.gradient(w, gradient=images(8, 384, 14, 14))[0].lazy)
+    found = [str(opt) for opt in choose(lower(k), wide)[0]]
+    assert {"lanes i2 4", "unroll r2 7"} <= {*found}
+
+
 def test_rows_that_look_up_the_same_columns_are_made_two_at_a_time() -> None:
     """Where a column lies is found once for both; where each row looks elsewhere, rows go alone."""
     columns = lazy.reshape(leaf(40, dtype=int32), (1, 40))

@@ -191,14 +191,15 @@ class CChooser(Chooser):
         made = self.apply(OptKind.LANES, row.name, lanes)
         steps = folds[0].axes[-1]
         sums = next(n for n in range(SUMS, 0, -1) if steps.size % n == 0)
-        if made:
+        before = self.nest
+        if made and self._rows_of_columns(number, 1):
+            loops = [a for a in self.one(number).folded if self.nest.kind(a) is Kind.LOOP]
+            for axis in loops:
+                self.apply(OptKind.UNROLL, axis, axis.size)
+        elif made and self.nest is not before:
             self._write_out_masks(number)
-            if self._rows_of_columns(number, 1):
-                loops = [a for a in self.one(number).folded if self.nest.kind(a) is Kind.LOOP]
-                for axis in loops:
-                    self.apply(OptKind.UNROLL, axis, axis.size)
-            elif sums > 1:
-                self.apply(OptKind.UNROLL, steps, sums)
+        elif made and sums > 1:
+            self.apply(OptKind.UNROLL, steps, sums)
         self.bind_grid(number)
         self._stream(number)
         return made
