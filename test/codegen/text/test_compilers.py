@@ -36,7 +36,7 @@ Compiled = Callable[[Sequence[Kernel]], stages.Runner]
 
 # all other tests use gcc and the widest vectors there are; these are 64, 32 and 16 bytes
 FAR = {Op.SIN, Op.COS, Op.TAN}
-WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc -mno-avx", "gcc-11")
+WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc -mno-avx", "gcc -mno-ssse3", "gcc-11")
 
 
 @pytest.fixture(params=WAYS)
@@ -244,6 +244,18 @@ def test_low_bytes_of_lanes_move_together_in_few_steps(
     made = compile(k, Target(Language.C, size, size // 2, cores=2), opts)
     text = _by_gcc(made.text, processor)
     assert len(re.findall(MOVES, text)) + text.count("\tvpand") <= 3
+
+
+@pytest.mark.parametrize("kinds", [("uint8", "int32"), ("int8", "int64"), ("int64", "uint8")])
+def test_sse2_takes_no_lanes_apart(kinds: tuple[str, str]) -> None:
+    """gcc would: a sum of truths took 17 times as long."""
+    x = graphs.memory(256, dtype=by_name(kinds[0]), device="CPU")
+    (k,) = stages.kernels_of(schedule([x.cast(kinds[1]).lazy]))
+    opts = [parse(f"lanes i0 {16 // max(by_name(kind).itemsize for kind in kinds)}")]
+    made = compile(k, Target(Language.C, 16, 16, cores=2), opts)
+    text = _by_gcc(made.text, "x86-64")
+    assert re.search(r"\t(?:punpckl|packuswb)", text)
+    assert not re.search(r"\tmov[sz]b\w\t", text)
 
 
 def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None:
