@@ -244,7 +244,6 @@ def test_arguments_that_torch_has() -> None:
         "dropout has no argument 'training'; write with Tensor.train()": lambda: w[0].dropout(
             training=True
         ),
-        "zeros has no argument 'size'; sizes come first": lambda: Tensor.zeros(size=(2, 3)),
         "sum has no argument 'of'": lambda: w[0].sum(of=1),
         "relu has no argument 'inplace'; results are new": lambda: w[0].relu(inplace=True),
         "to has no argument 'non_blocking'; leave it": lambda: w[0].to("CPU", non_blocking=True),
@@ -264,6 +263,7 @@ def test_arguments_that_torch_has() -> None:
 def test_arguments_of_torch_that_are_known() -> None:
     assert nn.Embedding(num_embeddings=3, embedding_dim=2).weight.shape == (3, 2)
     assert nn.BatchNorm2d(num_features=3).weight.shape == (3,)
+    assert Tensor.zeros(size=(2, 3)).reshape(shape=(3, 2)).permute(dims=(1, 0)).shape == (2, 3)
     loss = Tensor([[0.0, 0.0]]).cross_entropy(target=Tensor([1]))
     assert loss.item() == pytest.approx(np.log(2))
     layer = nn.LayerNorm(2, bias=False)

@@ -284,9 +284,15 @@ OWN: dict[str, list[Case]] = {
         (TypeError, "correction", lambda: X.var(correction="a")),
         (TypeError, "axis must be a whole number, got False", lambda: X.var(False)),
     ],
-    "max": [(TypeError, r"of two tensors, write x\.maximum\(y\)", lambda: X.max(X))],
+    "max": [
+        (TypeError, r"of two tensors, write x\.maximum\(y\)", lambda: X.max(X)),
+        (TypeError, "max: keepdim must be True or False", lambda: X.max(0, 1)),
+    ],
     "min": [(TypeError, r"of two tensors, write x\.minimum\(y\)", lambda: X.min(X))],
-    "sum": [(AttributeError, "no dtype ''", lambda: X.sum(dtype=""))],
+    "sum": [
+        (AttributeError, "no dtype ''", lambda: X.sum(dtype="")),
+        (TypeError, r"sum: keepdim must be True or False \(several axes", lambda: X.sum(0, 1)),
+    ],
     "topk": [
         (RuntimeError, r"cannot take 4 of axis 1 of \(2, 3\)", lambda: X.topk(4)),
         (TypeError, "k must be", lambda: X.topk("a")),

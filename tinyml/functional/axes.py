@@ -150,6 +150,8 @@ _SPELLINGS = {
     "dim": ("axis", "dims", "dimension"),
     "dims": ("axis", "dim"),
     "stop": ("end",),
+    "shape": ("size",),
+    "order": ("dims",),
     "keepdim": ("keepdims",),
     "sorted_": ("sorted",),
     "diagonal": ("k",),

@@ -286,7 +286,6 @@ KEYWORDS = {
     ),
     "inplace": "results are new tensors",
     "training": "write with Tensor.train():, or Tensor.train(False)",
-    "size": "sizes come first: write Tensor.zeros(2, 3)",
     "generator": "write Tensor.manual_seed(0) before",
     "padding_mode": 'write x.pad((1, 1, 1, 1), mode="reflect") before it',
     "normalized_shape": "write dim=64",

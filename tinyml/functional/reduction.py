@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int32, uint8, uint32
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ArgumentError, AxisError, DTypeError
-from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis
+from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis, wrong_type
 from tinyml.functional.composed import composition_of_floats, sum_dtype, to_float, with_gradient
 from tinyml.functional.movement import along
 from tinyml.functional.steps import composition
@@ -28,8 +28,11 @@ def _axes(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
 
 
 def _reduced(
-    function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
+    function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: Any
 ) -> Tensor:
+    if not isinstance(keepdim, bool):  # sum(0, 1) would be of axis 0 alone
+        op = function.__name__.removeprefix("Reduce").lower()
+        raise wrong_type(op, "keepdim", "True or False (several axes are a tuple)", keepdim)
     shape = x._lazy.shape
     for a in axes:
         if shape[a] != 1:
