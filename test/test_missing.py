@@ -244,6 +244,7 @@ def test_arguments_that_torch_has() -> None:
         "dropout has no argument 'training'; write with Tensor.train()": lambda: w[0].dropout(
             training=True
         ),
+        "transpose takes dim0, dim1; write x.permute(0, 2, 1)": lambda: w[0].transpose(0, 2, 1),
         "sum has no argument 'of'": lambda: w[0].sum(of=1),
         "relu has no argument 'inplace'; results are new": lambda: w[0].relu(inplace=True),
         "to has no argument 'non_blocking'; leave it": lambda: w[0].to("CPU", non_blocking=True),

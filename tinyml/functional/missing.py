@@ -296,6 +296,9 @@ KEYWORDS = {
     "create_graph": "write loss.gradient(x), which can be differentiated again",
 }
 
+# where numpy has more arguments in a row
+TOO_MANY = {"transpose": "write x.permute(0, 2, 1)"}
+
 OF_AUTOGRAD = {
     "Function": "write tinyml.Function",
     "grad": "write loss.gradient(x, y), or loss.backward() and x.grad",
