@@ -100,6 +100,15 @@ def test_activations_overflow_nowhere(device: str) -> None:
     assert np.isfinite(x.grad.numpy()).all()
 
 
+def test_a_function_of_products_of_small_integers(device: str, rng: np.random.Generator) -> None:
+    x, w = rng.integers(-9, 9, (64, 5)), rng.integers(-9, 9, (5, 1))
+    made = Tensor(x.astype(np.int16), device=device) @ Tensor(w.astype(np.int16), device=device)
+    quotient = made / Tensor(np.full((64, 1), 7, np.int16), device=device).realize()
+    value = x @ w / 7
+    wanted = value / (1 + np.exp(-value))
+    np.testing.assert_allclose(quotient.silu().numpy(), wanted, 1e-5)
+
+
 def test_hardsigmoid_is_flat_from_its_corners_on(device: str) -> None:
     x = Tensor([-3.0, 3.0], dtype="float64", requires_grad=True)
     y = x.hardsigmoid()

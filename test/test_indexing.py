@@ -106,6 +106,18 @@ def test_one_number_is_written_where_many_indices_say(
     compare(pairs)
 
 
+@pytest.mark.parametrize("count", [9, 15, 31])
+def test_one_number_is_written_to_as_many_places_as_leave_lanes_over(
+    device: str, count: int, rng: np.random.Generator
+) -> None:
+    x, value = np.arange(40, dtype=np.int32), np.array(-7, np.int32)
+    places = rng.permutation(40)[:count]
+    with_device = Tensor(x, device=device)
+    with_device[Tensor(places, device=device)] = Tensor(value, device=device).realize()
+    x[places] = value
+    np.testing.assert_array_equal(with_device.numpy(), x)
+
+
 def test_all_of_a_row_scattered_to_one_place(device: str, rng: np.random.Generator) -> None:
     source = rng.standard_normal((3, 40)).astype(np.float32)
     t, index = Tensor.zeros(3, 1), Tensor.zeros(3, 40, dtype="int32")

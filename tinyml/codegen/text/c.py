@@ -199,7 +199,8 @@ class CRenderer(CPairs):
 
     def put(self, put: ir.Put) -> Iterable[str]:
         value = put.values[0]
-        lane = next(iter(put.position.free & self.k.lanes), None)
+        free = put.position.free.union(*[v.free for v in put.valid])
+        lane = next(iter(free & self.k.lanes), None)
         looked = put.position.looked
         apart = any(isinstance(a.value, Name) and a.value.lanes > 1 for a in looked)
         if lane is None and not apart:

@@ -60,7 +60,7 @@ _LOGISTIC_LANES = f"""{_LOGISTIC}#if LANES >= 4 && defined(__SSE__)
     return a / (rest * up + 1.0f + s * up);
   }}
 #endif
-#if LANES >= 4 && defined(__AVX512VL__)
+#if LANES >= 4 && LANES <= 16 && defined(__AVX512VL__)
   const F32 four = (F32){{0}} + 4.0f, less = clamp_F32(n, 0.0f, 227.0f);
   const F32 up = grown_F32(four, n - less), down = grown_F32(four, -less);
   const F32 power = pick_F32(b >= 157.2f, (F32){{0}} - __builtin_inff(), 2.0f - less);
