@@ -246,16 +246,17 @@ def test_low_bytes_of_lanes_move_together_in_few_steps(
     assert len(re.findall(MOVES, text)) + text.count("\tvpand") <= 3
 
 
-@pytest.mark.parametrize("kinds", [("uint8", "int32"), ("int8", "int64"), ("int64", "uint8")])
+BYTES = [("uint8", "int32"), ("int8", "int32"), ("bool", "float32"), ("int32", "bool")]
+
+
+@pytest.mark.parametrize("kinds", BYTES)
 def test_sse2_takes_no_lanes_apart(kinds: tuple[str, str]) -> None:
-    """gcc would: a sum of truths took 17 times as long."""
+    """gcc would, in 15 to 20 moves: a sum of truths took 12 times as long."""
     x = graphs.memory(256, dtype=by_name(kinds[0]), device="CPU")
     (k,) = stages.kernels_of(schedule([x.cast(kinds[1]).lazy]))
-    opts = [parse(f"lanes i0 {16 // max(by_name(kind).itemsize for kind in kinds)}")]
-    made = compile(k, Target(Language.C, 16, 16, cores=2), opts)
+    made = compile(k, Target(Language.C, 16, 16, cores=2), [parse("lanes i0 4")])
     text = _by_gcc(made.text, "x86-64")
-    assert re.search(r"\t(?:punpckl|packuswb)", text)
-    assert not re.search(r"\tmov[sz]b\w\t", text)
+    assert len(re.findall(r"\t(?:p\w+|mov\w+)\t.*%xmm", text)) <= 10
 
 
 def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None:
