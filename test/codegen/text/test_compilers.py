@@ -246,7 +246,7 @@ def test_low_bytes_of_lanes_move_together_in_few_steps(
     assert len(re.findall(MOVES, text)) + text.count("\tvpand") <= 3
 
 
-BYTES = [("uint8", "int32"), ("int8", "int32"), ("bool", "float32"), ("int32", "bool")]
+BYTES = [("uint8", "int32"), ("int8", "int32"), ("bool", "int32"), ("int32", "bool")]
 
 
 @pytest.mark.parametrize("kinds", BYTES)
@@ -271,6 +271,16 @@ def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None
         assert len(re.findall(r"\tvpmovzxwd\t", text)) == 2
         assert len(re.findall(MOVES, text)) == moves
         assert len(re.findall(r"\tvpand\w*\t", text)) <= 2  # the last bit, and those of a NaN
+
+
+def test_what_is_stored_as_float16_is_rounded_once() -> None:
+    """Also without an instruction: then by a few ops for all lanes, not by branches for each."""
+    (k,) = stages.kernels_of(schedule([graphs.memory(256, device="CPU").half().lazy]))
+    for processor, size, moves in (("haswell", 32, r"\tvcvtp[hs]2p[hs]\t"), ("x86-64", 16, "ssdw")):
+        opts = [parse(f"lanes i0 {size // 4}")]
+        made = compile(k, Target(Language.C, size, 16, cores=2), opts)
+        text = _by_gcc(made.text, processor)
+        assert len(re.findall(moves, text)) == 1, processor
 
 
 def test_numbers_are_not_loaded_under_a_mask_of_nans() -> None:

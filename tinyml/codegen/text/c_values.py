@@ -181,9 +181,10 @@ class CValues(Renderer):
                 )
         half, wide = self._memory_vector(dtype, lanes), self.vector(float32, lanes)
         bits = self.vector(uint32, lanes) if dtype is bfloat16 else ""
-        rounded = f"bfloat16_rounded_x{lanes}("
-        if what == "bits" and text[1] == ATOM and text[0].startswith(rounded):
-            what, text = "cut", (text[0][len(rounded) : -1], ATOM)
+        rounded = f"{dtype.name}_rounded_x{lanes}("
+        if what == "bits" and text[1] == ATOM and text[0].startswith(rounded):  # by bits, too
+            text = text[0][len(rounded) : -1], ATOM
+            what = "cut" if bits else what
         for made in ("upper", what) if what in ("bits", "cut") and bits else (what,):
             self.prelude[half_lanes(dtype.name, made, half, wide, bits, lanes)] = None
         return f"{dtype.name}_{what}_x{lanes}({text[0]})", ATOM
