@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import ref
 
@@ -87,21 +89,37 @@ class Interned:
 
     if not TYPE_CHECKING:  # for whom classes make nodes as others do
 
-        def __new__(cls, *parts: Any) -> Any:
-            key = cls, parts
-            node = _known(key)
-            if node is None:
-                node = _make(cls)
-                node._fill(*parts)
-                _nodes[key] = node
-                if len(_nodes) > _room[0]:
-                    _sweep()
-            return node
-
         def __init_subclass__(cls) -> None:
             if "__init__" in vars(cls):
-                cls._fill = cls.__init__
+                cls._fill = fill = cls.__init__
                 del cls.__init__
+                code = _new_of(fill.__code__.co_argcount - 1)
+                # a copy, which the interpreter adapts to this class alone
+                cls.__new__ = FunctionType(code.replace(), globals(), "__new__", fill.__defaults__)
+
+
+@lru_cache
+def _new_of(count: int) -> CodeType:
+    """The code of a `__new__` with so many parts by name: a list of them takes twice as long."""
+    parts = ", ".join(f"part{n}" for n in range(count))
+    scope: dict[str, Any] = {}
+    exec(_NEW.format(parts=parts), scope)
+    code: CodeType = scope["__new__"].__code__
+    return code
+
+
+_NEW = """
+def __new__(cls, {parts}):
+    key = cls, {parts}
+    node = _known(key)
+    if node is None:
+        node = _make(cls)
+        node._fill({parts})
+        _nodes[key] = node
+        if len(_nodes) > _room[0]:
+            _sweep()
+    return node
+"""
 
 
 def _sweep() -> None:
