@@ -60,6 +60,11 @@ def test_rows_that_lie_side_by_side_are_not_packed_where_lines_of_them_stay_clos
         assert len([tile for tile in tiles if tile.copies]) == packs
 
 
+def test_columns_that_lie_apart_are_not_packed_for_rows_that_lie_side_by_side():
+    """Lanes lie along columns, of which vectors are loaded, and not along a long row's numbers."""
+    assert of(chosen(64, 4096, 64, replace(WIDE, cores=2)), OptKind.LANES, "i1") == [16]
+
+
 def test_columns_are_packed_if_they_are_rows_too():
     x = leaf(52, 300)
     (k,) = stages.kernels_of(schedule([graphs.matmul(x, lazy.permute(x, (1, 0)))]))

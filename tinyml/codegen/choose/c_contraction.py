@@ -285,7 +285,7 @@ def _other(sides: _Sides, fold: Fold) -> Factor:
     if sides.other is None:
         return Factor(sides.other_work)
     along = sides.other.position.stride
-    together = along(sides.kept) == 1
+    together = along(sides.kept) == 1 and not sides.across
     apart = abs(along(fold.axes[-1]) or 0) * sides.other.dtype.itemsize
     jump = _jump(sides.other, fold) and not (together and apart <= LINE)
     return Factor(sides.other_work, jump, jump and apart % PAGE == 0, jump and together)
