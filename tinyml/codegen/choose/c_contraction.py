@@ -285,10 +285,10 @@ def _other(sides: _Sides, fold: Fold) -> Factor:
     if sides.other is None:
         return Factor(sides.other_work)
     along = sides.other.position.stride
-    together = along(sides.kept) == 1 and not sides.across
     apart = abs(along(fold.axes[-1]) or 0) * sides.other.dtype.itemsize
-    jump = _jump(sides.other, fold) and not (together and apart <= LINE)
-    return Factor(sides.other_work, jump, jump and apart % PAGE == 0, jump and together)
+    jump = _jump(sides.other, fold)
+    together = jump and apart > LINE and along(sides.kept) == 1 and not sides.across
+    return Factor(sides.other_work, jump, jump and apart % PAGE == 0, together)
 
 
 def _beside(sides: _Sides, fold: Fold, height: int) -> bool:
