@@ -44,6 +44,17 @@ def test_a_replay_computes_with_new_arguments(device: str) -> None:
     assert len(calls) == 2
 
 
+def test_a_step_that_reads_what_has_no_elements(device: str) -> None:
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        nothing = (x[:0] * 2).realize()
+        return nothing.pad((0, 2), value=3), nothing.cat(x + 1)
+
+    for i in range(4):
+        padded, joined = step(full(i))
+        assert (padded.tolist(), joined.tolist()) == ([3, 3], [i + 1] * 4)
+
+
 class Pair(NamedTuple):
     low: Tensor
     high: Tensor

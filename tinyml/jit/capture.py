@@ -250,6 +250,8 @@ class _Analysis:
         self.holders = self._find_holders()
         self.launches, self.wanted = needed(recording.launches, self._roots())
         read_first, written = _access(self.launches)
+        # no kernel writes what has no elements, and nobody may hold it any more
+        read_first -= {n for n, b in enumerate(recording.buffers) if not b.size}
         self.written = written & self.wanted
         self.read_first = read_first & self.wanted | shown - self.written
 
