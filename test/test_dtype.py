@@ -53,11 +53,16 @@ def test_a_dtype_is_equal_to_its_names_and_to_types_of_numpy() -> None:
         assert [DTYPES_DICT[name] for name in equal] == [found, found][: len(equal)]
         assert found.name in equal
         assert (found == dtypes.int8) == (found is dtypes.int8)
+
+    class Named:
+        dtype = "of no array"
+
     own, equal = dtypes.float32, ("float32", "float", np.float32, np.dtype("float32"))
     assert all(own == other and other == own for other in equal)
     assert not any(own != other for other in equal)
-    others = ("float16", "flaot32", float, np.floating, np.dtype("O"), None, 4, dtypes.float64)
+    others = ("float16", "flaot32", float, np.floating, np.dtype("O"), Named, None, 4)
     assert not any(own == other or other == own for other in others)
+    assert own != dtypes.float64
     assert any(dtypes.float64 == other for other in (float,))
     assert {own: 1}[own] == 1
 

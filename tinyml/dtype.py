@@ -140,7 +140,7 @@ def from_numpy(dtype: npt.DTypeLike) -> DType:
 def _of_numpy(dtype: npt.DTypeLike) -> DType | None:
     try:
         return _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
-    except TypeError:  # an abstract type, as np.floating
+    except (TypeError, ValueError):  # an abstract type, as np.floating, or one with a `dtype`
         return None
 
 
