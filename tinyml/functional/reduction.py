@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from tinyml.tensor import Tensor
 
 
-def _axes(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
+def _axes(x: Tensor, axis: Axes, op: str, keepdim: bool) -> tuple[int, ...]:
     """Which axes are meant; as torch has it, to name none is to name all."""
+    _check_keepdim(op, keepdim)
     all_of_them = isinstance(axis, (tuple, list)) and not axis
     return resolve_axes(None if all_of_them else axis, len(x._lazy.shape), op)
 
 
-def _reduced(
-    function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: Any
-) -> Tensor:
+def _check_keepdim(op: str, keepdim: Any) -> None:
     if not isinstance(keepdim, bool):  # sum(0, 1) would be of axis 0 alone
-        op = function.__name__.removeprefix("Reduce").lower()
         raise wrong_type(op, "keepdim", "True or False (several axes are a tuple)", keepdim)
+
+
+def _reduced(
+    function: type[mlops.Reduction], x: Tensor, axes: tuple[int, ...], keepdim: bool
+) -> Tensor:
     shape = x._lazy.shape
     for a in axes:
         if shape[a] != 1:
@@ -55,8 +58,8 @@ def sum_(
 ) -> Tensor:
     """The sum over axes; halves are added up in float32, integers in int64, bool as `or` does."""
     if dtype is not None and to_dtype(dtype) is bool_:
-        return _extreme(mlops.ReduceMax, x.cast(bool_), _axes(x, axis, "sum"), keepdim)
-    return _reduced(mlops.Sum, _summing(x, dtype), _axes(x, axis, "sum"), keepdim)
+        return _extreme(mlops.ReduceMax, x.cast(bool_), _axes(x, axis, "sum", keepdim), keepdim)
+    return _reduced(mlops.Sum, _summing(x, dtype), _axes(x, axis, "sum", keepdim), keepdim)
 
 
 def prod(
@@ -67,8 +70,8 @@ def prod(
     The gradient of an inf or NaN beside a zero is NaN: the others are found by a division.
     """
     if dtype is not None and to_dtype(dtype) is bool_:
-        return _extreme(mlops.ReduceMin, x.cast(bool_), _axes(x, axis, "prod"), keepdim)
-    return _reduced(mlops.Prod, _summing(x, dtype), _axes(x, axis, "prod"), keepdim)
+        return _extreme(mlops.ReduceMin, x.cast(bool_), _axes(x, axis, "prod", keepdim), keepdim)
+    return _reduced(mlops.Prod, _summing(x, dtype), _axes(x, axis, "prod", keepdim), keepdim)
 
 
 def _extreme(
@@ -79,10 +82,10 @@ def _extreme(
     return _reduced(function, x, axes, keepdim)
 
 
-def _axes_to_choose(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
+def _axes_to_choose(x: Tensor, axis: Axes, op: str, keepdim: bool) -> tuple[int, ...]:
     if isinstance(axis, type(x)):
         raise ArgumentError(f"{op}: axis is an int or several; of two tensors, write x.{op}imum(y)")
-    axes, shape = _axes(x, axis, op), x._lazy.shape
+    axes, shape = _axes(x, axis, op, keepdim), x._lazy.shape
     for a in axes:
         if not shape[a]:
             raise AxisError(f"{op}: axis {a} of {shape} has no elements to choose from")
@@ -91,17 +94,18 @@ def _axes_to_choose(x: Tensor, axis: Axes, op: str) -> tuple[int, ...]:
 
 def max_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The largest element over axes; NaN if there is one."""
-    return _extreme(mlops.ReduceMax, x, _axes_to_choose(x, axis, "max"), keepdim)
+    return _extreme(mlops.ReduceMax, x, _axes_to_choose(x, axis, "max", keepdim), keepdim)
 
 
 def min_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """The smallest element over axes; NaN if there is one."""
-    return _extreme(mlops.ReduceMin, x, _axes_to_choose(x, axis, "min"), keepdim)
+    return _extreme(mlops.ReduceMin, x, _axes_to_choose(x, axis, "min", keepdim), keepdim)
 
 
 @composition
 def any_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """Whether any element is not zero; axis=() reduces nothing, and of uint8 it is uint8."""
+    _check_keepdim("any", keepdim)
     found = _extreme(mlops.ReduceMax, x.cast(bool_), resolve_axes(axis, x.ndim, "any"), keepdim)
     return found.cast(uint8) if x.dtype is uint8 else found
 
@@ -109,6 +113,7 @@ def any_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
 @composition
 def all_(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """Whether no element is zero; axis=() reduces nothing, and of uint8 it is uint8."""
+    _check_keepdim("all", keepdim)
     found = _extreme(mlops.ReduceMin, x.cast(bool_), resolve_axes(axis, x.ndim, "all"), keepdim)
     return found.cast(uint8) if x.dtype is uint8 else found
 
@@ -129,7 +134,7 @@ def mean(
 
 @composition_of_floats
 def _mean(x: Tensor, axis: Axes, keepdim: bool) -> Tensor:
-    return _reduced(mlops.Mean, x, _axes(x, axis, "mean"), keepdim)
+    return _reduced(mlops.Mean, x, _axes(x, axis, "mean", keepdim), keepdim)
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -139,7 +144,7 @@ def _centred(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 @composition_of_floats
 def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The mean square distance from the mean, divided by count - correction."""
-    axes = _axes(x, axis, "var")
+    axes = _axes(x, axis, "var", keepdim)
     number(correction, "var", "correction")
     divisor = max(0, size_along(x.shape, axes) - correction)
 
@@ -156,7 +161,7 @@ def var(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1
 @composition_of_floats
 def std(x: Tensor, axis: Axes = None, keepdim: bool = False, correction: int = 1) -> Tensor:
     """The root of the variance; where it is 0, so is its gradient."""
-    axes = _axes(x, axis, "std")
+    axes = _axes(x, axis, "std", keepdim)
 
     def rule(grad: Tensor, out: Tensor, x: Tensor) -> mlops.Grads:
         flat = out == 0
@@ -200,7 +205,7 @@ def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> T
     Of p below 1 the gradient is also 0 where an element is, to whose side it would be infinite.
     """
     number(p, "norm", "p")
-    axes, x = _axes(x, axis, "norm"), to_float(x)
+    axes, x = _axes(x, axis, "norm", keepdim), to_float(x)
     even = p > 0 and p % 2 == 0  # then no |x|, whose second derivative is lost at 0
     sizes = x if even else x.abs()
     if p in (inf, -inf):
@@ -219,7 +224,7 @@ def norm(x: Tensor, p: float = 2, axis: Axes = None, keepdim: bool = False) -> T
 @composition_of_floats
 def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
-    axes = _axes(x, axis, "logsumexp")
+    axes = _axes(x, axis, "logsumexp", keepdim)
     if not axes:
         return x
     total, high = exponentials(x, axes)
@@ -256,13 +261,14 @@ def _position(
     x: Tensor, axis: int | None, keepdim: bool, extreme: Callable[..., Tensor], op: str
 ) -> Tensor:
     x = x.detach()
+    _check_keepdim(op, keepdim)
     if axis is None:
         found = _position(x.reshape(-1), 0, False, extreme, op)
         return found.reshape((1,) * x.ndim) if keepdim else found
     axis = resolve_axis(axis, x.ndim, op)
     if not x.ndim:
         return x._full((), 0, int32)
-    _axes_to_choose(x, axis, op)
+    _axes_to_choose(x, axis, op, keepdim)
     best = extreme(x, axis, True)
     n = x.shape[axis]
     places = along(x._arange(n), axis, x)
