@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pytest
 
 from tinyml import Function, Tensor
 from tinyml.errors import ArgumentError, GradientError
+
+T = TypeVar("T")
 
 
 class SinCos(Function):
@@ -90,20 +93,40 @@ def test_gradients_go_through_saved_results_again() -> None:
 
 def test_what_init_was_given_is_not_lost_in_silence() -> None:
     """`Scaled(3.0).apply(x)` would make another Scaled, of the default scale."""
-    with pytest.raises(TypeError, match=r"write Scaled\.apply\(\.\.\.\), all of which forward"):
 
-        class Scaled(Function):
-            def __init__(self, scale: float = 1.0) -> None:
-                self.scale = scale
-
-    class Twice(Function):
-        def __init__(self) -> None:
-            self.scale = 2
+    class Scaled(Function):
+        def __init__(self, scale: float = 2.0) -> None:
+            self.scale = scale
 
         def forward(self, x: Tensor) -> Tensor:
             return x * self.scale
 
-    assert Twice.apply(Tensor([2.0])).item() == 4
+    @dataclass
+    class Given(Function):
+        scale: float = 3.0
+
+    for given in (lambda: Scaled(3.0), lambda: Scaled(scale=3.0), lambda: Given(4.0)):
+        with pytest.raises(TypeError, match=r"write (Scaled|Given)\.apply\(\.\.\.\), all of which"):
+            given()
+    assert Scaled.apply(Tensor([2.0])).item() == 4
+
+
+def test_a_function_may_have_other_parents() -> None:
+    """None of which is kept from what it does with its subclasses."""
+
+    class Listed:
+        names: ClassVar[list[str]] = []
+
+        def __init_subclass__(cls, name: str) -> None:
+            super().__init_subclass__()
+            cls.names.append(name)
+
+    class Same(Function, Listed, Generic[T], name="same"):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    assert Same[int].apply(Tensor([2.0])).item() == 2
+    assert Listed.names == ["same"]
 
 
 def test_an_argument_may_be_the_result_and_may_have_no_gradient() -> None:

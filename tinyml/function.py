@@ -24,7 +24,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from inspect import getattr_static, signature
+from inspect import getattr_static
 from typing import Any, NoReturn
 
 from tinyml import mlops
@@ -42,12 +42,14 @@ class Function:
     _saved: tuple[Any, ...] = ()
     _fixed: tuple[Tensor, ...] = ()
 
-    def __init_subclass__(cls) -> None:
-        if len(signature(cls.__init__).parameters) > 1 and "__init__" in vars(cls):
-            raise TypeError(  # apply makes an object for each call, with nothing to give it
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuses what `apply`, which makes an object for each call, would not know of."""
+        if args or kwargs:
+            raise TypeError(
                 f"{cls.__name__}: what __init__ would be given is given to apply: write "
                 f"{cls.__name__}.apply(...), all of which forward gets"
             )
+        return super().__new__(cls)
 
     def save(self, *values: Any) -> None:
         """Keep values for `backward`: arguments, results, or whatever else."""
