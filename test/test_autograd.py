@@ -237,6 +237,9 @@ def test_gradients_go_through_a_list_of_tensors_as_through_stack() -> None:
     assert Tensor([w[0], w[1]], requires_grad=False).requires_grad is False
     with no_grad():
         assert Tensor([w[0], w[1]]).requires_grad is None
+    parameter = type("Parameter", (Tensor,), {})([w[0] * 2, 1.0])
+    parameter.sum().backward()
+    assert w.grad.tolist() == [9, 2]
 
 
 def test_requires_grad_is_none_until_somebody_says_so() -> None:

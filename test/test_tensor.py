@@ -161,6 +161,18 @@ def test_between_devices(device: str) -> None:
     assert x.grad.tolist() == [3, 3]
 
 
+def test_a_list_of_tensors_is_where_they_are_or_where_it_is_wanted(device: str) -> None:
+    x = Tensor([1.0, 2.0], device="NUMPY", requires_grad=True)
+    beside = Tensor([[3, 4], x])
+    assert (beside.device, beside.tolist()) == ("NUMPY", [[3, 4], [1, 2]])
+    assert Tensor([[x[0], 5], [6, 7]]).device == "NUMPY"
+    moved = Tensor([x, Tensor([3.0, 4.0], device=device), [5, 6]], device=device)
+    assert (moved.device, moved.tolist()) == (device, [[1, 2], [3, 4], [5, 6]])
+    (moved * moved).sum().backward()
+    assert x.grad is not None
+    assert (x.grad.device, x.grad.tolist()) == ("NUMPY", [2, 4])
+
+
 def test_arguments_have_the_names_that_others_give_them() -> None:
     """torch says dim and keepdim, numpy axis and keepdims, tinygrad k and min."""
     x = Tensor([[1.0, 3.0], [2.0, 0.0]])

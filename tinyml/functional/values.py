@@ -8,7 +8,7 @@ import math
 import types
 from collections.abc import Callable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,17 @@ Array = npt.NDArray[Any]
 def fill(
     x: Tensor, value: Any, device: str | None, dtype: DType | None, requires_grad: bool | None
 ) -> None:
-    """Let x be made of `value`; of a list of tensors as `stack` makes it, with its gradient."""
+    """Let x be made of `value`; of a list of tensors as `stack` makes it, with its gradient.
+
+    That is where they are, unless another device is named, and so are the numbers among them.
+    """
     kind = type(x)
-    if isinstance(value, (list, tuple)) and _holds(value, kind):
-        place = Device.canonical(device)
-        parts = [v if isinstance(v, kind) else kind(v, device=place) for v in value]
+    held = _tensor_in(value) if isinstance(value, (list, tuple)) else None
+    if held is not None:
+        place = held.device if device is None else device
+        parts = [v if hasattr(v, "_lazy") else kind(v, device=place) for v in value]
+        if device is not None:
+            parts = [part.to(device) for part in parts]
         joined = parts[0].stack(*parts[1:])
         joined = joined if dtype is None else joined.cast(dtype)
         x.lazy = joined.lazy
@@ -77,10 +83,13 @@ def _check_number(value: Any) -> None:
         raise RangeError(f"Tensor: {value} does not fit into 64 bits; a float may be near it")
 
 
-def _holds(value: Any, kind: type[Tensor]) -> bool:
-    return any(
-        isinstance(v, kind) or (isinstance(v, (list, tuple)) and _holds(v, kind)) for v in value
-    )
+def _tensor_in(value: Any) -> Tensor | None:
+    """The first tensor in a nested list."""
+    for v in value:
+        found = _tensor_in(v) if isinstance(v, (list, tuple)) else v
+        if hasattr(found, "_lazy"):
+            return cast("Tensor", found)
+    return None
 
 
 def has_values(value: Any) -> bool:
