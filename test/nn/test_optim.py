@@ -294,6 +294,24 @@ def test_a_parameter_rests_while_it_does_not_require_a_gradient():
     assert seen == [(0.75, 0.75), (0.75, 0.375), (0.375, -0.0625)]
 
 
+@pytest.mark.parametrize("make", [optim.Adam, optim.AdamW, optim.LAMB, optim.SGD, optim.Muon])
+def test_a_parameter_that_rested_goes_on_as_if_there_had_been_no_steps(make: Any) -> None:
+    """As in torch: what corrects young moments is of the steps that the parameter has seen."""
+
+    def moves(rests: int) -> list[float]:
+        a, b = (Tensor([[1.0, 2.0]], requires_grad=True) for _ in range(2))
+        optimizer, values = make([a, b], lr=0.1), []
+        for step in range(7):
+            a.requires_grad = not 2 <= step < 2 + rests
+            optimizer.zero_grad()
+            (a * a + b).sum().backward()
+            optimizer.step()
+            values += [a[0, 0].item()] if a.requires_grad else []
+        return values
+
+    assert moves(3) == moves(0)[:4]
+
+
 def test_zero_grad_and_training_a_line(device):
     layer = nn.Linear(2, 1)
     optimizer = optim.SGD(nn.state.get_parameters(layer), lr=0.3)

@@ -102,7 +102,7 @@ class Optimizer:
         gradients = [self._gradient(i) for i in trained]
         with no_grad():
             rate = self._lr.reshape(())
-            self._before_updates()
+            self._before_updates(trained)
             for i, gradient in zip(trained, gradients, strict=True):
                 p = self.params[i]
                 p.assign((p - self._update(i, p, gradient, rate)).cast(p.dtype))
@@ -126,8 +126,8 @@ class Optimizer:
     def _per_parameter(self) -> list[Tensor]:
         return [_state(p.shape, _wide(p), p.device) for p in self.params]
 
-    def _before_updates(self) -> None:
-        """What is done once in a step, not once for each parameter."""
+    def _before_updates(self, trained: Sequence[int]) -> None:
+        """What is done once in a step, in which these parameters are updated."""
 
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
         """What is subtracted from parameter number i, whose value is p."""
@@ -291,14 +291,22 @@ class LAMB(Optimizer):
         self.m, self.v = self._per_parameter(), self._per_parameter()
         self.m_weight = _state((), self._wide, self.device)
         self.v_weight = _state((), self._wide, self.device)
+        self.rested: dict[int, tuple[Tensor, Tensor]] = {}  # weights of those that did not see all
         return [self.m_weight, self.v_weight, *self.m, *self.v]
 
-    def _before_updates(self) -> None:
-        self.m_weight.assign(self.b1 * self.m_weight + (1 - self.b1))
-        self.v_weight.assign(self.b2 * self.v_weight + (1 - self.b2))
+    def _before_updates(self, trained: Sequence[int]) -> None:
+        for i in {*range(len(self.params))}.difference(trained, self.rested):
+            own = self.m_weight.clone(), self.v_weight.clone()
+            self.rested[i] = own
+            self._state += own
+        seen = [self.rested[i] for i in trained if i in self.rested]
+        for m_weight, v_weight in ((self.m_weight, self.v_weight), *seen):
+            m_weight.assign(self.b1 * m_weight + (1 - self.b1))
+            v_weight.assign(self.b2 * v_weight + (1 - self.b2))
 
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
-        means, weights = (self.m[i], self.v[i]), (self.m_weight, self.v_weight)
+        means = self.m[i], self.v[i]
+        weights = self.rested.get(i, (self.m_weight, self.v_weight))
         numbers = self.b1, self.b2, self.eps, self.weight_decay
         m, v, move = _lamb(p, gradient, means, weights, *numbers, self.adam)
         self.m[i].assign(m)
