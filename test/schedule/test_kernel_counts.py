@@ -188,3 +188,16 @@ def test_turns_that_look_up_what_the_turn_before_made_are_alike() -> None:
 
     steps = Tensor.rand(5).realize()
     assert len(search(12)) == len(search(8))
+
+
+@pytest.mark.parametrize("taps", [8, 16, 17, 18, 33])
+def test_what_a_filter_reads_at_several_places_is_stored_if_it_costs_much(taps: int) -> None:
+    x = Tensor.rand(100).realize()
+    for value, kernels in ((x.sin(), 2), (x, 1)):
+        padded = value.pad((0, taps))
+        read = [padded[k : k + 100] * (k + 1) for k in range(taps)]
+        assert len(items((sum(read[1:], start=read[0]),))) == kernels
+
+
+def test_what_is_cut_and_joined_again_is_not_stored() -> None:
+    assert len(items((Tensor.rand(100).realize().sin().roll(9) * 2,))) == 1

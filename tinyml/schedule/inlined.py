@@ -35,7 +35,7 @@ def askers(read: _Read, units: Container[LazyBuffer]) -> Iterator[tuple[LazyBuff
     numbers: dict[object, int] = {}
     for node, sources in reversed(read.items()):
         asked = places[node]
-        yield node, sinks[node], sum([part for _, part in asked]) if len(asked) > 1 else 1.0
+        yield node, sinks[node], sum([part for _, part in asked])
         if node in units:
             below, asked = frozenset((node,)), _HERE
         else:

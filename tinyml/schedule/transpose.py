@@ -15,6 +15,7 @@ from functools import partial
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
+from tinyml.schedule.balance import factors_of
 from tinyml.schedule.labels import FIXED, through
 from tinyml.schedule.rewrite import Changed, moved, renewed
 from tinyml.schedule.units import contracts, readers_of
@@ -68,10 +69,7 @@ def _orders(
 
 def _is_of_both(product: LazyBuffer, axis: int) -> bool:
     """Whether both factors of a product lie along an axis."""
-    terms = product.sources[0]
-    while lazy.is_map(terms, Op.CAST):
-        terms = terms.sources[0]
-    return all(_lies_along(factor, axis) for factor in terms.sources)
+    return all(_lies_along(factor, axis) for factor in factors_of(product))
 
 
 def _lies_along(factor: LazyBuffer, axis: int) -> bool:

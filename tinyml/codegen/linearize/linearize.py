@@ -196,8 +196,9 @@ class _Emitter(AlongWriter):
             # all values before any store: a store may overwrite what another one read
             made, first, parts = list[list[Expr]](), len(scope.instrs), list[list[Instr]]()
             for wide in some:
+                start = len(scope.instrs)
                 made.append([self.emit(scope, store.value) for store in wide])
-                parts.append(scope.instrs[first + sum(map(len, parts)) :])
+                parts.append(scope.instrs[start:])
             if self.calls or self.vectors:
                 scope.instrs[first:] = in_turn(parts)
             each = sorted(zip(some, made, strict=True), key=lambda one: one[0][0].slot)
@@ -361,11 +362,12 @@ class _Emitter(AlongWriter):
         """Values of folds at the steps that are written out, in their accumulators."""
         first, parts = len(scope.instrs), list[list[Instr]]()
         for number, changes in groupby(values, itemgetter(1)):
+            start = len(scope.instrs)
             scope.instrs.append(APART)
             for n, _, value in changes:
                 target = into[n][number % len(into[n])]
                 scope.instrs.append(ir.Update(target, folds[n].op, self.emit(scope, value)))
-            parts.append(scope.instrs[first + sum(map(len, parts)) :])
+            parts.append(scope.instrs[start:])
         # without functions, more loads than a processor follows would come first
         if self.vectors and self.calls and self.copied is None:
             scope.instrs[first:] = in_turn(parts)

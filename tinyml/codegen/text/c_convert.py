@@ -80,7 +80,7 @@ class Together:
 
 
 _UNPACKED = {1: "punpcklbw128", 2: "punpcklwd128", 4: "punpckldq128"}
-_SMALL = "defined(__SSE2__) && !defined(__{0}__)"
+_WITHOUT = "defined(__SSE2__) && !defined(__{0}__)"
 
 
 def _vectors(*sizes: int) -> list[str]:
@@ -96,7 +96,7 @@ class Unpacked:
     small: int
     large: int
     signed: bool
-    there = _SMALL.format("SSE4_1")
+    there = _WITHOUT.format("SSE4_1")
 
     def lines(self, size: int, wanted: str, made: int) -> list[str]:
         word, small = ELEMENTS[size], self.small
@@ -119,13 +119,11 @@ class Packed:
 
     large: int
     small: int
-    there = _SMALL.format("SSSE3")
+    there = _WITHOUT.format("SSSE3")
 
     def lines(self, size: int, wanted: str, made: int) -> list[str]:
-        large, lines = (
-            self.large,
-            [*_vectors(1, 2, 4, 8), f"  v{self.large} a{self.large} = (v{self.large})a;"],
-        )
+        large, lines = self.large, _vectors(1, 2, 4, 8)
+        lines.append(f"  v{large} a{large} = (v{large})a;")
         if large == 8:
             large = 4
             lines.append("  v4 a4 = __builtin_shuffle((v4)a8, (v4){0, 2, 0, 2});")
