@@ -222,6 +222,18 @@ def test_a_new_kernel_takes_few_calls(roots: list[LazyBuffer], most: int) -> Non
     assert calls(lambda: compile(k, stages.C)) < most
 
 
+@pytest.mark.parametrize("op", ["svd", "qr", "inverse", "cholesky", "det"])
+def test_steps_that_take_a_matrix_apart_are_recorded_in_few_calls(op: str) -> None:
+    x = Tensor.eye(16).contiguous().realize()
+
+    def record() -> list[LazyBuffer]:
+        made = getattr(x, op)()
+        return [t.lazy for t in (made if isinstance(made, tuple) else (made,))]
+
+    nodes = len(toposort(record()))
+    assert calls(record) < 4 * nodes
+
+
 def test_what_is_added_to_a_graph_is_numbered_behind_it() -> None:
     x = leaf(8)
     y = add(x, x)

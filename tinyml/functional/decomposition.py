@@ -11,6 +11,7 @@ from tinyml.errors import LinAlgError, ShapeError
 from tinyml.functional.axes import check_tensors
 from tinyml.functional.bounded import required
 from tinyml.functional.composed import in_float32
+from tinyml.functional.steps import composition
 from tinyml.mlops import Step
 from tinyml.shape import broadcast_shape
 
@@ -49,28 +50,35 @@ def triangular(x: Tensor, b: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor
     (m, n), steps = x.shape[-2:], max(steps, 0)
     rows, done = x._full(x.shape, 0, x.dtype), b._full(b.shape, 0, b.dtype)
     for _ in range(steps):
-        column = x[..., :1]
-        largest = column.detach().abs().max(-2, keepdim=True)
-        column = column / (largest == 0).where(1, largest)  # so that no square under- or overflows
-        length = (column * column).sum(-2, keepdim=True).sqrt()
-        head, rest = column[..., :1, :], column[..., 1:, :]
-        side = (head < 0).where(-1.0, 1.0)
-        scale = head + side * length
-        w = head.ones_like().cat(rest / (scale == 0).where(1, scale), dim=-2)
-        tau = (length == 0).where(0, side * scale / (length == 0).where(1, length))
-        back = (rest.detach().abs().sum(-2, keepdim=True) == 0) & (length != 0)
-        turned = back.where(-1.0, 1.0)
-        x, b = (t - (w * tau) @ (w.transpose(-2, -1) @ t) for t in (x, b))
-        rows = rows[..., 1:, :].cat(x[..., :1, :] * turned, dim=-2)._apply(Step())
-        done = done[..., 1:, :].cat(b[..., :1, :] * turned, dim=-2)._apply(Step())
-        x, b = (
-            x[..., 1:, 1:].pad((0, 1, 0, 1))._apply(Step()),
-            b[..., 1:, :].pad((0, 0, 0, 1))._apply(Step()),
-        )
-        sign = sign * -turned[..., 0, 0]
+        x, b, rows, done, turned = _reflected(x, b, rows, done)
+        sign = sign * turned
     rest_of_x = x[..., : m - steps, : n - steps].pad((0, steps))
     rows = rows[..., m - steps :, :].cat(rest_of_x, dim=-2)
     return rows, done[..., m - steps :, :].cat(b[..., : m - steps, :], dim=-2), sign
+
+
+@composition
+def _reflected(x: Tensor, b: Tensor, rows: Tensor, done: Tensor) -> tuple[Tensor, ...]:
+    """A step of `triangular`: what is left of x and b, what is done, and the determinant."""
+    column = x[..., :1]
+    largest = column.detach().abs().max(-2, keepdim=True)
+    column = column / (largest == 0).where(1, largest)  # so that no square under- or overflows
+    length = (column * column).sum(-2, keepdim=True).sqrt()
+    head, rest = column[..., :1, :], column[..., 1:, :]
+    side = (head < 0).where(-1.0, 1.0)
+    scale = head + side * length
+    w = head.ones_like().cat(rest / (scale == 0).where(1, scale), dim=-2)
+    tau = (length == 0).where(0, side * scale / (length == 0).where(1, length))
+    back = (rest.detach().abs().sum(-2, keepdim=True) == 0) & (length != 0)
+    turned = back.where(-1.0, 1.0)
+    x, b = (t - (w * tau) @ (w.transpose(-2, -1) @ t) for t in (x, b))
+    rows = rows[..., 1:, :].cat(x[..., :1, :] * turned, dim=-2)._apply(Step())
+    done = done[..., 1:, :].cat(b[..., :1, :] * turned, dim=-2)._apply(Step())
+    x, b = (
+        x[..., 1:, 1:].pad((0, 1, 0, 1))._apply(Step()),
+        b[..., 1:, :].pad((0, 0, 0, 1))._apply(Step()),
+    )
+    return x, b, rows, done, -turned[..., 0, 0]
 
 
 def _moved(rows: Tensor) -> Tensor:
@@ -124,6 +132,7 @@ def _orthogonal_columns(x: Tensor) -> tuple[Tensor, Tensor]:
     return both[..., :n, :n], both[..., n:, :n]
 
 
+@composition
 def _round(both: Tensor, n: int) -> Tensor:
     """One round of rotations, and everybody one seat on; the first n rows say which angles."""
     half = both.shape[-1] // 2
@@ -156,13 +165,19 @@ def cholesky(x: Tensor) -> Tensor:
     rest = (x + x.transpose(-2, -1)) * 0.5
     done = x._full(x.shape, 0, x.dtype)
     for _ in range(n):  # each step is the same kernels: see `triangular`
-        pivot = rest[..., :1, :1]
-        pivot = required(pivot, pivot > 0, LinAlgError, "cholesky: not positive definite")
-        column = rest[..., :, :1] / pivot.sqrt()
-        row = column.transpose(-2, -1)
-        done = done[..., 1:, :].cat(row, dim=-2)._apply(Step())
-        rest = (rest - column * row)[..., 1:, 1:].pad((0, 1, 0, 1))._apply(Step())
+        rest, done = _without_first(rest, done)
     return _moved(done).transpose(-2, -1) if n else x
+
+
+@composition
+def _without_first(rest: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+    """A step of `cholesky`: what is left of the matrix, and its first column's row of L.T."""
+    pivot = rest[..., :1, :1]
+    pivot = required(pivot, pivot > 0, LinAlgError, "cholesky: not positive definite")
+    column = rest[..., :, :1] / pivot.sqrt()
+    row = column.transpose(-2, -1)
+    done = done[..., 1:, :].cat(row, dim=-2)._apply(Step())
+    return (rest - column * row)[..., 1:, 1:].pad((0, 1, 0, 1))._apply(Step()), done
 
 
 @in_float32
@@ -184,13 +199,19 @@ def solve(x: Tensor, b: Tensor) -> Tensor:
     right, b, _ = triangular(x, b, n - 1)
     y = b._full(b.shape, 0, dtype)
     for _ in range(n):  # from the last row on, which comes first then, as in `triangular`
-        pivot = right[..., -1:, :1]
-        pivot = required(pivot, pivot != 0, LinAlgError, "solve: the matrix is singular")
-        row = (b[..., -1:, :] - right[..., -1:, 1:] @ y[..., :-1, :]) / pivot
-        y = row.cat(y[..., :-1, :], dim=-2)._apply(Step())
-        right = right[..., :-1, :].pad((0, 0, 1, 0))._apply(Step())
-        b = b[..., :-1, :].pad((0, 0, 1, 0))._apply(Step())
+        right, b, y = _substituted(right, b, y)
     return y.squeeze(-1) if vector else y
+
+
+@composition
+def _substituted(right: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A step of `solve`: the last row of y, and what is left above it of the others."""
+    pivot = right[..., -1:, :1]
+    pivot = required(pivot, pivot != 0, LinAlgError, "solve: the matrix is singular")
+    row = (b[..., -1:, :] - right[..., -1:, 1:] @ y[..., :-1, :]) / pivot
+    y = row.cat(y[..., :-1, :], dim=-2)._apply(Step())
+    right = right[..., :-1, :].pad((0, 0, 1, 0))._apply(Step())
+    return right, b[..., :-1, :].pad((0, 0, 1, 0))._apply(Step()), y
 
 
 def inverse(x: Tensor) -> Tensor:
@@ -210,6 +231,7 @@ def det(x: Tensor) -> Tensor:
     return rows[..., :1].sum(-1).prod(-1) * sign
 
 
+@composition
 def newton_schulz(
     x: Tensor,
     steps: int,
