@@ -777,6 +777,60 @@ def test_a_parameter_that_is_frozen_after_the_capture_is_not_trained_in_silence(
     assert w.item() == -0.25
 
 
+def test_a_function_may_say_itself_who_is_trained_in_it(device: str) -> None:
+    """As players do that take turns: what one of them froze is nothing to the other."""
+
+    def played(jit: Callable[[Any], Any]) -> list[float]:
+        v, w = Tensor([1.5], requires_grad=True), Tensor([0.5], requires_grad=True)
+
+        def turn(mine: Tensor, other: Tensor, sign: float) -> Any:
+            optimizer = nn.optim.SGD([mine], lr=0.25)
+
+            def step() -> None:
+                mine.requires_grad, other.requires_grad = True, False
+                optimizer.zero_grad()
+                (sign * v * w).sum().backward()
+                optimizer.step()
+
+            return jit(step)
+
+        turns = turn(v, w, 1.0), turn(w, v, -1.0)
+        with Tensor.train():
+            for _ in range(5):
+                for step in turns:
+                    step()
+        return [v.item(), w.item()]
+
+    assert played(TinyJit) == played(lambda step: step)
+
+
+def test_a_parameter_that_was_frozen_in_the_capture_does_not_rest_in_silence_after(
+    device: str,
+) -> None:
+    v, w = Tensor([1.0], requires_grad=True), Tensor([1.0], requires_grad=True)
+    optimizer = nn.optim.SGD([v, w], lr=0.25)
+    product = TinyJit(lambda: (v * w).realize())
+
+    @TinyJit
+    def step() -> None:
+        optimizer.zero_grad()
+        (v * w).sum().backward()
+        optimizer.step()
+
+    w.requires_grad = False
+    with Tensor.train():
+        for _ in range(3):
+            step()
+            assert product().item() == v.item()
+        w.requires_grad = True
+        with pytest.raises(JitError, match=r"requires_grad of a tensor \(1,\).* was False"):
+            step()
+        assert product().item() == v.item()
+        step.reset()
+        step()
+    assert (v.item(), w.item()) == (0, 0.9375)
+
+
 # ---- nesting, settings ----
 
 

@@ -167,6 +167,12 @@ class Assigning(NamedTuple):
     tensor: Any
 
 
+class Flagged(NamedTuple):
+    """Whether a tensor that is in memory requires a gradient is about to be said."""
+
+    tensor: Any
+
+
 class ValuesKept(NamedTuple):
     """A tensor is about to hold a copy of its values, because an assignment overwrites them."""
 

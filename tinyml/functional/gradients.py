@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tinyml import autograd, lazy
+from tinyml import autograd, lazy, trace
 from tinyml.autograd import mode
 from tinyml.errors import GradientError
 from tinyml.functional import views
@@ -24,8 +24,11 @@ def check_wanted(x: Tensor, wanted: Any) -> None:
         raise wrong_type("Tensor", "requires_grad", "True, False or None", wanted)
     if wanted and not x.dtype.is_float:
         raise GradientError(f"requires_grad: only floats have gradients, not {x.dtype}; cast first")
-    if wanted is not None and x._requires_grad is (not wanted) and type(x._lazy) is lazy.Data:
-        x._lazy.readers.ring()  # captured steps ask whether they still train it
+    if wanted is not None and type(x._lazy) is lazy.Data:
+        if trace.wanted(trace.Flagged):
+            trace.emit(trace.Flagged(x))
+        if x._requires_grad is (not wanted):
+            x._lazy.readers.ring()  # captured steps ask whether they still train it
 
 
 def is_computed(x: Tensor) -> bool:

@@ -123,6 +123,7 @@ class Recording:
     waiting: list[weakref.ref[Any]] = field(default_factory=list)  # outside, and used as pending
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
+    flagged: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by id
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)  # ids of tensors that will hold copies
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
@@ -156,6 +157,10 @@ class Recording:
     def assigning(self, event: trace.Assigning) -> None:
         """Note who is assigned to."""
         self._assigned.append(weakref.ref(event.tensor))
+
+    def flags(self, event: trace.Flagged) -> None:
+        """Note that the function says itself whether a tensor requires a gradient."""
+        self.flagged[id(event.tensor)] = weakref.ref(event.tensor)
 
     def assigned(self) -> list[Any]:
         """Who was assigned to and is still there."""
@@ -338,6 +343,7 @@ def record(refuse_reads: bool, outside: Container[Buffer] = ()) -> Iterator[Reco
         trace.Launched: found.launched,
         trace.Realizing: found.realizing,
         trace.Assigning: found.assigning,
+        trace.Flagged: found.flags,
         trace.Held: found.held,
         trace.ValuesKept: found.values_kept,
     }

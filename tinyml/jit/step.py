@@ -134,6 +134,7 @@ class Parts:
     states: list[State]
     results: list[Result]
     hidden: int  # so many of the results, the first, are there for others to be views of
+    flagged: list[Somebodys]  # whose requires_grad the function sets itself
 
 
 # ---- memory of the step ----
@@ -386,13 +387,13 @@ class Step:
     # -- states --
 
     def _check_trained(self) -> None:
-        """An optimizer that is called anew lets those rest that are frozen now."""
-        for reference in self._trained:
+        """An optimizer that is called anew lets those rest that are frozen now, and no others."""
+        for reference, then in self._trained:
             tensor = reference()
-            if tensor is not None and not tensor._requires_grad:
+            if tensor is not None and bool(tensor._requires_grad) is not then:
                 raise JitError(
-                    f"requires_grad of a tensor {tensor.shape} that the function assigns to was "
-                    f"True when captured, and is {tensor._requires_grad} now. {RESET}"
+                    f"requires_grad of a tensor {tensor.shape} that the function uses was {then} "
+                    f"when captured, and is {tensor._requires_grad} now. {RESET}"
                 )
 
     def _find_states(self) -> None:
@@ -431,7 +432,11 @@ class Step:
         self._nodes: list[LazyBuffer | None] = [t.lazy for t in held]
         assigned = [t for state in self._written_states for t in state.alive()]
         self._writers = set(map(id, assigned))
-        self._trained = [weakref.ref(t) for t in assigned if t._requires_grad]
+        flagged = {id(reference()) for reference in self.parts.flagged}
+        trained = [t for t in assigned if t._requires_grad and id(t) not in flagged]
+        frozen = [t for t in held if t._requires_grad is False and id(t) not in flagged]
+        frozen = frozen if trained else []
+        self._trained = [(weakref.ref(t), bool(t._requires_grad)) for t in (*trained, *frozen)]
         self._written_ids = frozenset(id(state.buffer) for state in self._written_states)
         for tensor in assigned:
             if self._moment not in tensor._moments:
