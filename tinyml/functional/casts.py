@@ -58,7 +58,7 @@ def to(
     if dtype is not None:
         x, place = x.cast(dtype), place or x.device
     name = Device.canonical(place)
-    if name == x.device:
+    if name == x._lazy.device:
         return x
     open_device(name)  # where there is none, it is this line that is wrong
     return x._apply(mlops.Copy(name))

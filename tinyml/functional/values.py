@@ -41,7 +41,7 @@ def fill(
     kind = type(x)
     held = _tensor_in(value) if isinstance(value, (list, tuple)) else None
     if held is not None:
-        place = held.device if device is None else device
+        place = held._lazy.device if device is None else device
         parts = [v if hasattr(v, "_lazy") else kind(v, device=place) for v in value]
         if device is not None:
             parts = [part.to(device) for part in parts]
