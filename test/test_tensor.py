@@ -161,6 +161,26 @@ def test_between_devices(device: str) -> None:
     assert x.grad.tolist() == [3, 3]
 
 
+class Parameter(Tensor):
+    """As who comes from torch may have one."""
+
+
+def test_a_tensor_of_a_class_of_ones_own_is_an_operand_like_others() -> None:
+    w, x = Parameter([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), Tensor([[1.0, 1.0]])
+    assert (w @ x.T).tolist() == (w.matmul(x.T)).tolist() == [[3], [7]]
+    assert (w + x).tolist() == (x + w).tolist() == [[2, 3], [4, 5]]
+    assert w[Tensor([1])].tolist() == w[[Tensor([1])]].tolist() == [[3, 4]]
+    assert w.clip(Tensor(2.0), 3.0).tolist() == [[2, 2], [3, 3]]
+    assert (w > 2).where(w, x).tolist() == [[1, 1], [3, 4]]
+    assert w.gather(1, Tensor([[1], [0]])).tolist() == [[2], [3]]
+    assert Parameter(x).tolist() == x.tolist()
+    y = Parameter([0.0, 0.0, 1.0])
+    y[:2] = w[0] * 2
+    y.sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [[2, 2], [0, 0]]
+
+
 def test_a_list_of_tensors_is_where_they_are_or_where_it_is_wanted(device: str) -> None:
     x = Tensor([1.0, 2.0], device="NUMPY", requires_grad=True)
     beside = Tensor([[3, 4], x])

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from tinyml.errors import ArgumentError, AxisError, DeviceError, ShapeError
 from tinyml.functional import missing
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 Axes = int | Sequence[int] | None
 _C = TypeVar("_C", bound=type)
+
+
+def is_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether it is a Tensor, of whichever class that is made of it."""
+    return hasattr(value, "_lazy")
 
 
 def wrong_type(op: str, name: str, wanted: str, value: Any) -> ArgumentError:
@@ -68,7 +73,7 @@ def check_tensors(op: str, x: Tensor, /, **others: Any) -> None:
     for name, other in others.items():
         if other is None:
             continue
-        if not isinstance(other, type(x)):
+        if not is_tensor(other):
             raise wrong_type(op, name, "a Tensor", other)
         if other._lazy.device != x._lazy.device:
             raise apart(op, x, other)

@@ -11,6 +11,7 @@ from tinyml.device import Device, open_device
 from tinyml.dtype import DType, by_name
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import DTypeError, ShapeError
+from tinyml.functional.axes import is_tensor
 from tinyml.functional.views import Bitcasted, follow
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def to(
     if isinstance(device, (DType, type)):
         return x.cast(device)
     place: Any = device
-    if isinstance(place, type(x)):
+    if is_tensor(place):
         return to(x, place.device, place.dtype)
     if dtype is not None:
         x, place = x.cast(dtype), place or x.device

@@ -13,7 +13,7 @@ from tinyml.dtype import DType, bool_, int16
 from tinyml.dtypes import dtypes
 from tinyml.errors import ArgumentError, DTypeError
 from tinyml.functional import assignment
-from tinyml.functional.axes import apart, check_tensors, number
+from tinyml.functional.axes import apart, check_tensors, is_tensor, number
 from tinyml.functional.composed import in_float32, to_float, with_gradient
 from tinyml.functional.operands import (
     alike,
@@ -84,9 +84,9 @@ def div(
 def _as_floats(op: str, x: Tensor, y: Any) -> tuple[Tensor, Any]:
     """The operands of what is a float: of integers both are first, so that int8 / 300 has 300."""
     if not x._lazy.dtype.is_float:
-        if not isinstance(y, (type(x), bool, int, float, np.generic)):
+        if not (hasattr(y, "_lazy") or isinstance(y, (bool, int, float, np.generic))):
             y = x._coerce(y, op)
-        if not isinstance(y, type(x)):
+        if not hasattr(y, "_lazy"):
             return to_float(x), y
         if not y._lazy.dtype.is_float:
             return to_float(x), to_float(y)
@@ -219,7 +219,7 @@ def asking(function: Callable[..., Tensor], reflected: str) -> Operator:
             return function(x, y)
         except TypeError:
             answer: Any = NotImplemented
-            if not isinstance(y, type(x)) and hasattr(type(y), reflected):
+            if not is_tensor(y) and hasattr(type(y), reflected):
                 answer = getattr(type(y), reflected)(y, x)
             if answer is NotImplemented:
                 raise
@@ -337,12 +337,11 @@ def where(condition: Tensor, x: Tensor | Scalar, y: Tensor | Scalar) -> Tensor:
 
 
 def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    kind = type(condition)
-    if isinstance(x, kind):
+    if is_tensor(x):
         if x._lazy.dtype is bool_ and condition._lazy.dtype.is_float:
             raise DTypeError("where: the condition comes first, as in (x > 0).where(x, 0)")
         return holding("where", x, y)
-    if isinstance(y, kind):
+    if is_tensor(y):
         b, a = holding("where", y, x)
         return a, b
     for value in (x, y):
@@ -369,10 +368,10 @@ def clip(
     if min_ is None and max_ is None:
         raise RuntimeError("clip: at least one of min_ and max_ must be given")
     bounds = {"min_": min_, "max_": max_}
-    tensors = [b for b in bounds.values() if isinstance(b, type(x))]
+    tensors = [b for b in bounds.values() if is_tensor(b)]
     dtype = common_dtype(x, *tensors)
     for name, bound in bounds.items():
-        if bound is not None and not isinstance(bound, type(x)):
+        if bound is not None and not is_tensor(bound):
             dtype = weak_dtype(dtype, number(bound, "clip", name))
     if dtype.is_int:
         bounds = {name: _reachable(dtype, name, bound) for name, bound in bounds.items()}
@@ -394,7 +393,7 @@ def _reachable(dtype: DType, name: str, bound: Any) -> Any:
 
 
 def _bounded(x: Tensor, bound: Tensor | Scalar, beyond: Operator, within: Operator) -> Tensor:
-    bound = bound.cast(x.dtype) if isinstance(bound, type(x)) else bound
+    bound = bound.cast(x.dtype) if is_tensor(bound) else bound
     x_or_nan = within(x, bound).where(x, math.nan) if x.dtype.is_float else x
     return beyond(x, bound).where(bound, x_or_nan)
 
@@ -402,10 +401,10 @@ def _bounded(x: Tensor, bound: Tensor | Scalar, beyond: Operator, within: Operat
 @composition
 def lerp(x: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """x + (end - x) * weight."""
-    if not isinstance(weight, type(x)):
+    if not is_tensor(weight):
         number(weight, "lerp", "weight")
     check_tensors("lerp", x, end=end)
-    if x.dtype.kind == "u" and isinstance(weight, type(x)):  # as images are blended: in 8 bits
+    if x.dtype.kind == "u" and is_tensor(weight):  # as images are blended: in 8 bits
         bits = (weight * 128 + 0.5).cast(int16)
         wide = x.cast(int16)
         return (wide + (((end.cast(int16) - wide) * bits + 64) >> 7)).cast(x.dtype)

@@ -30,6 +30,7 @@ from tinyml.device import Device, open_device
 from tinyml.dtype import ALL, DType, bfloat16, to_compute
 from tinyml.errors import DTypeError, GradientError
 from tinyml.functional import cuda_arrays, views
+from tinyml.functional.axes import is_tensor
 from tinyml.shape import row_major_strides
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def array_function(x: Tensor, function: Any, _: Any, args: Any, kwargs: Any) -> 
 
 def _values(x: Tensor, given: Any, name: str) -> Any:
     """`given` with arrays in place of the tensors in it."""
-    if isinstance(given, type(x)):
+    if is_tensor(given):
         if given.requires_grad:
             raise GradientError(
                 f"numpy.{name} would lose the gradient of a tensor that requires one: use the "

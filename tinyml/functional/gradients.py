@@ -12,7 +12,7 @@ from tinyml import autograd, lazy, trace
 from tinyml.autograd import mode
 from tinyml.errors import GradientError
 from tinyml.functional import views
-from tinyml.functional.axes import check_tensors, wrong_type
+from tinyml.functional.axes import check_tensors, is_tensor, wrong_type
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -82,7 +82,7 @@ def check_given(op: str, x: Tensor) -> None:
 def gradient(x: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
     """d x / d target for each target; these can be differentiated again."""
     for number, target in enumerate(targets):
-        if not isinstance(target, type(x)):
+        if not is_tensor(target):
             raise wrong_type("gradient", f"target {number}", "a Tensor", target)
     check_tensors("gradient", x, gradient=gradient)
     return autograd.gradient(x, targets, _seed("gradient", x, gradient))

@@ -18,7 +18,7 @@ from tinyml.dtype import bool_, int32, int64
 from tinyml.dtypes import dtypes
 from tinyml.errors import DTypeError, ShapeError
 from tinyml.frozen import dataclass
-from tinyml.functional.axes import check_tensors, resolve_axis, whole, wrong_type
+from tinyml.functional.axes import check_tensors, is_tensor, resolve_axis, whole, wrong_type
 from tinyml.functional.bounded import classes, wrapped
 from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import along, pad_by
@@ -107,7 +107,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         x.assign(masked.where(source.reshape(()), x._before_assignment()))
         return
     parts = parse(x, index)
-    if isinstance(value, type(x)) and shows(value, x, _Indexed(tuple(parts))):
+    if is_tensor(value) and shows(value, x, _Indexed(tuple(parts))):
         return  # x[index] op= y has changed x through the view x[index] already
     old = x._before_assignment()
     if is_advanced(parts):
@@ -119,7 +119,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
 def _masked(x: Tensor, index: Any, source: Tensor) -> Tensor | None:
     """Where x[index] = source writes, for an index of slices and one mask, and one number."""
     items = [_mask(x, item) for item in items_of(index)]
-    masks = [i for i in items if isinstance(i, type(x)) and i.dtype is bool_]
+    masks = [i for i in items if is_tensor(i) and i.dtype is bool_]
     others = [i for i in items if not (i is Ellipsis or is_new(i) or isinstance(i, (int, slice)))]
     if source.numel() != 1 or len(masks) != 1 or len(others) != 1:
         return None
@@ -292,10 +292,10 @@ def scatter(
     if reduce not in (None, "add", "multiply"):
         raise TypeError(f'scatter: reduce is None, "add" or "multiply", got {reduce!r}')
     check_tensors("scatter", x, index=index)
-    if not isinstance(src, (type(x), bool, int, float)):
+    if not (is_tensor(src) or isinstance(src, (bool, int, float))):
         raise wrong_type("scatter", "src", "a Tensor or a number", src)
     index = _with_axes(x, index)
-    source: Any = src if isinstance(src, type(x)) else None
+    source: Any = src if is_tensor(src) else None
     if source is None:
         number: Any = src
         check_fits("scatter", number, x.dtype)
@@ -396,7 +396,7 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) 
 
     A Tensor says it for each element along dim, and is read on the host: the shape depends on it.
     """
-    if not isinstance(repeats, int) and isinstance(repeats, type(x)):
+    if not isinstance(repeats, int) and is_tensor(repeats):
         return _repeat_each(x, repeats, dim)
     times = whole(repeats, "repeat_interleave", "repeats")
     if times < 0:

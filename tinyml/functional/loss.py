@@ -8,7 +8,7 @@ from tinyml import mlops
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional import bounded
 from tinyml.functional.activation import log_softmax, logsigmoid
-from tinyml.functional.axes import check_tensors
+from tinyml.functional.axes import check_tensors, is_tensor
 from tinyml.functional.composed import composition_of_floats, with_gradient
 from tinyml.functional.movement import along
 from tinyml.functional.operands import operands
@@ -24,7 +24,7 @@ def _check(
     op: str, x: Tensor, reduction: Any, /, smoothing: float = 0.0, **others: Tensor | None
 ) -> None:
     check_tensors(op, x, **others)
-    if isinstance(reduction, type(x)):  # in torch weights stand there
+    if is_tensor(reduction):  # in torch weights stand there
         raise ArgumentError(f"{op}: reduction is a word, not a Tensor; weights are weight=w")
     if reduction not in REDUCTIONS:
         raise ValueError(f"{op}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")

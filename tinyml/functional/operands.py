@@ -50,7 +50,7 @@ def constant(x: Tensor, value: Scalar, dtype: DType) -> Tensor:
 def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
     """x and y with one dtype, in shapes that broadcast."""
     node = x._lazy
-    if not isinstance(y, type(x)):
+    if not hasattr(y, "_lazy"):
         if isinstance(y, (bool, int, float)):
             dtype = weak_dtype(node.dtype, y)
             return x if node.dtype is dtype else x.cast(dtype), constant(x, y, dtype)

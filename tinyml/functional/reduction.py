@@ -10,7 +10,7 @@ from tinyml import lazy, mlops
 from tinyml.dtype import bool_, int32, uint8, uint32
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ArgumentError, AxisError, DTypeError
-from tinyml.functional.axes import Axes, number, resolve_axes, resolve_axis, wrong_type
+from tinyml.functional.axes import Axes, is_tensor, number, resolve_axes, resolve_axis, wrong_type
 from tinyml.functional.composed import composition_of_floats, sum_dtype, to_float, with_gradient
 from tinyml.functional.movement import along
 from tinyml.functional.steps import composition
@@ -83,7 +83,7 @@ def _extreme(
 
 
 def _axes_to_choose(x: Tensor, axis: Axes, op: str, keepdim: bool) -> tuple[int, ...]:
-    if isinstance(axis, type(x)):
+    if is_tensor(axis):
         raise ArgumentError(f"{op}: axis is an int or several; of two tensors, write x.{op}imum(y)")
     axes, shape = _axes(x, axis, op, keepdim), x._lazy.shape
     for a in axes:

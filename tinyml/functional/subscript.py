@@ -12,7 +12,7 @@ import numpy as np
 
 from tinyml.dtype import bool_
 from tinyml.frozen import dataclass
-from tinyml.functional.axes import check_tensors
+from tinyml.functional.axes import check_tensors, is_tensor
 from tinyml.functional.path import Path
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
         made = type(x)(item.astype(np.int64), x.device)
         return [Part("list", least, most + 1, index=made) if item.ndim else int(item)]
     mask = item if isinstance(item, np.ndarray) else None
-    if isinstance(item, type(x)):
+    if is_tensor(item):
         check_tensors("index", x, index=item)
         mask = item.numpy() if item.dtype is bool_ else None
     if mask is not None and not mask.ndim:
@@ -96,10 +96,10 @@ def _expanded(x: Tensor, item: Any) -> list[Any]:
 def _from_host(x: Tensor, item: Any) -> Any:
     """What a list holds as an array, or as a tensor where it holds tensors."""
     if isinstance(item, (list, tuple)) and not _only_numbers(item):
-        if not _only_numbers(item, type(x)):
+        if not _only_numbers(item, or_tensors=True):
             raise IndexError(f"an index holds integers, got {item!r}")
         parts = [_from_host(x, v) if isinstance(v, (list, tuple)) else v for v in item]
-        parts = [p if isinstance(p, type(x)) else type(x)(p, x.device) for p in parts]
+        parts = [p if is_tensor(p) else type(x)(p, x.device) for p in parts]
         return parts[0].stack(*parts[1:])
     values = np.asarray(item) if np.size(item) else np.zeros(np.shape(item), np.int32)
     if values.dtype.kind not in "iub":
@@ -107,10 +107,10 @@ def _from_host(x: Tensor, item: Any) -> Any:
     return values
 
 
-def _only_numbers(item: Any, *others: type) -> bool:
+def _only_numbers(item: Any, or_tensors: bool = False) -> bool:
     if isinstance(item, (list, tuple)):
-        return all(_only_numbers(v, *others) for v in item)
-    return isinstance(item, (int, np.integer, *others)) and item is not None
+        return all(_only_numbers(v, or_tensors) for v in item)
+    return isinstance(item, (int, np.integer)) or (or_tensors and is_tensor(item))
 
 
 def is_advanced(parts: Sequence[Part]) -> bool:

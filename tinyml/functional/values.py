@@ -8,7 +8,7 @@ import math
 import types
 from collections.abc import Callable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from tinyml.dtype import DType, bool_, by_name, from_numpy, int64, to_compute, t
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, RangeError, ShapeError
 from tinyml.functional import views
-from tinyml.functional.axes import new_shape, whole, wrong_type
+from tinyml.functional.axes import is_tensor, new_shape, whole, wrong_type
 from tinyml.functional.exchange import values_of
 from tinyml.functional.operands import check_fits
 from tinyml.lazy import LazyBuffer
@@ -42,7 +42,7 @@ def fill(
     held = _tensor_in(value) if isinstance(value, (list, tuple)) else None
     if held is not None:
         place = held._lazy.device if device is None else device
-        parts = [v if hasattr(v, "_lazy") else kind(v, device=place) for v in value]
+        parts = [v if is_tensor(v) else kind(v, device=place) for v in value]
         if device is not None:
             parts = [part.to(device) for part in parts]
         joined = parts[0].stack(*parts[1:])
@@ -52,13 +52,13 @@ def fill(
             x._record, x._requires_grad = joined._record, joined._requires_grad
             return
     else:
-        x.lazy = _to_node(kind, value, device, dtype)
+        x.lazy = _to_node(value, device, dtype)
     x.requires_grad = requires_grad
 
 
-def _to_node(kind: type[Tensor], value: Any, device: str | None, dtype: DType | None) -> LazyBuffer:
+def _to_node(value: Any, device: str | None, dtype: DType | None) -> LazyBuffer:
     """The node for what is no list of tensors."""
-    if isinstance(value, kind):
+    if is_tensor(value):
         moved = value if device is None else value.to(device)
         return (moved if dtype is None else moved.cast(dtype)).lazy
     place = Device.canonical(device)
@@ -87,8 +87,8 @@ def _tensor_in(value: Any) -> Tensor | None:
     """The first tensor in a nested list."""
     for v in value:
         found = _tensor_in(v) if isinstance(v, (list, tuple)) else v
-        if hasattr(found, "_lazy"):
-            return cast("Tensor", found)
+        if is_tensor(found):
+            return found
     return None
 
 
@@ -101,7 +101,7 @@ def has_values(value: Any) -> bool:
 
 def to_write(op: str, x: Tensor, value: Any) -> Tensor:
     """What is assigned to x or a part of it, as a tensor; TypeError if it is no values."""
-    if isinstance(value, type(x)):
+    if is_tensor(value):
         return value
     if not has_values(value):
         raise wrong_type(op, "the value", "a Tensor, a number, a list or an array", value)
