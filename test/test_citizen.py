@@ -39,6 +39,8 @@ def test_the_device_of_a_tensor_is_equal_to_all_that_names_it(device: str) -> No
         assert not any(known != equal for equal in (device, device.lower(), name))
         assert not any(known == other for other in ("gpu", f"{device}:1", "", None, 1))
     assert {device: 1}[name] == 1
+    with pytest.raises(AttributeError, match=rf"'type': .* x\.device == '{device}'"):
+        _ = name.type  # type: ignore[attr-defined]
     with defaults(default_float="float64"):
         state = nn.optim.SGD([Tensor([1.0], device=default)], momentum=0.5)._state
     assert {type(t.lazy.device) for t in state} == {str}  # nodes are compared often

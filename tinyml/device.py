@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING, NoReturn
 
 from tinyml import config, trace
 from tinyml.ceilings import Ceilings
@@ -40,6 +41,13 @@ class DeviceName(str):
         return not self == other
 
     __hash__ = str.__hash__
+
+    if not TYPE_CHECKING:  # else every name would be known
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"a device has no attribute {name!r}: it is its name, compare x.device == {self!r}"
+            )
 
 
 def _upper(name: str) -> str:

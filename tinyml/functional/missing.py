@@ -86,7 +86,7 @@ pixel_shuffle  x[None, :, :, None].rearrange("b (c i j) h w -> b c (h i) (w j)",
 inv  z.inverse()
 pinv pinverse  x.T @ (x @ x.T).inverse()
 eig eigh eigvals eigvalsh  numpy.linalg.eigh(z.numpy())
-cov  (x - x.mean(1, keepdim=True)) @ (x - x.mean(1, keepdim=True)).T / 2
+cov  (x - x.mean(1, keepdim=True)) @ (x - x.mean(1, keepdim=True)).T / (x.shape[1] - 1)
 lstsq  (z.T @ z).solve(z.T @ y)
 searchsorted bucketize  (x[0] < y.unsqueeze(-1)).sum(-1)
 rot90  x.T.flip(0)
