@@ -42,7 +42,7 @@ def test_the_device_of_a_tensor_is_equal_to_all_that_names_it(device: str) -> No
     with pytest.raises(AttributeError, match=rf"'type': .* x\.device == '{device}'"):
         _ = name.type  # type: ignore[attr-defined]
     with defaults(default_float="float64"):
-        state = nn.optim.SGD([Tensor([1.0], device=default)], momentum=0.5)._state
+        state = nn.optim.SGD([Tensor([1.0], device=default)], momentum=0.5).b
     assert {type(t.lazy.device) for t in state} == {str}  # nodes are compared often
     assert Device.available(device.lower())
     assert not Device.available("gpu")

@@ -207,6 +207,18 @@ def test_one_realize_for_a_step(monkeypatch):
     assert calls == [2 * 3 + 2]  # each parameter with its two moments, and the two corrections
 
 
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("SGD", ["b"]), ("Adam", ["m", "v"]), ("LAMB", ["m", "v"]), ("Muon", ["b"])],
+)
+def test_a_state_dict_has_each_tensor_once(name: str, state: list[str]) -> None:
+    options = {"SGD": {"momentum": 0.9}}.get(name, {})
+    params = [Tensor([[1.0, 2.0]]), Tensor([[3.0]])]
+    made = nn.state.get_state_dict(getattr(nn.optim, name)(params, **options))
+    assert len({*map(id, made.values())}) == len(made)
+    assert {f"{of}.{i}" for of in [*state, "params"] for i in range(2)} <= made.keys()
+
+
 def test_half_precision_parameters_have_float32_state(device):
     p = Tensor([1.0, 2.0], dtype=dtypes.float16, requires_grad=True)
     optimizer = optim.Adam([p], lr=0.5)

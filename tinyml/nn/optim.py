@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,8 +59,8 @@ class Optimizer:
         self.fused = fused
         self._wide = dt.promote(*map(_wide, self.params))
         self._lr = _state((1,), self._wide, self.device, lr)
-        self._state = self._make_state()
-        Tensor.realize(*params, self._lr, *self._state)
+        self._make_state()
+        Tensor.realize(*params, self._lr, *self._kept())
 
     @property
     def lr(self) -> Tensor:
@@ -106,7 +107,7 @@ class Optimizer:
             for i, gradient in zip(trained, gradients, strict=True):
                 p = self.params[i]
                 p.assign((p - self._update(i, p, gradient, rate)).cast(p.dtype))
-        return [*self._state, *self.params, *self.buffers]
+        return [*self._kept(), *self.params, *self.buffers]
 
     def _gradient(self, i: int) -> Tensor:
         p = self.params[i]
@@ -119,8 +120,11 @@ class Optimizer:
         check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
 
-    def _make_state(self) -> list[Tensor]:
-        """Tensors that live from step to step, beside the parameters."""
+    def _make_state(self) -> None:
+        """Set attributes to tensors that live from step to step, as a state dict names them."""
+
+    def _kept(self) -> list[Tensor]:
+        """These tensors."""
         return []
 
     def _per_parameter(self) -> list[Tensor]:
@@ -209,8 +213,10 @@ class SGD(Optimizer):
         self.nesterov, self.classic = nesterov, classic
         super().__init__(params, lr, fused)
 
-    def _make_state(self) -> list[Tensor]:
+    def _make_state(self) -> None:
         self.b = self._per_parameter() if self.momentum else []
+
+    def _kept(self) -> list[Tensor]:
         return self.b
 
     def _update(self, i: int, p: Tensor, gradient: Tensor, rate: Tensor) -> Tensor:
@@ -287,18 +293,19 @@ class LAMB(Optimizer):
         self.weight_decay, self.adam = weight_decay, adam
         super().__init__(params, lr, fused)
 
-    def _make_state(self) -> list[Tensor]:
+    def _make_state(self) -> None:
         self.m, self.v = self._per_parameter(), self._per_parameter()
         self.m_weight = _state((), self._wide, self.device)
         self.v_weight = _state((), self._wide, self.device)
         self.rested: dict[int, tuple[Tensor, Tensor]] = {}  # weights of those that did not see all
-        return [self.m_weight, self.v_weight, *self.m, *self.v]
+
+    def _kept(self) -> list[Tensor]:
+        own = chain.from_iterable(self.rested.values())
+        return [self.m_weight, self.v_weight, *self.m, *self.v, *own]
 
     def _before_updates(self, trained: Sequence[int]) -> None:
         for i in {*range(len(self.params))}.difference(trained, self.rested):
-            own = self.m_weight.clone(), self.v_weight.clone()
-            self.rested[i] = own
-            self._state += own
+            self.rested[i] = self.m_weight.clone(), self.v_weight.clone()
         seen = [self.rested[i] for i in trained if i in self.rested]
         for m_weight, v_weight in ((self.m_weight, self.v_weight), *seen):
             m_weight.assign(self.b1 * m_weight + (1 - self.b1))
