@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from simulate_products import product, tf32
+from simulate_products import dot_of, pair_of, product, tf32
 
 from tinyml import interpret
 from tinyml.codegen import linear as ir
@@ -51,7 +51,7 @@ from tinyml.codegen.matrices import (
 )
 from tinyml.codegen.optimize.fragments import WARPS
 from tinyml.codegen.optimize.panels import ROW, STEP
-from tinyml.codegen.pairs import Dot, Pair, dot_of, pair_of
+from tinyml.codegen.pairs import Dot, Pair
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
 from tinyml.index import Atom, Axis, Linear, Looked, Quotient, Range, Remainder, further

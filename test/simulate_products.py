@@ -11,6 +11,7 @@ from tinyml.codegen.matrices import WARP
 from tinyml.codegen.optimize.fragments import EDGE, PLACES, WARPS, a_place
 
 Array = npt.NDArray[Any]
+HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
 
 
 def product(a: Array, b: Array, count: int, by_warpgroup: bool) -> Array:
@@ -57,3 +58,18 @@ def tf32(values: Array) -> Array:
     bits = values.astype(np.float32).view(np.uint32)
     rounded: Array = np.where(np.isnan(values), bits, (bits + 0x1000) & 0xFFFFE000).view(np.float32)
     return rounded
+
+
+def pair_of(low: Array, high: Array) -> Array:
+    """What a Pair is, of values as float32."""
+    low, high = np.broadcast_arrays(low, high)
+    made: Array = low.copy().view(np.uint32) >> 16 | high.copy().view(np.uint32) & HIGH
+    return made
+
+
+def dot_of(a: Array, b: Array) -> Array:
+    """What a Dot is. A processor takes denormal numbers for 0 there."""
+    (low, other), (high, another) = (
+        [(x & HIGH).view(np.float32) for x in (a << shift, b << shift)] for shift in (16, 0)
+    )
+    return high * another + low * other

@@ -10,18 +10,12 @@ Added to a sum, as it always is, a Dot is two fused multiply-adds, that of the h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import ClassVar
 
 from tinyml.codegen.expr import Alu, Expr, Fold, Held, Load, Select
 from tinyml.dtype import DType, float32, uint32
 from tinyml.index import Axis, Linear, linear
 from tinyml.ops import Op
-
-Array = npt.NDArray[Any]
-HIGH = 0xFFFF0000  # the half of a float32 that a bfloat16 is
 
 
 class _OfTwo(Held):
@@ -60,24 +54,6 @@ def paired(low: Expr, high: Expr) -> Expr:
         if beside and high.valid == low.valid:
             return Load(low.slot, uint32, low.position, low.valid)
     return Pair(low, high)
-
-
-# ---- what they are, on whole arrays ----
-
-
-def pair_of(low: Array, high: Array) -> Array:
-    """What a Pair is, of values as float32."""
-    low, high = np.broadcast_arrays(low, high)
-    made: Array = low.copy().view(np.uint32) >> 16 | high.copy().view(np.uint32) & HIGH
-    return made
-
-
-def dot_of(a: Array, b: Array) -> Array:
-    """What a Dot is. A processor takes denormal numbers for 0 there."""
-    (low, other), (high, another) = (
-        [(x & HIGH).view(np.float32) for x in (a << shift, b << shift)] for shift in (16, 0)
-    )
-    return high * another + low * other
 
 
 def factors_of(fold: Fold) -> tuple[Expr, ...]:
