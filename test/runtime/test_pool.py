@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +85,41 @@ def test_a_small_program_stays_on_its_thread(cpu):
         assert (small.chunks, large.chunks) == (1, 4)
     with config.override(threads=1):
         assert large.chunks == 1
+
+
+# The number of the thread that ran each block; if they meet, a block is done when two threads have
+# come, or after 100 s.
+WHO = """
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+void who(void *const *buffers, long start, long end) {
+    _Atomic long *ran = buffers[0];
+    const long *meets = buffers[1];
+    for (long b = start; b < end; b++) {
+        ran[b] = syscall(SYS_gettid);
+        time_t late = time(NULL) + 100;
+        for (int met = !*meets; !met && time(NULL) < late;)
+            for (int i = 0; i < 8; i++) met |= ran[i] && ran[i] != ran[b];
+    }
+}"""
+
+
+def test_threads_that_sleep_are_woken_for_long_work_alone(cpu):
+    def ran(cost: Cost, meets: int) -> set[int]:
+        program = Program("who", Language.C, (), WHO, slots=2, grid=8, cost=cost)
+        (executable,) = cpu.load([program])
+        threads, meeting = np.zeros(8, np.int64), np.array([meets])
+        executable.launch([threads.ctypes.data, meeting.ctypes.data])
+        return {*threads.tolist()}
+
+    with config.override(threads=2):
+        assert len(ran(LARGE, 1)) == 2
+        time.sleep(0.5)  # until all sleep
+        assert ran(Cost(nbytes=100_000), 0) == {threading.get_native_id()}
+        assert len(ran(LARGE, 1)) == 2
 
 
 def test_threads_of_python_may_launch_at_once(cpu):

@@ -22,6 +22,7 @@ from tinyml.runtime.memory import HostMemory
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
 _BYTES_PER_THREAD = 16 << 10
 _FLOPS_PER_THREAD = 25_000
+_WAKES = 32  # times as much: some 20 microseconds, which it takes a sleeping thread to come
 
 _CEILINGS_VERSION = "3"  # of what `ceilings` keeps in the disk cache
 
@@ -91,15 +92,15 @@ class CpuExecutable:
 
     __slots__ = (
         *("_array", "_fault", "_function", "_grid", "_run"),
-        *("address", "most_chunks", "program"),
+        *("address", "most_chunks", "program", "work"),
     )
 
     def __init__(self, program: Program, address: int, threads: pool.Pool) -> None:
         self.program, self.address = program, address
-        work = max(
+        self.work = max(
             program.cost.nbytes // _BYTES_PER_THREAD, program.cost.flops // _FLOPS_PER_THREAD
         )
-        self.most_chunks = max(1, min(program.grid, work))
+        self.most_chunks = max(1, min(program.grid, self.work))
         self._array = ctypes.c_void_p * program.slots
         self._function, self._grid = ctypes.c_void_p(address), ctypes.c_long(program.grid)
         self._fault = (ctypes.c_long * 2)() if program.faults else None
@@ -114,7 +115,9 @@ class CpuExecutable:
     def launch(self, memories: Sequence[int]) -> None:
         """Run the program and return when it is done; raises the first fault that it finds."""
         array, fault = self._array(*memories), self._fault
-        if self._run(self._function, array, self._grid, self.chunks, fault) and fault is not None:
+        wakes = self.work >= _WAKES
+        faulty = self._run(self._function, array, self._grid, self.chunks, wakes, fault)
+        if faulty and fault is not None:
             raise_noted(fault, self.program.faults)
 
     def launch_timed(self, memories: Sequence[int]) -> float:
@@ -142,6 +145,7 @@ class CpuPlan:
         self._array = ctypes.c_void_p * len(pointers)
         self._pointers = self._array(*pointers)
         self._count = ctypes.c_long(len(calls))
+        self._wakes = sum(executable.work for executable, _ in calls) >= _WAKES
         self._fault = (ctypes.c_long * 2)()
         self._run_plan = threads.run_plan
 
@@ -152,7 +156,7 @@ class CpuPlan:
         """
         threads, fault = thread_count(), self._fault
         pointers = pointers or self._pointers
-        failed = self._run_plan(self._launches, self._count, pointers, threads, fault)
+        failed = self._run_plan(self._launches, self._count, pointers, threads, self._wakes, fault)
         if failed:
             raise_noted(fault, self._keep[failed - 1].program.faults)
 

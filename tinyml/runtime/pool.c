@@ -5,7 +5,8 @@
    half of what another one has not taken: blocks of one kernel differ in cost, and the system may
    give a core away. So a late worker costs time, never a wait; at the end the caller takes back
    the mail that nobody opened. Workers look at their mailbox for a while after each call and then
-   sleep. One caller uses the pool at a time; another one runs its kernel alone.
+   sleep. Who sleeps has no mail for what would be done before he came. One caller uses the pool at
+   a time; another one runs its kernel alone.
 */
 #include <pthread.h>
 #include <sched.h>
@@ -22,7 +23,7 @@ struct call {
     kernel_function run;
     void *const *buffers;
     long grid;
-    int chunks;
+    int chunks, wakes; /* `wakes`: whether it is worth waking threads for */
     long *fault; /* NULL: the kernel finds no fault */
     long unit; /* blocks that are taken together, so that their count fits 32 bits */
 };
@@ -34,7 +35,7 @@ struct share {
 
 struct worker {
     _Alignas(128) _Atomic(const struct call *) mailbox;
-    int place; /* of its share */
+    int place, called; /* which share is its own; whether it was posted the call of now */
     atomic_int asleep;
     pthread_mutex_t lock;
     pthread_cond_t posted;
@@ -228,11 +229,16 @@ static void run_together(struct call *call) {
         uint64_t end = units * (i + 1) / call->chunks;
         atomic_store(&shares[i].left, range(units * i / call->chunks, end));
     }
-    atomic_store(&pending, helpers);
-    for (int i = 0; i < helpers; i++) post(workers[i], call);
+    int called = 0;
+    for (int i = 0; i < helpers; i++)
+        called += workers[i]->called = call->wakes || !atomic_load(&workers[i]->asleep);
+    atomic_store(&pending, called);
+    for (int i = 0; i < helpers; i++)
+        if (workers[i]->called) post(workers[i], call);
     run_share(call, 0);
     for (int i = 0; i < helpers; i++)
-        if (atomic_exchange(&workers[i]->mailbox, NULL)) atomic_fetch_sub(&pending, 1);
+        if (workers[i]->called && atomic_exchange(&workers[i]->mailbox, NULL))
+            atomic_fetch_sub(&pending, 1);
     wait_for_workers();
 }
 
@@ -245,12 +251,13 @@ static void run(struct call *call) {
     atomic_flag_clear(&busy);
 }
 
-/* Run blocks 0 to grid - 1 of a kernel on `chunks` threads, and wait for them. Whether it found a
-   fault, which `fault` then holds (NULL for a kernel that finds none). */
+/* Run blocks 0 to grid - 1 of a kernel on `chunks` threads, or on those of them that are awake
+   unless it `wakes`, and wait for them. Whether it found a fault, which `fault` then holds (NULL
+   for a kernel that finds none). */
 int tinyml_run(
-    kernel_function function, void *const *buffers, long grid, int chunks, long *fault
+    kernel_function function, void *const *buffers, long grid, int chunks, int wakes, long *fault
 ) {
-    struct call call = {function, buffers, grid, chunks, fault, 1};
+    struct call call = {function, buffers, grid, chunks, wakes, fault, 1};
     run(&call);
     return fault && fault[0];
 }
@@ -262,16 +269,18 @@ struct launch {
     int most_chunks, checks; /* `checks`: whether the kernel may find fault */
 };
 
-/* Run launches one after the other, on at most `threads` threads. The number (from 1 on) of one
-   that found a fault, after which no other is run; 0 if none did. */
+/* Run launches one after the other, each as `tinyml_run` does, on at most `threads` threads. The
+   number (from 1 on) of one that found a fault, after which no other is run; 0 if none did. */
 int tinyml_run_plan(
-    const struct launch *launches, long count, void *const *buffers, int threads, long *fault
+    const struct launch *launches, long count, void *const *buffers, int threads, int wakes,
+    long *fault
 ) {
     for (long i = 0; i < count; i++) {
         const struct launch *launch = &launches[i];
         int chunks = launch->most_chunks < threads ? launch->most_chunks : threads;
         long *own = launch->checks ? fault : NULL;
-        struct call call = {launch->run, buffers + launch->first, launch->grid, chunks, own, 1};
+        void *const *own_buffers = buffers + launch->first;
+        struct call call = {launch->run, own_buffers, launch->grid, chunks, wakes, own, 1};
         run(&call);
         if (own && own[0]) return (int)i + 1;
     }

@@ -28,9 +28,9 @@ class Launch(ctypes.Structure):
 class Pool:
     """The two ways to run kernels on the threads, and the end of the threads.
 
-    `run(function, buffers, grid, chunks, fault)` and `run_plan(launches, count, buffers, threads,
-    fault)` take ctypes values of the right types, unchecked: a launch has no time for more. They
-    answer whether a fault was noted, and in which launch (from 1 on).
+    `run(function, buffers, grid, chunks, wakes, fault)` and `run_plan(launches, count, buffers,
+    threads, wakes, fault)` take ctypes values of the right types, unchecked: a launch has no time
+    for more. They answer whether a fault was noted, and in which launch (from 1 on).
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
