@@ -84,9 +84,9 @@ def div(
 def _as_floats(op: str, x: Tensor, y: Any) -> tuple[Tensor, Any]:
     """The operands of what is a float: of integers both are first, so that int8 / 300 has 300."""
     if not x._lazy.dtype.is_float:
-        if not (hasattr(y, "_lazy") or isinstance(y, (bool, int, float, np.generic))):
+        if not (is_tensor(y) or isinstance(y, (bool, int, float, np.generic))):
             y = x._coerce(y, op)
-        if not hasattr(y, "_lazy"):
+        if not is_tensor(y):
             return to_float(x), y
         if not y._lazy.dtype.is_float:
             return to_float(x), to_float(y)

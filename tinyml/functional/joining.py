@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinyml import lazy, mlops, moves
 from tinyml.dtype import int32, promote
 from tinyml.errors import AxisError, ShapeError
-from tinyml.functional.axes import apart, resolve_axis, wrong_type
+from tinyml.functional.axes import apart, is_tensor, resolve_axis, wrong_type
 from tinyml.functional.steps import composition
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -93,7 +93,7 @@ def _all_of(op: str, x: Any, others: Sequence[Any]) -> list[Tensor]:
     for number, part in enumerate(given):
         if not listed and isinstance(part, (list, tuple)):
             raise ShapeError(f"{op}: takes tensors or one list of them, and the axis as dim=")
-        if not hasattr(part, "_lazy"):
+        if not is_tensor(part):
             raise wrong_type(op, f"part {number}", "a Tensor", part)
         if part._lazy.device != given[0]._lazy.device:
             raise apart(op, given[0], part)

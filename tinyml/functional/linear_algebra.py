@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinyml.dtype import DType, float32, promote
 from tinyml.dtypes import DTypeLike, to_dtype
 from tinyml.errors import ShapeError
-from tinyml.functional.axes import check_tensors, wrong_type
+from tinyml.functional.axes import check_tensors, is_tensor, wrong_type
 from tinyml.functional.composed import sum_dtype
 from tinyml.functional.contraction import Alignment, Contraction, contract
 from tinyml.functional.steps import composition
@@ -83,7 +83,7 @@ def einsum(formula: str, *tensors: Any, dtype: DTypeLike | None = None) -> Tenso
     if not isinstance(formula, str):
         raise wrong_type("einsum", "the formula", 'a str such as "ij,jk->ik"', formula)
     for n, operand in enumerate(given):
-        if not hasattr(operand, "_lazy"):
+        if not is_tensor(operand):
             raise wrong_type("einsum", f"operand {n}", "a Tensor", operand)
         check_tensors("einsum", given[0], operand=operand)
     inputs, output = _parse(formula, tuple([t.ndim for t in given]))

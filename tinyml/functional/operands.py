@@ -11,7 +11,7 @@ from tinyml import lazy
 from tinyml.dtype import DType, promote, promote_weak
 from tinyml.dtypes import dtypes
 from tinyml.errors import RangeError
-from tinyml.functional.axes import apart
+from tinyml.functional.axes import apart, is_tensor
 from tinyml.shape import Shape, broadcast_shape
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def constant(x: Tensor, value: Scalar, dtype: DType) -> Tensor:
 def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
     """x and y with one dtype, in shapes that broadcast."""
     node = x._lazy
-    if not hasattr(y, "_lazy"):
+    if not is_tensor(y):
         if isinstance(y, (bool, int, float)):
             dtype = weak_dtype(node.dtype, y)
             return x if node.dtype is dtype else x.cast(dtype), constant(x, y, dtype)

@@ -132,7 +132,7 @@ def _part(shape: tuple[int, ...], item: Any, axis: int) -> Part:
         return _slice(item, n)
     if isinstance(item, Places):
         return Part("tensor", index=item)
-    if hasattr(item, "_lazy"):
+    if is_tensor(item):
         if not item.dtype.is_int:
             raise IndexError(f"an index is a tensor of integers, got {item.dtype}")
         return Part("tensor", index=item)

@@ -124,7 +124,7 @@ class Optimizer:
         """Set attributes to tensors that live from step to step, as a state dict names them."""
 
     def _kept(self) -> list[Tensor]:
-        """These tensors."""
+        """All tensors that `_make_state` set, and those that joined them since."""
         return []
 
     def _per_parameter(self) -> list[Tensor]:
