@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tinyml import Tensor, config
-from tinyml.device import Device
+from tinyml.device import Device, open_device
 from tinyml.functional.activation import GELU_SCALE
 
 SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "make_numerics.py"
@@ -390,3 +390,23 @@ def test_the_place_of_an_element_changes_no_bit(device: str) -> None:
     results[0].realize(*results[1:])
     for result in results:
         assert (result.numpy() == result.numpy()[:, :1]).all()
+
+
+@pytest.mark.parametrize("device", ["CPU"], indirect=True)
+def test_exponentials_whose_parts_a_register_holds_round_little_more_than_once(
+    device: str,
+) -> None:
+    """With AVX-512; wherever numbers stand, and whatever is special about them."""
+    if open_device("CPU").target.vector_bytes < 64:
+        pytest.skip("registers of this processor hold fewer parts")
+    (exp,) = [one for one in numerics.FUNCTIONS if one.name == "exp"]
+    (error, _) = numerics.largest_errors([exp], device, "float32", PLENTY)["exp"]
+    assert error < 0.76
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 3e38, 88.72, 88.73, -87.4, -103.9]
+    x = np.array([*ends, -104.0, 1e-45, 1.0, *np.linspace(-9, 9, 20)], np.float32)
+    got = Tensor(x).exp().numpy()
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(got, np.exp(x.astype("d")).astype("f"), 1e-7, 1.5e-45)
+    for few in (1, 4, 8, 16):
+        parts = [Tensor(x[n : n + few]).exp().numpy() for n in range(0, x.size, few)]
+        np.testing.assert_array_equal(np.concatenate(parts), got)

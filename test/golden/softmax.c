@@ -94,7 +94,64 @@ static inline f32x8 scale_f32x8(f32x8 p, f32x8 shifted) {
 #endif
 }
 #endif
+#ifndef DONE_entry_f32x8
+#define DONE_entry_f32x8
+#if 8 >= 4 && 8 <= 16 && defined(__AVX512F__)
+static inline f32x8 entry_f32x8(const float *entries, f32x8 at) {
+  typedef float wide __attribute__((vector_size(64), may_alias));
+  typedef int bits __attribute__((vector_size(64)));
+#if 8 == 16
+  const bits where = (bits)at;
+#elif defined(__clang__)
+  const bits where = (bits)__builtin_shufflevector(
+      at, at, 0, 1, 2, 3, 4 % 8, 5 % 8, 6 % 8, 7 % 8, 0, 0, 0, 0, 0, 0, 0, 0);
+#elif 8 == 8
+  const bits where = (bits)__builtin_ia32_ps512_256ps(at);
+#else
+  const bits where = (bits)__builtin_ia32_ps512_ps(at);
+#endif
+#ifdef __clang__
+  const wide found = __builtin_ia32_permvarsf512(*(const wide *)entries, where);
+#else
+  const wide found = __builtin_ia32_permvarsf512_mask(*(const wide *)entries, where, (wide){0}, -1);
+#endif
+  return *(const f32x8 *)&found;
+}
+#endif
+#endif
+#ifndef DONE_nearer_f32x8
+#define DONE_nearer_f32x8
+#if 8 >= 4 && 8 <= 16 && defined(__AVX512VL__) && defined(__AVX512DQ__)
+static inline f32x8 nearer_f32x8(f32x8 a, f32x8 b) {
+#if 8 == 16
+  return __builtin_ia32_rangeps512_mask(a, b, 2, a, -1, 4);
+#elif 8 == 8
+  return __builtin_ia32_rangeps256_mask(a, b, 2, a, -1);
+#else
+  return __builtin_ia32_rangeps128_mask(a, b, 2, a, -1);
+#endif
+}
+#endif
+#endif
 static inline f32x8 exp_f32x8(f32x8 x) {
+#if 8 >= 4 && 8 <= 16 && defined(__AVX512VL__) && defined(__AVX512DQ__)
+  static const float roots[16] __attribute__((aligned(64))) = {
+    1.0f, 1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f,
+    1.3542556f, 1.4142135f, 1.4768262f, 1.5422108f, 1.6104903f, 1.6817929f, 1.7562522f,
+    1.8340081f, 1.9152066f};
+  static const float lacking[16] __attribute__((aligned(64))) = {
+    0.0f, 4.628547e-8f, -1.19921575e-8f, 4.7297824e-8f, 3.193418e-8f, 3.6210572e-8f,
+    -3.099072e-8f, -7.475213e-9f, 1.7114271e-8f, -3.0476834e-8f, 5.233334e-9f,
+    6.1075918e-9f, -1.4719605e-8f, -5.258795e-9f, -6.1282597e-9f, 5.1406093e-9f};
+  const f32x8 shifted = x * 1.44269504f + 786432.0f;  // round to sixteenths
+  const f32x8 n = shifted - 786432.0f, root = entry_f32x8(roots, shifted);
+  f32x8 t = x - n * 0.693359375f;
+  t = nearer_f32x8(t + n * 2.12194440e-4f, (f32x8){0} + 1.0f);
+  f32x8 p = t * 0.16666667f + 0.50001618f;
+  p = p * t + 1.0f;
+  p = p * t + entry_f32x8(lacking, shifted);
+  return grown_f32x8(p * root + root, n);
+#else
   f32x8 t = clamp_f32x8(x, -176.1f, 89.0f);
   const f32x8 shifted = t * 1.44269504f + 12582912.0f;  // round to nearest by losing low bits
   const f32x8 n = shifted - 12582912.0f;
@@ -107,6 +164,7 @@ static inline f32x8 exp_f32x8(f32x8 x) {
   p = p * t + 5.0000001201e-1f;
 
   return scale_f32x8(p * (t * t) + t + 1.0f, shifted);
+#endif
 }
 
 static inline float across_add_float32x8(f32x8 a) {
@@ -125,7 +183,7 @@ static inline float across_add_float32x8(f32x8 a) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_448ecc5a(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_dccf6e0d(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));

@@ -14,6 +14,7 @@ from tinyml.ops import Op
 _PICK, _SIGNED, _SCALE = (part(f"{name}_KIND", "F32") for name in ("pick", "signed", "scale"))
 _ABS, _ANY, _CLAMP = (part(name, "F32") for name in ("abs_KIND", "any_BITS", "clamp_KIND"))
 _POWERED = part("powered_KIND", "F32")
+_ENTRY, _NEARER = part("entry_F32", "F32"), part("nearer_F32", "F32")
 
 # t = START - n * log(2) for the nearest n; p * t * t is exp(t) - 1 - t
 _EXP_PARTS = written_out("""
@@ -31,8 +32,32 @@ def _exp_parts(start: str) -> str:
     return _EXP_PARTS.replace("START", start)
 
 
-_EXP = f"""static inline F32 exp_F32(F32 x) {{{_exp_parts("clamp_F32(x, -176.1f, 89.0f)")}
+# 2**(n + k/16) * exp(t): a register holds all 2**(k/16), another one what these lack, as parts of
+# them. Where x is so large that t says nothing, n does: t is 1 at most then, also where it is NaN
+_EXP_BY_ENTRIES = """
+  static const float roots[16] __attribute__((aligned(64))) = {
+    1.0f, 1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f,
+    1.3542556f, 1.4142135f, 1.4768262f, 1.5422108f, 1.6104903f, 1.6817929f, 1.7562522f,
+    1.8340081f, 1.9152066f};
+  static const float lacking[16] __attribute__((aligned(64))) = {
+    0.0f, 4.628547e-8f, -1.19921575e-8f, 4.7297824e-8f, 3.193418e-8f, 3.6210572e-8f,
+    -3.099072e-8f, -7.475213e-9f, 1.7114271e-8f, -3.0476834e-8f, 5.233334e-9f,
+    6.1075918e-9f, -1.4719605e-8f, -5.258795e-9f, -6.1282597e-9f, 5.1406093e-9f};
+  const F32 shifted = x * 1.44269504f + 786432.0f;  // round to sixteenths
+  const F32 n = shifted - 786432.0f, root = entry_F32(roots, shifted);
+  F32 t = x - n * 0.693359375f;
+  t = nearer_F32(t + n * 2.12194440e-4f, (F32){0} + 1.0f);
+  F32 p = [t: 0.16666667f, 0.50001618f, 1.0f];
+  p = p * t + entry_F32(lacking, shifted);
+  return grown_F32(p * root + root, n);"""
+
+_EXP = f"""static inline F32 exp_F32(F32 x) {{
+#if LANES >= 4 && LANES <= 16 && defined(__AVX512VL__) && defined(__AVX512DQ__)
+{written_out(_EXP_BY_ENTRIES.lstrip(chr(10)))}
+#else
+{_exp_parts("clamp_F32(x, -176.1f, 89.0f)").lstrip(chr(10))}
   return scale_F32(p * (t * t) + t + 1.0f, shifted);
+#endif
 }}
 """
 
@@ -265,7 +290,7 @@ _POW = f"""static inline F32 pow_F32(F32 a, F32 b) {{
 _FMA = part("fma_KIND", "F32")
 
 BODIES: dict[Op, str] = {
-    Op.EXP: _CLAMP + _SCALE + _EXP,
+    Op.EXP: _CLAMP + _SCALE + _ENTRY + _NEARER + _EXP,
     Op.LOGISTIC: _CLAMP + _SCALE + _ANY + _LOGISTIC_LANES,
     Op.EXP2: _CLAMP + _SCALE + _EXP2,
     Op.EXPM1: _CLAMP + _SIGNED + _EXPM1,

@@ -150,6 +150,43 @@ STEPS
 #endif
 }
 """,
+    # `a`, or `b` with its sign if that is nearer to 0 or `a` is NaN
+    "nearer_F32": """#if LANES >= 4 && LANES <= 16 && defined(__AVX512VL__) && defined(__AVX512DQ__)
+static inline F32 nearer_F32(F32 a, F32 b) {
+#if LANES == 16
+  return __builtin_ia32_rangeps512_mask(a, b, 2, a, -1, 4);
+#elif LANES == 8
+  return __builtin_ia32_rangeps256_mask(a, b, 2, a, -1);
+#else
+  return __builtin_ia32_rangeps128_mask(a, b, 2, a, -1);
+#endif
+}
+#endif
+""",
+    # of sixteen floats, those that the last four bits of numbers count
+    "entry_F32": """#if LANES >= 4 && LANES <= 16 && defined(__AVX512F__)
+static inline F32 entry_F32(const float *entries, F32 at) {
+  typedef float wide __attribute__((vector_size(64), may_alias));
+  typedef int bits __attribute__((vector_size(64)));
+#if LANES == 16
+  const bits where = (bits)at;
+#elif defined(__clang__)
+  const bits where = (bits)__builtin_shufflevector(
+      at, at, 0, 1, 2, 3, 4 % LANES, 5 % LANES, 6 % LANES, 7 % LANES, 0, 0, 0, 0, 0, 0, 0, 0);
+#elif LANES == 8
+  const bits where = (bits)__builtin_ia32_ps512_256ps(at);
+#else
+  const bits where = (bits)__builtin_ia32_ps512_ps(at);
+#endif
+#ifdef __clang__
+  const wide found = __builtin_ia32_permvarsf512(*(const wide *)entries, where);
+#else
+  const wide found = __builtin_ia32_permvarsf512_mask(*(const wide *)entries, where, (wide){0}, -1);
+#endif
+  return *(const F32 *)&found;
+}
+#endif
+""",
     # x between two numbers; NaN stays NaN
     "clamp_KIND": """static inline KIND clamp_KIND(KIND x, REAL low, REAL high) {
   const KIND least = low - (KIND){0}, most = high - (KIND){0};
