@@ -71,7 +71,7 @@ def types() -> list[Case]:
         sorted_by(dtype, 1, descending, many(dtype, n), grad=False)
         for dtype in TYPES
         for descending in (False, True)
-        for n in (14, LONG)
+        for n in (14, 150, LONG)
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_loop_in_parts_walks_each_step_once() -> None:
     band = Range(linear(j) - row, -40, 1)
     loop = crop.begin(j, [band], {}, [i])
     parts = crop.parts(loop, [band], {}, [i])
-    assert [held for _, held in parts] == [(), (band,), ()]
+    assert [held for _, held in parts] == [{}, {band: True}, {}]
     for at in range(i.size):
         known = {i: linear(at)}
         walked = [steps_of(part, known) for part, _ in parts]
@@ -108,6 +108,46 @@ def test_a_loop_in_parts_walks_each_step_once() -> None:
         for step in walked[1]:
             every = ({**known, j: linear(step), n: linear(m)} for m in range(n.size))
             assert all(moved(band, one).is_always for one in every)
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_loop_is_in_parts_where_a_condition_turns(at_first: bool) -> None:
+    """What is sure of the first and the last steps is sure for all that is made at once."""
+    i, j, n = Axis("i", 20), Axis("j", 64), Axis("n", 3)
+    after = linear(j) - linear(i) * 3 - linear(n)
+    turns = Range(after, -61, -1) if at_first else Range(after, 0, 63)
+    loop = ir.Begin(j)
+    parts = crop.parts(loop, [turns], {}, [i])
+    assert [held for _, held in parts] == [{turns: at_first}, {}, {turns: not at_first}]
+    for at in range(i.size):
+        known = {i: linear(at)}
+        walked = [steps_of(part, known) for part, _ in parts]
+        assert [*chain(*walked)] == [*range(j.size)]
+        for steps, (_, held) in zip(walked, parts, strict=True):
+            for step in steps if held else ():
+                every = ({**known, j: linear(step), n: linear(m)} for m in range(n.size))
+                now = [moved(turns, one) for one in every]
+                assert [r.low <= r.index.constant <= r.high for r in now] == [held[turns]] * 3
+
+
+@pytest.mark.parametrize("target", stages.TARGETS)
+def test_where_a_condition_has_turned_nothing_is_asked(target: str) -> None:
+    """Of two comparisons a sort makes one before the diagonal, and the other one behind it."""
+    key = memory(N)
+    mine, other = key.reshape(N, 1), key.reshape(1, N)
+    (k,) = kernels((~below()).T.where(other <= mine, other < mine).int().sum(1))
+    made = (
+        linearize(choose(lower(k), stages.TARGETS[target])[1], vectors=target == "C")
+        .parts[0]
+        .instrs
+    )
+    asks = set[bool]()
+    for at, begin in enumerate(made):
+        if isinstance(begin, ir.Begin) and (begin.starts or begin.stops):
+            added = [i for i in made[at : ir.end_of(made, at)] if isinstance(i, ir.Update)]
+            asks.add(any(isinstance(e, Select) for i in added for e in nodes(i.value)))
+    assert asks == ({False, True} if target == "C" else set())
+    stages.assert_right(k, target=stages.TARGETS[target])
 
 
 def steps_of(loop: ir.Begin, known: Known) -> list[int]:

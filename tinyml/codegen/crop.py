@@ -237,14 +237,15 @@ def pieces(
 
 def parts(
     loop: Begin, asked: Iterable[Range], known: Known, fixed: Iterable[Axis]
-) -> list[tuple[Begin, Valid]]:
-    """A loop that leaves steps out in up to three, and what is sure to hold at all steps of each.
+) -> list[tuple[Begin, Mapping[Range, bool]]]:
+    """A loop in up to three, and what is sure to hold, or to fail, at all steps of each.
 
-    Those where a condition holds for some of what is made at once, and for the rest not, are at
-    its ends.
+    Steps where a condition holds for some of what is made at once, and for the rest not, are at
+    the ends of a loop that leaves steps out, and between two parts of another one.
     """
     axis, outer = loop.axis, {*fixed}
-    asked = asked if loop.starts or loop.stops else ()
+    if not (loop.starts or loop.stops):
+        return _turned(loop, asked, known, outer) or [(loop, {})]
     every = {r: _between(axis, r, known, outer, always=True) for r in asked}
     bounds = {r: between for r, between in every.items() if between != (None, None)}
     starts = dict.fromkeys(s for s, _ in bounds.values() if s is not None)
@@ -257,10 +258,30 @@ def parts(
         whole = _loop(axis, (*loop.starts, *first), (*loop.stops, *last))
         ends = product((ZERO, *whole.starts), (linear(axis.size), *whole.stops))
         if held and min((e - s).high for s, e in ends) >= WHOLE:
-            before = [(_loop(axis, loop.starts, (*loop.stops, *first)), ())] if first else []
-            after = [(_loop(axis, (*loop.starts, *first, *last), loop.stops), ())] if last else []
-            return [*before, (whole, (*held,)), *after]
-    return [(loop, ())]
+            none: Mapping[Range, bool] = {}
+            before = [(_loop(axis, loop.starts, (*loop.stops, *first)), none)] if first else []
+            after = [(_loop(axis, (*loop.starts, *first, *last), loop.stops), none)] if last else []
+            return [*before, (whole, dict.fromkeys(held, True)), *after]
+    return [(loop, {})]
+
+
+def _turned(
+    loop: Begin, asked: Iterable[Range], known: Known, outer: Set[Axis]
+) -> list[tuple[Begin, Mapping[Range, bool]]]:
+    """A loop before, while and after a condition turns from what it is at the beginning."""
+    size = loop.axis.size
+    for r in asked:
+        always = _between(loop.axis, r, known, outer, always=True)
+        ever = _between(loop.axis, r, known, outer)
+        for holds, (first, last) in ((True, (always[1], ever[1])), (False, (ever[0], always[0]))):
+            if first is None or last is None or None not in always:
+                continue
+            within = first.high > 0 and last.low < size
+            if within and size - (last - first).high >= WHOLE:
+                before, after = replace(loop, stops=(first,)), replace(loop, starts=(last,))
+                between = replace(loop, starts=(first,), stops=(last,))
+                return [(before, {r: holds}), (between, {}), (after, {r: not holds})]
+    return []
 
 
 def _beyond(bounds: Collection[Linear], sign: int) -> Iterator[Linear]:
@@ -278,15 +299,17 @@ def _implied(between: Between, start: Linear | None, stop: Linear | None) -> boo
     return begun and lasts
 
 
-def without(value: Expr, held: Set[Range]) -> Expr:
-    """A value where conditions hold."""
+def without(value: Expr, held: Mapping[Range, bool]) -> Expr:
+    """A value where it is known of conditions whether they hold."""
     if not held:
         return value
 
     def one(e: Expr) -> Expr | None:
         if not isinstance(e, Select) or not any(r in held for r in e.valid):
             return None
-        return select(tuple(r for r in e.valid if r not in held), e.value, e.other)
+        left = tuple(r for r in e.valid if not held.get(r, False))
+        fails = any(not held.get(r, True) for r in left)
+        return e.other if fails else select(left, e.value, e.other)
 
     return rewrite(value, one)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, product
 from typing import TypeAlias
 
@@ -35,10 +35,10 @@ class Scope:
     """A loop body being written: what is bound, what is known by name, what holds at each step."""
 
     def __init__(
-        self, bound: frozenset[Axis], parent: Scope | None, held: Iterable[Range] = ()
+        self, bound: frozenset[Axis], parent: Scope | None, held: Mapping[Range, bool] = {}
     ) -> None:
         self.bound, self.parent = bound, parent
-        self.held: frozenset[Range] = frozenset(held) if parent is None else parent.held.union(held)
+        self.held: Mapping[Range, bool] = held if parent is None else {**parent.held, **held}
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.instrs: list[Instr] = []
         # here or further out: the name of a value, and whose name it is

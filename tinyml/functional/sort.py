@@ -78,15 +78,12 @@ def _earlier(key: Tensor) -> Tensor:
     return key._arange(n) < key._arange(n).reshape((n, 1))
 
 
-def _by_counting(key: Tensor, earlier: Tensor, spare: bool) -> Tensor:
-    """`spare`: no key is the greatest number, so that one more can be added to each."""
-    if spare:  # processors compare signed numbers
-        dtype = _SIGNED[key.dtype]
-        key = (key ^ (1 << (8 * dtype.itemsize - 1))).bitcast(dtype)
+def _by_counting(key: Tensor, earlier: Tensor) -> Tensor:
+    if key.dtype in _SIGNED:  # processors compare signed numbers
+        signed = _SIGNED[key.dtype]
+        key = (key ^ (1 << (8 * signed.itemsize - 1))).bitcast(signed)
     mine, other = key.unsqueeze(-1), key.unsqueeze(-2)
-    if spare:
-        return _inverse(_count(other < mine + earlier.cast(key.dtype)))
-    return _inverse(_count((other < mine) | ((other == mine) & earlier)))
+    return _inverse(_count(earlier.where(other <= mine, other < mine)))
 
 
 def _by_digits(key: Tensor) -> Tensor:
@@ -124,8 +121,7 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
         return x._full(x.shape, 0, int32)
     if key.shape[-1] > COUNTED:
         return _by_digits(key).transpose(dim, -1)
-    spare = x.dtype.is_float and key.dtype in _SIGNED
-    return _by_counting(key, _earlier(key), spare).transpose(dim, -1)
+    return _by_counting(key, _earlier(key)).transpose(dim, -1)
 
 
 class Sorted(NamedTuple):
@@ -175,7 +171,7 @@ def _first_of_groups(key: Tensor, at: Tensor, k: int) -> Tensor:
     n = key.shape[-1]
     if n <= max(GROUP * k, COMPARED):
         earlier = at.unsqueeze(-2) < at.unsqueeze(-1)
-        return part(_by_counting(key, earlier, False), key.ndim - 1, 0, k)
+        return part(_by_counting(key, earlier), key.ndim - 1, 0, k)
     groups = -(-n // GROUP)
     missing = groups * GROUP - n
     members = (*key.shape[:-1], GROUP, groups)

@@ -53,6 +53,23 @@ def test_running_sums_of_a_block_lie_in_the_lanes_of_a_vector(n: int) -> None:
     stages.assert_right(k, 1e-4, SMALL)
 
 
+@pytest.mark.parametrize(("rows", "lanes"), [(300, "i0"), (6, "r0")])
+def test_rows_that_all_fold_the_same_numbers_lie_in_lanes(rows: int, lanes: str) -> None:
+    """Each number is read once for several vectors of rows, and no sum has to go across lanes."""
+    x, y = (Tensor(np.arange(n) % 7, device="CPU").realize() for n in (rows, 320))
+    k = kernel_of((x.reshape(rows, 1) < y).int().sum(1).lazy)
+    (vectors, *_) = (opt for opt in opts(k) if opt.startswith("lanes"))
+    assert vectors.split()[1] == lanes
+    stages.assert_right(k, 0, SMALL)
+
+
+def test_columns_that_fold_the_same_numbers_are_not_walked_in_turn() -> None:
+    """Memory is read in no longer runs by that."""
+    x = Tensor(np.arange(8 * 512).reshape(8, 512) % 7, device="CPU").realize()
+    k = kernel_of((x.unsqueeze(2) < x.unsqueeze(1)).int().sum(2).lazy)
+    assert not any(opt.startswith("block") for opt in opts(k))
+
+
 def test_what_no_lane_of_a_vector_takes_is_not_added_to_it() -> None:
     x = Tensor(np.zeros((5, 16), np.float32), device="CPU").realize()
     made = linearize(choose(lower(kernel_of(x.cumsum(1).lazy)), stages.C)[1])

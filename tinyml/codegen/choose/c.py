@@ -46,6 +46,7 @@ WINDOW = 16  # places of a window at most whose sums are made in one walk
 SHORT = 64  # elements of a fold that takes no longer than to add up lanes, about
 WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
+ABREAST = 2  # vectors of rows at least, of which each has a sum that waits for itself
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
 IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
@@ -275,11 +276,15 @@ class CChooser(Chooser):
             self.apply(OptKind.UNROLL, lane.name.removesuffix("v"), LINE // vector)
 
     def _spreads(self, number: int, row: Axis) -> bool:
-        """Whether neighbouring rows fold the same few elements, each in its own way."""
-        one = self.one(number)
+        """Whether neighbouring rows fold the same elements, each in its own way.
+
+        Few of them, or many that have nothing of a row: each is read once for all its lanes.
+        """
+        one, folded = self.one(number), {*self.one(number).folded}
         short = all(prod(a.size for a in fold.axes) <= SHORT for fold in one.folds)
+        apart = not any(row in load.free and load.free & folded for load in one.loads)
         return (
-            short
+            (short or (apart and row.size >= ABREAST * self.lanes))
             and any(row in fold.free for fold in one.folds)
             and all(e.position.stride(row) in (0, 1) for e in one.loads)
             and all(store.position.stride(row) == 1 for store in one.stores)
@@ -367,9 +372,11 @@ class CChooser(Chooser):
         fitting = [n for n in range(WRITTEN, 0, -1) if row.size % (n * self.lanes) == 0]
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
-        groups = self._groups(number, row, vectors)
+        read = self._read_down(number)
+        own = any(row in load.free for load in read)  # else it is the same for all columns
+        groups = self._groups(number, row, vectors) if own else 1
         step = self._step_of_columns(number) if groups > 1 else 0
-        if step and len(self._read_down(number)) == len(self.one(number).folds) == 1:
+        if step and len(read) == len(self.one(number).folds) == 1:
             vectors = min(vectors, IN_TURN)
             groups = self._groups(number, row, vectors)
         width = vectors * self.lanes
