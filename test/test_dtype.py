@@ -191,6 +191,23 @@ def test_casts_out_of_range_are_as_documented(device: str) -> None:
     assert results[-1].tolist() == [True] * 36
 
 
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_a_number_out_of_range_is_cast_like_an_element(source: str, device: str) -> None:
+    """Alone, where a condition chooses it, and where compilers see that it is one number."""
+    odd = [float("inf"), float("-inf"), float("nan"), 1e20, -1e20, 2.0**31, 3 * 2.0**31, -(2.0**31)]
+    in_memory = Tensor(odd, dtype=source).contiguous().realize()
+    for name in ("int8", "uint16", "int32", "int64"):
+        wanted = in_memory.cast(name).tolist()
+        for size in (1, 33):
+            chosen = Tensor([False] * size).contiguous().realize()
+            whole, made = Tensor.full((size,), 5.0, dtype=source), list[Tensor]()
+            for number in odd:
+                made += [Tensor.full((size,), number, dtype=source), chosen.where(whole, number)]
+            casts = [x.cast(name) + Tensor.zeros(size, dtype=name) for x in made]
+            got = Tensor.stack(*casts).tolist()
+            assert got == [[w] * size for w in wanted for _ in range(2)], (name, size)
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_floats_become_halves_by_their_nearest(name: str, device: str) -> None:
     """The same in vectors and alone, computed or in memory; numbers of the program too."""

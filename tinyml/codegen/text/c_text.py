@@ -23,9 +23,23 @@ def whole(floats: str, integers: str, lanes: int) -> str:
     """
     return f"""static inline {integers} whole_x{lanes}({floats} a) {{
   const {floats} large = 0x1.8p23f - ({floats}){{0}};
-  const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f;
-  const {integers} near = ({integers})(part * part <= 0x1p62f);
-  return __builtin_convertvector(({floats})(near & ({integers})part), {integers});
+  const {floats} part = a - (a * 0x1p-32f + large - large) * 0x1p32f, square = part * part;
+  const {integers} near = ({integers})(square < 0x1p62f), end = ({integers})(square == 0x1p62f);
+  return __builtin_convertvector(({floats})(near & ({integers})part), {integers}) | end << 31;
+}}"""
+
+
+# Of what int64 cannot hold C says nothing: gcc takes the greatest number if it is a constant.
+WHOLE = """static inline long long whole(double a) {
+  return a >= -0x1p63 && a < 0x1p63 ? (long long)a : -9223372036854775807ll - 1;
+}"""
+
+
+def whole_long(floats: str, integers: str, lanes: int) -> str:
+    """int64 of float64, the least of what they cannot hold."""
+    return f"""static inline {integers} whole_long_x{lanes}({floats} a) {{
+  const {integers} near = ({integers})(a * a < 0x1p126);
+  return __builtin_convertvector(({floats})(near & ({integers})a), {integers}) | ~near << 63;
 }}"""
 
 

@@ -22,6 +22,7 @@ from tinyml.codegen.text.c_text import (
     LANE_BODIES,
     MASKED,
     NOTE,
+    WHOLE,
     function,
     half_lanes,
     lane_body,
@@ -30,6 +31,7 @@ from tinyml.codegen.text.c_text import (
     require_range,
     vector_type,
     whole,
+    whole_long,
 )
 from tinyml.codegen.text.render import LIBM, PLAIN, Renderer, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
@@ -42,11 +44,13 @@ from tinyml.dtype import (
     by_name,
     float16,
     float32,
+    float64,
     int8,
     int32,
     int64,
     uint8,
     uint32,
+    uint64,
 )
 from tinyml.faults import Fault
 from tinyml.frozen import cached_property
@@ -96,6 +100,7 @@ class CValues(Renderer):
     """Types and ops in C, on scalars and on vectors."""
 
     types = TYPES
+    whole_number = WHOLE
     nan, infinity = (
         ('__builtin_nan("")', '__builtin_nanf("")'),
         ("__builtin_inf()", "__builtin_inff()"),
@@ -360,8 +365,11 @@ class CValues(Renderer):
         if source is float32 and target.is_int and target.itemsize < 8:
             self.prelude[whole(self.vector(source, lanes), self.vector(int32, lanes), lanes)] = None
             text, source = f"whole_x{lanes}({text})", int32
-        elif source.is_float and target.is_int and target.itemsize < 8:
-            text, source = self.converted(text, source, int64, lanes), int64
+        elif source.is_float and target.is_int and target is not uint64:
+            text = self.converted(text, source, float64, lanes)
+            kinds = self.vector(float64, lanes), self.vector(int64, lanes)
+            self.prelude[whole_long(*kinds, lanes)] = None
+            text, source = f"whole_long_x{lanes}({text})", int64
         return self.converted(text, source, target, lanes), ATOM
 
     def converted(self, text: str, source: DType, target: DType, lanes: int) -> str:

@@ -50,7 +50,7 @@ from tinyml.codegen.text.cuda_text import (
 from tinyml.codegen.text.indices import reach
 from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
-from tinyml.dtype import DType, bfloat16, bool_, float32, int64, uint64
+from tinyml.dtype import DType, bfloat16, bool_, float32
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.ops import Op
@@ -73,6 +73,7 @@ class CudaRenderer(AsideRenderer):
     infinity = "__longlong_as_double(0x7ff0000000000000ll)", "__int_as_float(0x7f800000)"
     index_type = "int"
     inline = "__device__ __forceinline__"
+    whole_number = WHOLE
 
     def __init__(self, k: LinearKernel, target: Target) -> None:
         super().__init__(k)
@@ -445,12 +446,6 @@ class CudaRenderer(AsideRenderer):
         name = f"{op.name.lower()}_{dtype.name}"
         self.prelude[function(op, dtype, kind, name)] = None
         return f"{name}({arguments})", ATOM
-
-    def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
-        if source.is_float and target.is_int and target is not uint64:
-            self.prelude[WHOLE] = None
-            value, source = (f"whole({value[0]})", ATOM), int64
-        return super().cast(value, source, target, lanes)
 
     def require(self, fault: Fault, value: Expr, holds: Expr, lanes: int) -> Text:
         self.prelude[REQUIRE] = None

@@ -30,7 +30,7 @@ from tinyml.codegen.expr import (
 from tinyml.codegen.linear import Instr, LinearKernel
 from tinyml.codegen.text.indices import Indices
 from tinyml.codegen.text.strength import ATOM, TERNARY, UNARY, Text, binary, wrap
-from tinyml.dtype import DType, bool_, float32
+from tinyml.dtype import DType, bool_, float32, int64, uint64
 from tinyml.faults import Fault
 from tinyml.index import Axis, Linear, Valid
 from tinyml.ops import COMPARE, Op
@@ -68,6 +68,7 @@ class Renderer(Indices):
     index_type = "long"
     held = 0  # bytes of memory of the program's own
     inline = "static inline"  # what stands before a function of the prelude
+    whole_number: str  # the function that makes int64 of a float
 
     # what each dialect says in its own way, if it has such at all
     signature: Callable[[str], str]
@@ -404,8 +405,9 @@ class Renderer(Indices):
     def cast(self, value: Text, source: DType, target: DType, lanes: int) -> Text:
         if target is bool_:
             return f"{wrap(value, 9)} != 0", 8
-        if source.is_float and target.is_int and target.itemsize < 8:
-            value = f"(long long){wrap(value, UNARY)}", UNARY  # wraps, as numpy's cast does
+        if source.is_float and target.is_int and target is not uint64:  # a smaller one wraps around
+            self.prelude[self.whole_number] = None
+            value, source = (f"whole({value[0]})", ATOM), int64
         if register(source) is not register(target):
             value = f"({self.types[register(target).name]}){wrap(value, UNARY)}", UNARY
         return self.rounded(value, target, lanes) if target.is_half else value
