@@ -145,13 +145,13 @@ class Linear(Interned):
         """Whole multiples come out of the quotient; what remains below `by` vanishes."""
         if by == 1:
             return self
-        return _quotient(self, by)
+        return _divmod(self, by)[0]
 
     def __mod__(self, by: int) -> Linear:
         """Whole multiples vanish."""
         if by == 1:
             return ZERO
-        return _remainder(self, by)
+        return _divmod(self, by)[1]
 
     def _split(self, by: int) -> tuple[Linear, Linear]:
         """(q, r) with self == q * by + r, and only what `by` does not divide in r.
@@ -274,33 +274,23 @@ def _without_constant(terms: Terms) -> tuple[int, int, frozenset[Axis], tuple[Lo
 
 
 @lru_cache(maxsize=4096)
-def _quotient(index: Linear, by: int) -> Linear:
+def _divmod(index: Linear, by: int) -> tuple[Linear, Linear]:
+    """Quotient and remainder: who asks for one most often asks for the other."""
     whole, rest = index._split(by)
     if rest.low // by == rest.high // by:
-        return whole + rest.low // by
-    common, high, _ = rest._parts(by)
+        return whole + rest.low // by, rest - rest.low // by * by
+    common, high, low = rest._parts(by)
     if common > 1:
-        return whole + high // (by // common)
+        part = by // common
+        return whole + high // part, high % part * common + low
+    quotient, remainder = linear(Quotient(rest, by)), linear(Remainder(rest, by))
     if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
         if isinstance(atom, Quotient):
-            return whole + atom.inner // (atom.by * by)
-    return whole + linear(Quotient(rest, by))
-
-
-@lru_cache(maxsize=4096)
-def _remainder(index: Linear, by: int) -> Linear:
-    _, rest = index._split(by)
-    if rest.low // by == rest.high // by:
-        return rest - rest.low // by * by
-    common, high, low = rest._parts(by)
-    if common > 1:
-        return high % (by // common) * common + low
-    if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
-        atom = rest.terms[0][0]
-        if isinstance(atom, Remainder) and atom.by % by == 0:
-            return atom.inner % by
-    return linear(Remainder(rest, by))
+            quotient = atom.inner // (atom.by * by)
+        elif isinstance(atom, Remainder) and atom.by % by == 0:
+            remainder = atom.inner % by
+    return whole + quotient, remainder
 
 
 @lru_cache(maxsize=4096)
@@ -494,6 +484,6 @@ def unravel(position: Linear, shape: tuple[int, ...]) -> tuple[Linear, ...]:
     """The index whose position in `shape` is `position`."""
     index: list[Linear] = []
     for size in reversed(shape):
-        index.append(position % size if size else ZERO)
-        position = position // max(size, 1)
+        position, rest = _divmod(position, size) if size > 1 else (position, ZERO)
+        index.append(rest)
     return tuple(reversed(index))

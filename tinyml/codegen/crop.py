@@ -184,6 +184,8 @@ def _without(r: Range, order: list[Expr]) -> Const | None:
 
 
 def _made(e: Alu, operands: list[Const | None]) -> Const | None:
+    if not any(operands):
+        return None
     values = [None if o is None else o.value for o in operands]
     number = known_result(e.op, e.dtype, values, [o.dtype for o in e.operands])
     return None if number is None else const(number, e.dtype)

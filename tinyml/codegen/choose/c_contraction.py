@@ -43,7 +43,7 @@ from tinyml.codegen.pairs import Dot, Pair
 from tinyml.codegen.two_rows import is_in_rows, steps_of_rows
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Quotient, Remainder, linear
+from tinyml.index import Axis, Quotient, Remainder, numbered
 from tinyml.ops import WORK
 
 HEAVY = 48  # work on a sum that is better done in a loop of its own
@@ -72,6 +72,16 @@ class _Sides:
     plain: bool  # vectors are loaded and stored as they lie, without masks
 
 
+@dataclass(frozen=True)
+class _Proposal:
+    """A tiling along some lanes, and the cycles that it takes; of loads, what estimates know."""
+
+    cycles: float
+    sides: _Sides
+    tiling: Tiling
+    product: Product | None
+
+
 def packed(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
     """Tiles for a contraction; None if it has no axis that vectors can lie along."""
     trial = copy(chooser)  # which may be forgotten
@@ -80,12 +90,13 @@ def packed(chooser: Chooser, number: int, found: Contraction) -> Candidate | Non
     proposals = _proposals(trial, number, found)
     if not proposals:
         return None
-    least = min(cycles for cycles, _, _ in proposals)
-    _, sides, tiling = next(made for made in proposals if made[0] <= NEARLY * least)
+    least = min(proposal.cycles for proposal in proposals)
+    best = next(made for made in proposals if made.cycles <= NEARLY * least)
 
     def apply() -> None:
         chooser.nest, chooser.opts = trial.nest, trial.opts
-        _apply(chooser, number, found, sides, tiling, chooser.lanes)
+        tiling = _in_whole(chooser, number, found.fold, best)
+        _apply(chooser, number, found, best.sides, tiling, chooser.lanes)
 
     return Candidate(least, apply)
 
@@ -103,15 +114,12 @@ def prepared(chooser: Chooser, number: int, found: Contraction) -> Contraction:
     return with_steps_around(chooser.one(number), _in_pairs(chooser, number, found))
 
 
-def _proposals(
-    chooser: Chooser, number: int, found: Contraction
-) -> list[tuple[float, _Sides, Tiling]]:
+def _proposals(chooser: Chooser, number: int, found: Contraction) -> list[_Proposal]:
     """What lanes may lie along, the best first, with a tiling and the cycles that it takes."""
-    proposals: list[tuple[float, _Sides, Tiling]] = []
+    proposals: list[_Proposal] = []
     for sides in _sides(chooser, number, found):
-        most = NEARLY * min((cycles for cycles, _, _ in proposals), default=inf)
-        cycles, tiling = _tiling(chooser, number, found, sides, most)
-        proposals.append((cycles, sides, tiling))
+        most = NEARLY * min((proposal.cycles for proposal in proposals), default=inf)
+        proposals.append(_proposal(chooser, number, found, sides, most))
     return proposals
 
 
@@ -201,9 +209,9 @@ def _across(factor: Expr, lane: Axis) -> int:
     )
 
 
-def _tiling(
+def _proposal(
     chooser: Chooser, number: int, found: Contraction, sides: _Sides, most: float
-) -> tuple[float, Tiling]:
+) -> _Proposal:
     """The tiling that is estimated to take the least; of nearly equals, the simplest.
 
     What takes longer than `most` is as good as any other. Columns left over take as long as others.
@@ -221,7 +229,8 @@ def _tiling(
     whole = -(-sides.lane.size // (width * lanes)) if padded else vectors // width
     if sides.packed is None:
         panel = prod(a.size for a in fold.axes) * width * chooser.target.vector_bytes
-        return 0, Tiling(width, height, even(whole, max(chooser.target.cache // 2 // panel, 1)))
+        panels = even(whole, max(chooser.target.cache // 2 // panel, 1))
+        return _Proposal(0, sides, Tiling(width, height, panels), None)
     product = _product(chooser, one, fold, sides, whole, height)
     proposals = [*proposed(product, fold, width, height)]
     inner = product.depth // fold.axes[0].size
@@ -231,11 +240,19 @@ def _tiling(
         most = min(most, NEARLY * cycles[-1])
     least = NEARLY * min(cycles)
     taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
-    best = without_rest(product, best, taken, chooser.share(number))
     taken *= max(sides.lane.size / (whole * width * lanes), 1)
-    if _work([store.value for store in one.stores], (fold,)) > HEAVY and not best.step:
-        best = replace(best, step=fold.axes[0].size)
-    return taken, best
+    return _Proposal(taken, sides, best, product)
+
+
+def _in_whole(chooser: Chooser, number: int, fold: Fold, proposal: _Proposal) -> Tiling:
+    """The tiling without rows left over, if that pays, and with a loop for what much is made of."""
+    tiling, product = proposal.tiling, proposal.product
+    if product is None:
+        return tiling
+    tiling = without_rest(product, tiling, chooser.share(number))
+    made = [store.value for store in chooser.one(number).stores]
+    heavy = _work(made, (fold,)) > HEAVY and not tiling.step
+    return replace(tiling, step=fold.axes[0].size) if heavy else tiling
 
 
 def _register_tile(chooser: Chooser, fold: Fold, sides: _Sides) -> tuple[int, int]:
@@ -317,10 +334,12 @@ def apart(chooser: Chooser, one: Nest, fold: Fold, lane: Axis) -> int:
     """
     after = toposort([store.value for store in one.stores], (fold,))
     vectors, lanes = Axis("vectors", -(-lane.size // chooser.lanes)), Axis("lanes", chooser.lanes)
-    within = {lane: linear(vectors) * lanes.size + linear(lanes)}
+    within = {lane: numbered((vectors, lanes))}
     count = 0
     for e in (e for e in (*after, *one.stores) if isinstance(e, (Load, Store))):
-        stride = e.position.substitute(within).stride(lanes)
+        stride = e.position.stride(lane)
+        if stride is None:
+            stride = e.position.substitute(within).stride(lanes)
         spread = isinstance(e, Load) or chooser.target.vector_registers > 16
         if stride not in ((0, 1, 2) if spread else (0, 1)):
             crowded = stride is not None and stride * e.dtype.itemsize % CROWDED == 0

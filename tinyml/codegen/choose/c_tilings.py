@@ -23,8 +23,8 @@ def proposed(product: Product, fold: Fold, width: int, height: int) -> Iterator[
     yield from _runs(product, fold, width, height)
 
 
-def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Tiling:
-    """The tiling, which is estimated to take `taken`, or one with lower register tiles instead.
+def without_rest(product: Product, t: Tiling, share: float) -> Tiling:
+    """The tiling, or one with lower register tiles instead.
 
     It leaves no rows over, which are a nest of their own: as much text again, for two compilers.
     Half the text is worth a little of a kernel's time, and so more of that of a nest that does
@@ -34,7 +34,7 @@ def without_rest(product: Product, t: Tiling, taken: float, share: float) -> Til
     """
     if t.repacks or t.step:
         return t  # such rows are masked
-    count = product.rows // (t.piece or product.rows)
+    count, taken = product.rows // (t.piece or product.rows), product.cycles(t, product.depth)
     for height in range(t.height, 1, -1):
         tiles, rest = divmod(product.rows, height)
         pieces = next((n for n in range(count, 2 * count) if tiles % n == 0), 0)

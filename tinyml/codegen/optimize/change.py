@@ -38,6 +38,7 @@ from tinyml.index import (
     inside,
     linear,
     map_looked,
+    numbered,
 )
 from tinyml.interpret import identity
 from tinyml.ops import Op
@@ -110,7 +111,7 @@ def split(nest: LoopNest, axis: Axis, inner: Axis, kind: Kind, masked: bool = Fa
         outer = Axis(axis.name, whole + (rest > 0))
     else:
         outer = Axis(axis.name, whole, rest > 0 or axis.more)
-    index = linear(outer) * inner.size + linear(inner)
+    index = numbered((outer, inner))
     guard = both([inside(index, 0, axis.size - 1)]) if masked and rest else ()
     change = Change({axis: index}, {axis: (outer, inner)}, {axis: guard} if guard else {})
     kinds = {outer if a is axis else a: k for a, k in nest.kinds}
@@ -325,7 +326,7 @@ def is_decided(nest: LoopNest, axis: Axis) -> bool:
 
 def beside(one: Nest, axis: Axis, size: int, mark: str, start: int, step: int = 1) -> Nest:
     """A nest like `one`, with axes of its own, that walks `size` steps of `axis` from `start`."""
-    named = {a: Axis(a.name + mark, a.size) for a in one.axes}
+    named = {a: Axis(a.name + mark, a.size) for a in one.axes if mark}
     named[axis] = Axis(axis.name + mark, size)
     known = {a: linear(b) for a, b in named.items()}
     known[axis] = known[axis] * step + start

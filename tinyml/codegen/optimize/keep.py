@@ -99,7 +99,7 @@ def _kept(
     assert guard is not None
     image = {a: linear(b) for a, b in own.items()}
     renamed = Change(image, {a: (own[a],) for a in bound}, {}).expr(value)
-    masked = Change({}, {}, {own[last]: guard}).expr(renamed)
+    masked = Change({}, {}, {own[last]: guard}).expr(renamed) if guard else renamed
     tile = Tile(name, tuple(own[a] for a in inner), index.substitute(image), masked, after)
     made = one
     for e in same:

@@ -104,9 +104,12 @@ def run(factor: Expr, stands: Mapping[Axis, Linear], base: Axis, lanes: int) -> 
     As `windows`; None if no element is held less often then. With `lanes`, that many elements
     along `base` are a vector: it stays an axis, behind one of whole vectors.
     """
+    steps = _steps(position_of(factor), stands, base)
+    if not _overlap(steps, base.size):
+        return None
     indices, parts, place, size = _indices(factor), [base], linear(base), base.size
     image: Mapping[Axis, Linear] = {}
-    for axis, step in _steps(indices[0], stands, base):
+    for axis, step in steps:
         if abs(step) > size:
             continue
         longer = place + linear(axis) * step + max(-step, 0) * axis.high
@@ -136,6 +139,16 @@ def _steps(position: Linear, axes: Iterable[Axis], base: Axis) -> list[tuple[Axi
         if axis is not base and by and along and along % by == 0:
             found.append((axis, along // by))
     return sorted(found, key=lambda one: (abs(one[1]) < base.size, abs(one[1]), one[0].name))
+
+
+def _overlap(steps: Iterable[tuple[Axis, int]], size: int) -> bool:
+    """Whether any axis goes on within what those before it, of so many steps of a base, reach."""
+    for axis, step in steps:
+        if abs(step) < size:
+            return True
+        if abs(step) == size:
+            size *= axis.size
+    return False
 
 
 def guarded(value: Expr, guard: Valid, alone: bool = False) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Select, Stored, parts_of
+from tinyml.codegen.expr import Alu, Const, Expr, Load, Name, Place, Select, Stored
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.text.c_lanes import looks_along, valid_by_lane
 from tinyml.codegen.text.c_masked import has_instruction
@@ -55,8 +55,7 @@ class CRenderer(CPairs):
     @cached_property
     def _chooses(self) -> bool:
         """Whether lanes choose between values, or join masks: clang compares under one, too."""
-        made = [e for part in self.k.parts for i in part.instrs for e in ir.values_of(i)]
-        ops = [e for e in parts_of(made) if type(e) is Alu]
+        ops = [e for e in self.values if type(e) is Alu]
         masks = [e for e in ops if e.op is Op.WHERE or (e.op in _JOINS and e.dtype is bool_)]
         return any(self.lanes(e) > 1 for e in masks)
 

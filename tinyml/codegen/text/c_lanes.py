@@ -126,11 +126,10 @@ class CLanes(CValues):
 
     def picked(self, e: Load, lane: Axis) -> Text | None:
         """Elements whose distances are known, out of vectors that have them; None if too far."""
-        at = [e.position.substitute({lane: linear(n)}) for n in range(lane.size)]
-        apart = [place - at[0] for place in at]
-        if e.dtype.itemsize < PICKED or any(place.terms for place in apart):
+        at = e.position.at_each([{lane: linear(n)} for n in range(lane.size)])
+        if e.dtype.itemsize < PICKED or any(place.terms != at[0].terms for place in at):
             return None
-        distances, size = [place.constant for place in apart], prod(self.k.slots[e.slot][0])
+        distances, size = [p.constant - at[0].constant for p in at], prod(self.k.slots[e.slot][0])
         least, most = min(distances), max(distances)
         start = at[distances.index(least)]
         before = max(0, start.high + lane.size - size)

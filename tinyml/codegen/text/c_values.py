@@ -114,11 +114,15 @@ class CValues(Renderer):
     def truths(self) -> DType:
         """What bools are in lanes."""
         instrs = [i for part in self.k.parts for i in part.instrs]
-        values = parts_of(e for i in instrs for e in ir.values_of(i))
         simple = all(type(i) in (ir.Begin, ir.End, ir.Let, ir.Put, ir.Fetch) for i in instrs)
         plain = simple and not any(i.valid for i in instrs if type(i) is ir.Put)
         whole = min([a.size for a in self.k.lanes], default=0) >= 16  # a register is full
-        return int8 if whole and plain and is_narrow(self.k.slots, values) else int32
+        return int8 if whole and plain and is_narrow(self.k.slots, self.values) else int32
+
+    @cached_property
+    def values(self) -> list[Expr]:
+        """All that instructions compute with."""
+        return parts_of(e for part in self.k.parts for i in part.instrs for e in ir.values_of(i))
 
     def size_of(self, dtype: DType) -> int:
         """Bytes of an element in a vector register."""
