@@ -139,6 +139,23 @@ def test_what_is_scattered_to_places_that_are_folds_meets_weights(
     np.testing.assert_allclose(*slopes, 1e-4, 1e-6)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 9), (4, 9), (9, 40)])
+def test_the_place_of_the_largest_is_where_something_is_read(
+    rows: int, columns: int, device: str, compare: Compare, rng: np.random.Generator
+) -> None:
+    """In one kernel with what finds it, whose folds walk other axes than they were written with."""
+    x, table = (rng.standard_normal(s).astype(np.float32) for s in ((rows, columns), (columns, 7)))
+    t, places, rest = Tensor(table), Tensor(x).argmax(1), table[x.argmax(1)]
+    both = Tensor.stack(places.float(), t[places, 0])
+    compare(
+        {
+            "beside it": (both, np.stack([x.argmax(1), rest[:, 0]])),
+            "folded again": (t[places].max(1) + Tensor(x).max(1), rest.max(1) + x.max(1)),
+            "of a column": (Tensor(x)[:, t[:, 0].argmax()], x[:, table[:, 0].argmax()]),
+        }
+    )
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
 def test_halves_that_one_place_gets_are_added_up_as_floats(device: str, dtype: DType) -> None:
     """As in a sum of them: in halves 2048 more ones, or 256, would not show."""

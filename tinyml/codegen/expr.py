@@ -214,9 +214,7 @@ def lookups(index: Linear | None, valid: Valid) -> tuple[Looked, ...]:
     found = () if index is None else index.looked
     for v in valid:
         found += v.index.looked
-    if len(found) < 2:
-        return found
-    return tuple({atom.value: atom for atom in found}.values())
+    return found if len(found) < 2 else tuple({atom.value: atom for atom in found}.values())
 
 
 def looked_in(index: Linear | None, valid: Valid) -> tuple[Expr, ...]:
@@ -237,9 +235,7 @@ def substitute(
     `done` is what was made before, of expressions that have parts in common with this one.
     """
     made: dict[Expr, Expr] = {} if done is None else done
-    for e in _along(root, frozenset(known), walked is not None):
-        if e in made:
-            continue
+    for e in [e for e in _along(root, frozenset(known), walked is not None) if e not in made]:
         if type(e) is Alu:  # most are
             made[e] = Alu(e.op, e.dtype, tuple([made.get(s, s) for s in e.operands]))
         elif walked is not None and type(e) is Fold:
@@ -249,6 +245,9 @@ def substitute(
             made[e] = Fold(e.op, body, e.axes if own else walked(e.axes))
         else:
             made[e] = substituted(e, known, tuple([made.get(s, s) for s in e.sources]))
+            if walked is not None and e.folding:  # in an index that looks them up they walk as ever
+                walking = {substitute(s, known): made.get(s, s) for s in e.folding}
+                made[e] = rewrite(made[e], walking.get)
     return made.get(root, root)
 
 
