@@ -157,6 +157,15 @@ def test_who_forgets_to_detach_a_state_is_told_so() -> None:
         (state * w).sum().backward()
 
 
+def test_what_is_added_in_place_to_what_was_freed_goes_on_from_it() -> None:
+    x, total = Tensor([2.0, 3.0], requires_grad=True), Tensor([1.0, 1.0])
+    total += x * x
+    total.sum().backward()
+    total += total * 2
+    with pytest.raises(GradientError, match="freed"):
+        total.sum().backward()
+
+
 def test_a_gradient_is_not_asked_for_past_what_was_freed() -> None:
     x = Tensor([2.0, -3.0], requires_grad=True)
     freed = x * x

@@ -340,3 +340,38 @@ def test_a_sum_that_nobody_looks_at_costs_each_step_the_same(jit: bool) -> None:
         assert min(counts[2:]) < 2 * min(counts[:2]), counts
         np.testing.assert_allclose(total.numpy(), wanted, 1e-5)
         np.testing.assert_allclose(read.numpy(), kept, 1e-5)
+
+
+def test_a_table_of_counts_that_nobody_looks_at_costs_each_step_the_same() -> None:
+    with Device.default("CPU" if Device.available("CPU") else "NUMPY"):
+        weight, table = Tensor([1.0, 2.0]).realize(), Tensor.zeros(3, 3)
+        places, step = Tensor([0, 1, 2]).realize(), Tensor([1.0, 4.0]).realize()
+
+        def update() -> None:
+            weight.assign(weight * 0.5 + step).realize()
+
+        counts = []
+        for _ in range(40):
+            table[places, places] += 1  # what this writes is reshaped to the table, and back
+            counts.append(lines(update))
+        assert min(counts[-3:]) < 1.5 * min(counts[3:6]), counts
+        np.testing.assert_array_equal(table.numpy(), 40 * np.eye(3))
+
+
+def test_what_is_added_up_in_place_is_recorded_in_the_same_time_each_step() -> None:
+    def recorded(n: int) -> tuple[Tensor, Tensor]:
+        x = weight = Tensor([1.0, 0.5], requires_grad=True)
+        total = Tensor(0.0)
+        for _ in range(n):
+            x = x * weight
+            total += x.sum()
+        return total, weight
+
+    recorded(4)
+    once, twice = (lines(lambda n=n: recorded(n)) for n in (60, 120))  # type: ignore[misc]
+    assert twice < BOUND * once, f"{once} lines, then {twice}"
+    total, weight = recorded(10)
+    (found,) = total.gradient(weight)
+    powers = np.arange(2, 12)
+    wanted = [sum(powers * w ** (powers - 1)) for w in (1.0, 0.5)]
+    np.testing.assert_allclose(found.numpy(), wanted, 1e-5)

@@ -353,21 +353,14 @@ def partials(
     return found
 
 
-def keep_versions(
-    result: Tensor, shows: Callable[[Tensor], bool], kept: dict[Tensor, Tensor]
-) -> None:
-    """Before an assignment: let the graph behind `result` name tensors that it does not change.
-
-    `shows` says which tensors will have other values. A graph that named them would from now on
-    lead from the new values to themselves. `kept` are versions that there are already.
-    """
+def keep_version(view: Tensor, result: Tensor) -> None:
+    """Before `result` is assigned to a view that no root remembers for: let its graph name the view
+    as it is, or it would lead from the new values to themselves."""
+    before = view._before_assignment()
     for tensor in _computed_before([result], lambda _: True):  # gradient() follows all, too
         record = tensor._record
-        if record is not None and any(map(shows, record.inputs)):
-            for source in filter(shows, record.inputs):
-                if source not in kept:
-                    kept[source] = source._before_assignment()
-            record.inputs = tuple([kept.get(t, t) for t in record.inputs])
+        if record is not None and any(t is view for t in record.inputs):
+            record.inputs = tuple([before if t is view else t for t in record.inputs])
 
 
 def gradient(root: Tensor, targets: Iterable[Tensor], seed: Tensor) -> list[Tensor]:

@@ -172,11 +172,18 @@ def pending_readers(buffers: Iterable[int]) -> list[Holder]:
     harmless = set(others)
     held = {h: node for h in new if type(node := h._lazy) is not Data and node not in harmless}
     reading = {*needing(held.values(), lambda n: _is_data(n) and id(memory[n]) in key, harmless)}
-    others += [node for node in held.values() if node not in reading]
+    others += [_moved(node) for node in held.values() if node not in reading]
     known.nodes = list(map(weakref.ref, others[-_MOST_NODES:]))
     found = [h for h, node in held.items() if node in reading]
     known.again = list(map(weakref.ref, found))
     return [h for h in found if h._followed is None]
+
+
+def _moved(node: LazyBuffer) -> LazyBuffer:
+    """What a node shows: movements of it are made of that, not of the node."""
+    while type(node) is lazy.Move:
+        (node,) = node.sources
+    return node
 
 
 def parameters_in(

@@ -89,19 +89,17 @@ def _replace(x: Tensor, other: Tensor) -> None:
         realizing.realize([x])  # a parameter: else each update would repeat all those before it
     old = before_assignment(x) if x.requires_grad and not is_leaf(x) else None
     recorded = mode.recording and (other.requires_grad or old is not None)
-    if recorded:
-        kept = {} if old is None else {x: old}
-        autograd.keep_versions(other, lambda t: t is x or views.root_of(t) is x, kept)
     clock = autograd.note_assignment()
+    before = old if old is not None or not recorded else before_assignment(x)
     if x._record is autograd.FREED:
         x._past, old = (), None
         x.requires_grad, recorded = None, mode.recording and bool(other.requires_grad)
     record = _recorded(x, old, other)
     if old is not None:
         old._hooks, x._hooks = x._hooks, None  # they wait for the gradient of what x was
-        x._past = (*(p for p in x._past if p[1]._record is not autograd.FREED), (clock, old))
-    elif recorded:  # no gradient went to what x was, and none is to go to what it is now
-        x._past = (*x._past, (clock, before_assignment(x)))
+        x._past = tuple(p for p in x._past if p[1]._record is not autograd.FREED)
+    if before is not None and (recorded or old is not None):
+        x._past = (*x._past, (clock, before))
     x._assigned, x._moments = clock, ()
     if _owns_memory(x):
         node = lazy.assign(x._lazy, node)
@@ -146,7 +144,7 @@ def _write_detached(x: Tensor, root: Tensor, other: Tensor) -> None:
             "the target first"
         )
     if records:
-        autograd.keep_versions(other, lambda t: t is x, {})
+        autograd.keep_version(x, other)
     with autograd.no_grad():
         root.assign(views.written(x, root, other))
     if records:
