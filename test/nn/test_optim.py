@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinyml import Tensor, TinyJit, dtypes, nn, trace
-from tinyml.errors import DeviceError, GradientError
+from tinyml.errors import DeviceError, GradientError, JitError
 from tinyml.nn import optim
 
 SHAPES = [(3,), (2, 4)]
@@ -388,6 +388,40 @@ def test_a_captured_step_counts_and_sees_a_new_rate(device):
 
     jit = pytest.importorskip("tinyml.jit")
     assert_close(train(jit.TinyJit), train(lambda f: f))
+
+
+@pytest.mark.parametrize(
+    ("make", "number", "value"),
+    [
+        (lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.1), "weight_decay", 0.5),
+        (lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9), "momentum", 0.8),
+        (lambda ps: optim.OptimizerGroup(optim.SGD(ps[:1]), optim.Adam(ps[1:])), "b1", 0.5),
+        (optim.Muon, "ns_steps", 3),
+    ],
+)
+def test_a_captured_step_refuses_other_numbers_than_it_was_captured_with(
+    make: Callable[[list[Tensor]], optim.Optimizer], number: str, value: float
+) -> None:
+    params = [Tensor([[1.0, 2.0]], requires_grad=True), Tensor([[3.0, 4.0]], requires_grad=True)]
+    optimizer = make(params)
+    one = optimizer[1] if isinstance(optimizer, optim.OptimizerGroup) else optimizer
+
+    def step(x: Tensor) -> None:
+        optimizer.zero_grad()
+        sum((p * x).sum() for p in params).backward()  # type: ignore[union-attr]
+        optimizer.step()
+
+    captured = TinyJit(step)
+    for _ in range(3):
+        captured(Tensor([1.0, 2.0]))
+    before, old = params[1].numpy(), getattr(one, number)
+    setattr(one, number, value)
+    with pytest.raises(JitError, match=f"{type(one).__name__}: {number} was {old} .* is {value}"):
+        captured(Tensor([1.0, 2.0]))
+    np.testing.assert_array_equal(params[1].numpy(), before)
+    setattr(one, number, old)
+    captured(Tensor([1.0, 2.0]))
+    assert (params[1].numpy() != before).all()
 
 
 def test_a_parameter_that_is_listed_twice_counts_once():

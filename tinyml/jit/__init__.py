@@ -23,9 +23,9 @@ from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
 from tinyml.jit.outside import used
-from tinyml.jit.record import Outline, capturing, record
+from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
-from tinyml.jit.step import RESET, Step
+from tinyml.jit.step import Step
 from tinyml.jit.structure import difference, fits, flatten, looks, rebuild
 from tinyml.lazy import Data
 from tinyml.tensor import Tensor

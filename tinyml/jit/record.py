@@ -68,6 +68,31 @@ class Launch:
         return any(isinstance(node, lazy.Require) for node in computed_by(self.call))
 
 
+@dataclass(frozen=True)
+class Assumed:
+    """Numbers of an object that a function computed with, by name: a replay does so again."""
+
+    holder: weakref.ref[Any]
+    names: tuple[str, ...]
+    numbers: tuple[Any, ...]
+
+    def check(self) -> None:
+        """JitError if the object has others now."""
+        holder = self.holder()
+        if holder is None or (now := _numbers(holder, self.names)) == self.numbers:
+            return
+        number = _first_difference(now, self.numbers)
+        raise JitError(
+            f"{type(holder).__name__}: {self.names[number]} was {self.numbers[number]} when the "
+            f"function was captured, and is {now[number]} now; a replay would compute with what it "
+            f"was (the rate alone may change). {RESET}"
+        )
+
+
+def _numbers(holder: Any, names: Iterable[str]) -> tuple[Any, ...]:
+    return tuple([getattr(holder, name) for name in names])
+
+
 class Said(NamedTuple):
     """What the nodes of a graph say, sources first; none of them is kept for it."""
 
@@ -124,6 +149,7 @@ class Recording:
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     flagged: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by id
+    assumed: list[Assumed] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)  # ids of tensors that will hold copies
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
@@ -161,6 +187,11 @@ class Recording:
     def flags(self, event: trace.Flagged) -> None:
         """Note that the function says itself whether a tensor requires a gradient."""
         self.flagged[id(event.tensor)] = weakref.ref(event.tensor)
+
+    def assumes(self, event: trace.Assumed) -> None:
+        """Note the numbers that an object has while the function computes with them."""
+        numbers = _numbers(event.holder, event.names)
+        self.assumed.append(Assumed(weakref.ref(event.holder), event.names, numbers))
 
     def assigned(self) -> list[Any]:
         """Who was assigned to and is still there."""
@@ -286,6 +317,7 @@ def _plain(arg: Any) -> str:
     return str(float.fromhex(arg)) if isinstance(arg, str) and "0x" in arg else str(arg)
 
 
+RESET = "After .reset() the function is captured anew"
 _INSTEAD = "Pass what changes as a Tensor argument, or keep it in a Tensor and assign() to it"
 
 
@@ -344,6 +376,7 @@ def record(refuse_reads: bool, outside: Container[Buffer] = ()) -> Iterator[Reco
         trace.Realizing: found.realizing,
         trace.Assigning: found.assigning,
         trace.Flagged: found.flags,
+        trace.Assumed: found.assumes,
         trace.Held: found.held,
         trace.ValuesKept: found.values_kept,
     }

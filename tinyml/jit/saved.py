@@ -33,7 +33,7 @@ def _parts_of(step: Step) -> tuple[Any, ...]:
     values = {n: buffer.read() for n, buffer in own.items() if n not in interim}
     calls = dumps([launch.call for launch in parts.launches])
     launches = [replace(launch, call=None) for launch in parts.launches]
-    bare = replace(parts, launches=launches)
+    bare = replace(parts, launches=launches, assumed=[])
     return _from_parts, (bare, calls, values, interim)
 
 

@@ -25,7 +25,7 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
-from tinyml.jit.record import Launch
+from tinyml.jit.record import RESET, Assumed, Launch
 from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ledger import memory
@@ -135,6 +135,7 @@ class Parts:
     results: list[Result]
     hidden: int  # so many of the results, the first, are there for others to be views of
     flagged: list[Somebodys]  # whose requires_grad the function sets itself
+    assumed: list[Assumed]
 
 
 # ---- memory of the step ----
@@ -313,6 +314,8 @@ class Step:
         buffers = {i: memory[inputs[i]._lazy] for i in changed}  # type: ignore[index]
         if self._checks:
             self._check_arguments(inputs, buffers)
+        for assumed in self.parts.assumed:
+            assumed.check()
         if self._bell.rung or self._deaf:
             self._check_trained()
             holders = [ref() for ref in self._references]
@@ -487,6 +490,3 @@ def _leaf(fresh: Fresh, buffer: Buffer) -> lazy.Data:
             follower.lazy = leaf
             follower._assigned = mode.assignments
     return leaf
-
-
-RESET = "After .reset() the function is captured anew"

@@ -7,6 +7,7 @@ from step to step is a Tensor, the learning rate too: a step works inside TinyJi
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -16,6 +17,7 @@ import numpy as np
 
 from tinyml import dtype as dt
 from tinyml import realize as realizing
+from tinyml import trace
 from tinyml.autograd import no_grad
 from tinyml.device import Device
 from tinyml.errors import ArgumentError, DeviceError, GradientError
@@ -99,6 +101,8 @@ class Optimizer:
                 "an optimizer steps in training only (dropout and batch norm would be off): "
                 "set Tensor.training = True, or use `with Tensor.train():`"
             )
+        if trace.wanted(trace.Assumed):
+            trace.emit(trace.Assumed(self, self._numbers()))
         trained = [i for i, p in enumerate(self.params) if p.requires_grad is not False]
         gradients = [self._gradient(i) for i in trained]
         with no_grad():
@@ -119,6 +123,11 @@ class Optimizer:
             )
         check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
+
+    def _numbers(self) -> tuple[str, ...]:
+        """What the constructor was told and the steps compute with, but for the rate."""
+        told = inspect.signature(type(self).__init__).parameters
+        return tuple(n for n in told if isinstance(vars(self).get(n), (int, float, tuple)))
 
     def _make_state(self) -> None:
         """Set attributes to tensors that live from step to step, as a state dict names them."""
