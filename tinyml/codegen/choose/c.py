@@ -372,10 +372,11 @@ class CChooser(Chooser):
         fitting = [n for n in range(WRITTEN, 0, -1) if row.size % (n * self.lanes) == 0]
         fitting += [n for n in (4, 2, 1) if row.size >= n * self.lanes]
         vectors = min(fitting[0] if row.size < 16 * self.lanes else 4, most)
-        read = self._read_down(number)
-        own = any(row in load.free for load in read)  # else it is the same for all columns
-        groups = self._groups(number, row, vectors) if own else 1
+        groups = self._groups(number, row, vectors)
         step = self._step_of_columns(number) if groups > 1 else 0
+        read = self._read_down(number) if step else []
+        if not any(row in load.free for load in read):
+            step = 0  # all columns read the same
         if step and len(read) == len(self.one(number).folds) == 1:
             vectors = min(vectors, IN_TURN)
             groups = self._groups(number, row, vectors)
