@@ -129,3 +129,21 @@ def test_columns_of_images_are_added_up_in_pieces_of_whole_rows() -> None:
     first, *_ = stages.kernels_of(schedule([x.sum((0, 1, 2)).lazy]))
     written = first.slots[first.outputs[0].slot][0]
     assert [n for n in written if n > 1] == [32, 14, 64]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "pieces"),
+    [
+        ((64, 256, 256), (0, 2), [16, 256]),  # four images each
+        ((64, 64, 28, 28), (0, 2, 3), [32, 64]),
+        ((8, 3, 128, 128), (0, 2, 3), [8, 3, 16]),  # too few of images and channels
+        ((4, 64, 256), (1, 2), [4, 16]),  # nothing lies between the axes
+    ],
+)
+def test_a_cpu_adds_up_in_pieces_whose_steps_lie_side_by_side(
+    shape: tuple[int, ...], axes: tuple[int, ...], pieces: list[int]
+) -> None:
+    """With pieces of the last axis a row would be a few numbers of each of all images."""
+    first, *_ = stages.kernels_of(schedule([graphs.memory(*shape, device="CPU").sum(axes).lazy]))
+    written = first.slots[first.outputs[0].slot][0]
+    assert [n for n in written if n > 1] == pieces

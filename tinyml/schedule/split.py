@@ -270,9 +270,21 @@ def _split(node: lazy.Reduce) -> LazyBuffer:
             return node
         pieces = max(2, folded // PIECE)
         return lazy.reshape(_in_pieces(_to_front(node, axis), 0, pieces), node.shape)
-    elif node.device in CARDS and len(node.axes) > 1 < node.size and _are_columns(node):
-        return _columns_in_pieces(node, MOST_PIECES)
-    return _in_pieces(node, axis, max(2, folded // PIECE))
+    pieces = max(2, folded // PIECE)
+    if node.device in CARDS:
+        if len(node.axes) > 1 < node.size and _are_columns(node):
+            return _columns_in_pieces(node, MOST_PIECES)
+    elif len(node.axes) > 1 < prod(node.shape[node.axes[0] :]):
+        return _far_apart(node, pieces)
+    return _in_pieces(node, axis, pieces)
+
+
+def _far_apart(node: lazy.Reduce, pieces: int) -> LazyBuffer:
+    """Pieces of the first axis, whose steps lie furthest apart: memory is read in long runs."""
+    shape, (first, *rest) = node.sources[0].shape, node.axes
+    if shape[first] * node.size > FEW_RESULTS:
+        return _in_pieces(node, first, pieces)
+    return _in_pieces(node, max(rest, key=shape.__getitem__), pieces // shape[first], (first,))
 
 
 def _to_front(node: lazy.Reduce, axis: int) -> lazy.Reduce:
@@ -307,7 +319,7 @@ def _in_pieces(
         return lazy.cast(_in_pieces(wide, axis, pieces, outer), node.dtype)
     source = node.sources[0]
     size = source.shape[axis]
-    pieces = min(MOST_PIECES, pieces, size)
+    pieces = min(MOST_PIECES, max(pieces, 1), size)
     pieces = next((p for p in range(pieces, pieces // 2, -1) if size % p == 0), pieces)
     length = -(-size // pieces)
     more = pieces * length - size
