@@ -26,7 +26,7 @@ from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, 
 from tinyml.codegen.crop import needed
 from tinyml.codegen.expr import Alu, Expr, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
-from tinyml.codegen.nest import Kind
+from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
@@ -38,6 +38,8 @@ VECTORS = 4  # that go through a long chain of ops at a time
 CHAIN = 24  # work of one: two functions, or the rounds of a random number
 IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the last one: four
 # cycles, in each of which two others may begin, so that twice as many vectors go through them
+NEAR = 1 << 15  # bytes of the nearest cache, from which a tile is brought back at no cost
+FILLING = 32  # registers for the sums of a loop and what it fills a tile with
 LEAST = 16  # bytes of a vector: with fewer, C compilers do as with single elements
 MASKS = 32  # bytes of a vector, from which on processors load and store some of its lanes
 SUMS = 8  # of narrow columns, of which each waits for itself
@@ -303,8 +305,15 @@ class CChooser(Chooser):
             if tile is None:
                 return
             most -= tile.nbytes
-            if tile.axes[-1].size >= self.lanes > 1:
+            if tile.axes[-1].size >= self.lanes > 1 and not self._fills(number, tile):
                 self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+
+    def _fills(self, number: int, tile: Tile) -> bool:
+        """Whether a fold fills a tile: one beyond the nearest cache, if registers hold its sums."""
+        if tile.nbytes < NEAR or self.target.vector_registers < FILLING:
+            return False
+        along = dict.fromkeys(fold.axes[-1] for fold in self.one(number).folds)
+        return any(self.apply(OptKind.FILL, axis) for axis in along)
 
     def _read_together(self, number: int, row: Axis) -> bool:
         """Whether what a long fold reads is in part the same for several rows, as a vector is."""

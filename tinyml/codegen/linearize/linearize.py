@@ -36,7 +36,7 @@ from tinyml.codegen.linearize.quads import by_quads
 from tinyml.codegen.linearize.write_along import AlongWriter
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
-from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Walk, block_of
+from tinyml.codegen.nest import Kind, LoopNest, Nest, Store, Tile, Walk, block_of
 from tinyml.codegen.optimize.fragments import placed
 from tinyml.codegen.optimize.tiles import names_read
 from tinyml.codegen.optimize.turns import in_turns
@@ -313,7 +313,9 @@ class _Emitter(AlongWriter):
 
     def _fold_group(self, scope: Scope, group: tuple[Axis, ...], folds: list[Fold]) -> None:
         """Accumulators, and the loops over `group` that fill all of them."""
-        loops = self._loops(group).cropped(crop.needed(folds), asked=crop.asked(folds))
+        loops, filled = self._loops(group), self._filled_by(folds)
+        if not filled:
+            loops = loops.cropped(crop.needed(folds), asked=crop.asked(folds))
         lane = next((a for a in group if a in self.free_lanes), None)
         steps = prod(a.size for a in loops.unrolled)
         each = sum((lanes_of(fold.body) or 1) * self._steps(fold) for fold in folds)
@@ -331,9 +333,7 @@ class _Emitter(AlongWriter):
             self._folds(inner, [substitute(f.body, known) for f in folds if f.body.has_fold])
 
         def body(inner: Scope, known: Known, unrolled: list[Axis], into: list[list[Name]]) -> None:
-            bodies = [crop.without(fold.body, inner.held) for fold in folds]
-            for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
-                bodies = [wide_loads(value, axis, partly=True) for value in bodies]
+            bodies = self._bodies(inner, folds, filled, known, unrolled)
             values = [*crop.changing(folds, bodies, every_step(known, unrolled))]
             self._folds(inner, [value for _, _, value in values])
             targets = [
@@ -351,6 +351,16 @@ class _Emitter(AlongWriter):
             long.open(scope, replace(loops, enter=enter), {}, accumulators)
         for n, fold in enumerate(folds):
             self._finish(scope, fold, accumulators[n], lane, rests[n])
+
+    def _bodies(
+        self, scope: Scope, folds: list[Fold], fill: list[Tile], known: Known, unrolled: list[Axis]
+    ) -> list[Expr]:
+        """What folds take up, in wide accesses, of tiles that they fill; without what is known."""
+        self._put_step(scope, fill, every_step(known, unrolled))
+        bodies = [crop.without(fold.body, scope.held) for fold in folds]
+        for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
+            bodies = [wide_loads(value, axis, partly=True) for value in bodies]
+        return bodies
 
     def _take_up(
         self,

@@ -11,11 +11,12 @@ from tinyml.codegen import crop
 from tinyml.codegen import linear as ir
 from tinyml.codegen.ahead import Ahead
 from tinyml.codegen.copies import alike_in_tile
-from tinyml.codegen.expr import Expr, Fold, const, nodes, substitute
+from tinyml.codegen.expr import Expr, Fold, Stored, const, nodes, substitute
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.linearize.fill import Filler, fences
 from tinyml.codegen.linearize.namer import Namer
 from tinyml.codegen.nest import Kind, LoopNest, Tile, Walk
+from tinyml.codegen.optimize.filled import by_fold
 from tinyml.codegen.optimize.tiles import by_stride, names_read
 from tinyml.codegen.scope import Body, Enter, Known, Loops, Scope, at_each, every_step, nothing
 from tinyml.index import Axis, linear
@@ -40,6 +41,7 @@ class TileWriter(Namer):
         self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}
         self.filler = Filler(block, self.emit, self.numbered, nest.turn(one))
         self.tiles: tuple[Tile, ...] = ()
+        self.by_fold = [tile for tile in one.tiles if by_fold(one, tile)]
         self.walks: tuple[Walk, ...] = ()  # at each step of what tiles combine
 
     def kind(self, axis: Axis) -> Kind:
@@ -93,6 +95,9 @@ class TileWriter(Namer):
         """Tiles one after the other; those that combine the steps of an axis in one loop."""
         for tile in tiles:
             value = substitute(tile.value, known)
+            if tile in self.by_fold:
+                self._folds(scope, [value])
+                continue
             start = const(identity(tile.op, value.dtype), value.dtype)
             self._write_tile(scope, tile, start if over else value, None)
         if over is None:
@@ -140,6 +145,24 @@ class TileWriter(Namer):
             self._open(within, loops, at)
         if prod(self.block) > 1:
             scope.instrs.append(ir.Barrier())
+
+    def _filled_by(self, folds: Iterable[Fold]) -> list[Tile]:
+        """The tiles that the loop of folds fills: they are the first that read them."""
+        if not self.by_fold:
+            return []
+        read = names_read(fold.body for fold in folds if not fold.body.has_fold)
+        return [tile for tile in self.by_fold if tile.name in read]
+
+    def _put_step(self, scope: Scope, tiles: Iterable[Tile], steps: Sequence[Known]) -> None:
+        """Values of tiles at the steps that are written out, which have names from now on."""
+        for tile in tiles:
+            stored = Stored(tile.name, tile.value.dtype, tile.index, tile.after)
+            values, places = at_each([tile.value, stored], steps)
+            for value, place in zip(values, places, strict=True):
+                name = self.emit_named(scope, value)
+                assert isinstance(place, Stored)
+                scope.instrs.append(ir.PutTile(tile.name, value.dtype, place.index, name, ()))
+                scope.name(place, name)
 
     def _but_copied(self, tile: Tile, value: Expr, unrolled: list[Axis]) -> list[Axis]:
         """The axes whose steps are written out one by one; the first one's text may be copied.

@@ -24,6 +24,7 @@ from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, con
 from tinyml.codegen.linear import TX
 from tinyml.codegen.nest import Kind, LoopNest, Nest, Tile, rewritten, roots
 from tinyml.codegen.optimize.change import Change, OptError
+from tinyml.codegen.optimize.filled import by_fold, read_before
 from tinyml.codegen.optimize.tiles import (
     ORDER,
     check_filled,
@@ -61,6 +62,8 @@ def keep(nest: LoopNest, after: Axis, amount: int) -> LoopNest:
             continue
         made, own = _kept(nest, one, same, after, f"kept{number}", amount)
         check_filled(nest, made)
+        if any(by_fold(made, tile) and read_before(made, tile) for tile in made.tiles):
+            raise OptError(f"cannot keep anything for {after.name}: a fold fills what it reads")
         kinds.update((b, nest.kind(a)) for a, b in own.items() if nest.kind(a) is not Kind.LOOP)
         kept.append(made)
         number += 1

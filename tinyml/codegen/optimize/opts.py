@@ -30,6 +30,7 @@
               all of them at once: sums are scaled when what they follow changes. Without a size:
               folds over the axis, whose sums are in registers
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
+    FILL      the first fold over an axis that reads a tile fills it, in its own loop
     AHEAD     while a step of an axis is computed, memory is asked for what the next one reads;
               while one of a fold is folded, for what is made with its result; while one of
               a tile is filled, for what a few steps further on are filled with
@@ -65,6 +66,7 @@ from tinyml.codegen.optimize.change import (
     peel,
     split,
 )
+from tinyml.codegen.optimize.filled import by_fold, filled
 from tinyml.codegen.optimize.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.optimize.keep import keep
 from tinyml.codegen.optimize.online import at_once, online, running_along
@@ -102,6 +104,7 @@ class OptKind(Enum):
     BULK = "bulk"
     ONLINE = "online"
     KEEP = "keep"
+    FILL = "fill"
     AHEAD = "ahead"
     STREAM = "stream"
 
@@ -128,11 +131,11 @@ class Opt:
 _OF_ROWS = {OptKind.PEEL, OptKind.CUT, OptKind.PHASE}
 _TILED = {
     *(OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
-    *(OptKind.KEEP, OptKind.ONLINE),
+    *(OptKind.KEEP, OptKind.FILL, OptKind.ONLINE),
 }
 _AFTER_TILES = {
     *(OptKind.PERSIST, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
-    *(OptKind.KEEP, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
+    *(OptKind.KEEP, OptKind.FILL, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
 }
 _APART = {OptKind.GRID, OptKind.THREAD}  # whose steps come in any order
 _DIVIDING = {OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES, OptKind.THREAD}
@@ -240,6 +243,8 @@ def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
             return (bulk if opt.kind is OptKind.BULK else pipeline)(nest, axis, opt.amount)
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
+        case OptKind.FILL:
+            return filled(nest, axis)
         case OptKind.ONLINE:
             return online(nest, axis, opt.amount) if opt.amount else running_along(nest, axis)
     _require(0 < opt.amount <= axis.size, opt, f"{axis.name} has {axis.size} steps")
@@ -251,6 +256,9 @@ def _check_tiles(nest: LoopNest, axis: Axis, opt: Opt) -> None:
     tiles = [tile for one in nest.nests for tile in one.tiles]
     if not tiles:
         return
+    filled = any(by_fold(one, tile) for one in nest.nests for tile in one.tiles)
+    apart = not filled or opt.kind not in (OptKind.ONLINE, OptKind.THREAD)
+    _require(apart, opt, "a fold fills a tile for those after it")
     if opt.kind in _AFTER_TILES:
         return
     if opt.kind is OptKind.COLLAPSE and not is_row(nest, axis):
