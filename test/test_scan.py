@@ -132,3 +132,20 @@ def work(value: Any) -> int:
 def test_indices_and_dtypes() -> None:
     assert Tensor([1, 2]).cumsum().dtype is dtypes.int64
     assert Tensor([True]).cummax().dtype is dtypes.bool
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [
+        ((3, 1000), 40),  # whole vectors of 8
+        ((3, 1024), 16),
+        ((3, 100), 16),  # so that the last one is filled up
+        ((3, 1000, 4), 20),  # the last axis has the lanes: as few steps as possible
+        ((3, 1000, 1), 40),
+    ],
+)
+def test_blocks_divide_an_axis_if_possible(shape: tuple[int, ...], block: int) -> None:
+    x = Tensor.empty(*shape, device="CPU").realize()
+    items = schedule([x.cumsum(1).lazy]).items
+    totals = {n for item in items if isinstance(item, KernelItem) for n in item.outputs[0].shape}
+    assert -(-shape[1] // block) in totals

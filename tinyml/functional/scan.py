@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BLOCK = 64  # the longest window that is folded anew for each element
 LEAST = 16  # elements of a block: smaller ones are not worth their totals
-LANES = 8  # of a vector, mostly: blocks are whole ones
+LANES = 8  # of a vector, mostly: blocks of a last axis are whole ones
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ _MIN = _Running(min_, minimum, lambda dtype: dtype.max)
 _LOGSUMEXP = _Running(_log_total, _log_both, lambda dtype: dtype.min, BLOCK // 4)  # steps cost much
 
 
-def _block(n: int, most: int) -> int:
+def _block(n: int, most: int, by: int) -> int:
     """The size of a block: the least that needs no more levels; if possible it divides `n`."""
     sizes = [max(most // 4, LEAST), max(most // 2, LEAST), most]
     size = next(m for m in sizes if _levels(n, m, most) == _levels(n, most, most))
-    even = [m for m in range(size, min(3 * size, most + 1), LANES) if n % m == 0]
+    even = [m for m in range(size, min(3 * size, most + 1), by) if n % m == 0]
     return min(even, default=size)
 
 
@@ -93,7 +93,8 @@ def _run(running: _Running, x: Tensor, axis: int) -> Tensor:
     n, front, back = x.shape[axis], x.shape[:axis], x.shape[axis + 1 :]
     if n <= running.block:
         return _within(running, x, axis)
-    nothing, size = running.nothing(x.dtype), _block(n, running.block)
+    in_lanes = all(size == 1 for size in back)  # else those of a vector lie along a later axis
+    nothing, size = running.nothing(x.dtype), _block(n, running.block, LANES if in_lanes else 1)
     padded = pad_axis(x, axis, 0, -n % size, nothing)
     blocks = padded.reshape((*front, -1, size, *back))
     totals = _run(running, running.fold(blocks, axis + 1), axis).contiguous()
