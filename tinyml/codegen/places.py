@@ -58,6 +58,8 @@ def _selected(found: _Condition, value: Expr, other: Expr) -> Expr:
 
 def _index(op: Op, operands: tuple[Expr, ...]) -> Linear | None:
     """What the op makes of indices, if that is one."""
+    if not all(isinstance(o, (Place, Const)) for o in operands):
+        return None
     known = [_linear(o) for o in operands]
     match op, known:
         case Op.ADD, [Linear() as a, Linear() as b]:
@@ -143,9 +145,10 @@ def _chosen(op: Op, dtype: DType, operands: tuple[Expr, ...]) -> Expr | None:
 
 def _answer(op: Op, dtype: DType, inputs: tuple[Expr, ...]) -> Expr | None:
     """An op on numbers, as a number."""
-    values = [i.value for i in inputs if isinstance(i, Const)]
-    if len(values) < len(inputs) or (op is Op.CAST and inputs[0].dtype.is_float and dtype.is_int):
+    numbers = [i for i in inputs if isinstance(i, Const)]
+    if len(numbers) < len(inputs) or (op is Op.CAST and inputs[0].dtype.is_float and dtype.is_int):
         return None
+    values = [number.value for number in numbers]
     made = bool_ if op in COMPARE else dtype
     number = known_result(op, made, values, [i.dtype for i in inputs])
     return None if number is None else const(number, made)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import inf
 
 from tinyml.codegen.crop import known_outside, met
@@ -233,7 +234,7 @@ def _next_values(nest: LoopNest, one: Nest, outside: set[Axis], after: Axis) -> 
     order, ends = one.exprs, {*roots(one)}
     below, readers = _folds_below(order), _readers(order)
     known = outside | _written_out(nest, one)
-    found = [*_nested(order, below), *_factors(order), *_statistics(one, outside)]
+    found = chain(_nested(order, below), _factors(order), _statistics(one, outside))
     whole = all(tile.over is not after for tile in one.tiles)
 
     def whole_of(value: Expr) -> Expr:
@@ -288,11 +289,11 @@ def _nested(order: Sequence[Expr], below: dict[Expr, frozenset[Expr]]) -> list[E
     return [e for e in order if e in read]
 
 
-def _factors(order: Sequence[Expr]) -> list[Expr]:
+def _factors(order: Sequence[Expr]) -> Iterator[Expr]:
     """Factors that are computed, and that a fold would compute again for the other's rows."""
     pairs = [found for e in order if isinstance(e, Fold) and (found := factors_of(e))]
     both = [each for pair in pairs for each in (pair, pair[::-1])]
-    return [a for a, b in both if b.free - a.free and _made(a)]
+    yield from (a for a, b in both if b.free - a.free and _made(a))
 
 
 def _made(e: Expr) -> bool:
@@ -301,15 +302,12 @@ def _made(e: Expr) -> bool:
     )
 
 
-def _statistics(one: Nest, outside: set[Axis]) -> list[Expr]:
+def _statistics(one: Nest, outside: set[Axis]) -> Iterator[Expr]:
     """The folds that fewer rows have than read them."""
-    return [
-        e
-        for walk in one.walks
-        for store in walk.stores
-        for e in nodes(store.value)
-        if isinstance(e, Fold) and e.free - outside < store.position.free - outside
-    ]
+    for store in one.stores:
+        for e in nodes(store.value):
+            if isinstance(e, Fold) and e.free - outside < store.position.free - outside:
+                yield e
 
 
 def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
