@@ -199,5 +199,16 @@ def test_what_a_filter_reads_at_several_places_is_stored_if_it_costs_much(taps: 
         assert len(items((sum(read[1:], start=read[0]),))) == kernels
 
 
+def test_what_is_read_and_looked_up_too_is_stored_if_it_costs_much() -> None:
+    """Each step of a sorting network reads its partner's place of the step before."""
+    x, index = Tensor.rand(64).realize(), Tensor.arange(64)
+    for step in (1, 2, 4, 8, 16, 32):
+        partner = x[index ^ step]
+        x = ((index & step) == 0).where(x.minimum(partner), x.maximum(partner))
+    lookups = [str(item.kernel).count(" on axis 0]") for item in items((x,))]
+    assert max(lookups) <= 2  # four of them, each in the index of the last, would be 15
+    assert len(items((Tensor.rand(64).realize().sin()[index ^ 1] + 1,))) == 1
+
+
 def test_what_is_cut_and_joined_again_is_not_stored() -> None:
     assert len(items((Tensor.rand(100).realize().sin().roll(9) * 2,))) == 1

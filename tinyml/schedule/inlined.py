@@ -26,15 +26,18 @@ _STILL = frozenset({Movement.RESHAPE, Movement.EXPAND, Movement.PERMUTE, Movemen
 def askers(read: _Read, units: Container[LazyBuffer]) -> Iterator[tuple[LazyBuffer, _Sinks, float]]:
     """Readers first, each node with two at most of the units that it is inlined into.
 
-    With them comes how many times over they compute it, counting parts as parts. A look-up does not
-    count: it evaluates the few elements that it picks. Whoever is told may change whether the node
-    is a unit.
+    With them comes how many times over they compute it, counting parts as parts. Look-ups count by
+    as many elements as they pick, and only beside others. Whoever is told may change whether the
+    node is a unit.
     """
     sinks: dict[LazyBuffer, _Sinks] = dict.fromkeys(read, frozenset())
     places: dict[LazyBuffer, _Places] = dict.fromkeys(read, frozenset())
+    picked: dict[LazyBuffer, _Places] = dict.fromkeys(read, frozenset())
     numbers: dict[object, int] = {}
     for node, sources in reversed(read.items()):
         asked = places[node]
+        if asked:
+            asked = _few(either(asked, picked[node]), numbers)
         yield node, sinks[node], sum([part for _, part in asked])
         if node in units:
             below, asked = frozenset((node,)), _HERE
@@ -42,7 +45,10 @@ def askers(read: _Read, units: Container[LazyBuffer]) -> Iterator[tuple[LazyBuff
             below = sinks[node]
         if isinstance(node, lazy.Move):
             asked = _moved(node, asked, numbers)
-        for source in sources[1:] if isinstance(node, lazy.Gather) else sources:
+        if isinstance(node, lazy.Gather):
+            table, sources = sources[0], sources[1:]
+            picked[table] = either(picked[table], _picked(node, asked, numbers))
+        for source in sources:
             if len(sinks[source]) < 2:
                 sinks[source] = below if len(below) > 1 else either(sinks[source], below)
             places[source] = _few(either(places[source], asked), numbers)
@@ -66,6 +72,14 @@ def _moved(node: lazy.Move, asked: _Places, numbers: dict[object, int]) -> _Plac
         return asked
     left = size / whole if kind is Movement.SHRINK else 1.0
     return frozenset([(_number((place, node.arg), numbers), part * left) for place, part in asked])
+
+
+def _picked(node: lazy.Gather, asked: _Places, numbers: dict[object, int]) -> _Places:
+    """The places in what a node looks up, of which it evaluates what it picks."""
+    table, index = node.sources
+    left = min(1.0, node.size / table.size) if table.size else 1.0
+    said = index, node.axis
+    return frozenset([(_number((place, said), numbers), part * left) for place, part in asked])
 
 
 def _few(asked: _Places, numbers: dict[object, int]) -> _Places:
