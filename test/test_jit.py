@@ -551,6 +551,10 @@ def test_one_tensor_twice_where_one_is_assigned_to(device: str) -> None:
         step(x, x)
     with pytest.raises(JitError, match="share memory"):
         step(x, w)
+    for other in (x, w):
+        with pytest.raises(JitError, match="argument 1, a view"):
+            step(x, other[::-1])
+    assert step(x, full(5)[::-1]).tolist() == [8] * 4
 
 
 def _branches(x: Tensor) -> Tensor:

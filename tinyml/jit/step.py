@@ -379,6 +379,11 @@ class Step:
         for i, own in ids.items():
             if own in self._written_ids:
                 self._shared(f"tensor argument {i} and a tensor that the function assigns to")
+        written = self._written_ids.union([ids[i] for i in self._written_arguments])
+        for i, root in enumerate(map(root_of, inputs)):
+            node = None if root is None else root.lazy
+            if isinstance(node, lazy.Data) and id(memory[node]) in written:
+                self._shared(f"tensor argument {i}, a view, and a tensor that is assigned to")
 
     @staticmethod
     def _shared(who: str) -> None:
