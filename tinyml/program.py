@@ -72,6 +72,7 @@ class Program:
     boxes: tuple[Box, ...] = ()
     held: int = 0  # bytes of memory that it has of its own, from when it is loaded on
     bounds: tuple[int, ...] = ()  # CUDA threads per block, and blocks that are to run at once
+    in_order: bool = False  # CUDA: an assembler keeps the order of what is computed
 
     def __str__(self) -> str:
         launch = f"grid {self.grid}, block {'x'.join(map(str, self.block))}"

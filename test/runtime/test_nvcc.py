@@ -204,9 +204,11 @@ class CountingToolchain:
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
+        self.in_order: list[bool] = []
 
-    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+    def compile(self, source: str, architecture: str, in_order: bool = False) -> tuple[bytes, str]:
         self.compiled.append(source)
+        self.in_order.append(in_order)
         if "undeclared" in source:
             raise CompileError("undeclared")
         return source.encode(), f"said of {architecture}"
@@ -232,6 +234,22 @@ def test_programs_are_built_together_and_found_again(tmp_path):
     ]
 
 
+def test_programs_whose_order_is_kept_have_a_unit_of_their_own(tmp_path):
+    toolchain = CountingToolchain()
+    kept = program("kept", in_order=True)
+    images(tmp_path, toolchain).units([program("one"), kept, program("two")])
+    by_order = dict(zip(toolchain.in_order, toolchain.compiled, strict=True))
+    assert re.findall(r"(\w+)\(float", by_order[True]) == ["kept"]
+    assert sorted(re.findall(r"(\w+)\(float", by_order[False])) == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", TOOLCHAINS)
+def test_a_toolchain_keeps_the_order_that_it_is_asked_for(name):
+    tools = TOOLCHAINS[name]
+    plain, kept = (tools.compile(program("k", STAGED).text, "sm_90a", o)[0] for o in (False, True))
+    assert plain != kept
+
+
 def test_the_program_to_blame_is_named(tmp_path):
     with pytest.raises(CompileError, match="CUDA: program bad: undeclared"):
         images(tmp_path, CountingToolchain()).units([program("good"), program("bad", "undeclared")])
@@ -244,7 +262,7 @@ class FullToolchain(CountingToolchain):
         super().__init__()
         self.spilled = spilled
 
-    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+    def compile(self, source: str, architecture: str, in_order: bool = False) -> tuple[bytes, str]:
         said = ""
         for name, by_bounds in self.spilled.items():
             bounds = re.search(rf"__launch_bounds__\((.*?)\)\s+{name}\(", source)[1]

@@ -68,8 +68,11 @@ class Toolchain(Protocol):
     command: str  # for people
     fingerprint: str  # everything but the source and architecture that the binary depends on
 
-    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
-        """The cubin, and what the compiler said; CompileError if the source is wrong."""
+    def compile(self, source: str, architecture: str, in_order: bool = False) -> tuple[bytes, str]:
+        """The cubin, and what the compiler said; CompileError if the source is wrong.
+
+        Asked for the order of the source, ptxas is told to optimize little: it schedules anew.
+        """
 
 
 def architecture(capability: tuple[int, int]) -> str:
@@ -129,12 +132,19 @@ class Nvcc:
         self.command = shlex.join([path, *self._flags])
         self.fingerprint = key(_VERSION, "nvcc", *self._flags, version)
 
-    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+    def compile(self, source: str, architecture: str, in_order: bool = False) -> tuple[bytes, str]:
         with tempfile.TemporaryDirectory(prefix="tinyml-") as folder:
             given, made = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
             given.write_text(source)
-            command = [self.path, *self._flags, f"-arch={architecture}", str(given), "-o"]
-            output = run([*command, str(made)])
+            command = [
+                self.path,
+                *self._flags,
+                f"-arch={architecture}",
+                str(given),
+                "-o",
+                str(made),
+            ]
+            output = run([*command, *["-Xptxas=-O1"] * in_order])
             return made.read_bytes(), output
 
 
@@ -172,7 +182,7 @@ class Nvrtc:
         self.command = shlex.join([str(path), *self._options])
         self.fingerprint = key(_VERSION, "nvrtc", *self._options, f"{major.value}.{minor.value}")
 
-    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+    def compile(self, source: str, architecture: str, in_order: bool = False) -> tuple[bytes, str]:
         program = ctypes.c_void_p()
         create = self._library.nvrtcCreateProgram
         self._check(
@@ -180,6 +190,7 @@ class Nvrtc:
         )
         try:
             options = [f"--gpu-architecture={architecture}", *self._options]
+            options += ["--ptxas-options=-O1"] * in_order
             texts = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             answer = self._library.nvrtcCompileProgram(program, len(options), texts)
             output = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
@@ -285,7 +296,8 @@ class CudaBuilder:
         return made if last == programs else self._compiled(programs)
 
     def _compiled(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
-        return self._toolchain.compile(self.render(programs), self._architecture)
+        in_order = any(program.in_order for program in programs)  # then all are
+        return self._toolchain.compile(self.render(programs), self._architecture, in_order)
 
 
 def _fewer(bounds: tuple[int, ...], found: Resources) -> list[tuple[int, ...]]:

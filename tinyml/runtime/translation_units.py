@@ -199,12 +199,14 @@ def share(programs: Mapping[Program, int], most: float) -> tuple[Program, ...]:
     """A unit: programs, the largest first, that are no more work than `most` together.
 
     One is taken in any case, and so are those that would be left over and not worth a start of
-    their own. Two programs of one name cannot share a unit.
+    their own. Two programs of one name cannot share a unit, nor can those whose order is kept and
+    others.
     """
     taken: dict[str, Program] = {}
-    left = sum(programs.values())
     size = 0
     by_size = sorted(programs, key=lambda program: (-programs[program], program.name))
+    by_size = [program for program in by_size if program.in_order is by_size[0].in_order]
+    left = sum(programs[program] for program in by_size)
     for program in by_size:
         if program.name not in taken and (not taken or size + programs[program] <= most):
             taken[program.name] = program

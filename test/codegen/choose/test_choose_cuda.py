@@ -414,11 +414,10 @@ CASES = [(name, "sm_90a") for name in KERNELS] + [
 
 @pytest.mark.parametrize(("name", "architecture"), CASES)
 def test_registers_suffice(name: str, architecture: str, tmp_path: Path) -> None:
-    resources, cubin = compiled(
-        compile(kernel_of(KERNELS[name]()[0]), KERNELS[name]()[1]), architecture, tmp_path
-    )
+    program = compile(kernel_of(KERNELS[name]()[0]), KERNELS[name]()[1])
+    resources, cubin = compiled(program, architecture, tmp_path)
     assert not resources.spills
-    assert not resources.stack
+    assert resources.stack == 4 * program.source.count("volatile float")  # sums that wait
     in_registers = name in ("float32", "float32 few")
     if not in_registers:  # whose sums of groups of steps fill a multiprocessor by themselves
         assert resources.registers * 128 * 2 <= 65536  # two blocks on a multiprocessor

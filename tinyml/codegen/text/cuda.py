@@ -20,9 +20,10 @@ from tinyml.codegen.matrices import (
     makes_halves,
 )
 from tinyml.codegen.optimize.panels import ROW, ROWS
-from tinyml.codegen.target import WORKING, Target
+from tinyml.codegen.target import Target
+from tinyml.codegen.text import cuda_bounds
 from tinyml.codegen.text.cuda_aside import AsideRenderer
-from tinyml.codegen.text.cuda_steps import SUMS, steps_of, sums_of
+from tinyml.codegen.text.cuda_steps import steps_of, to_and_fro
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
@@ -52,6 +53,7 @@ from tinyml.codegen.text.render import LIBM, PLAIN, SIGN, register
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bfloat16, bool_, float32
 from tinyml.faults import Fault
+from tinyml.frozen import replace
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.ops import Op
 from tinyml.program import REGISTERS, Language, launch_bounds
@@ -86,6 +88,9 @@ class CudaRenderer(AsideRenderer):
         self.rough = _rough([i for part in k.parts for i in part.instrs])
         self.steps: dict[int, int] = {}  # of loops that a compiler must not write out whole
         self.panels = {local.name: local.dtype for local in k.locals if local.panels}
+        threads, shared = prod(self.launched()), self.shared_bytes()
+        self.waiting = cuda_bounds.in_memory(k, target, threads, shared)
+        self.in_order = bool(self.waiting)
         for dtype in (*(dtype for _, dtype in k.slots), *(local.dtype for local in k.locals)):
             if dtype.is_half:
                 self.prelude[HEADERS[dtype.name]] = None
@@ -105,18 +110,7 @@ class CudaRenderer(AsideRenderer):
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
 
     def bounds(self) -> tuple[int, ...]:
-        """Threads of a block, and how many blocks a multiprocessor has, if those are few.
-
-        Else a compiler saves registers for more blocks than there can be, and may spill for it.
-        Beside many sums it would fetch so much ahead instead that it spills for that.
-        """
-        threads, shared = prod(self.launched()), self.shared_bytes()
-        blocks = -(-self.k.blocks // self.target.cores)
-        blocks = max(1, min(blocks, self.target.cache // shared)) if shared else blocks
-        sums = max(map(sums_of, self.k.parts))
-        enough = blocks * threads * (sums + WORKING) <= REGISTERS
-        few = sums <= SUMS and (blocks == 1 or enough)
-        return (threads, blocks) if few else (threads,)
+        return cuda_bounds.bounds(self.k, self.target, prod(self.launched()), self.shared_bytes())
 
     def body(self) -> list[str]:
         lines = list(self._body())
@@ -156,6 +150,8 @@ class CudaRenderer(AsideRenderer):
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
         self.steps = dict(steps_of(part.instrs, REGISTERS // prod(self.k.block)))
+        if self.in_order:
+            part = replace(part, instrs=to_and_fro(part.instrs))
         return super().part(part, block, depth)
 
     def axis(self, name: str) -> str:
@@ -210,7 +206,7 @@ class CudaRenderer(AsideRenderer):
     def type_of(self, name: Name) -> str:
         if name.lanes > 1:
             return self.pack(name.dtype, name.lanes)
-        return super().type_of(name)
+        return "volatile " * (name in self.waiting) + super().type_of(name)
 
     def lanes(self, e: Expr) -> int:
         return e.lanes if isinstance(e, (Wide, Name)) else 1

@@ -1,26 +1,17 @@
-"""Steps in CUDA: how many of a loop a compiler may write out, and what a thread has of sums."""
+"""Steps in CUDA: how many of a loop a compiler may write out, and in which order products are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Name, Stored, Wide
+from tinyml.codegen.expr import Stored, Wide
 from tinyml.codegen.target import THREAD
+from tinyml.codegen.text.cuda_bounds import SUMS, factors
 from tinyml.graph import toposort
 
-SUMS = 64  # registers of a thread: few
 MANY, FEW = 64, 4  # instructions of a step that compilers do not write out again; steps, at most
-
-
-def sums_of(part: ir.Part) -> int:
-    """Registers that a thread has of them."""
-    held = (i.name for i in part.instrs if isinstance(i, ir.Declare))
-    return sum(map(_registers, held))
-
-
-def _registers(name: Name) -> int:
-    return name.lanes * -(-name.dtype.itemsize // 4)
 
 
 def steps_of(instrs: Sequence[ir.Instr], registers: int) -> Iterator[tuple[int, int]]:
@@ -49,3 +40,23 @@ def steps_of(instrs: Sequence[ir.Instr], registers: int) -> Iterator[tuple[int, 
                 loaded = sum(e.lanes * e.dtype.itemsize // 4 for e in wide)
                 if loaded * begin.axis.size > most:
                     yield id(begin), next(n for n in (4, 2, 1) if n * loaded <= most or n == 1)
+
+
+def to_and_fro(instrs: Sequence[ir.Instr]) -> tuple[ir.Instr, ...]:
+    """The same, but that the rows of a thread's tile are gone through forth and back in turn.
+
+    So each product has a factor of the one before, which an operand's cache still holds: registers
+    give two numbers in a cycle, and a product that is added up has three.
+    """
+    made = list[ir.Instr]()
+    for multiplies, group in groupby(instrs, lambda i: factors(i) != ()):
+        run = [*group]
+        rows = _rows(run) if multiplies else [run]
+        made += (i for n, row in enumerate(rows) for i in (row[::-1] if n % 2 else row))
+    return tuple(made)
+
+
+def _rows(run: Sequence[ir.Instr]) -> list[list[ir.Instr]]:
+    """Products that have one factor, the same as the one before."""
+    second = len(run) > 1 and factors(run[0])[1] == factors(run[1])[1]
+    return [[*row] for _, row in groupby(run, lambda i: factors(i)[second])]

@@ -95,12 +95,14 @@ class Renderer(Indices):
         self.prelude: dict[str, None] = {}
         self.faults: dict[Fault, None] = {}
         self._numbers: dict[tuple[Const, int], Text] = {}
+        self.in_order = False  # whether an assembler is to keep the order of the text
 
     # ---- the frame ----
 
     def render(self, name: str, head: Iterable[str], cost: Cost) -> Program:
         body = self.body()
         told = [f"fault {fault.code:#x}: {fault.text}" for fault in self.faults]
+        told += ["its assembler keeps the order of the products"] * self.in_order
         said = [f"// {line}" for line in (*head, *told)]
         lines = [*said, f"{self.signature(name)} {{", *body, "}", ""]
         return Program(
@@ -117,6 +119,7 @@ class Renderer(Indices):
             self.boxes(),
             self.held,
             self.bounds(),
+            self.in_order,
         )
 
     def launched(self) -> tuple[int, int]:
