@@ -144,9 +144,16 @@ def lookups(n: int) -> list[LazyBuffer]:
     return [x.lazy]
 
 
+def joined(n: int) -> list[LazyBuffer]:
+    """The gradient of pieces that are joined in another order: a sum of n, each under a mask."""
+    x = Tensor._of(leaf(2 * n))
+    (grad,) = Tensor.cat(*x.split(2)[::-1]).tanh().sum().gradient(x)
+    return [grad.lazy]
+
+
 SIZES = {chain: 800, tree: 256, diamonds: 200, layers: 12, siblings: 100, updates: 100}
-SIZES |= {constants: 80, neighbours: 40, shuffles: 80, lookups: 80}
-CHAINS = [chain, diamonds, layers, constants, neighbours, shuffles, lookups]
+SIZES |= {constants: 80, neighbours: 40, shuffles: 80, lookups: 80, joined: 640}
+CHAINS = [chain, diamonds, layers, constants, neighbours, shuffles, lookups, joined]
 
 
 @pytest.mark.parametrize("make", SIZES, ids=lambda f: f.__name__)

@@ -7,7 +7,17 @@ where its conditions do not hold, and what ops make of that value follows (inter
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections import ChainMap
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    Set,
+)
+from heapq import heappop, heappush
 from itertools import chain, combinations, pairwise, product
 
 from tinyml.codegen.expr import (
@@ -149,38 +159,61 @@ def known_outside(value: Expr, axes: Iterable[Axis]) -> tuple[tuple[Range, Const
 
 def _known(value: Expr, axes: set[Axis]) -> list[tuple[Range, Const]]:
     order = toposort([value], (), lambda e: () if isinstance(e, Fold) else e.sources)
-    asked: dict[Range, None] = {}
-    for e in order:
-        if isinstance(e, Select):
-            asked.update(dict.fromkeys(e.valid))
-        elif isinstance(e, Stored):
-            asked.update(dict.fromkeys(r for r, _ in e.outside))
+    asking: dict[Range, list[int]] = {}
+    readers: dict[Expr, list[int]] = {}
+    always: dict[Expr, Const | None] = {}  # the number of each, whatever holds
+    for at, e in enumerate(order):
+        ranges = e.valid if isinstance(e, Select) else ()
+        ranges = tuple(r for r, _ in e.outside) if isinstance(e, Stored) else ranges
+        for r in dict.fromkeys(ranges):
+            asking.setdefault(r, []).append(at)
+        for source in e.sources:
+            readers.setdefault(source, []).append(at)
+        always[e] = _number_of(e, None, always)
     found = []
-    for r in asked:
+    for r, first in asking.items():
         if not r.free.isdisjoint(axes) and not r.index.looked:
-            known = _without(r, order)
+            known = _without(r, order, ChainMap({}, always), first, readers)
             if known is not None:
                 found.append((r, known))
     return found
 
 
-def _without(r: Range, order: list[Expr]) -> Const | None:
-    """The number that the last of `order` is wherever `r` does not hold."""
-    known: dict[Expr, Const | None] = {}
-    for e in order:
-        match e:
-            case Const():
-                known[e] = e
-            case Select(valid=valid, value=value, other=other):
-                same = known.get(value) is not None and known[value] is known.get(other)
-                known[e] = known.get(other) if r in valid or same else None
-            case Stored(outside=outside):
-                known[e] = next((number for known_by, number in outside if known_by is r), None)
-            case Alu():
-                known[e] = _made(e, [known.get(o) for o in e.operands])
-            case _:
-                known[e] = None
+def _without(
+    r: Range,
+    order: Sequence[Expr],
+    known: MutableMapping[Expr, Const | None],
+    first: Sequence[int],
+    readers: Mapping[Expr, Sequence[int]],
+) -> Const | None:
+    """The number that the last of `order` is wherever `r` does not hold.
+
+    Only `first`, which ask it, and what reads those, are other than what is `known` of all.
+    """
+    waiting = [*first]
+    while waiting:
+        at = heappop(waiting)
+        number = _number_of(order[at], r, known)
+        if number is not known[order[at]]:
+            known[order[at]] = number
+            for reader in readers.get(order[at], ()):
+                heappush(waiting, reader)
     return known[order[-1]]
+
+
+def _number_of(e: Expr, r: Range | None, known: Mapping[Expr, Const | None]) -> Const | None:
+    """The number that `e` is wherever `r` does not hold, by those of its operands."""
+    match e:
+        case Const():
+            return e
+        case Select(valid=valid, value=value, other=other):
+            same = known.get(value) is not None and known[value] is known.get(other)
+            return known.get(other) if r in valid or same else None
+        case Stored(outside=outside):
+            return next((number for known_by, number in outside if known_by is r), None)
+        case Alu():
+            return _made(e, [known.get(o) for o in e.operands])
+    return None
 
 
 def _made(e: Alu, operands: list[Const | None]) -> Const | None:
