@@ -100,6 +100,29 @@ def test_what_is_read_in_parts_only_and_what_has_no_data_stay_as_they_are(device
     assert not is_real(mask)
 
 
+def test_a_table_of_zeros_that_is_read_and_written_in_parts_does_not_grow(device: str) -> None:
+    table, wanted, nodes = Tensor.zeros(5, 2), np.zeros((5, 2)), []
+    for i in range(30):
+        state, action, following = i * i % 5, i % 2, i * 3 % 5
+        table[state, action] += 0.5 * (1 + 0.5 * table[following].max() - table[state, action])
+        wanted[state, action] += 0.5 * (1 + 0.5 * wanted[following].max() - wanted[state, action])
+        np.testing.assert_allclose(table[state].max().item(), wanted[state].max(), 1e-5)
+        nodes.append(len(toposort([table._lazy])))
+    assert max(nodes[15:]) <= max(nodes[:15])
+    np.testing.assert_allclose(table.numpy(), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("draw", [False, True])
+def test_a_large_state_that_began_with_numbers_or_draws_does_not_grow(draw: bool) -> None:
+    x, nodes = Tensor.randn(600, 600) if draw else Tensor.ones(600, 600), []
+    for _ in range(60):
+        x = x * 0.5 + 1
+        looked = x.mean().item()
+        nodes.append(len(toposort([x._lazy])))
+    assert max(nodes[30:]) <= max(nodes[:30])
+    np.testing.assert_allclose(looked, 2, 1e-4)
+
+
 def test_gradients_go_on_through_what_was_kept(device: str) -> None:
     a, b = random(3, 4), random(4, 5, seed=1)
     w = Tensor(b, requires_grad=True).realize()

@@ -49,7 +49,7 @@ class LazyBuffer:
     device: str
     sources: Sources
     arg: Any
-    computed: bool  # by a plan, as far as reused.py knows: no part of what a node says
+    computed: int  # so often by plans, as far as reused.py knows: no part of what a node says
 
     @property
     def size(self) -> int:
@@ -216,7 +216,7 @@ def node(
     """
     made = kind()
     made.shape, made.dtype, made.device = shape, dtype, device
-    made.sources, made.arg, made.computed = sources, arg, False
+    made.sources, made.arg, made.computed = sources, arg, 0
     return known.one(made) if known.listeners else made
 
 
@@ -224,7 +224,7 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
     leaf = Data()  # not among the known nodes: nothing asks for it by what it says
     leaf.shape, leaf.dtype, leaf.device = shape, dtype, device
-    leaf.sources, leaf.arg, leaf.readers, leaf.computed = (), None, Roster(), False
+    leaf.sources, leaf.arg, leaf.readers, leaf.computed = (), None, Roster(), 0
     for listener in filter(None, known.listeners):
         listener(leaf)
     return leaf

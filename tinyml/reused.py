@@ -22,14 +22,16 @@ from tinyml.ops import Movement
 
 _MOST = 8  # nodes: of more, as all activations of a network, a plan knows better which to store
 _SMALL, _TIMES = 1 << 20, 4  # bytes, and so many times the largest data that something is made of
-_computed: Callable[[LazyBuffer], bool] = attrgetter("computed")
+_TURNS, _FAR = 3, 32  # of a loop until it is known for one, which so many ops tell
+_COUNTER = 12  # bytes: draws are made of no more
+_computed: Callable[[LazyBuffer], int] = attrgetter("computed")
 
 
 def mark(order: Iterable[LazyBuffer]) -> None:
     """Note that these nodes were computed, but for what only says where their elements are."""
     for node in order:
         if type(node) is not Move:
-            node.computed = True
+            node.computed += 1
 
 
 def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[LazyBuffer]:
@@ -39,20 +41,23 @@ def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[
     """
     if not any(map(_computed, order)):
         return []
-    found, stack = dict[LazyBuffer, None](), [(node, False) for node in wanted]
+    found, stack = dict[LazyBuffer, bool](), [(node, False) for node in wanted]
     seen = {*stack}
     while stack:
         node, partly = stack.pop()
         for source in () if node.computed else node.sources:
             part = _reads_part(node, source) or (partly and type(node) is not Reduce)
             if source.computed:  # what is below is not needed
-                if source.sources and not part:
-                    found[source] = None
+                if source.sources:
+                    found[source] = found.get(source, False) or not part
             elif (source, part) not in seen:
                 seen.add((source, part))
                 stack.append((source, part))
+    data = _data_of([node for node, whole in found.items() if whole])
     needed = [
-        node for node, nbytes in _data_of(found).items() if node in found and _fits(node, nbytes)
+        node
+        for node, whole in found.items()
+        if (_fits(node, data[node]) if whole else _nbytes(node) <= _SMALL and _grows(node))
     ]
     return needed if len(needed) <= _MOST else []
 
@@ -68,14 +73,33 @@ def _data_of(nodes: Iterable[LazyBuffer]) -> dict[LazyBuffer, int]:
     """Bytes of the largest values in memory that each is made of, of these and what is below."""
     found = dict[LazyBuffer, int]()
     for node in toposort(nodes):
-        own = node.size * node.dtype.itemsize if type(node) is Data else 0
+        own = _nbytes(node) if type(node) is Data else 0
         found[node] = max([own, *(found[source] for source in node.sources)])
     return found
 
 
+def _nbytes(node: LazyBuffer) -> int:
+    return node.size * node.dtype.itemsize
+
+
 def _fits(node: LazyBuffer, nbytes: int) -> bool:
-    """Whether a node is made of data, and would not take far more memory than these."""
-    return nbytes > 0 and node.size * node.dtype.itemsize <= max(_SMALL, _TIMES * nbytes)
+    """Whether a node is made of data, and would not take far more memory than these.
+
+    A loop may begin with numbers or draws.
+    """
+    fits = nbytes > 0 and _nbytes(node) <= max(_SMALL, _TIMES * nbytes)
+    return fits or (nbytes <= _COUNTER and _grows(node))
+
+
+def _grows(node: LazyBuffer) -> bool:
+    """Whether it took turns of a loop: what it is made of was computed several times more."""
+    often = node.computed + _TURNS
+    for _ in range(_FAR):
+        below = [source for source in node.sources if source.sources]
+        if not below or node.computed >= often:
+            break
+        node = max(below, key=_computed)
+    return node.computed >= often
 
 
 def go_on(made: Mapping[LazyBuffer, Data]) -> None:

@@ -202,7 +202,7 @@ class Steps:
             made = kind()
             made.shape, made.dtype, made.device, made.arg = shape, dtype, device, arg
             made.sources = (values[pick],) if isinstance(pick, int) else pick(values)
-            made.computed = False
+            made.computed = 0
             values.append(lazy.known.one(made) if interned else made)
         recording = not mode.paused or mode.recording
         if self._several or not self._records:
