@@ -13,6 +13,7 @@ counting how many keys are below each candidate (radix select), then whatever is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,12 +79,12 @@ def _earlier(key: Tensor) -> Tensor:
     return key._arange(n) < key._arange(n).reshape((n, 1))
 
 
-def _by_counting(key: Tensor, earlier: Tensor) -> Tensor:
+def _by_counting(key: Tensor, before: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """`before` says which of other keys come before one."""
     if key.dtype in _SIGNED:  # processors compare signed numbers
         signed = _SIGNED[key.dtype]
         key = (key ^ (1 << (8 * signed.itemsize - 1))).bitcast(signed)
-    mine, other = key.unsqueeze(-1), key.unsqueeze(-2)
-    return _inverse(_count(earlier.where(other <= mine, other < mine)))
+    return _inverse(_count(before(key.unsqueeze(-2), key.unsqueeze(-1))))
 
 
 def _by_digits(key: Tensor) -> Tensor:
@@ -121,7 +122,15 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
         return x._full(x.shape, 0, int32)
     if key.shape[-1] > COUNTED:
         return _by_digits(key).transpose(dim, -1)
-    return _by_counting(key, _earlier(key)).transpose(dim, -1)
+    earlier = _earlier(key)
+    spare = x.dtype.is_float and key.dtype in _SIGNED  # of floats no key is the greatest number
+
+    def before(other: Tensor, mine: Tensor) -> Tensor:
+        if spare:
+            return other < earlier.where(mine + 1, mine)
+        return earlier.where(other <= mine, other < mine)
+
+    return _by_counting(key, before).transpose(dim, -1)
 
 
 class Sorted(NamedTuple):
@@ -171,7 +180,8 @@ def _first_of_groups(key: Tensor, at: Tensor, k: int) -> Tensor:
     n = key.shape[-1]
     if n <= max(GROUP * k, COMPARED):
         earlier = at.unsqueeze(-2) < at.unsqueeze(-1)
-        return part(_by_counting(key, earlier), key.ndim - 1, 0, k)
+        order = _by_counting(key, lambda a, b: (a < b) | ((a == b) & earlier))
+        return part(order, key.ndim - 1, 0, k)
     groups = -(-n // GROUP)
     missing = groups * GROUP - n
     members = (*key.shape[:-1], GROUP, groups)
