@@ -450,6 +450,8 @@ def test_mistakes_are_named():
         optim.OptimizerGroup(optim.SGD([a]), optim.Adam([a]))
     with pytest.raises(TypeError, match="parameter 1 must be a Tensor, got float"):
         optim.SGD([a, 1.0])
+    with pytest.raises(TypeError, match=r"got dict; for groups, write OptimizerGroup\(SGD\("):
+        optim.SGD([{"params": [a], "lr": 0.1}, {"params": [b]}])
     with pytest.raises(ValueError, match="negative"):
         optim.SGD([a], lr=-1.0)
     with pytest.raises(DeviceError, match="one optimizer for each device"):

@@ -157,13 +157,15 @@ def _listed(optimizer: str, params: Any) -> list[Tensor]:
     return list({id(p): p for p in params}.values())
 
 
-def _check_parameters(params: Sequence[Tensor]) -> None:
+def _check_parameters(params: Sequence[Any]) -> None:
     if not params:
         raise ValueError("an optimizer needs at least one parameter; the list is empty")
     seen: dict[int, int] = {}
     for i, p in enumerate(params):
         if not isinstance(p, Tensor):
-            raise TypeError(f"parameter {i} must be a Tensor, got {type(p).__name__}")
+            groups = "; for groups, write OptimizerGroup(SGD(some, 0.1), SGD(others, 0.01))"
+            told = groups if isinstance(p, Mapping) else ""
+            raise TypeError(f"parameter {i} must be a Tensor, got {type(p).__name__}{told}")
         if id(p) in seen:
             raise ValueError(
                 f"parameters {seen[id(p)]} and {i}, with shape {p.shape}, are the same tensor: "
