@@ -110,3 +110,16 @@ def test_a_costly_condition_that_two_reductions_read(device: str) -> None:
     largest = small.where(t, -9).max(-1, keepdim=True)
     first = (small & (t == largest)).where(Tensor.arange(200), 200).min(-1)
     assert first.tolist() == np.where(np.exp(x) < 2, x, -9).argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(33, 32), (16, 48)])
+def test_a_number_that_is_repeated_is_added_up_as_often_as_it_is_there(
+    rows: int, columns: int, device: str
+) -> None:
+    """Its sums over one axis and over both, in one kernel: lanes lie along one of the axes."""
+    x = Tensor([0.5]).realize()
+    sums = x.reshape(1, 1).expand(rows, columns).sum(0)
+    (slope,) = (sums.square() / 2 + sums).sum().gradient(x)
+    Tensor.realize(sums, slope)
+    np.testing.assert_allclose(sums.numpy(), rows / 2)
+    np.testing.assert_allclose(slope.numpy(), [(rows / 2 + 1) * rows * columns])

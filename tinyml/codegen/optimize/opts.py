@@ -318,10 +318,11 @@ def _halved(nest: LoopNest) -> bool:
 
 
 def _one_lane(nest: LoopNest, nests: Sequence[Nest]) -> bool:
-    """Whether no value depends on two axes of lanes."""
+    """Whether no value depends on two axes of lanes, and no fold of what is the same walks two."""
     lanes = nest.lanes
     nests = [one for one in nests if len(lanes.intersection(one.axes)) > 1]
     values = [e.free for one in nests for e in one.exprs]
+    values += [fold.free.union(fold.axes) for one in nests for fold in one.folds]
     places = [s.position.free | s.value.free for one in nests for s in one.stores]
     return all(len(free & lanes) < 2 for free in (*values, *places))
 
