@@ -390,9 +390,18 @@ def test_a_captured_step_counts_and_sees_a_new_rate(device):
     assert_close(train(jit.TinyJit), train(lambda f: f))
 
 
+class Renamed(optim.SGD):
+    """Somebody's own optimizer: its constructor hands on what it is told."""
+
+    def __init__(self, params: list[Tensor], **told: float) -> None:
+        super().__init__(params, **told)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("make", "number", "value"),
     [
+        (lambda ps: Renamed(ps, lr=0.1, momentum=0.5), "momentum", 0.8),
+        (lambda ps: optim.SGD(ps, lr=0.1, momentum=np.float32(0.5)), "momentum", 0.8),
         (lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.1), "weight_decay", 0.5),
         (lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9), "momentum", 0.8),
         (lambda ps: optim.OptimizerGroup(optim.SGD(ps[:1]), optim.Adam(ps[1:])), "b1", 0.5),

@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,9 +126,10 @@ class Optimizer:
         return p.grad.detach().cast(_wide(p))
 
     def _numbers(self) -> tuple[str, ...]:
-        """What the constructor was told and the steps compute with, but for the rate."""
-        told = inspect.signature(type(self).__init__).parameters
-        return tuple(n for n in told if isinstance(vars(self).get(n), (int, float, tuple)))
+        """What constructors were told and the steps compute with, but for the rate."""
+        made = [inspect.signature(kind).parameters for kind in type(self).__mro__]
+        told = dict.fromkeys(chain.from_iterable(made))
+        return tuple(n for n in told if isinstance(vars(self).get(n), (Number, tuple)))
 
     def _make_state(self) -> None:
         """Set attributes to tensors that live from step to step, as a state dict names them."""
