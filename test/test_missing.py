@@ -13,6 +13,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
+from tinyml.errors import DeviceError
 from tinyml.functional.missing import (
     IN_WORDS,
     INSTEAD,
@@ -28,10 +29,10 @@ KNOWN = dict(line.split("  ", 1) for line in INSTEAD.strip().splitlines())
 X = np.array([[0.3, -0.25, 0.5], [0.75, 0.5, -1.5]])
 Y = np.array([[1.5, -0.5, 2.0], [0.5, 0.25, -0.75]])
 Z = np.array([[2.0, 1.0], [-1.0, 3.0]])
-OF_ONE = """absolute adjoint aminmax count_nonzero cov diff erfc fix fliplr flipud frac msort
-nan_to_num nanmean nansum negative ravel sgn t"""
-OF_TWO = """dist divide equal expand_as floor_divide fmod greater greater_equal hypot
-kron less less_equal multiply not_equal remainder reshape_as subtract true_divide xlogy"""
+OF_ONE = """absolute adjoint aminmax count_nonzero cov deg2rad diff erfc fix fliplr flipud frac
+msort nan_to_num nanmean nansum negative rad2deg ravel sgn t"""
+OF_TWO = """dist divide equal expand_as floor_divide fmod greater greater_equal heaviside
+hypot kron less less_equal multiply not_equal remainder reshape_as subtract true_divide xlogy"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,7 @@ def instead(name: str) -> Any:
     (expression,) = [how for names, how in KNOWN.items() if name in names.split()]
     given = {"x": Tensor(X), "y": Tensor(Y), "z": Tensor(Z), "i": Tensor([[0, 1, 1], [1, 0, 1]])}
     names = {"Tensor": Tensor, "tinyml": tinyml, "nn": nn, "numpy": np, "array": X}
+    names["math"] = math
     return eval(expression, names | given)
 
 
@@ -279,3 +281,13 @@ def test_modules_that_torch_and_jax_have_as_functions() -> None:
         module: Any = sys.modules[name]
         with pytest.raises(TypeError, match=re.escape(f"{name} is a module; {words}")):
             module(1)
+
+
+def test_a_dtype_is_no_device() -> None:
+    with pytest.raises(DeviceError, match=r"""write x.cast\('float16'\)"""):
+        Tensor(X).to("float16")
+
+
+def test_a_scaled_sum_is_told() -> None:
+    with pytest.raises(TypeError, match=r"alpha.*write x \+ 2 \* y"):
+        Tensor(X).add(Tensor(Y), alpha=2)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tinyml import config, trace
 from tinyml.ceilings import Ceilings
 from tinyml.codegen.target import Target
+from tinyml.dtype import NAMES
 from tinyml.errors import DeviceError
 from tinyml.frozen import dataclass, replace
 from tinyml.program import Language
@@ -239,6 +240,7 @@ class _Devices:
         if upper not in _OPENERS:
             near = ["CUDA"] if "GPU" in upper else difflib.get_close_matches(upper, _OPENERS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; it is a dtype: write x.cast({name!r})" if name in NAMES else hint
             raise DeviceError(f"no device {name!r}; there are: {', '.join(_OPENERS)}{hint}")
         return upper
 

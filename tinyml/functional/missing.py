@@ -123,6 +123,11 @@ softshrink  x - x.clip(-0.5, 0.5)
 threshold  (x > 0.1).where(x, 20)
 cross  x.roll(-1, 1) * y.roll(1, 1) - x.roll(1, 1) * y.roll(-1, 1)
 cbrt  x.sign() * x.abs() ** (1 / 3)
+heaviside  (x == 0).where(y, (x > 0).cast(x.dtype))
+deg2rad radians  x * (math.pi / 180)
+rad2deg degrees  x * (180 / math.pi)
+float_power  x.cast("float64") ** 2
+masked_scatter  (x > 0).where(y.flatten()[(x > 0).flatten().cumsum(0).reshape(x.shape) - 1], x)
 isin  (x.unsqueeze(-1) == y.flatten()).any(-1)
 take  x.flatten()[i]
 empty_like  x.zeros_like()
@@ -158,6 +163,7 @@ IN_WORDS = {
         ("index_put_", "index_copy_", "index_fill_", "masked_scatter_", "fill_diagonal_"),
         "write x[i] = y",
     ),
+    **dict.fromkeys(("index_put", "index_copy", "index_fill"), "write z = x.clone(), and z[i] = y"),
     "vmap": "ops broadcast; otherwise write Tensor.stack(*map(f, x))",
     **dict.fromkeys(
         ("jacrev", "jacfwd", "jacobian", "hessian"),
@@ -264,6 +270,7 @@ OF_PACKAGE = {
     **dict.fromkeys(("seed", "Generator"), "write Tensor.manual_seed(0)"),
     "inference_mode": "write no_grad()",
     "set_grad_enabled": "write no_grad() or enable_grad()",
+    "amp": 'write x.half() or x.cast("bfloat16") where it is wanted; a loss may be scaled by hand',
     "autocast": 'write x.half() or x.cast("bfloat16") where it is wanted',
     "init": "write Tensor.rand(2, 3), Tensor.kaiming_uniform(2, 3) or the like",
     **dict.fromkeys(
@@ -290,6 +297,7 @@ KEYWORDS = {
     "padding_mode": 'write x.pad((1, 1, 1, 1), mode="reflect") before it',
     "normalized_shape": "write dim=64",
     "out": "write x.assign(y)",
+    "alpha": "write x + 2 * y",
     **dict.fromkeys(("size_average", "reduce"), 'write reduction="mean", "sum" or "none"'),
     **dict.fromkeys(("foreach", "capturable", "differentiable", "stable"), "leave it out"),
     **dict.fromkeys(("memory_format", "layout", "pin_memory", "non_blocking"), "leave it out"),
