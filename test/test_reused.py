@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from graphs import numbers
 
-from tinyml import Tensor, lazy, no_grad, trace
+from tinyml import Tensor, lazy, nn, no_grad, trace
 from tinyml.device import open_device
 from tinyml.dtype import float32
 from tinyml.graph import numbered, toposort
+from tinyml.ledger import gradients_in
 from tinyml.reused import reused
 
 State = tuple[Tensor, ...]
@@ -207,3 +208,57 @@ def test_a_long_graph_with_rearrangements_is_kept_by_its_last_node() -> None:
     x.sum().item()
     order = numbered([x.max()._lazy])
     assert reused([*order][:1], order) == [x._lazy]
+
+
+# ---- gradients that wait ----
+
+Look = Callable[[Tensor, list[Tensor]], Any]
+
+
+def trained(device: str, look: Look, loss_of: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Weights after three steps, in each of which somebody looks before the update."""
+    x = Tensor(random(16, 8), device=device)
+    weights = [Tensor(random(8, 8, seed=n), device=device, requires_grad=True) for n in (1, 2)]
+    optimizer = nn.optim.SGD(weights, lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(((x @ weights[0]).relu() @ weights[1]).square().mean())
+        loss.backward()
+        look(loss, weights)
+        with Tensor.train():
+            optimizer.step()
+    return weights
+
+
+def waits(weights: list[Tensor]) -> list[bool]:
+    return [w.grad is not None and not is_real(w.grad) for w in weights]
+
+
+def test_a_look_at_a_loss_changes_nothing_that_is_trained(device: str) -> None:
+    looks: list[Look] = [lambda loss, _: loss.item(), lambda *_: None]
+    looked, alone = (trained(device, look, Tensor.sqrt) for look in looks)
+    for one, other in zip(looked, alone, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shown", [lambda x: x, lambda x: x * 2 + 1], ids=["itself", "a part"])
+def test_gradients_are_computed_with_a_loss_that_is_looked_at(
+    shown: Callable[[Tensor], Tensor],
+) -> None:
+    """Or all activations would be computed for the loss, and once more for them."""
+
+    def look(loss: Tensor, weights: list[Tensor]) -> None:
+        assert waits(weights) == [True, True]
+        shown(loss).item()
+        assert waits(weights) == [False, False]
+
+    trained("CPU", look, lambda loss: loss)
+
+
+def test_gradients_that_a_plan_needs_anyway_are_no_results_of_it() -> None:
+    def look(loss: Tensor, weights: list[Tensor]) -> None:
+        gradients = [w.grad.lazy for w in weights if w.grad is not None]
+        assert {node for _, node in gradients_in(numbered([loss.lazy]))} == {*gradients}
+        assert not gradients_in(numbered([loss.lazy, *gradients]))
+
+    trained("CPU", look, Tensor.sqrt)

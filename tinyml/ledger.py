@@ -20,6 +20,8 @@ from tinyml.runtime.machine import Buffer
 from tinyml.turn import short_lock
 
 memory: weakref.WeakKeyDictionary[Data, Buffer] = weakref.WeakKeyDictionary()
+_gradients: weakref.WeakKeyDictionary[LazyBuffer, list[weakref.ref[Holder]]]
+_gradients = weakref.WeakKeyDictionary()  # that backward() made of a node
 
 
 class Holder(Protocol):
@@ -196,6 +198,20 @@ def parameters_in(
     waiting = _parameters.retain(lambda holder: type(holder._lazy) is not Data)
     found = [h for h in waiting if h._lazy in order and id(h) not in besides and h._is_leaf]
     return [(h, h._lazy) for h in found if h._followed is None and has_data(h._lazy)]
+
+
+def note_gradients(root: LazyBuffer, gradients: Iterable[Holder]) -> None:
+    """Who holds gradients that backward() made of a node."""
+    _gradients[root] = list(map(weakref.ref, gradients))
+
+
+def gradients_in(order: Container[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
+    """Gradients of these nodes that wait, and are no part of them: what both are made of, as all
+    activations of a network, would be computed again for them."""
+    roots = [node for r in _gradients.keyrefs() if (node := r()) is not None and node in order]
+    known = [h for root in roots for r in _gradients.get(root, ()) if (h := r()) is not None]
+    waiting = [(h, h._lazy) for h in known if h._followed is None and type(h._lazy) is not Data]
+    return [(h, node) for h, node in waiting if node not in order and has_data(node)]
 
 
 def in_memory(buffers: Container[int] | None = None) -> list[tuple[Data, Buffer]]:

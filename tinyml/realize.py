@@ -26,6 +26,7 @@ from tinyml.launch import PlanRunner, execute, hold
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.ledger import (
     Holder,
+    gradients_in,
     is_pending,
     memory,
     overwritten,
@@ -77,9 +78,12 @@ def compute(
 
     Whoever else reads memory that is overwritten by that gets its values first, and holds a leaf
     afterwards, too. Where a program `goes_on`, what was computed before and is needed again is
-    kept for what it does next (see reused.py).
+    kept for what it does next (see reused.py), and gradients that wait are computed beside what
+    they are gradients of.
     """
     wanted, order = list(nodes), numbered(nodes)
+    gradients = gradients_in(order) if goes_on else []
+    order = numbered([node for _, node in gradients], order)
     readers: list[tuple[Holder, LazyBuffer]] = []
     buffers: set[int] = set()
     seen = 0
@@ -87,6 +91,7 @@ def compute(
         seen, buffers = len(order), buffers | found  # what is saved may be assigned to, too
         if readers := readers_of(buffers):
             order = numbered([node for _, node in readers], order)
+    readers += gradients
     readers += parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
     asked = [*wanted, *(node for _, node in readers)]
     again = reused(asked, order) if goes_on and not buffers else []

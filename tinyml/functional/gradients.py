@@ -13,6 +13,7 @@ from tinyml.autograd import mode
 from tinyml.errors import GradientError
 from tinyml.functional import views
 from tinyml.functional.axes import check_tensors, is_tensor, wrong_type
+from tinyml.ledger import note_gradients
 
 if TYPE_CHECKING:
     from tinyml.tensor import Tensor
@@ -69,6 +70,7 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
             else:
                 leaf.grad.lazy = (leaf.grad + grad).lazy
                 leaf.grad._assigned = mode.count()  # its views are to see it
+    note_gradients(x._lazy, [leaf.grad for leaf in found if leaf.grad is not None])
     return x
 
 
