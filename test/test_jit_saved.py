@@ -92,3 +92,42 @@ def test_another_process_replays(device: str) -> None:
         [sys.executable, "-c", reads], input=content, capture_output=True, check=True
     )
     assert float(run.stdout) == 17
+
+
+class Trained:
+    """A weight, its optimizer and a captured step."""
+
+    def __init__(self) -> None:
+        self.weight = Tensor([1.0, 2.0], requires_grad=True)
+        self.optimizer = nn.optim.SGD([self.weight], lr=0.5, momentum=0.5)
+        self.run = TinyJit(self.step)
+
+    def step(self) -> Tensor:
+        with Tensor.train():
+            self.optimizer.zero_grad()
+            loss = self.weight.square().sum().backward()
+            self.optimizer.step()
+        return loss
+
+
+def test_a_loaded_step_refuses_another_momentum_than_it_was_captured_with() -> None:
+    model = Trained()
+    for _ in range(3):
+        model.run()
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.run().tolist() == model.run().tolist()
+    assert copied.weight.tolist() == model.weight.tolist()
+    copied.optimizer.momentum = 0.9
+    with pytest.raises(JitError, match=r"momentum was 0\.5"):
+        copied.run()
+
+
+def test_a_step_whose_optimizer_nobody_holds_is_pickled_too() -> None:
+    model = Trained()
+    for _ in range(3):
+        model.run()
+    captured = pickle.loads(pickle.dumps(model.run.captured))
+    assert [assumed.holder() for assumed in captured.parts.assumed] == [None]
+    again = pickle.loads(pickle.dumps(captured))
+    for assumed in again.parts.assumed:
+        assumed.check()

@@ -88,6 +88,14 @@ class Assumed:
             f"was (the rate alone may change). {RESET}"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle takes the object along, or none that is alive."""
+        return _assumed, (self.holder(), self.names, self.numbers)
+
+
+def _assumed(holder: Any, names: tuple[str, ...], numbers: tuple[Any, ...]) -> Assumed:
+    return Assumed(weakref.ref(set() if holder is None else holder), names, numbers)
+
 
 def _numbers(holder: Any, names: Iterable[str]) -> tuple[Any, ...]:
     return tuple([getattr(holder, name) for name in names])

@@ -3,6 +3,7 @@
 The programs go along, so that nothing is captured, scheduled or generated where it is read again.
 The tensors that the step uses are pickled as tensors are: in one pickle with a model, they are
 the model's. States that nobody else holds are held by the step. Interim memory is not kept.
+An optimizer goes along, too, whose momentum a replay is to find unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _parts_of(step: Step) -> tuple[Any, ...]:
     values = {n: buffer.read() for n, buffer in own.items() if n not in interim}
     calls = dumps([launch.call for launch in parts.launches])
     launches = [replace(launch, call=None) for launch in parts.launches]
-    bare = replace(parts, launches=launches, assumed=[])
+    bare = replace(parts, launches=launches)
     return _from_parts, (bare, calls, values, interim)
 
 
