@@ -309,7 +309,7 @@ class CChooser(Chooser):
                 self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
 
     def _fills(self, number: int, tile: Tile) -> bool:
-        """Whether a fold fills a tile: one beyond the nearest cache, if registers hold its sums."""
+        """Whether a fold fills a tile: one beyond the nearest cache, where registers are many."""
         if tile.nbytes < NEAR or self.target.vector_registers < FILLING:
             return False
         along = dict.fromkeys(fold.axes[-1] for fold in self.one(number).folds)

@@ -110,7 +110,10 @@ class CudaRenderer(AsideRenderer):
         return f'extern "C" __global__ void {bounds} {name}({", ".join(parameters)})'
 
     def bounds(self) -> tuple[int, ...]:
-        return cuda_bounds.bounds(self.k, self.target, prod(self.launched()), self.shared_bytes())
+        threads, shared = prod(self.launched()), self.shared_bytes()
+        if self.waiting:
+            return threads, cuda_bounds.TOGETHER
+        return cuda_bounds.bounds(self.k, self.target, threads, shared)
 
     def body(self) -> list[str]:
         lines = list(self._body())

@@ -24,8 +24,6 @@ def bounds(k: LinearKernel, target: Target, threads: int, shared: int) -> tuple[
     Else a compiler saves registers for more blocks than there can be, and may spill for it.
     Beside many sums it would fetch so much ahead instead that it spills for that.
     """
-    if in_memory(k, target, threads, shared):
-        return threads, TOGETHER
     blocks = _at_once(k, target, shared)
     sums = max(_sums_of(part.instrs) for part in k.parts)
     enough = blocks * threads * (sums + WORKING) <= REGISTERS
