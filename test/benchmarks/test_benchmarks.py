@@ -516,7 +516,7 @@ class Ptxas:
 
     command = fingerprint = "ptxas"
 
-    def compile(self, source: str, architecture: str) -> tuple[bytes, str]:
+    def compile(self, source: str, architecture: str, in_order: bool = False) -> tuple[bytes, str]:
         if "float *__restrict__ slot0" not in source:
             raise CompileError("no float")
         names = re.findall(r"__launch_bounds__\(.*?\) (\w+)\(", source)
