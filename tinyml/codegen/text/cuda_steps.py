@@ -1,4 +1,4 @@
-"""Steps in CUDA: how many of a loop a compiler may write out, and in which order products are."""
+"""Steps in CUDA: how many of a loop a compiler may write out, in which order products are added."""
 
 from __future__ import annotations
 
