@@ -173,13 +173,6 @@ class Flagged(NamedTuple):
     tensor: Any
 
 
-class Assumed(NamedTuple):
-    """An object is about to compute with numbers that are attributes of it."""
-
-    holder: Any
-    names: tuple[str, ...]
-
-
 class ValuesKept(NamedTuple):
     """A tensor is about to hold a copy of its values, because an assignment overwrites them."""
 

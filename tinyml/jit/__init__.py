@@ -22,6 +22,7 @@ from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
+from tinyml.jit.numbers import Assumed, assumed
 from tinyml.jit.outside import used
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
@@ -41,9 +42,9 @@ class TinyJit(Generic[_P, _R]):
     """`@TinyJit` on a function or method of tensors, other values, and containers of them.
 
     Tensors among the arguments may have other values in each call; shapes, dtypes, devices,
-    and all other values must be those of the capture. Tensors that the function uses besides
-    may be assigned to, inside and outside. Results are new tensors in each call, and carry no
-    gradient.
+    and all other values must be those of the capture, also numbers that its code reads besides
+    (`numbers.py`). Tensors that the function uses besides may be assigned to, inside and outside.
+    Results are new tensors in each call, and carry no gradient.
 
     Threads replay in turn. What other threads record while one captures is no part of it; where
     the step is made of what they assign meanwhile, or of tensors that wait to be computed and
@@ -82,6 +83,7 @@ class TinyJit(Generic[_P, _R]):
         self._step: Step | None = None
         self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
         self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
+        self._assumed: list[Assumed] = []  # likewise
         self._in_vain = 0  # so many calls were to be captured, and were not
 
     @property
@@ -161,7 +163,7 @@ class TinyJit(Generic[_P, _R]):
             # what is assigned to has memory from now on: a capture can write to nothing else
             wanted = [*results, *recording.assigned()]
             Tensor.realize(*wanted) if wanted else None
-        self._outline = recording.outline()
+        self._outline, self._assumed = recording.outline(), assumed(function)
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
         self._left = list(map(weakref.ref, recording.left()))
@@ -177,12 +179,14 @@ class TinyJit(Generic[_P, _R]):
         captured = capture(function, tensors, self._used, self._left if same else [])
         found, structure, step, outline, self._used, self._left, obstacle = captured
         before, self._outline = self._outline, outline
+        self._assumed = assumed(function, self._assumed if same else None)
         self._arguments, self._training = setting
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
-            self._used, self._left = [], []
+            step.parts.assumed = self._assumed
+            self._used, self._left, self._assumed = [], [], []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:
             warnings.warn(
@@ -228,7 +232,7 @@ class TinyJit(Generic[_P, _R]):
 
 
 # what a pickle does not take along
-_ALONE: dict[str, Any] = {"_methods": {}, "_used": [], "_left": []}
+_ALONE: dict[str, Any] = {"_methods": {}, "_used": [], "_left": [], "_assumed": []}
 _PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

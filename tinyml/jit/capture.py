@@ -264,8 +264,7 @@ class _Analysis:
         results = [self._result(r, states) for r in self.results]
         numbered = self.launches, buffers, arguments, own_arguments, counters
         said = [Somebodys(t) for r in self.recording.flagged.values() if (t := r()) is not None]
-        assumed = self.recording.assumed
-        parts = Parts(*numbered, list(states.values()), results, hidden, said, assumed)
+        parts = Parts(*numbered, list(states.values()), results, hidden, said)
         fresh = {r.number for r in results if isinstance(r, Fresh)}
         idle = {n for launch in self.launches for n in launch.buffers} - used
         interim = used - set(states) - fresh - self.read_first - set(self.arguments) | idle

@@ -68,39 +68,6 @@ class Launch:
         return any(isinstance(node, lazy.Require) for node in computed_by(self.call))
 
 
-@dataclass(frozen=True)
-class Assumed:
-    """Numbers of an object that a function computed with, by name: a replay does so again."""
-
-    holder: weakref.ref[Any]
-    names: tuple[str, ...]
-    numbers: tuple[Any, ...]
-
-    def check(self) -> None:
-        """JitError if the object has others now."""
-        holder = self.holder()
-        if holder is None or (now := _numbers(holder, self.names)) == self.numbers:
-            return
-        number = _first_difference(now, self.numbers)
-        raise JitError(
-            f"{type(holder).__name__}: {self.names[number]} was {self.numbers[number]} when the "
-            f"function was captured, and is {now[number]} now; a replay would compute with what it "
-            f"was (the rate alone may change). {RESET}"
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle takes the object along, or none that is alive."""
-        return _assumed, (self.holder(), self.names, self.numbers)
-
-
-def _assumed(holder: Any, names: tuple[str, ...], numbers: tuple[Any, ...]) -> Assumed:
-    return Assumed(weakref.ref(set() if holder is None else holder), names, numbers)
-
-
-def _numbers(holder: Any, names: Iterable[str]) -> tuple[Any, ...]:
-    return tuple([getattr(holder, name) for name in names])
-
-
 class Said(NamedTuple):
     """What the nodes of a graph say, sources first; none of them is kept for it."""
 
@@ -157,7 +124,6 @@ class Recording:
     _outside: _ByNode = field(default_factory=WeakKeyDictionary)
     _assigned: list[weakref.ref[Any]] = field(default_factory=list)
     flagged: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # by id
-    assumed: list[Assumed] = field(default_factory=list)
     _changed: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _keeping: set[int] = field(default_factory=set)  # ids of tensors that will hold copies
     foreign: set[int] = field(default_factory=set)  # what another thread assigns to is there
@@ -195,11 +161,6 @@ class Recording:
     def flags(self, event: trace.Flagged) -> None:
         """Note that the function says itself whether a tensor requires a gradient."""
         self.flagged[id(event.tensor)] = weakref.ref(event.tensor)
-
-    def assumes(self, event: trace.Assumed) -> None:
-        """Note the numbers that an object has while the function computes with them."""
-        numbers = _numbers(event.holder, event.names)
-        self.assumed.append(Assumed(weakref.ref(event.holder), event.names, numbers))
 
     def assigned(self) -> list[Any]:
         """Who was assigned to and is still there."""
@@ -296,7 +257,7 @@ class Outline:
             shape, dtype = self.uploads[number]
             raise JitError(
                 f"the function makes a Tensor of {dtype} {shape} from host values that were not "
-                f"the same in its last two calls; a replay would repeat the last ones. {_INSTEAD}"
+                f"the same in its last two calls; a replay would repeat the last ones. {INSTEAD}"
             )
         _check_numbers(self.asked, earlier.asked)
         _check_numbers(self.launched, earlier.launched)
@@ -316,7 +277,7 @@ def _check_numbers(ours: Sequence[Said], theirs: Sequence[Said]) -> None:
     raise JitError(
         "the function computes with a Python number that was not the same in its last "
         f"two calls ({_plain(old[which])}, then {_plain(new[which])}); a replay would "
-        f"repeat the last one. {_INSTEAD}"
+        f"repeat the last one. {INSTEAD}"
     )
 
 
@@ -326,7 +287,7 @@ def _plain(arg: Any) -> str:
 
 
 RESET = "After .reset() the function is captured anew"
-_INSTEAD = "Pass what changes as a Tensor argument, or keep it in a Tensor and assign() to it"
+INSTEAD = "Pass what changes as a Tensor argument, or keep it in a Tensor and assign() to it"
 
 
 def _first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int:
@@ -384,7 +345,6 @@ def record(refuse_reads: bool, outside: Container[Buffer] = ()) -> Iterator[Reco
         trace.Realizing: found.realizing,
         trace.Assigning: found.assigning,
         trace.Flagged: found.flags,
-        trace.Assumed: found.assumes,
         trace.Held: found.held,
         trace.ValuesKept: found.values_kept,
     }

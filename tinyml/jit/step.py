@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
@@ -25,7 +26,8 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
-from tinyml.jit.record import RESET, Assumed, Launch
+from tinyml.jit.numbers import Assumed
+from tinyml.jit.record import RESET, Launch
 from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ledger import memory
@@ -135,7 +137,7 @@ class Parts:
     results: list[Result]
     hidden: int  # so many of the results, the first, are there for others to be views of
     flagged: list[Somebodys]  # whose requires_grad the function sets itself
-    assumed: list[Assumed]
+    assumed: list[Assumed] = field(default_factory=list)
 
 
 # ---- memory of the step ----

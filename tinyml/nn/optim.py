@@ -7,18 +7,15 @@ from step to step is a Tensor, the learning rate too: a step works inside TinyJi
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinyml import dtype as dt
 from tinyml import realize as realizing
-from tinyml import trace
 from tinyml.autograd import no_grad
 from tinyml.device import Device
 from tinyml.errors import ArgumentError, DeviceError, GradientError
@@ -102,8 +99,6 @@ class Optimizer:
                 "an optimizer steps in training only (dropout and batch norm would be off): "
                 "set Tensor.training = True, or use `with Tensor.train():`"
             )
-        if trace.wanted(trace.Assumed):
-            trace.emit(trace.Assumed(self, self._numbers()))
         trained = [i for i, p in enumerate(self.params) if p.requires_grad is not False]
         gradients = [self._gradient(i) for i in trained]
         with no_grad():
@@ -124,12 +119,6 @@ class Optimizer:
             )
         check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
-
-    def _numbers(self) -> tuple[str, ...]:
-        """What constructors were told and the steps compute with, but for the rate."""
-        made = [inspect.signature(kind).parameters for kind in type(self).__mro__]
-        told = dict.fromkeys(chain.from_iterable(made))
-        return tuple(n for n in told if isinstance(vars(self).get(n), (Number, tuple)))
 
     def _make_state(self) -> None:
         """Set attributes to tensors that live from step to step, as a state dict names them."""

@@ -1,0 +1,211 @@
+"""TinyJit and the numbers that a function reads besides its arguments: others are an error."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tinyml import Tensor, TinyJit, nn
+from tinyml.errors import JitError
+
+SCALE = 2.0
+
+
+class Part:
+    """A layer of somebody's, with numbers in various places."""
+
+    shared = 1.0
+
+    def __init__(self) -> None:
+        self.scale, self.unused, self.calls = 2.0, 1, 0
+        self.shift: Any = float("nan")
+        self.inner = SimpleNamespace(power=2)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.method(x) + self.shared
+
+    def method(self, x: Tensor) -> Tensor:
+        return (x * self.scale) ** self.inner.power + (0 if self.shift != self.shift else 1)
+
+    @property
+    def twice(self) -> float:
+        return 2 * self.scale
+
+    def fit(self, x: Tensor) -> Tensor:
+        return self(x) * self.unused
+
+
+class Heir(Part):
+    """Reads nothing itself."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x)
+
+
+class Model:
+    """Parts by name, in a list, and with steps that are methods."""
+
+    def __init__(self) -> None:
+        self.part, self.parts, self.epoch = Part(), [Part(), Heir()], 0
+
+    @TinyJit
+    def step(self, x: Tensor) -> Tensor:
+        return self.part(x).realize()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.step(x) + self.epoch
+
+
+def captured(function: Callable[..., Tensor], *args: Any) -> TinyJit[..., Tensor]:
+    step = TinyJit(function)
+    for _ in range(3):
+        step(*args, Tensor([1.0, 3.0]))
+    return step
+
+
+def refused(function: Callable[..., Tensor], change: Callable[[], None], *args: Any) -> str:
+    """What is said of a replay after a change; the step goes on where all is as it was."""
+    step = captured(function, *args)
+    change()
+    with pytest.raises(JitError, match="when the function was captured") as found:
+        step(*args, Tensor([1.0, 3.0]))
+    return str(found.value)
+
+
+def test_a_number_of_the_function_around() -> None:
+    beta = 0.5
+
+    def change() -> None:
+        nonlocal beta
+        beta = 0.25
+
+    text = refused(lambda x: (x * beta).realize(), change)
+    assert text.startswith("beta was 0.5 when the function was captured, and is 0.25 now")
+
+
+def test_a_global_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return x * SCALE
+
+    change = partial(monkeypatch.setitem, globals(), "SCALE", 3.0)
+    assert refused(lambda x: scaled(x).realize(), change).startswith("SCALE was 2.0")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda part, x: part(x),
+        lambda part, x: part.method(x),
+        lambda part, x: part.twice * x,
+        lambda part, x: sum(each(x) for each in [part]),
+        lambda part, x: (lambda: part.scale * x)(),
+    ],
+    ids=["call", "method", "property", "comprehension", "lambda"],
+)
+def test_a_number_of_an_object_however_it_is_reached(function: Any) -> None:
+    part = Part()
+    change = partial(setattr, part, "scale", 3.0)
+    assert refused(lambda x: function(part, x).realize(), change).startswith("Part: scale was 2.0")
+    change = partial(setattr, part, "scale", 4.0)
+    refused(lambda given, x: function(given, x).realize(), change, part)  # as an argument
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_number_of_an_object_in_a_list(which: int) -> None:
+    model = Model()
+
+    def step(x: Tensor) -> Tensor:
+        for part in model.parts:
+            x = part.method(x)
+        return x.realize()
+
+    part = model.parts[which]
+    assert "scale was 2.0" in refused(step, partial(setattr, part, "scale", 3.0))
+
+
+def test_a_number_of_an_object_in_an_object_of_a_class_and_of_a_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heir = Heir()
+    assert "power was 2" in refused(lambda x: heir(x), partial(setattr, heir.inner, "power", 3))
+    change = partial(monkeypatch.setattr, Part, "shared", 3.0)
+    assert "shared was 1.0" in refused(lambda x: heir(x), change)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "value"),
+    [
+        (nn.BatchNorm(2), "momentum", 0.5),
+        (nn.BatchNorm(2), "eps", 0.1),
+        (nn.Dropout(0.25), "p", 0.75),
+        (nn.LayerNorm(2), "eps", 0.5),
+        (nn.Conv1d(2, 2, 1), "padding", 1),
+    ],
+)
+def test_a_number_of_a_layer(layer: Any, name: str, value: float) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        with Tensor.train():
+            out: Tensor = layer(x)
+            return out.realize()
+
+    x = Tensor.ones(3, 2, 2)
+    for _ in range(3):
+        step(x)
+    copied = pickle.loads(pickle.dumps((layer, step)))
+    for layer_, step_ in ((layer, step), copied):
+        step_(x)
+        setattr(layer_, name, value)
+        with pytest.raises(JitError, match=f"{type(layer).__name__}: {name} was .* is {value}"):
+            step_(x)
+
+
+def test_numbers_that_the_function_does_not_read_or_sets_itself_may_change() -> None:
+    model = Model()
+    for epoch in range(5):
+        model.epoch, model.part.unused = epoch, epoch
+        assert model.step(Tensor([1.0])).tolist() == [5.0]
+    assert model.part.calls == 2
+    model.part.scale = 3.0
+    with pytest.raises(JitError, match=r"Part: scale was 2\.0"):
+        model(Tensor([1.0]))
+
+
+def test_numbers_that_did_not_matter_may_change() -> None:
+    seen = []
+
+    def step(x: Tensor) -> Tensor:
+        if turn > 5:
+            seen.append(turn)
+        return (x + 1).realize()
+
+    jit = TinyJit(step)
+    for turn in range(8):  # noqa: B007
+        assert jit(Tensor([1.0])).tolist() == [2.0]
+
+
+def test_what_is_not_a_number_is_compared_as_it_is() -> None:
+    part = Part()
+    step = captured(lambda x: part(x).realize())
+    step(Tensor([1.0, 3.0]))  # NaN is as it was
+    part.shift = 0.0
+    with pytest.raises(JitError, match=r"shift was nan .* is 0\.0 now"):
+        step(Tensor([1.0, 3.0]))
+
+
+def test_a_captured_step_keeps_no_object_alive() -> None:
+    model = Model()
+    step = captured(lambda x: model.part(x).realize())
+    assert step.captured is not None
+    gone = weakref.ref(model.part)
+    model.part = Part()
+    gc.collect()
+    assert gone() is None
