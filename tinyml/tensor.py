@@ -22,7 +22,6 @@ from tinyml.functional import (
     assignment,
     casts,
     creation,
-    cuda_arrays,
     elementwise,
     exchange,
     gradients,
@@ -315,7 +314,7 @@ class Tensor(Methods, metaclass=Trains):
     __array__ = exchange.to_array
     __array_ufunc__ = exchange.ufunc
     __array_function__ = exchange.array_function
-    __cuda_array_interface__ = property(cuda_arrays.interface_of)
+    __cuda_array_interface__ = property(exchange.interface_of)
     __dlpack__ = exchange.to_dlpack
     __dlpack_device__ = exchange.dlpack_device
     from_dlpack = classmethod(exchange.from_dlpack)

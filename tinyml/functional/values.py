@@ -21,7 +21,7 @@ from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import DTypeError, RangeError, ShapeError
 from tinyml.functional import views
 from tinyml.functional.axes import is_tensor, new_shape, whole, wrong_type
-from tinyml.functional.exchange import values_of
+from tinyml.functional.foreign import values_of
 from tinyml.functional.operands import check_fits
 from tinyml.lazy import LazyBuffer
 
