@@ -55,6 +55,15 @@ def _softplus(x: Any) -> Any:
     return mp.log1p(mp.exp(x)) if x < 100 else x + mp.exp(-x)
 
 
+def _lgamma(x: Any) -> Any:
+    """Not near zeros, of which digamma has one, too: few digits of doubles are left there."""
+    return mp.re(mp.loggamma(x)) if x > 2.5 else mp.nan
+
+
+def _digamma(x: Any) -> Any:
+    return mp.digamma(x) if x > 2 else mp.nan
+
+
 def _gelu(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))
 
@@ -98,6 +107,9 @@ FUNCTIONS = [
     Function("rsqrt", torch.rsqrt, lambda x: 1 / mp.sqrt(x)),
     Function("reciprocal", torch.reciprocal, lambda x: 1 / x),
     Function("erf", torch.erf, mp.erf),
+    Function("erfinv", torch.erfinv, lambda x: mp.erfinv(x) if abs(x) <= 1 else mp.nan),
+    Function("lgamma", torch.lgamma, _lgamma),
+    Function("digamma", torch.digamma, _digamma),
     Function("sigmoid", torch.sigmoid, _sigmoid),
     Function("softplus", lambda x: -torch.nn.functional.logsigmoid(-x), _softplus),
     Function("silu", torch.nn.functional.silu, lambda x: x * _sigmoid(x)),

@@ -21,8 +21,8 @@ SPECIAL = np.array(
 )  # fmt: skip
 UNARY = (  # noqa: SIM905
     "neg abs sign sqrt rsqrt exp exp2 log log2 log10 sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf floor ceil round trunc isnan isinf isfinite logical_not reciprocal "
-    "square"
+    "asinh acosh atanh erf erfinv lgamma floor ceil round trunc isnan isinf isfinite logical_not "
+    "reciprocal square"
 ).split()
 WHOLE = np.array([[-7, 3, 0], [5, -2, 1]], np.int32)
 ODD = np.array([[2, -3, 4], [-5, 3, -1]], np.int32)

@@ -26,7 +26,8 @@ SCRIPT = Path(__file__).resolve().parents[1] / "docs" / "make_numerics.py"
 BOUNDS = {  # in ulps, just above what docs/numerics.md has met; all others: 2
     "sqrt": 0.501, "reciprocal": 0.501, "exp": 1.0, "log": 0.8, "sin": 1.1, "cos": 1.1, "tan": 1.3,
     "asin": 1.7, "acos": 2.1, "erf": 1.4, "sigmoid": 1.6, "softplus": 1.6, "silu": 1.9, "mish": 1.9,
-    "gelu": 1.9, "gelu none": 2.01, "div": 0.501, "pow": 0.8,
+    "gelu": 1.9, "gelu none": 2.01,
+    "erfinv": 2.61, "lgamma": 1.5, "digamma": 0.6, "div": 0.501, "pow": 0.8,
 }  # fmt: skip
 CUDAS = {  # of its library, as met on an H200
     "exp": 1.8, "exp2": 2, "log": 0.9, "sin": 1.4, "cos": 1.5, "tan": 2.7, "sinh": 2.3,
@@ -47,7 +48,7 @@ ODD = ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "erf", "e
 
 
 pytest.importorskip("torch")
-pytest.importorskip("mpmath")
+mp: Any = pytest.importorskip("mpmath")
 
 
 def load() -> ModuleType:
@@ -410,3 +411,26 @@ def test_exponentials_whose_parts_a_register_holds_round_little_more_than_once(
     for few in (1, 4, 8, 16):
         parts = [Tensor(x[n : n + few]).exp().numpy() for n in range(0, x.size, few)]
         np.testing.assert_array_equal(np.concatenate(parts), got)
+
+
+def test_special_functions_at_their_poles_and_near_their_zeros(device: str) -> None:
+    x = np.array([0.0, -0.0, -1, -2, np.inf, -np.inf, np.nan, 1e300, 5e-324])
+    inf, nan = np.inf, np.nan
+    np.testing.assert_array_equal(Tensor(x).lgamma().numpy()[:7], [inf] * 6 + [nan])
+    wanted = [-inf, inf, nan, nan, inf, nan, nan]
+    np.testing.assert_array_equal(Tensor(x).digamma().numpy()[:7], wanted)
+    near = [1.0, 2.0, 1.0001, 1.4616321449683623, -2.457024738220801, -0.5, 0.5, 7.999, 8.0, 1e300]
+    for name, true in (("lgamma", lambda v: mp.re(mp.loggamma(v))), ("digamma", mp.digamma)):
+        got = getattr(Tensor(np.array(near)), name)().numpy()
+        np.testing.assert_allclose(got, [float(true(mp.mpf(v))) for v in near], 1e-14, 1e-14)
+    ends = np.array([1 - 2.0**-53, 2.0**-53 - 1, 1e-310, 1.0, -1.0, 1.5, -0.0])
+    with mp.workdps(40):
+        wanted = [float(mp.erfinv(mp.mpf(v))) for v in ends[:3]] + [inf, -inf, nan, -0.0]
+    got = Tensor(ends).erfinv().numpy()
+    np.testing.assert_allclose(got, wanted, 5e-16, 0)
+    assert np.signbit(got[-1])
+    at = Tensor(np.array([0.3, 1.0, 9.0, -1.3])).requires_grad_()
+    (slope,) = at.digamma().sum().gradient(at)
+    np.testing.assert_allclose(
+        slope.numpy(), [float(mp.polygamma(1, mp.mpf(v))) for v in (0.3, 1.0, 9.0, -1.3)], 1e-12
+    )

@@ -23,6 +23,7 @@ from tinyml.functional import (
     resize,
     scan,
     sort,
+    special,
     unary,
     values,
 )
@@ -109,6 +110,9 @@ class Methods:
     acosh = unary.acosh
     atanh = unary.atanh
     erf = unary.erf
+    erfinv = special.erfinv
+    lgamma = special.lgamma
+    digamma = special.digamma
     reciprocal = unary.reciprocal
     square = unary.square
     trunc = unary.trunc
