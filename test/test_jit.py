@@ -757,6 +757,32 @@ def test_gradient_of_an_argument(device: str) -> None:
         step(full(1))
 
 
+def test_a_gradient_that_is_a_constant_is_added_to_by_another_step(device: str) -> None:
+    """As of the bias of a critic of a Wasserstein GAN, to which the player's step adds."""
+
+    def train(wrap: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]) -> list[list[float]]:
+        weight, bias = (Tensor([n], requires_grad=True) for n in (0.5, 0.25))
+        scale = Tensor([2.0], requires_grad=True)
+
+        def critic(x: Tensor) -> Tensor:
+            weight.grad = bias.grad = None
+            return ((x - (x * scale).detach()) * weight + bias).sum().backward()
+
+        def player(x: Tensor) -> Tensor:
+            scale.grad = None
+            return (x * scale * weight - bias).sum().backward()
+
+        critic, player = wrap(critic), wrap(player)
+        found = []
+        for i in range(5):
+            critic(Tensor([1.0, i]))
+            player(Tensor([2.0, i]))
+            found.append([t.grad.item() for t in (weight, bias, scale) if t.grad is not None])
+        return found
+
+    assert train(TinyJit) == train(lambda function: function)
+
+
 def test_a_parameter_that_is_frozen_after_the_capture_is_not_trained_in_silence(
     device: str,
 ) -> None:

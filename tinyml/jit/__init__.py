@@ -23,7 +23,7 @@ from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
 from tinyml.jit.numbers import Assumed, assumed
-from tinyml.jit.outside import used
+from tinyml.jit.outside import constant_gradients, used
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
 from tinyml.jit.step import Step
@@ -161,7 +161,7 @@ class TinyJit(Generic[_P, _R]):
             results: list[Tensor] = []
             flatten(result, results, in_order=True)
             # what is assigned to has memory from now on: a capture can write to nothing else
-            wanted = [*results, *recording.assigned()]
+            wanted = [*results, *recording.assigned(), *constant_gradients(recording)]
             Tensor.realize(*wanted) if wanted else None
         self._outline, self._assumed = recording.outline(), assumed(function)
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched

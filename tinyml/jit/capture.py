@@ -185,7 +185,7 @@ def _check_arguments_unchanged(inputs: list[Tensor], clock: int) -> None:
 
 def _realize_changes(results: list[_Raw], before: Before, recording: Recording) -> None:
     ours = [r for r in results if isinstance(r, Tensor)]
-    changed = []
+    changed = outside.constant_gradients(recording)
     for tensor in filter(recording.changed, _all_tensors(before)):
         leaf = before.leaf(tensor)
         if leaf is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
@@ -94,6 +95,20 @@ def used(recording: Recording) -> list[weakref.ref[Tensor]]:
         *map(weakref.ref, recording.left()),
         *(weakref.ref(tensor) for leaf in leaves for tensor in holders(leaf)),
     ]
+
+
+def constant_gradients(recording: Recording) -> list[Tensor]:
+    """Gradients that a call left behind, and that are the same whatever the data are.
+
+    They are to have memory, as others have: what adds to them, perhaps another step, can write it.
+    """
+    left = {id(t): t for t in recording.left() if not ledger.has_data(t._lazy)}
+    if not left:
+        return []
+    real = (t for leaf, _ in ledger.in_memory() for t in holders(leaf))
+    pending = (t for t in ledger.pending() if isinstance(t, Tensor))
+    gradients = {id(t.grad) for t in chain(real, pending)}
+    return [t for key, t in left.items() if key in gradients]
 
 
 def unready(recording: Recording) -> str:
