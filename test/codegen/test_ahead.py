@@ -46,6 +46,23 @@ def test_the_second_loop_asks_for_the_next_row() -> None:
     assert after.count("slot1[") == 1 + 1
 
 
+def test_memory_is_asked_for_as_many_rows_further_on_as_it_is_told() -> None:
+    k = kernel_of(graphs.layernorm(leaf(50, 64)))
+    assert asked_for(str(linear(k, "grid i0", "ahead i0 3"))) == ["slot1[i0*64 + r0 + 192]"]
+
+
+def test_what_is_stored_past_the_caches_takes_so_long_that_this_loop_asks() -> None:
+    """Unless a fold calls functions: that takes longer still."""
+    opts = "grid i0", "lanes r0 8", "lanes j0 8", "stream j0v", "ahead i0"
+    rows = leaf(50, 64)
+    assert asked_for(str(linear(kernel_of(graphs.layernorm(rows)), *opts))) == [
+        "slot1[i0*64 + j0*8 + 64]"
+    ]
+    assert asked_for(str(linear(kernel_of(graphs.softmax(rows)), *opts))) == [
+        "slot1[i0*64 + r0*8 + 64]"
+    ]
+
+
 def test_a_line_is_asked_for_once() -> None:
     k = kernel_of(graphs.layernorm(leaf(5, 64)))
     text = str(linear(k, "grid i0", "lanes r0 8", "unroll r0 4", "ahead i0"))
@@ -166,6 +183,19 @@ def test_rows_are_read_ahead_where_they_come_from_memory() -> None:
         opts, _ = choose(lower(kernel_of(graphs.softmax(leaf(*shape)))), SMALL)
         chosen[shape] = OptKind.AHEAD in {opt.kind for opt in opts}
     assert chosen == {(4, 16): False, (64, 16): True, (64, 512): False}
+
+
+def test_short_rows_are_asked_for_long_before_if_they_come_from_memory() -> None:
+    """Longer where results go past the caches, for which memory is waited for, too."""
+    tiny = replace(SMALL, last_cache=1 << 11)
+    x = leaf(64, 64)
+    for root, target, ahead in (
+        (graphs.layernorm(x), SMALL, "ahead i0"),
+        (graphs.layernorm(x), tiny, f"ahead i0 {(32 << 10) // 512}"),
+        (graphs.total(graphs.layernorm(x), 1), tiny, f"ahead i0 {-(-(8 << 10) // 260)}"),
+    ):
+        opts, _ = choose(lower(kernel_of(root)), target)
+        assert ahead in map(str, opts)
 
 
 def test_the_processor_is_not_disturbed_at_the_end() -> None:

@@ -2,7 +2,9 @@
 
 Where several loops of a row read the same elements, the first of them waits for memory, and the
 others compute on what a cache holds, while memory has nothing to do. So the second loop asks for
-the same elements one step of an axis further on: a line at a time, where it reads this step's.
+the same elements some steps of an axis further on: a line at a time, where it reads this step's.
+Where results go past the caches, to store them takes longest, unless folds call functions; so the
+loop that does asks for what it reads.
 
 Numbers that are spread over lanes are multiplied for longer than memory takes to deliver them. So
 the loop that reads them asks for them, too, if no other one does.
@@ -16,14 +18,16 @@ axis of the tile asks for what a few steps further on are filled with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Fold, Load
+from tinyml.codegen.expr import Alu, Expr, Fold, Load
+from tinyml.codegen.nest import Nest
 from tinyml.codegen.scope import Scope
 from tinyml.graph import toposort
 from tinyml.index import ZERO, Axis, Linear, linear
+from tinyml.ops import FUNCTIONS
 
 LINE = 64  # bytes that memory delivers at once
 FURTHER = 4  # steps of a tile's axis, which take much less time than rows that are computed with
@@ -34,12 +38,16 @@ Read = tuple[int, Axis, int]  # a slot, and how far its elements are from those 
 class Ahead:
     """What the loops of one nest read, in the order in which they are written.
 
-    `axes` are those whose next steps are asked for; some of them are `filled`, axes of tiles.
+    `axes` are those of which so many steps further on are asked for; some of them are `filled`,
+    axes of tiles. What loops over `storing` read is asked for there alone.
     """
 
-    def __init__(self, axes: Iterable[Axis], filled: Set[Axis], lanes: Set[Axis]) -> None:
-        self.axes, self.lanes = [a for a in axes if a not in filled], lanes
-        self.filled = [a for a in axes if a in filled]
+    def __init__(
+        self, axes: Mapping[Axis, int], filled: Set[Axis], lanes: Set[Axis], one: Nest | None = None
+    ) -> None:
+        self.axes = {a: steps for a, steps in axes.items() if a not in filled}
+        self.filled, self.lanes = [a for a in axes if a in filled], lanes
+        self.storing = _storing(one) if one is not None and self.axes else {}
         self.made = self.loop = 0
         self.first: dict[Read, int] = {}  # the loop that reads it first
         self.asking: dict[Read, int] = {}  # the one after that
@@ -84,15 +92,16 @@ class Ahead:
         outside = spread.bound if spread is not None else frozenset[Axis]()
         line = _line(load.position.substitute(along), load)
         found = []
-        for axis in self.axes:
+        later = load.free.isdisjoint(self.storing.get(load.slot, load.free))
+        for axis, steps in self.axes.items():
             stride = line.stride(axis)
             read = load.slot, axis, stride or 0
             first = self.first.setdefault(read, self.loop) == self.loop
-            if not stride or (first and axis not in outside):
+            if not stride or later or (first and axis not in outside):
                 continue
             new = (scope, load.slot, line) not in self.asked
             if new and self.asking.setdefault(read, self.loop) == self.loop:
-                found += self._once(load, scope, line, stride)
+                found += self._once(load, scope, line, steps * stride)
         return found
 
     def _once(self, load: Load, scope: Scope, line: Linear, further: int) -> list[ir.Fetch]:
@@ -101,6 +110,20 @@ class Ahead:
             return []
         self.asked.add(asked)
         return [ir.Fetch(load.slot, line + further)]
+
+
+def _storing(one: Nest) -> dict[int, frozenset[Axis]]:
+    """The slots that loops read which store past the caches, and the axes of these loops."""
+    rows, found = {*one.rows}, dict[int, frozenset[Axis]]()
+    folded = toposort([fold.body for fold in one.folds])
+    if any(isinstance(e, Alu) and e.op in FUNCTIONS and not e.free <= rows for e in folded):
+        return found
+    for walk in one.walks:
+        values = [store.value for store in walk.stores if store.streams]
+        for e in toposort(values, (), lambda e: () if type(e) is Fold else e.sources):
+            if isinstance(e, Load) and not e.free <= rows:
+                found[e.slot] = e.free.difference(rows).union(found.get(e.slot, ()))
+    return found
 
 
 def _line(start: Linear, load: Load) -> Linear:

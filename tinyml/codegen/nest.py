@@ -217,8 +217,8 @@ class Nest:
 class LoopNest:
     """A kernel as loops. `kinds` lists the axes that are not plain loops.
 
-    While a step of the axes in `ahead` is computed, memory is asked for what the next one reads,
-    and while they are folded, for what stands behind the fold; of a tile's axes, a few steps ahead.
+    While a step of the axes in `ahead` is computed, memory is asked for what so many steps further
+    on read, and while they are folded, for what is behind the fold; of a tile's axes, a few steps.
     Folds over the axes named in `along` are made in one walk, even if they read each other.
     """
 
@@ -227,7 +227,7 @@ class LoopNest:
     slots: tuple[tuple[Shape, DType], ...]
     kinds: tuple[tuple[Axis, Kind], ...] = ()
     splits: tuple[Split, ...] = ()
-    ahead: tuple[Axis, ...] = ()
+    ahead: tuple[tuple[Axis, int], ...] = ()
     along: tuple[str, ...] = ()
 
     @cached_property
@@ -310,8 +310,12 @@ def _lines(ln: LoopNest) -> Iterator[str]:
                 yield f"    slot{store.slot}[{place}] {sign} {text[store.value]}{past}"
         if nest.folded:
             yield f"  folds over {named(nest.folded)}"
-    for axis in ln.ahead:
-        yield f"  reads ahead of {axis.name}"
+    for axis, steps in ln.ahead:
+        yield (
+            f"  reads {steps} ahead of {axis.name}"
+            if steps > 1
+            else f"  reads ahead of {axis.name}"
+        )
     for name in ln.along:
         yield f"  folds over {name} run along"
     for split in ln.splits:

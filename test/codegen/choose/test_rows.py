@@ -181,7 +181,7 @@ def images(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "together"), [(256, 24, 4), (254, 24, 2), (256, 320, 2), (257, 24, 1)]
+    ("rows", "columns", "together"), [(256, 24, 4), (254, 24, 2), (256, 640, 2), (257, 24, 1)]
 )
 @pytest.mark.parametrize("op", ["log_softmax", "layernorm"])
 def test_short_rows_whose_folds_read_folds_are_walked_several_at_a_time(
@@ -195,10 +195,35 @@ def test_short_rows_whose_folds_read_folds_are_walked_several_at_a_time(
 
 
 def test_long_rows_few_rows_and_single_folds_are_walked_one_by_one() -> None:
-    for x in (images(256, 8 * 65).log_softmax(), images(64, 24).log_softmax()):
+    for x in (images(256, 8 * 200).log_softmax(), images(64, 24).log_softmax()):
         assert not any(opt.startswith("unroll i0") for opt in opts(kernel_of(x.lazy)))
     x = images(256, 24)
     assert "unroll i0 4" not in opts(kernel_of((x / x.sum(1, keepdim=True)).lazy))
+
+
+def side_by_side(x: Tensor, last_cache: int) -> int:
+    """How many rows are walked at a time on a machine with a last cache of so many bytes."""
+    target = replace(SMALL, vector_bytes=64, vector_registers=32, last_cache=last_cache)
+    chosen, _ = choose(lower(kernel_of(x.lazy)), target)
+    return next((opt.amount for opt in chosen if str(opt).startswith("unroll i0")), 1)
+
+
+@pytest.mark.parametrize("op", ["layernorm", "log_softmax"])
+@pytest.mark.parametrize(("columns", "far"), [(1024, 1), (64, 4)])
+def test_rows_are_walked_one_by_one_where_memory_takes_longer_than_they_do(
+    op: str, columns: int, far: int
+) -> None:
+    """To fold the lanes of the shortest ones takes longer than memory does."""
+    x = getattr(images(256, columns), op)()
+    assert side_by_side(x, 32 << 20) > 1
+    assert side_by_side(x, 1 << 10) == far
+
+
+def test_rows_that_begin_within_lines_are_not_stored_in_turn() -> None:
+    """Lines that several of them have begun leave in parts."""
+    whole, torn = (images(256, columns).log_softmax() for columns in (512, 504))
+    assert (side_by_side(whole, 1 << 10), side_by_side(torn, 1 << 10)) == (2, 1)
+    assert side_by_side(torn, 32 << 20) == 4
 
 
 def test_what_several_rows_would_compute_again_is_kept_for_each() -> None:

@@ -11,14 +11,7 @@ from tinyml.codegen.choose.c_contraction import packed, prepared
 from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_online import run_along
-from tinyml.codegen.choose.c_rows import (
-    FEW,
-    PIECES,
-    ROWS,
-    calls,
-    looked_up_together,
-    rows_at_a_time,
-)
+from tinyml.codegen.choose.c_rows import PIECES, calls, looked_up_together, rows_at_a_time
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
@@ -41,6 +34,10 @@ IN_A_ROW = 36  # work of three functions, in which nearly every op waits for the
 NEAR = 1 << 15  # bytes of the nearest cache, from which a tile is brought back at no cost
 FILLING = 32  # registers for the sums of a loop and what it fills a tile with
 LEAST = 16  # bytes of a vector: with fewer, C compilers do as with single elements
+ROWS = 4  # that share what they fold
+FEW = 8  # vectors of a row whose folds take less time than to add up their lanes
+READ = 8 << 10  # bytes of rows that are read until memory has answered,
+PAST = 32 << 10  # and that are read or stored, where it also takes what goes past the caches
 MASKS = 32  # bytes of a vector, from which on processors load and store some of its lanes
 SUMS = 8  # of narrow columns, of which each waits for itself
 ACCUMULATORS = 8  # in all, where several rows are folded at a time
@@ -230,8 +227,8 @@ class CChooser(Chooser):
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
                 self.apply(OptKind.LANES, walk.axes[-1], self.lanes)
         self.bind_grid(number)
-        self._read_ahead(number)
         self._stream(number)
+        self._read_ahead(number)
 
     def _write_out_windows(self, number: int, row: Axis | None) -> Axis | None:
         """Few rows that read something together, as all places of a window do, in one walk.
@@ -250,12 +247,18 @@ class CChooser(Chooser):
         return row
 
     def _read_ahead(self, number: int) -> None:
-        """Memory is asked for the next row, where all that rows are made of fits the cache."""
+        """Memory is asked for the next row, where all that rows are made of fits the cache.
+
+        It takes its time to answer, in which short rows are done.
+        """
         rows = self._one_by_one(number)
         if not rows or self.nbytes <= self.target.cache:
             return
-        if 2 * self.nbytes // prod(a.size for a in rows) <= self.target.cache:
-            self.apply(OptKind.AHEAD, rows[-1])
+        each = max(1, self.nbytes // prod(a.size for a in rows))
+        past = any(store.streams for store in self.one(number).stores)
+        steps = -(-(PAST if past else READ) // each) if self.nbytes >= self.target.last_cache else 1
+        if 2 * each <= self.target.cache:
+            self.apply(OptKind.AHEAD, rows[-1], steps if steps > 1 else 0)
 
     def _one_by_one(self, number: int) -> list[Axis]:
         """The rows that are walked one after the other, by one thread or several."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from math import prod
 
+from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.chooser import Chooser
-from tinyml.codegen.expr import Alu
-from tinyml.codegen.nest import Kind, Nest
+from tinyml.codegen.choose.estimate import OVERLAP, PORTS
+from tinyml.codegen.expr import Alu, Fold
+from tinyml.codegen.nest import Kind, Nest, roots
+from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
+from tinyml.graph import toposort
 from tinyml.index import Axis
-from tinyml.ops import FUNCTIONS
+from tinyml.ops import FUNCTIONS, WORK
 
-ROWS = 4  # that are walked at a time
-FEW = 8  # vectors of a row whose folds take less time than to add up their lanes
+WAITING = 50  # cycles for the lanes of a fold, where nothing else is there to be done
+CROWDED = 0.1  # more for each vector, if twice as many rows are walked
+DELIVERED = 10  # bytes of a cycle from memory, if it is asked for them early
+TORN = 1.5  # times longer, if several rows are stored in turn that do not begin with lines
+NEARLY = 1.02  # times the least: fewer rows have less text
 PIECES = 64  # of work, about, are left for threads by what is walked together
 
 
@@ -22,20 +29,46 @@ def calls(one: Nest) -> bool:
 
 
 def rows_at_a_time(chooser: Chooser, number: int, row: Axis) -> int:
-    """How many rows are walked side by side.
+    """How many rows are walked side by side: the fewest that take about as long as any number.
 
-    Where folds read folds of a short row, other rows' vectors go through the same ops while the
-    lanes of one are folded, for which the row's next fold waits.
+    Where folds read folds, other rows' vectors go through the same ops while the lanes of one are
+    folded, for which the row's next fold waits. That is no gain where memory is waited for.
     """
     one = chooser.one(number)
     if not any(fold.body.has_fold for fold in one.folds):
         return 1
-    longest = max(a.size for fold in one.folds for a in fold.axes)
-    pieces = prod(a.size for a in one.rows)
-    for vectors, rows in ((4 * FEW, ROWS), (8 * FEW, ROWS // 2)):
-        if longest <= vectors * chooser.lanes and row.size % rows == 0 and pieces >= rows * PIECES:
-            return rows
-    return 1
+    pieces, vectors = prod(a.size for a in one.rows), _vectors(one, chooser.lanes)
+    computing, waiting = _computing(one, chooser.lanes), WAITING * len(one.folds)
+    far = chooser.nbytes > chooser.target.last_cache
+    fetching = chooser.nbytes / pieces / DELIVERED if far else 0
+    stored = [s for s in one.stores if not s.position.free <= {*one.rows}]
+    apart = [(s.position.stride(row) or 0) * s.dtype.itemsize for s in stored]
+    torn = TORN if any(nbytes % LINE for nbytes in apart) else 1
+    takes = {}
+    for rows in (n for n in (1, 2, 4) if n == 1 or (row.size % n == 0 and pieces >= n * PIECES)):
+        cycles = computing + CROWDED * vectors * (rows.bit_length() - 1) + waiting / rows
+        fetched = fetching * torn if rows > 1 else fetching
+        takes[rows] = max(cycles, fetched) + OVERLAP * min(cycles, fetched)
+    least = min(takes.values())
+    return next(rows for rows, cycles in takes.items() if cycles <= NEARLY * least)
+
+
+def _vectors(one: Nest, lanes: int) -> float:
+    """How many of them the loops of a row walk."""
+    walked = [*(fold.axes for fold in one.folds), *(walk.axes for walk in one.walks if walk.axes)]
+    return sum(prod(a.size for a in axes) for axes in walked) / lanes
+
+
+def _computing(one: Nest, lanes: int) -> float:
+    """Cycles of arithmetic on a row; what several loops would make again is kept."""
+    rows = {*one.rows}
+    kept = {*made_again(one, rows)[1:]}
+    steps = 0
+    for e in toposort(roots(one), (), lambda e: () if e in kept else e.sources):
+        inner = e.free.union(e.axes if isinstance(e, Fold) else ()) - rows
+        if inner and isinstance(e, (Alu, Fold)) and e not in kept:
+            steps += prod(a.size for a in inner) * (WORK[e.op] if isinstance(e, Alu) else 1)
+    return steps / lanes / PORTS
 
 
 def looked_up_together(chooser: Chooser, number: int, pieces: int) -> bool:

@@ -35,7 +35,7 @@ class TileWriter(Namer):
         lanes = [a for a, kind in nest.kinds if vectors and kind is Kind.LANE]
         one = nest.nests[number]
         filled = {a for tile in one.tiles for a in tile.axes}
-        ahead = Ahead([a for a in nest.ahead if a in one.axes], filled, {*lanes})
+        ahead = Ahead({a: n for a, n in nest.ahead if a in one.axes}, filled, {*lanes}, one)
         super().__init__(f"_{number}" if number else "", lanes, ahead)
         self.kinds, self.block, self.vectors = dict(nest.kinds), block, vectors
         self.within = {a for a, kind in nest.kinds if kind in (Kind.UNROLL, Kind.LANE)}

@@ -31,9 +31,9 @@
               folds over the axis, whose sums are in registers
     KEEP      what folds read of other folds at each step of an axis is kept in a tile
     FILL      the first fold over an axis that reads a tile fills it, in its own loop
-    AHEAD     while a step of an axis is computed, memory is asked for what the next one reads;
-              while one of a fold is folded, for what is made with its result; while one of
-              a tile is filled, for what a few steps further on are filled with
+    AHEAD     while a step of an axis is computed, memory is asked for what the next one reads, or
+              the one so many steps further on; while one of a fold is folded, for what is made
+              with its result; while one of a tile is filled, for what a few steps later fill it
     STREAM    vectors along lanes are stored past the caches
 
 A list of Opts can be printed, cached, searched and written by hand; it never changes results
@@ -204,7 +204,7 @@ def _applied(nest: LoopNest, opt: Opt) -> LoopNest:
         case OptKind.AHEAD:
             walked = nest.kind(axis) in (Kind.GRID, Kind.LOOP)
             _require(walked, opt, "no thread walks its rows one after the other")
-            return replace(nest, ahead=(*nest.ahead, axis))
+            return replace(nest, ahead=(*nest.ahead, (axis, max(opt.amount, 1))))
         case OptKind.STREAM:
             _require(nest.kind(axis) is Kind.LANE, opt, "only vectors go past the caches")
             return stream(nest, axis)
