@@ -13,6 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 _C = TypeVar("_C", bound=type)
+# What is read of an object is found at once only if nobody asked for its `__dict__`, or gave it one
+_set = object.__setattr__
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -27,7 +29,8 @@ else:
             self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
 
         def __get__(self, one: Any, cls: type) -> Any:
-            value = one.__dict__[self.name] = self.make(one)
+            value = self.make(one)
+            _set(one, self.name, value)
             return value
 
     def dataclass(
@@ -40,12 +43,14 @@ else:
 
     def replace(one: Any, **changes: Any) -> Any:
         """`dataclasses.replace`, of those that are made here."""
-        made = object.__new__(type(one))
-        values, kept, names = made.__dict__, one.__dict__, one.__match_args__
-        values.update(kept if len(kept) == len(names) else {name: kept[name] for name in names})
-        values.update(changes)
+        made, names = object.__new__(type(one)), one.__match_args__
+        kept = one.__dict__
+        if len(kept) > len(names):  # it knows more, which need not hold of the other
+            kept = {name: kept[name] for name in names}
+        values = {**kept, **changes}
         if len(values) > len(names):
             raise TypeError(f"{type(one).__name__} has no {', '.join(changes)}")
+        _set(made, "__dict__", values)
         return made
 
 
@@ -63,9 +68,10 @@ def _made(cls: _C) -> _C:
     asked = [
         f"{name}=_default_{name}" if f"_default_{name}" in defaults else name for name in names
     ]
-    lines = [" _values = self.__dict__", *[f" _values[{name!r}] = {name}" for name in names]]
-    scope: dict[str, Any] = {**defaults}
-    exec(f"def __init__({', '.join(['self', *asked])}):\n" + "\n".join(lines), scope)
+    values = ", ".join([f"{name!r}: {name}" for name in names])
+    scope: dict[str, Any] = {**defaults, "_set": _set}
+    head = f"def __init__({', '.join(['self', *asked])}):"
+    exec(f"{head} _set(self, '__dict__', {{{values}}})", scope)
 
     def __repr__(self: Any) -> str:
         said = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])

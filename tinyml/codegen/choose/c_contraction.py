@@ -11,7 +11,6 @@ sums, those of a register tile wait for a loop that does it. Sizes are what esti
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from copy import copy
 from itertools import pairwise
 from math import gcd, inf, lcm, prod
 
@@ -84,17 +83,18 @@ class _Proposal:
 
 def packed(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
     """Tiles for a contraction; None if it has no axis that vectors can lie along."""
-    trial = copy(chooser)  # which may be forgotten
-    trial.opts = [*chooser.opts]
-    found = prepared(trial, number, found)
-    proposals = _proposals(trial, number, found)
+    before, chooser.opts = (chooser.nest, chooser.opts), [*chooser.opts]
+    found = prepared(chooser, number, found)
+    proposals = _proposals(chooser, number, found)
+    after = chooser.nest, chooser.opts
+    chooser.nest, chooser.opts = before  # until this is found to be the best
     if not proposals:
         return None
     least = min(proposal.cycles for proposal in proposals)
     best = next(made for made in proposals if made.cycles <= NEARLY * least)
 
     def apply() -> None:
-        chooser.nest, chooser.opts = trial.nest, trial.opts
+        chooser.nest, chooser.opts = after
         tiling = _in_whole(chooser, number, found.fold, best)
         _apply(chooser, number, found, best.sides, tiling, chooser.lanes)
 

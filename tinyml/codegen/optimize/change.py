@@ -264,14 +264,13 @@ class _Later(Sequence[Walk]):
 
     def __init__(self, change: Change, one: Nest) -> None:
         self.change, self.one = change, one
+        self.is_made = False
 
     @cached_property
     def made(self) -> tuple[Walk, ...]:
-        return self.change.walks(self.one)
-
-    @property
-    def is_made(self) -> bool:
-        return "made" in self.__dict__
+        walks = self.change.walks(self.one)
+        self.is_made = True
+        return walks
 
     def __len__(self) -> int:
         return len(self.made)
