@@ -11,12 +11,13 @@ from graphs import leaf
 
 from tinyml import Tensor
 from tinyml.codegen.compile import compile
-from tinyml.codegen.optimize.opts import parse
+from tinyml.codegen.optimize.opts import Opt, parse
 from tinyml.codegen.text.c import ROLLED
 from tinyml.codegen.text.c_shuffles import length, picked
 from tinyml.codegen.two_rows import Rows, rows_of
 from tinyml.dtype import DType, bfloat16, float32, float64, int32
 from tinyml.index import ZERO, Axis, linear
+from tinyml.kernel import Kernel
 from tinyml.program import translation_unit
 from tinyml.schedule import schedule
 
@@ -149,3 +150,29 @@ def test_vectors_are_loaded_whole_before_masks_of_them_are_joined(joined: bool) 
     (k,) = stages.kernels_of(schedule([((x > 0) & (y < 0) if joined else x > y).lazy]))
     source = translation_unit((compile(k, stages.TARGETS["C"], [parse("lanes i0 16")]),))
     assert ("loaded_f32x16(" in source) == joined
+
+
+@pytest.mark.parametrize(("size", "often"), [(512, True), (24, False)])
+def test_most_vectors_of_a_long_row_meet_no_mask(size: int, often: bool) -> None:
+    """Whether one lies at an end is one comparison, and a mask takes four steps."""
+    x, weight = graphs.memory(2, 3, size, device="CPU"), graphs.memory(3, 1, 7, device="CPU")
+    (k,) = stages.kernels_of(schedule([x.conv2d(weight, groups=3, padding=3).lazy]))
+    masked = re.findall(r" = (.*)masked_", _source(k, None))
+    assert masked
+    assert all("__builtin_expect(" in before for before in masked) == often
+    (runner,) = stages.compiled("CPU", [(k, None)])
+    stages.assert_made(k, runner)
+
+
+@pytest.mark.parametrize("columns", [8, 6])
+def test_where_memory_has_all_of_a_vector_nobody_asks(columns: int) -> None:
+    x = graphs.memory(4, columns, device="CPU")[:, :6]
+    (k,) = stages.kernels_of(schedule([x.sum(0).lazy]))
+    opts = [parse("pad i0 8"), parse("lanes i0 8")]
+    assert ("at < size" in _source(k, opts)) == (columns == 6)
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner)
+
+
+def _source(k: Kernel, opts: list[Opt] | None) -> str:
+    return translation_unit((compile(k, stages.TARGETS["C"], opts),))

@@ -166,6 +166,16 @@ def test_clang_chooses_by_lanes_of_whole_registers_in_one_step(
     assert re.match("vp?(blend|perm|shuf|insert)" if either else "vp?and", step), step
 
 
+def test_clang_expands_no_lanes_of_memory_under_a_mask_that_it_knows() -> None:
+    x = graphs.memory(64, 10, device="CPU")
+    (k,) = stages.kernels_of(schedule([x.sum(0).lazy]))
+    opts = [parse("pad i0 16"), parse("lanes i0 16")]
+    text = translation_unit((compile(k, Target(Language.C, 64, 32, cores=2), opts),))
+    made = _made("clang", text, "skylake-avx512")
+    assert "vandps" in made
+    assert "expand" not in made
+
+
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 def test_every_second_element_takes_two_moves(dtype: DType) -> None:
     """Not three: gcc moves each of both vectors, and blends them."""

@@ -168,7 +168,7 @@ class CRenderer(CPairs):
                 return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
             return converted
         if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
-            return self.masked_load(e, lane)
+            return self._from_memory(self._masked(e, lane, stride), e.dtype, lanes)
         places = self.index_by_lane(e.position, lane, lanes)
         ones = [
             "0" if held is None else self.guarded_load(held, self._bits_at(e, at))[0]
@@ -176,6 +176,15 @@ class CRenderer(CPairs):
         ]
         text = f"({self._memory_vector(e.dtype, lanes)}){{{', '.join(ones)}}}", ATOM
         return self._from_memory(text, e.dtype, lanes)
+
+    def _masked(self, e: Load, lane: Axis, stride: int | None) -> Text:
+        """Elements where conditions of lanes hold; most vectors of a long row need no mask."""
+        masked, held = self.masked_load(e, lane), self.all_lanes(e.valid, lane)
+        whole = self._near(e, lane, stride, False) if held else None
+        if not held or whole is None:
+            return masked
+        often = f"__builtin_expect({self.condition(held)[0]}, 1)"
+        return f"{often} ? {wrap(whole, TERNARY + 1)} : {masked[0]}", TERNARY
 
     def _near(self, e: Load, lane: Axis, stride: int | None, pair: bool) -> Text | None:
         """Elements that one or two vectors in memory have, if they do."""

@@ -20,13 +20,16 @@ from tinyml.index import (
     Quotient,
     Range,
     Remainder,
+    both,
     linear,
     map_looked,
+    moved,
     substitute_valid,
 )
 from tinyml.index import Valid as Conditions
 
 NEAR = 8  # elements from one lane to the next
+LONG = 4  # vectors of a row at least, of which a branch leaves masks to the ends
 
 
 class CLanes(CValues):
@@ -156,25 +159,38 @@ class CLanes(CValues):
         return f"{name}({self.value(e.wide, lane.size)})", ATOM
 
     def masked_load(self, e: Load, lane: Axis) -> Text:
-        """Elements at even distances, 0 where the conditions of a lane do not hold."""
+        """Elements at even distances, as memory has them, 0 where a lane's conditions fail."""
         lanes, stride = lane.size, e.position.stride(lane)
         assert stride is not None
         kind, mask = self._memory_vector(e.dtype, lanes), self.vector(bool_, lanes)
         start = e.position.substitute({lane: linear(0)})
         bits = self.bits(e.dtype.itemsize, lanes)
+        known, most = all(v.free == {lane} for v in e.valid), prod(self.k.slots[e.slot][0])
+        inside = start.low >= 0 and start.high + (lanes - 1) * stride < most
         name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
+        name += "_known" * known + "_inside" * inside
         own = self.mask_bits(e.dtype.itemsize, lanes)
         listed = ", ".join(f"p[at + {n * stride}]" for n in range(lanes))
         taken = f"({kind}){{{listed}}}"
         if stride <= 2:
             taken = self.run(e.dtype, lanes, "p + at", stride)[0]
         element, size = TYPES[e.dtype.name], e.dtype.itemsize
-        text = masked_load(name, kind, element, mask, bits, own, size, lanes, stride, taken)
-        self.prelude[text] = None
+        vector = kind, element, mask, bits, own, size, lanes, stride
+        self.prelude[masked_load(name, *vector, taken, known, inside)] = None
         held = self.mask(e.valid, lane)[0]
-        size = prod(self.k.slots[e.slot][0])
-        call = f"{name}(slot{e.slot}, {self.index(start)[0]}, {size}, {held})"
-        return self._from_memory((call, ATOM), e.dtype, lanes)
+        return f"{name}(slot{e.slot}, {self.index(start)[0]}, {most}, {held})", ATOM
+
+    def all_lanes(self, valid: Conditions, lane: Axis) -> Conditions | None:
+        """When all lanes hold conditions, if most vectors of a row do."""
+        along = [v for v in valid if lane in v.free]
+        ends: list[Range] = []
+        for v in along:
+            index, stride = v.index, v.index.stride(lane)
+            if not stride or stride < 0 or index.high - index.low < LONG * lane.size * stride:
+                return None
+            ends.append(moved(Range(index, v.low, index.high), {lane: linear(0)}))
+            ends.append(moved(Range(index, index.low, v.high), {lane: linear(lane.size - 1)}))
+        return both(ends, [v for v in valid if v not in along])
 
     def masked_put(
         self, slot: int, dtype: DType, start: str, value: Text, held: Text, lanes: int

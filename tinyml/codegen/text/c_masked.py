@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tinyml.codegen.text.c_text import apart
+from tinyml.codegen.text.c_text import MASKED, apart
 from tinyml.codegen.text.vector_parts import filled
 
 # by bytes of an element and lanes: what instructions for that end in, of what elements they are
@@ -32,24 +32,41 @@ def masked_load(
     lanes: int,
     stride: int,
     taken: str,
+    known: bool = False,
+    inside: bool = False,
 ) -> str:
     """`lanes` elements from `at` on, 0 where the mask m is not set; `own` is m in `bits`.
 
-    All of them are `taken`, without a branch, where they lie in the buffer; else only what is
-    asked for is touched, and nothing where all lie outside, as of the pieces of what is rolled.
+    All of them are `taken`, without a branch, where they lie in the buffer, as those `inside` do
+    always; else only what is asked for is touched, and nothing where all lie outside, as of the
+    pieces of what is rolled. Whether the mask is `known` when this is compiled.
     """
     way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes)
+    hidden = _HIDDEN if known and size * lanes == MASKED else ""
+    head = f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
+    pad = "  " if inside else "    "
+    whole = (
+        f"{pad}{kind} all = {taken};\n{apart('all', size * lanes)}{hidden}"
+        f"{pad}return ({kind})(({bits})all & {own});\n"
+    )
+    if inside:
+        return f"{head}{whole}}}"
     return (
-        f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
-        f"  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
-        f"    {kind} all = {taken};\n{apart('all', size * lanes)}"
-        f"    return ({kind})(({bits})all & {own});\n  }}\n"
+        f"{head}  if (__builtin_expect(at >= 0 && at < size - {(lanes - 1) * stride}, 1)) {{\n"
+        f"{whole}  }}\n"
         f"  if (at <= -{lanes * stride} || at >= size) return ({kind}){{0}};\n"
         f"{way.replace('KIND', kind) if stride == 1 else ''}"
         f"  {kind} r = {{0}};\n{_unknown(lanes)}"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) r[i] = p[at + i * {stride}];\n"
         f"  return r;\n}}"
     )
+
+
+# of a mask that it knows clang makes an expansion, which is slower than an `and`
+_HIDDEN = """#if defined(__clang__) && defined(__AVX512F__)
+  __asm__("" : "+v"(m));
+#endif
+"""
 
 
 @lru_cache
