@@ -22,7 +22,7 @@ from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
-from tinyml.jit.numbers import Assumed, assumed
+from tinyml.jit.numbers import Assumed, Watch, assumed
 from tinyml.jit.outside import constant_gradients, used
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
@@ -42,7 +42,7 @@ class TinyJit(Generic[_P, _R]):
     """`@TinyJit` on a function or method of tensors, other values, and containers of them.
 
     Tensors among the arguments may have other values in each call; shapes, dtypes, devices,
-    and all other values must be those of the capture, also numbers that its code reads besides
+    and all other values must be those of the capture, also what its code reads besides
     (`numbers.py`). Tensors that the function uses besides may be assigned to, inside and outside.
     Results are new tensors in each call, and carry no gradient.
 
@@ -185,7 +185,7 @@ class TinyJit(Generic[_P, _R]):
             if same and before is not None:
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
-            step.parts.assumed = self._assumed
+            step.parts.assumed = Watch(self._assumed)
             self._used, self._left, self._assumed = [], [], []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:

@@ -2,7 +2,7 @@
 
 The values of `self.momentum`, of a global `SCALE`, of a `beta` of the function around are parts of
 captured kernels. They are found by walking the code, from the function to those that it names. What
-is reached in other ways, as by a key of a dict, or set by that code itself, is not watched.
+is reached in other ways, as by keys that are computed, or set by that code, is not watched.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from numbers import Number
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -24,50 +24,94 @@ import numpy as np
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.jit.record import INSTEAD, RESET
+from tinyml.telling import Telling
 from tinyml.tensor import Tensor
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """Numbers that are attributes of an object, and that a function computed with."""
+    """What an object has under some names, and a function computed with."""
 
     holder: Callable[[], Any]  # a weak reference, of what can have one
-    names: tuple[str, ...]
+    names: tuple[Any, ...]
     called: tuple[str, ...]
-    numbers: tuple[Any, ...]
+    values: tuple[Any, ...]  # numbers, or the ids of objects
     read: Callable[[Any], Any]
 
     def check(self) -> None:
-        """JitError if the object has others now."""
+        """JitError if the object has something else there now."""
         holder = self.holder()
-        if holder is None or (now := self.read(holder)) == self.numbers:
+        if holder is None or (now := self.read(holder)) == self.values:
             return
-        called, number, other = next(
-            (called, number, other)
-            for called, number, other in zip(self.called, self.numbers, now, strict=False)
-            if number is not other and number != other
+        called, value, other = next(
+            (called, value, other)
+            for called, value, other in zip(self.called, self.values, now, strict=False)
+            if value is not other and value != other
         )
+        if isinstance(self.read, _Ids):
+            raise JitError(
+                f"{called} was replaced by another object after the capture, and a replay would "
+                f"go on with the one before. assign() to a tensor instead of replacing it. {RESET}"
+            )
         raise JitError(
-            f"{called} was {number} when the function was captured, and is {other} now; a replay "
+            f"{called} was {value} when the function was captured, and is {other} now; a replay "
             f"would compute with what it was. {INSTEAD}. {RESET}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle takes layers and optimizers along, or none that is alive."""
-        holder = self.holder()
+        holder, ids = self.holder(), isinstance(self.read, _Ids)
         goes = any(kind.__module__.startswith(_LAYERS) for kind in type(holder).__mro__)
-        return _loaded, (holder if goes else None, self.names, self.called, self.numbers)
+        values = None if ids else self.values
+        return _loaded, (holder if goes else None, self.names, self.called, values)
 
 
 def _loaded(
-    holder: Any, names: tuple[str, ...], called: tuple[str, ...], numbers: tuple[Any, ...]
+    holder: Any, names: tuple[Any, ...], called: tuple[str, ...], values: tuple[Any, ...] | None
 ) -> Assumed:
-    reference = weakref.ref(set() if holder is None else holder)
-    return Assumed(reference, names, called, numbers, _reads(names))
+    if holder is None:
+        return Assumed(weakref.ref(set()), names, called, (), attrgetter(*names))
+    read = _reads(holder, names, ids=values is None)
+    return Assumed(weakref.ref(holder), names, called, values or read(holder), read)
 
 
-def _reads(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    return attrgetter(*names, names[0])  # of two or more it gives a tuple, which may have NaN
+class _Ids:
+    """Reads which objects these are, and keeps none of them."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        self._read = read
+
+    def __call__(self, holder: Any) -> tuple[int, ...]:
+        return tuple(map(id, self._read(holder)))
+
+
+def _reads(holder: Any, names: tuple[Any, ...], ids: bool) -> Callable[[Any], Any]:
+    get = itemgetter if isinstance(holder, (dict, list)) else attrgetter
+    read = get(*names, names[0])  # of two or more it gives a tuple, which may have NaN
+    return _Ids(read) if ids else read
+
+
+class Watch:
+    """All that a captured function computed with."""
+
+    def __init__(self, every: Sequence[Assumed] = ()) -> None:
+        self.every = every
+        told = [isinstance(one.holder(), Telling) for one in every]
+        self._told = [one for one, tells in zip(every, told, strict=True) if tells]
+        self._silent = [one for one, tells in zip(every, told, strict=True) if not tells]
+        self._settings = -1
+
+    def check(self) -> None:
+        """JitError if something is not what it was; layers are asked if one was told anything."""
+        for one in self._silent:
+            one.check()
+        if (settings := Telling.settings) != self._settings:
+            for one in self._told:
+                one.check()
+            self._settings = settings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Watch, (self.every,)
 
 
 def assumed(function: Callable[..., Any], before: Iterable[Assumed] | None = None) -> list[Assumed]:
@@ -83,9 +127,9 @@ def assumed(function: Callable[..., Any], before: Iterable[Assumed] | None = Non
     earlier = [
         (id(one.holder()), *pair)
         for one in before
-        for pair in zip(one.names, one.numbers, strict=False)
+        for pair in zip(one.names, one.values, strict=False)
     ]
-    return walk.found({(holder, name): number for holder, name, number in earlier})
+    return walk.found({(holder, name): value for holder, name, value in earlier})
 
 
 _CELL = "cell_contents"
@@ -116,20 +160,23 @@ class _Walk:
     """What names lead to, from a function on."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._read: dict[tuple[int, Any], tuple[Any, str, Any]] = {}  # of whom, and the name
         self._set: set[str] = set()  # names that the code sets
         self._others: set[str] = set()  # attributes of who knows what
         self._some: dict[int, Any] = {}  # objects in containers: perhaps of these
         self._seen: dict[tuple[int, ...], Any] = {}
 
-    def found(self, earlier: Mapping[tuple[int, str], Any] | None = None) -> list[Assumed]:
-        """The numbers that only others set, if they were the same `earlier`, by who has them."""
-        by_holder: dict[int, tuple[Any, dict[str, str]]] = {}
-        for (key, name), (holder, called, number) in self._numbers.items():
-            same = earlier is None or (earlier.get((key, name), _NOTHING),) == (number,)  # or NaN
-            if same and name not in self._set and called not in self._set:
-                by_holder.setdefault(key, (holder, {}))[1][name] = called
-        return [_watched(*entry) for entry in by_holder.values()]
+    def found(self, earlier: Mapping[tuple[int, Any], Any] | None = None) -> list[Assumed]:
+        """What only others set, and what was the same `earlier`, by who has it; all tensors."""
+        by_holder: dict[tuple[int, bool], tuple[Any, dict[Any, str]]] = {}
+        for (key, name), (holder, called, value) in self._read.items():
+            number = _is_number(value)
+            then = _NOTHING if earlier is None else earlier.get((key, name), _NOTHING)
+            same = (then,) == (value if number else id(value),)  # or NaN
+            free = earlier is None or same or isinstance(value, Tensor)
+            if free and name not in self._set and called not in self._set:
+                by_holder.setdefault((key, number), (holder, {}))[1][name] = called
+        return [_watched(*entry, not number) for (_, number), entry in by_holder.items()]
 
     def go_on(self) -> None:
         """Look at objects in containers for the attributes of who knows what, until all are."""
@@ -165,9 +212,11 @@ class _Walk:
                 self._some[id(value)] = value
             self.value(value)
 
-    def _number(self, holder: Any, name: str, value: Any, called: str = "") -> None:
-        if _is_number(value):
-            self._numbers[id(holder), name] = holder, called or name, value
+    def _note(self, holder: Any, name: Any, value: Any, called: str = "") -> None:
+        """Code reads this of an object: a number, a tensor, or what it may call."""
+        object_ = isinstance(value, Tensor) or (callable(value) and not isinstance(value, type))
+        if object_ or _is_number(value):
+            self._read[id(holder), name] = holder, called or name, value
 
     def _attribute(self, holder: Any, name: str) -> Any:
         """What holder.name is, if that is known without running anything."""
@@ -179,7 +228,8 @@ class _Walk:
         if isinstance(holder, ModuleType) and not _walked(holder.__name__):
             return _NOTHING
         found = next((place[name] for place in places if name in place), _NOTHING)
-        self._number(holder, name, found)
+        if name in own or _is_number(found):
+            self._note(holder, name, found)
         method = found
         if isinstance(found, (property, staticmethod, classmethod)):
             method = found.fget if isinstance(found, property) else found.__func__
@@ -189,6 +239,14 @@ class _Walk:
             self._function(method, *[] if isinstance(found, staticmethod) else [holder])
             return _NOTHING
         return found
+
+    def _item(self, holder: Any, key: Any) -> Any:
+        """What holder[key] is; of whom nothing else holds tensors alive, it is watched."""
+        items = dict(enumerate(holder)) if isinstance(holder, list) else holder
+        value = items.get(key, _NOTHING)
+        if _is_number(value) and not any(isinstance(x, Tensor) for x in items.values()):
+            self._note(holder, key, value, repr(key))
+        return value
 
     def _function(self, function: Any, *given: Any) -> None:
         scope, key = function.__globals__, (id(function), *map(id, given[:1]))
@@ -206,7 +264,7 @@ class _Walk:
         self._code(code, scope, names)
 
     def _code(self, code: CodeType, scope: Mapping[str, Any], names: dict[str, Any]) -> None:
-        at: Any = _NOTHING  # what the last instruction loaded
+        at = key = _NOTHING  # what the last instructions loaded
         module = sys.modules.get(scope.get("__name__", ""))
         for op, name in _read(code):
             if op in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -215,19 +273,26 @@ class _Walk:
                 else:
                     at = self._attribute(at, name)
                 continue
+            if op == "LOAD_CONST" and isinstance(at, (dict, list)):
+                key = name
+                continue
+            if op == "BINARY_SUBSCR" and key is not _NOTHING:
+                at, key = self._item(at, key), _NOTHING
+                continue
             self.value(at)
+            key = _NOTHING
             if op in ("STORE_FAST", "STORE_DEREF") and not isinstance(names.get(name), CellType):
                 names[name], at = at, _NOTHING
                 continue
             at = _NOTHING
             if op in ("LOAD_GLOBAL", "LOAD_NAME"):
                 at = scope.get(name, _NOTHING)
-                self._number(module, name, at)
+                self._note(module, name, at)
             elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
                 at = names.get(name[-1] if isinstance(name, tuple) else name, _NOTHING)
                 if isinstance(at, CellType):
                     cell, at = at, _content(at)
-                    self._number(cell, _CELL, at, name)
+                    self._note(cell, _CELL, at, name)
             elif op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
                 self._set.add(name)
             elif isinstance(name, CodeType):
@@ -242,8 +307,8 @@ def _content(cell: CellType) -> Any:
         return _NOTHING
 
 
-def _watched(holder: Any, called: dict[str, str]) -> Assumed:
-    """Numbers of one object."""
+def _watched(holder: Any, called: dict[Any, str], ids: bool) -> Assumed:
+    """What one object has."""
     names, told = tuple(called), tuple(called.values())
     if not isinstance(holder, (CellType, ModuleType)):
         kind = holder if isinstance(holder, type) else type(holder)
@@ -251,5 +316,5 @@ def _watched(holder: Any, called: dict[str, str]) -> Assumed:
     reference: Callable[[], Any] = lambda: holder  # noqa: E731  for what allows no weak references
     with suppress(TypeError):
         reference = weakref.ref(holder)
-    read = _reads(names)
+    read = _reads(holder, names, ids)
     return Assumed(reference, names, told, read(holder), read)

@@ -26,7 +26,7 @@ from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.functional.random_ import WORD, generator
 from tinyml.functional.views import Move, read, root_of
-from tinyml.jit.numbers import Assumed
+from tinyml.jit.numbers import Watch
 from tinyml.jit.record import RESET, Launch
 from tinyml.launch import NativePlan, execute, make, native, watched
 from tinyml.lazy import LazyBuffer, Shape
@@ -137,7 +137,7 @@ class Parts:
     results: list[Result]
     hidden: int  # so many of the results, the first, are there for others to be views of
     flagged: list[Somebodys]  # whose requires_grad the function sets itself
-    assumed: list[Assumed] = field(default_factory=list)
+    assumed: Watch = field(default_factory=Watch)
 
 
 # ---- memory of the step ----
@@ -316,8 +316,7 @@ class Step:
         buffers = {i: memory[inputs[i]._lazy] for i in changed}  # type: ignore[index]
         if self._checks:
             self._check_arguments(inputs, buffers)
-        for assumed in self.parts.assumed:
-            assumed.check()
+        self.parts.assumed.check()
         if self._bell.rung or self._deaf:
             self._check_trained()
             holders = [ref() for ref in self._references]

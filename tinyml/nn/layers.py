@@ -18,6 +18,7 @@ from tinyml.functional.axes import check_numbers, made_either_way, whole, wrong_
 from tinyml.functional.composed import in_float32
 from tinyml.functional.convolution import named_padding
 from tinyml.functional.steps import composition
+from tinyml.telling import Telling
 from tinyml.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -73,7 +74,7 @@ def _check_input(layer: object, x: Any, axis: int, size: int, name: str = "the i
         )
 
 
-class _Layer:
+class _Layer(Telling):
     """What all layers have in common: how they print, and what is said of what they have not."""
 
     if not TYPE_CHECKING:  # else every name would be known

@@ -23,10 +23,11 @@ from tinyml.functional import missing
 from tinyml.functional.axes import made_either_way, number, wrong_type
 from tinyml.functional.gradients import check_given, is_leaf
 from tinyml.functional.steps import composition
+from tinyml.telling import Telling
 from tinyml.tensor import Tensor
 
 
-class Optimizer:
+class Optimizer(Telling):
     """Base class: a subclass says in `_update` how far a parameter moves.
 
     A parameter whose `requires_grad` is None is trained, too: it is set to True here.
