@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyml.graph import Interned
+from tinyml.graph import Interned, maker
 from tinyml.index import (
     ZERO,
     Atom,
@@ -225,5 +225,8 @@ def test_nodes_of_equal_parts_are_one_which_is_filled_once() -> None:
     one, two, other = Node(1), Node(2), Other(1)
     assert one is Node(1) is Node(1, 0), "what is left out is what it is by default"
     assert other is Other(1) is not one
-    assert [n.number for n in (one, two, other)] == filled == [1, 2, 1]
+    made = maker(Node)
+    assert (made(1), made(2, 0), made(3)) == (one, two, Node(3))
+    assert [n.number for n in (one, two, other)] == [1, 2, 1]
+    assert filled == [1, 2, 1, 3]
     assert type(Linear) is type(Node) is type  # isinstance asks a metaclass in three times the time

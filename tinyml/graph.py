@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterable,
 from functools import lru_cache
 from operator import attrgetter
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from weakref import ref
 
 
@@ -93,23 +93,34 @@ class Interned:
             if "__init__" in vars(cls):
                 cls._fill = fill = cls.__init__
                 del cls.__init__
-                code = _new_of(fill.__code__.co_argcount - 1)
+                code = _new_of(fill.__code__.co_argcount - 1, "cls, ")
                 # a copy, which the interpreter adapts to this class alone
                 cls.__new__ = FunctionType(code.replace(), globals(), "__new__", fill.__defaults__)
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def maker(cls: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function that makes nodes of a class, in half the time: to call a class is a detour."""
+    fill: Any = vars(cls)["_fill"]
+    code = _new_of(fill.__code__.co_argcount - 1, "")
+    return FunctionType(code.replace(), {**globals(), "cls": cls}, "new", fill.__defaults__)
+
+
 @lru_cache
-def _new_of(count: int) -> CodeType:
+def _new_of(count: int, cls: str) -> CodeType:
     """The code of a `__new__` with so many parts by name: a list of them takes twice as long."""
     parts = ", ".join(f"part{n}" for n in range(count))
     scope: dict[str, Any] = {}
-    exec(_NEW.format(parts=parts), scope)
+    exec(_NEW.format(cls=cls, parts=parts), scope)
     code: CodeType = scope["__new__"].__code__
     return code
 
 
 _NEW = """
-def __new__(cls, {parts}):
+def __new__({cls}{parts}):
     key = cls, {parts}
     node = _known(key)
     if node is None:

@@ -16,7 +16,7 @@ from itertools import chain
 from math import gcd
 from typing import Any, TypeAlias
 
-from tinyml.graph import Interned
+from tinyml.graph import Interned, maker
 
 
 class Atom(Interned):
@@ -121,7 +121,7 @@ class Linear(Interned):
 
     def __add__(self, other: Linear | int) -> Linear:
         if isinstance(other, int):
-            return Linear(self.terms, self.constant + other) if other else self
+            return _linear(self.terms, self.constant + other) if other else self
         return _sum((*self.terms, *other.terms), self.constant + other.constant)
 
     __radd__ = __add__
@@ -137,7 +137,7 @@ class Linear(Interned):
             return ZERO
         if by == 1 or self is ZERO:
             return self
-        return Linear(tuple([(a, f * by) for a, f in self.terms]), self.constant * by)
+        return _linear(tuple([(a, f * by) for a, f in self.terms]), self.constant * by)
 
     __rmul__ = __mul__
 
@@ -175,16 +175,16 @@ class Linear(Interned):
             if left:
                 rest.append((atom, left))
         quotient, left = divmod(self.constant, by)
-        return Linear(tuple(whole), quotient), _sum(tuple(rest), left)
+        return _linear(tuple(whole), quotient), _sum(tuple(rest), left)
 
     def _parts(self, by: int) -> tuple[int, Linear, Linear]:
         """(n, q, r) with self == q * n + r and 0 <= r < n, for the largest n that divides `by`."""
         for common in sorted({gcd(by, f) for _, f in self.terms}, reverse=True):
             terms = tuple([(a, f) for a, f in self.terms if f % common])
-            low = Linear(terms, self.constant % common)
+            low = _linear(terms, self.constant % common)
             if low.low >= 0 and low.high < common:
                 apart = tuple([(a, f // common) for a, f in self.terms if f % common == 0])
-                return common, Linear(apart, self.constant // common), low
+                return common, _linear(apart, self.constant // common), low
         return 1, self, ZERO
 
     def substitute(self, known: Mapping[Axis, Linear]) -> Linear:
@@ -207,7 +207,7 @@ class Linear(Interned):
             for a, f in new.terms:
                 added.append((a, f * factor))
         if not added:  # what is left of a sum in order is in order
-            return Linear(tuple(kept), constant)
+            return _linear(tuple(kept), constant)
         return _sum((*kept, *added), constant)
 
     def at_each(self, steps: Sequence[Mapping[Axis, Linear]]) -> list[Linear]:
@@ -220,7 +220,7 @@ class Linear(Interned):
         if divided or any(at[a].terms for a, _ in moving for at in steps):
             return [self.substitute(at) for at in steps]
         constants = [sum([f * at[a].constant for a, f in moving]) for at in steps]
-        return [Linear(kept, self.constant + n) for n in constants]  # what is left is in order
+        return [_linear(kept, self.constant + n) for n in constants]  # what is left is in order
 
     def __str__(self) -> str:
         if self._text is None:
@@ -231,6 +231,9 @@ class Linear(Interned):
         return self._text
 
     __repr__ = __str__
+
+
+_linear = maker(Linear)
 
 
 def _looked_in(atom: Atom) -> tuple[Looked, ...]:
@@ -297,10 +300,10 @@ def _divmod(index: Linear, by: int) -> tuple[Linear, Linear]:
 def linear(value: Atom | int) -> Linear:
     """An atom or a number as a Linear. An axis of size 1 is 0."""
     if isinstance(value, int):
-        return Linear((), value)
+        return _linear((), value)
     if value.low == value.high:
-        return Linear((), value.low)
-    return Linear(((value, 1),), 0)
+        return _linear((), value.low)
+    return _linear(((value, 1),), 0)
 
 
 def within(index: Linear, low: int, high: int) -> Linear:
@@ -319,7 +322,7 @@ def bare(index: Linear) -> Linear:
 
 def _changed(index: Linear, change: Callable[[Atom], Linear]) -> Linear:
     """The index with something in place of each atom that is not divided out of others."""
-    result = Linear((), index.constant)
+    result = _linear((), index.constant)
     for atom, factor in index.terms:
         match atom:
             case Quotient(inner=inner, by=by):
@@ -357,7 +360,7 @@ def map_looked(index: Linear, change: Callable[[Looked], Atom]) -> Linear:
 @lru_cache(maxsize=4096)
 def _sum(terms: Terms, constant: int) -> Linear:
     if len(terms) < 2:
-        return Linear(terms, constant)
+        return _linear(terms, constant)
     factors: dict[Atom, int] = {}
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor
@@ -374,7 +377,7 @@ def _sum(terms: Terms, constant: int) -> Linear:
                 rest = constant - quotient.constant + whole.constant
                 return _sum((*kept.items(), *whole.terms), rest)
     ordered = sorted(kept.items(), key=_order) if len(kept) > 1 else kept.items()
-    return Linear(tuple(ordered), constant)
+    return _linear(tuple(ordered), constant)
 
 
 def _order(term: tuple[Atom, int]) -> tuple[int, str]:
@@ -382,7 +385,7 @@ def _order(term: tuple[Atom, int]) -> tuple[int, str]:
     return (-abs(term[1]), term[0].text)
 
 
-ZERO = Linear((), 0)
+ZERO = _linear((), 0)
 
 
 class Range(Interned):
@@ -401,6 +404,7 @@ class Range(Interned):
         return f"{self.low} <= {self.index} <= {self.high}"
 
 
+_range = maker(Range)
 Valid = tuple[Range, ...]
 
 
@@ -409,8 +413,8 @@ def inside(index: Linear, low: int, high: int) -> Range:
     low, high = low - index.constant, high - index.constant
     common = gcd(*(f for _, f in index.terms)) or 1
     terms = tuple((a, f // common) for a, f in index.terms) if common > 1 else index.terms
-    index, low, high = Linear(terms, 0), -(-low // common), high // common
-    return Range(index, max(low, index.low), min(high, index.high))
+    index, low, high = _linear(terms, 0), -(-low // common), high // common
+    return _range(index, max(low, index.low), min(high, index.high))
 
 
 def steps_by(index: Linear, along: Sequence[Axis], size: int) -> bool:

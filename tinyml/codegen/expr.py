@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 from tinyml.dtype import DType, bool_, from_text, to_text
 from tinyml.faults import Fault
-from tinyml.graph import Interned, toposort
+from tinyml.graph import Interned, maker, toposort
 from tinyml.index import (
     ZERO,
     Axis,
@@ -142,6 +142,7 @@ class Fold(Expr):
         self.has_fold = True
 
 
+plain_alu = maker(Alu)  # an op as it stands; `alu` simplifies
 Outside: TypeAlias = tuple[tuple[Range, Const], ...]  # the number where a range does not hold
 
 
@@ -237,7 +238,7 @@ def substitute(
     made: dict[Expr, Expr] = {} if done is None else done
     for e in [e for e in _along(root, frozenset(known), walked is not None) if e not in made]:
         if type(e) is Alu:  # most are
-            made[e] = Alu(e.op, e.dtype, tuple([made.get(s, s) for s in e.operands]))
+            made[e] = plain_alu(e.op, e.dtype, tuple([made.get(s, s) for s in e.operands]))
         elif walked is not None and type(e) is Fold:
             own = _own(e, known, walked)
             below = {a: index for a, index in known.items() if a not in own}
@@ -308,7 +309,7 @@ def with_sources(e: Expr, sources: tuple[Expr, ...]) -> Expr:
     if sources == e.sources:
         return e
     if type(e) is Alu:  # most are
-        return Alu(e.op, e.dtype, sources)
+        return plain_alu(e.op, e.dtype, sources)
     match e:
         case Require():
             return Require(e.fault, sources)
@@ -407,7 +408,7 @@ def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
                 return other
     if op is Op.WHERE and operands[1] is operands[2]:
         return operands[1]
-    return Alu(op, bool_ if op in COMPARE else dtype, operands)
+    return plain_alu(op, bool_ if op in COMPARE else dtype, operands)
 
 
 def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:

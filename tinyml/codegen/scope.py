@@ -17,6 +17,7 @@ from tinyml.codegen.expr import (
     Select,
     Wide,
     parts_of,
+    plain_alu,
     substituted,
     zero,
 )
@@ -194,7 +195,7 @@ def at_each(roots: Sequence[Expr], steps: Sequence[Known]) -> list[list[Expr]]:
         sources = [*zip(*columns, strict=True)] if columns else [()] * len(steps)
         values: list[Expr]
         if type(e) is Alu:  # most are
-            values = [Alu(e.op, e.dtype, sources[n]) for n in firsts]
+            values = [plain_alu(e.op, e.dtype, sources[n]) for n in firsts]
         elif type(e) is Load and not e.sources:
             values = _loads(e, [steps[n] for n in firsts])
         else:
