@@ -137,6 +137,14 @@ def shuffles(n: int) -> list[LazyBuffer]:
     return [x]
 
 
+def turned(n: int) -> list[LazyBuffer]:
+    """Steps that each read the last one's result as it is and in another order."""
+    x = Tensor._of(leaf(60))
+    for _ in range(n):
+        x = x.reshape(6, 10).T.reshape(60) * 0.9 + x
+    return [x.lazy]
+
+
 def lookups(n: int) -> list[LazyBuffer]:
     x, index = Tensor._of(leaf(16, 4)), Tensor._of(leaf(16, dtype=int32))
     for _ in range(n):
@@ -152,8 +160,8 @@ def joined(n: int) -> list[LazyBuffer]:
 
 
 SIZES = {chain: 800, tree: 256, diamonds: 200, layers: 12, siblings: 100, updates: 100}
-SIZES |= {constants: 80, neighbours: 40, shuffles: 80, lookups: 80, joined: 640}
-CHAINS = [chain, diamonds, layers, constants, neighbours, shuffles, lookups, joined]
+SIZES |= {constants: 80, neighbours: 40, turned: 40, shuffles: 80, lookups: 80, joined: 640}
+CHAINS = [chain, diamonds, layers, constants, neighbours, turned, shuffles, lookups, joined]
 
 
 @pytest.mark.parametrize("make", SIZES, ids=lambda f: f.__name__)

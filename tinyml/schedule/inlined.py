@@ -12,46 +12,82 @@ from typing import TypeAlias, TypeVar
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
+from tinyml.schedule.turns import TURNS, Turned
 
 T = TypeVar("T")
 MOST_PLACES = 16  # that are told apart
-_Sinks = frozenset[LazyBuffer]
+_Sinks = frozenset[tuple[LazyBuffer, int, int]]  # units, how they turn it, in how many ways
+_Told = tuple[int, int]  # how many units, and the most ways of one
 _Places = frozenset[tuple[int, float]]  # by number, and which part of all elements is asked for
 _HERE: _Places = frozenset(((-1, 1.0),))
 _Read: TypeAlias = dict[LazyBuffer, tuple[LazyBuffer, ...]]  # nodes and what each reads
-# what these move is one place still: turned about often, it comes back
-_STILL = frozenset({Movement.RESHAPE, Movement.EXPAND, Movement.PERMUTE, Movement.FLIP})
+_STILL = TURNS | {Movement.RESHAPE, Movement.EXPAND}  # what these move is one place still
 
 
-def askers(read: _Read, units: Container[LazyBuffer]) -> Iterator[tuple[LazyBuffer, _Sinks, float]]:
-    """Readers first, each node with two at most of the units that it is inlined into.
+def askers(read: _Read, units: Container[LazyBuffer]) -> Iterator[tuple[LazyBuffer, int, float]]:
+    """Readers first, each node with how many units it is inlined into, of which two are counted.
 
-    With them comes how many times over they compute it, counting parts as parts. Look-ups count by
-    as many elements as they pick, and only beside others. Whoever is told may change whether the
-    node is a unit.
+    With them comes how many times over they compute it, counting parts as parts; or one of them
+    does, which turns it in several ways. Look-ups count by as many elements as they pick, and only
+    beside others. Whoever is told may change whether the node is a unit.
     """
     sinks: dict[LazyBuffer, _Sinks] = dict.fromkeys(read, frozenset())
     places: dict[LazyBuffer, _Places] = dict.fromkeys(read, frozenset())
     picked: dict[LazyBuffer, _Places] = dict.fromkeys(read, frozenset())
-    numbers: dict[object, int] = {}
+    numbers, turned, known = dict[object, int](), Turned(), dict[_Sinks, _Told]()
     for node, sources in reversed(read.items()):
         asked = places[node]
         if asked:
             asked = _few(either(asked, picked[node]), numbers)
-        yield node, sinks[node], sum([part for _, part in asked])
+        below = sinks[node]
+        if below not in known:
+            ways = _ways(below)
+            known[below] = len(ways), max(ways.values(), default=0)
+        count, most = known[below]
+        yield node, count, max(most, sum([part for _, part in asked]))
         if node in units:
-            below, asked = frozenset((node,)), _HERE
-        else:
-            below = sinks[node]
+            below, asked = frozenset(((node, turned.none, 1),)), _HERE
         if isinstance(node, lazy.Move):
-            asked = _moved(node, asked, numbers)
+            asked, below = _moved(node, asked, numbers), _turned(node, below, turned)
         if isinstance(node, lazy.Gather):
             table, sources = sources[0], sources[1:]
             picked[table] = either(picked[table], _picked(node, asked, numbers))
         for source in sources:
-            if len(sinks[source]) < 2:
-                sinks[source] = below if len(below) > 1 else either(sinks[source], below)
+            if sinks[source] is not below:
+                sinks[source] = _of_two(sinks[source], below, turned)
             places[source] = _few(either(places[source], asked), numbers)
+
+
+def _ways(sinks: _Sinks) -> dict[LazyBuffer, int]:
+    """In how many ways each unit turns a node."""
+    ways: dict[LazyBuffer, int] = {}
+    for unit, _, count in sinks:
+        ways[unit] = ways.get(unit, 0) + count
+    return ways
+
+
+def _of_two(one: _Sinks, other: _Sinks, turned: Turned) -> _Sinks:
+    """What is in either, of two units."""
+    if one >= other:
+        return one
+    both = one | other
+    ways = _ways(both)
+    if len(ways) > 2:
+        first = _ways(one)
+        ways = first if len(first) > 1 else _ways(other)
+        both = frozenset([sink for sink in both if sink[0] in ways])
+    if max(ways.values()) <= MOST_PLACES:
+        return both
+    return frozenset([(unit, turned.number(both), count) for unit, count in ways.items()])
+
+
+def _turned(node: lazy.Move, sinks: _Sinks, turned: Turned) -> _Sinks:
+    """How what a node moves is turned. What is repeated is there for each, however it is turned."""
+    if node.movement is Movement.EXPAND:
+        return frozenset([(unit, turned.none, 1) for unit, _, _ in sinks])
+    if node.movement not in TURNS:
+        return sinks
+    return frozenset([(unit, turned.further(way, node), count) for unit, way, count in sinks])
 
 
 def either(one: frozenset[T], other: frozenset[T]) -> frozenset[T]:

@@ -135,7 +135,7 @@ def _wanted(
 ) -> tuple[frozenset[LazyBuffer], dict[LazyBuffer, float]]:
     """What several units compute, and how many times over units compute each node."""
     asked = [*askers(read, units)]
-    several = {node for node, sinks, _ in asked if len(sinks) > 1}
+    several = {node for node, sinks, _ in asked if sinks > 1}
     return _looked_up_often(read) | several, {node: times for node, _, times in asked}
 
 
@@ -159,7 +159,7 @@ def _leave_alone(read: _Read, units: dict[LazyBuffer, str]) -> None:
         for s in () if own else sources:
             stored[node] = either(stored[node], stored[s])
     for node, sinks, times in askers(read, units):
-        if units.get(node) == COSTLY and len(sinks) == 1 and times < TWICE:
+        if units.get(node) == COSTLY and sinks == 1 and times < TWICE:
             large = [s.size for s in stored[node] if s.size * FEWER > node.size]
             if len(large) < 2 and all(size <= node.size for size in large):
                 del units[node]
