@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import pickle
 from functools import cached_property
 
 import pytest
 
-from tinyml.frozen import dataclass, replace
+from tinyml.frozen import Enum, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,31 @@ def test_the_library_knows_them() -> None:
             assert (start, stop) == (1, 7)
         case _:
             pytest.fail("no match")
+
+
+class Suit(Enum):
+    HEARTS = enum.auto()
+    SPADES = enum.auto()
+    NONE = "none"
+
+
+def test_members_of_an_enum_are_its_only_instances_and_have_a_name_and_a_value() -> None:
+    assert [*Suit] == [Suit.HEARTS, Suit.SPADES, Suit.NONE]
+    assert [m.name for m in Suit] == ["HEARTS", "SPADES", "NONE"]
+    assert [m.value for m in Suit] == [1, 2, "none"]
+    assert all(type(m) is Suit for m in Suit)
+    assert Suit("none") is Suit.NONE
+    assert str(Suit.SPADES) == "Suit.SPADES"
+    with pytest.raises(KeyError):
+        Suit(3)
+
+
+def test_a_copied_or_pickled_member_is_the_member() -> None:
+    assert copy.deepcopy([*Suit]) == pickle.loads(pickle.dumps([*Suit])) == [*Suit]
+
+
+def test_a_member_and_its_name_are_plain_attributes() -> None:
+    """Python 3.11's own take 140 ns and two calls."""
+    assert vars(Suit)["HEARTS"] is Suit.HEARTS
+    assert vars(Suit.HEARTS) == {"name": "HEARTS", "value": 1}
+    assert not hasattr(type(Suit), "__getattr__")

@@ -1,14 +1,18 @@
-"""Frozen dataclasses as Python's library has them, made in a quarter of the time.
+"""Frozen dataclasses and enums as Python's library has them, at a quarter of the cost.
 
-For each class the library compiles six functions, which were a third of the time that importing
+For each dataclass the library compiles six functions, which were a third of the time that importing
 tinyml took. Here only `__init__` is compiled; the others read the fields by one attrgetter.
 `replace()`, `fields()` and `match` know these classes as dataclasses.
+
+`Op.ADD` of a class of the library takes 140 ns in Python 3.11, and `op.name` calls two functions:
+a new kernel, which asks 1500 times for a member, took 3 % longer. Here both are plain attributes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -19,8 +23,36 @@ _set = object.__setattr__
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
+    from enum import Enum as Enum
     from functools import cached_property as cached_property
 else:
+
+    class _Members(type):
+        """Whose classes have their attributes without an underscore as their only instances."""
+
+        def __init__(cls, name: str, bases: tuple[type, ...], own: dict[str, Any]) -> None:
+            cls._of: dict[Any, Any] = {}  # by value
+            for text, value in own.items():
+                if not text.startswith("_"):
+                    number = len(cls._of) + 1 if isinstance(value, enum.auto) else value
+                    member = cls._of[number] = object.__new__(cls)
+                    member.name, member.value = text, number
+                    setattr(cls, text, member)
+
+        def __call__(cls, value: Any) -> Any:
+            return cls._of[value]
+
+        def __iter__(cls) -> Iterator[Any]:
+            return iter(cls._of.values())
+
+    class Enum(metaclass=_Members):
+        """`enum.Enum` without aliases, and with methods of underscored names only."""
+
+        def __repr__(self) -> str:
+            return f"{type(self).__name__}.{self.name}"
+
+        def __reduce__(self) -> tuple[type, tuple[Any]]:
+            return type(self), (self.value,)
 
     class cached_property:
         """`functools.cached_property` as it is from Python 3.12 on: without a lock."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import auto
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tinyml.frozen import Enum
 
 Array = npt.NDArray[Any]
 
@@ -69,7 +71,6 @@ class Op(Enum):
         return self.name
 
     __str__ = __repr__
-    __hash__ = object.__hash__  # Enum's own hashes the name at every use
 
 
 UNARY = frozenset(list(Op)[: list(Op).index(Op.ADD)])
@@ -102,8 +103,6 @@ class Movement(Enum):
 
     def __repr__(self) -> str:
         return self.name
-
-    __hash__ = object.__hash__
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:

@@ -16,10 +16,8 @@ Fault, and the value.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from tinyml.faults import Fault
-from tinyml.frozen import dataclass, replace
+from tinyml.frozen import Enum, dataclass, replace
 
 REGISTERS = 1 << 16  # of a CUDA multiprocessor, all of which one block may have
 

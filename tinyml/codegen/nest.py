@@ -24,7 +24,6 @@ Every axis has a kind, which says who walks it:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from itertools import chain
 from math import gcd, prod
 from operator import attrgetter
@@ -35,7 +34,7 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP, Product
 from tinyml.dtype import DType
 from tinyml.errors import VerifyError
-from tinyml.frozen import cached_property, dataclass, replace
+from tinyml.frozen import Enum, cached_property, dataclass, replace
 from tinyml.graph import toposort
 from tinyml.index import Axis, Linear, Range, Valid
 from tinyml.lazy import Shape
@@ -51,8 +50,6 @@ class Kind(Enum):
     LOOP = "loop"
     UNROLL = "unroll"
     LANE = "lane"
-
-    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)

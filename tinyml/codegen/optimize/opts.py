@@ -45,7 +45,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from enum import Enum
 
 from tinyml.codegen.expr import Fold, nodes
 from tinyml.codegen.linear import TX
@@ -75,7 +74,7 @@ from tinyml.codegen.optimize.phase import phase
 from tinyml.codegen.optimize.tiles import block, pipeline, stage
 from tinyml.codegen.optimize.turns import persist
 from tinyml.codegen.wide_stores import stream
-from tinyml.frozen import dataclass, replace
+from tinyml.frozen import Enum, dataclass, replace
 from tinyml.index import Axis
 
 __all__ = ["Opt", "OptError", "OptKind", "apply", "find", "optimize", "parse"]
@@ -107,8 +106,6 @@ class OptKind(Enum):
     FILL = "fill"
     AHEAD = "ahead"
     STREAM = "stream"
-
-    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)

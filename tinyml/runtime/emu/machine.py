@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 from tinyml import config
 from tinyml.cache import DiskCache
 from tinyml.errors import CompileError, KernelError
 from tinyml.faults import raise_noted
+from tinyml.frozen import Enum
 from tinyml.program import Box, Language, Program
 from tinyml.runtime import compiler, limits
 from tinyml.runtime.cpu import host_cache
