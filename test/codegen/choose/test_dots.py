@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import graphs
 import pytest
 import stages
@@ -30,6 +32,19 @@ def lanes(k: Kernel) -> list[str]:
 def test_few_rows_are_multiplied_along_the_fold(rows: tuple[int, int]) -> None:
     k = product(rows[0], 40, rows[1])
     assert lanes(k) == ["r0"]
+    stages.assert_right(k, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("columns", "registers", "counts"), [(10, 32, (4, 5)), (10, 16, (2, 5)), (3, 16, (4, 3))]
+)
+def test_as_many_sums_are_made_at_a_time_as_take_least(
+    columns: int, registers: int, counts: tuple[int, int]
+) -> None:
+    """Vectors are loaded for more of them, as long as all have registers."""
+    k = product(16, 64, columns)
+    opts, _ = choose(lower(k), replace(stages.C, vector_registers=registers))
+    assert [opt.amount for opt in opts if opt.kind is OptKind.UNROLL] == [*counts]
     stages.assert_right(k, 1e-4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +20,7 @@ from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.text.c import CRenderer
-from tinyml.dtype import DType, bool_, int8, int16, int32
+from tinyml.dtype import DType, bool_, float32, int8, int16, int32
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
@@ -34,8 +35,8 @@ def kernel_of(root: LazyBuffer) -> Kernel:
     return k
 
 
-def opts(k: Kernel) -> list[str]:
-    return [str(opt) for opt in choose(lower(k), SMALL)[0]]
+def opts(k: Kernel, cache: int = SMALL.cache) -> list[str]:
+    return [str(opt) for opt in choose(lower(k), replace(SMALL, cache=cache))[0]]
 
 
 @pytest.mark.parametrize("n", range(64, 192, 16))
@@ -121,6 +122,37 @@ def test_vectors_of_a_fold_go_through_functions_in_turn() -> None:
     called = re.findall(r"(exp|log1p)_f32x8\(", text_of(nest))
     assert called[:8] == ["exp"] * 4 + ["log1p"] * 4
     stages.assert_right(k, 1e-6, SMALL)
+
+
+def test_constants_are_stored_four_vectors_at_a_time_in_a_cache() -> None:
+    """Beyond it the loop is not what takes longest."""
+    for rows, unrolled in ((8, True), (80, False)):
+        k = kernel_of(lazy.const(3.0, float32, "CPU", (rows, 64)))
+        assert any(opt.startswith("unroll") for opt in opts(k, 1 << 12)) == unrolled
+        stages.assert_right(k, 0, SMALL)
+
+
+@pytest.mark.parametrize(("columns", "written"), [(32, 4), (64, 0)])
+def test_few_vectors_of_a_row_that_masks_leave_out_have_no_loop(columns: int, written: int) -> None:
+    """How many steps that has would be another number for each row, which nobody foresees."""
+    x, at = images(256, columns, columns), Tensor.arange(columns, device="CPU")
+    seen = at.unsqueeze(1) >= at
+    k = kernel_of(seen.where(x, -math.inf).softmax().lazy)
+    found = [opt for opt in opts(k) if re.match("unroll j0.*", opt)]
+    assert found == ([f"unroll j0_kept1 {written}", f"unroll j0 {written}"] if written else [])
+    stages.assert_right(k, 1e-5, SMALL)
+
+
+def test_twice_as_many_elements_of_near_columns_are_walked_in_turn() -> None:
+    """Of those that the closest cache holds whole lines of, in a cache that delivers them fast."""
+    for rows, columns, cache, steps in (
+        (512, 256, 1 << 19, 16),
+        (512, 256, 1 << 14, 8),
+        (512, 1024, 1 << 20, 8),
+    ):
+        k = kernel_of(graphs.total(leaf(rows, columns), 0))
+        assert f"block r0 {steps}" in opts(k, cache)
+        assert "unroll r0b 8" in opts(k, cache)
 
 
 def test_rounds_of_random_numbers_are_computed_for_four_vectors_in_turn() -> None:

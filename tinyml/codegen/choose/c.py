@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from tinyml.codegen.ahead import LINE
@@ -16,8 +16,9 @@ from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
 from tinyml.codegen.choose.chooser import Chooser, Contraction, all_or_nothing, side_by_side
-from tinyml.codegen.crop import needed
-from tinyml.codegen.expr import Alu, Expr, Load, nodes
+from tinyml.codegen.choose.estimate import CLOSEST
+from tinyml.codegen.crop import needed, steady
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Tile
 from tinyml.codegen.optimize.change import LOADS
@@ -47,6 +48,7 @@ WRITTEN = 12  # vectors of a row whose folds are written out
 TEXT = 512  # nodes at most of a fold that is written out
 ABREAST = 2  # vectors of rows at least, of which each has a sum that waits for itself
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
+NEARBY = 3  # times the cache, which delivers what is walked twice as far in turn
 IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 
@@ -117,7 +119,10 @@ class CChooser(Chooser):
         A processor looks some 200 instructions ahead: not as far as the next step's beginning.
         """
         exprs = self.one(number).exprs
-        if not looked_up_together(self, number, PIECES) and _longest(exprs, WORK) >= CHAIN:
+        if looked_up_together(self, number, PIECES):
+            return
+        constant = not any(store.value.free for store in self.one(number).stores)
+        if (constant and self.nbytes <= self.target.cache) or _longest(exprs, WORK) >= CHAIN:
             functions = _longest(exprs, {op: WORK[op] for op in FUNCTIONS})
             self.apply(OptKind.UNROLL, row, VECTORS * (2 if functions >= IN_A_ROW else 1))
 
@@ -225,7 +230,7 @@ class CChooser(Chooser):
             self.apply(OptKind.UNROLL, last_row.name, ROWS)
         for walk in self.one(number).walks:
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
-                self.apply(OptKind.LANES, walk.axes[-1], self.lanes)
+                self._along(number, walk.axes[-1], [s.value for s in walk.stores])
         self.bind_grid(number)
         self._stream(number)
         self._read_ahead(number)
@@ -309,7 +314,19 @@ class CChooser(Chooser):
                 return
             most -= tile.nbytes
             if tile.axes[-1].size >= self.lanes > 1 and not self._fills(number, tile):
-                self.apply(OptKind.LANES, tile.axes[-1], self.lanes)
+                self._along(number, tile.axes[-1], [tile.value])
+
+    def _along(self, number: int, axis: Axis, values: Sequence[Expr]) -> None:
+        """Vectors along a loop of a row. Few have none, if each takes long or is not there for all.
+
+        How many steps a short loop has is not foreseen, where masks of rows say so.
+        """
+        made = toposort(values, (), lambda e: () if isinstance(e, Fold) else e.sources)
+        long = any(isinstance(e, Alu) and e.op in FUNCTIONS and axis in e.free for e in made)
+        steps, rest = divmod(axis.size, self.lanes)
+        self.apply(OptKind.LANES, axis, self.lanes)
+        if 1 < steps <= VECTORS and not rest and (long or steady(values, (axis,))[0]):
+            self.apply(OptKind.UNROLL, axis.name, steps)
 
     def _fills(self, number: int, tile: Tile) -> bool:
         """Whether a fold fills a tile: one beyond the nearest cache, where registers are many."""
@@ -433,8 +450,16 @@ class CChooser(Chooser):
         """A few elements of the fold at a time, written out: gcc leaves such a loop as it is."""
         folds = self.one(number).folds
         axis, body = folds[0].axes[0], toposort([fold.body for fold in folds])
-        if self.apply(OptKind.BLOCK, axis, step) and step * vectors * len(body) <= TEXT:
+        count = 2 * step if self._are_near(number, axis, 2 * step) else step
+        if self.apply(OptKind.BLOCK, axis, count) and step * vectors * len(body) <= TEXT:
             self.apply(OptKind.UNROLL, f"{axis.name}b", step)
+
+    def _are_near(self, number: int, axis: Axis, step: int) -> bool:
+        """Whether the closest cache holds so many elements of the fold for all columns."""
+        read = self._read_down(number)
+        each = sum(abs(e.position.stride(axis) or 0) * e.dtype.itemsize for e in read)
+        fits = step * each <= CLOSEST and self.nbytes <= NEARBY * self.target.cache
+        return fits and axis.size % step == 0
 
     def _read_down(self, number: int) -> list[Load]:
         """What folds down columns read of each column."""

@@ -36,10 +36,18 @@ def dots(chooser: Chooser, number: int, found: Contraction) -> Candidate | None:
         return None
     # masks are computed for each vector that is loaded: better for the fewer of them
     (*_, more, _), (*_, less, _) = sorted(plain, key=lambda side: side[:3])
-    counts = {more: _count(more, 4, 2), less: _count(less, 2, 3)}
     loads = [side[-1] for side in plain]
-    cycles = _cycles(chooser, number, found.fold, counts)
+    ways = [(_cycles(chooser, number, found.fold, c), c) for c in _counts(chooser, more, less)]
+    cycles = ways[0][0]  # beside packed panels: what more sums win there is less than estimated
+    counts = min(ways, key=lambda way: way[0])[1]
     return Candidate(cycles, partial(_apply, chooser, number, found.fold, counts, loads))
+
+
+def _counts(chooser: Chooser, more: Axis, less: Axis) -> list[dict[Axis, int]]:
+    """How many of both may take part at a time: sums and what they take have registers."""
+    most = chooser.target.vector_registers
+    ways = [(a, b) for a in (4, 2, 1) for b in (2, 3, 4, 5, 1) if a * b + min(a, b) < most]
+    return [{more: a, less: b} for a, b in ways if more.size % a == 0 and less.size % b == 0]
 
 
 def _apply(
@@ -68,10 +76,6 @@ def _paired(chooser: Chooser, fold: Fold) -> bool:
     along = fold.axes[-1]
     even = along.size % (2 * chooser.lanes) == 0
     return chooser.target.pairs and even and is_of_halves(fold, along)
-
-
-def _count(axis: Axis, *counts: int) -> int:
-    return next((n for n in counts if axis.size % n == 0), 1)
 
 
 def _cycles(chooser: Chooser, number: int, fold: Fold, counts: Mapping[Axis, int]) -> float:
