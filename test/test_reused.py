@@ -201,6 +201,19 @@ def test_of_what_was_computed_only_the_last_is_kept(device: str) -> None:
     assert not is_real(inner)  # nor is what is read in parts of a rearrangement
 
 
+def test_numbers_that_a_composition_knows_are_no_reason_to_look_through_a_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, looks = Tensor(np.eye(3, dtype=np.float32) * 2), list[object]()
+    monkeypatch.setattr("tinyml.reused._reads_part", lambda *of: looks.append(of))
+    for _ in range(4):
+        x = data
+        for _ in range(3):
+            x = (x + 1).inverse() @ data  # which has a matrix of its own, computed each time
+        x.numpy()
+    assert not looks
+
+
 def test_a_long_graph_with_rearrangements_is_kept_by_its_last_node() -> None:
     x = Tensor(np.ones(3, np.float32), device="NUMPY").realize()
     for _ in range(50):

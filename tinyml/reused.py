@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from tinyml.graph import toposort
 from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce, is_move
-from tinyml.ledger import changing, pending
+from tinyml.ledger import changing, has_data, pending
 from tinyml.ops import Movement
 
 _MOST = 8  # nodes: of more, as all activations of a network, a plan knows better which to store
@@ -39,7 +39,8 @@ def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[
 
     `order` is all that they need.
     """
-    if not any(map(_computed, order)):
+    known = [node for node in order if node.computed and node.sources]
+    if not any(has_data(node) or _grows(node) for node in known):  # as constants of a composition
         return []
     found, stack = dict[LazyBuffer, bool](), [(node, False) for node in wanted]
     seen = {*stack}
