@@ -68,7 +68,7 @@ static inline u16x8 bfloat16_bits_x8(f32x8 a) {
 //  v12 = v9 + v11                         : 64x96 bfloat16
 //  v13 = max(v12, 0)                      : 64x96 bfloat16
 // slot0 = v13
-void sum_mul_add_max_64x96_r128_fcf2c58f(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_b769988e(void *const *buffers, long start, long end) {
   unsigned short *restrict slot0 = buffers[0];
   const unsigned short *restrict slot1 = buffers[1];
   const unsigned short *restrict slot2 = buffers[2];
@@ -81,24 +81,24 @@ void sum_mul_add_max_64x96_r128_fcf2c58f(void *const *buffers, long start, long 
       for (long r0_tile1 = 0; r0_tile1 < 16; ++r0_tile1) {
         const f32x8 v0 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8)));
         *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8)) = v0;
-        const f32x8 v1 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 128)));
-        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 128)) = v1;
-        const f32x8 v2 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 256)));
-        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 256)) = v2;
-        const f32x8 v3 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 384)));
-        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 384)) = v3;
-        const f32x8 v4 = i0s_tile1 <= 9 ? (f32x8)bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 512))) : (f32x8){0};
-        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 512)) = v4;
-        const f32x8 v5 = i0s_tile1 <= 9 ? (f32x8)bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 640))) : (f32x8){0};
-        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8 + 640)) = v5;
+        const f32x8 v1 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 128));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 128) = v1;
+        const f32x8 v2 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 256));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 256) = v2;
+        const f32x8 v3 = bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 384));
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 384) = v3;
+        const f32x8 v4 = i0s_tile1 <= 9 ? (f32x8)bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 512)) : (f32x8){0};
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 512) = v4;
+        const f32x8 v5 = i0s_tile1 <= 9 ? (f32x8)bfloat16_value_x8(*(const u16x8 *)(slot1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 640)) : (f32x8){0};
+        *(f32x8 *)(tile1 + (i0s_tile1 * 768 + r0_tile1 * 8) + 640) = v5;
       }
     }
     for (long r0_tile0 = 0; r0_tile0 < 128; ++r0_tile0) {
       for (long i1s_tile0 = 0; i1s_tile0 < 3; ++i1s_tile0) {
-        const f32x8 v6_0 = bfloat16_value_x8(*(const u16x8 *)(slot2 + (r0_tile0 * 96 + i1 * 48 + i1s_tile0 * 16 + 0 * 8)));
-        *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16 + 0 * 8)) = v6_0;
-        const f32x8 v6_1 = bfloat16_value_x8(*(const u16x8 *)(slot2 + (r0_tile0 * 96 + i1 * 48 + i1s_tile0 * 16 + 1 * 8)));
-        *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16 + 1 * 8)) = v6_1;
+        const f32x8 v6_0 = bfloat16_value_x8(*(const u16x8 *)(slot2 + (r0_tile0 * 96 + i1 * 48 + i1s_tile0 * 16) + 0 * 8));
+        *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16) + 0 * 8) = v6_0;
+        const f32x8 v6_1 = bfloat16_value_x8(*(const u16x8 *)(slot2 + (r0_tile0 * 96 + i1 * 48 + i1s_tile0 * 16) + 1 * 8));
+        *(f32x8 *)(tile0 + (i1s_tile0 * 2048 + r0_tile0 * 16) + 1 * 8) = v6_1;
       }
     }
     for (long i0s = 0; i0s < 11; ++i0s) {
@@ -117,32 +117,32 @@ void sum_mul_add_max_64x96_r128_fcf2c58f(void *const *buffers, long start, long 
         f32x8 acc8_5 = 0.0f - (f32x8){0};
         for (long r0 = 0; r0 < 128; ++r0) {
           acc7_0 += (tile1[i0s * 768 + r0 + 0 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc8_0 += (tile1[i0s * 768 + r0 + 0 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_0 += (tile1[i0s * 768 + r0 + 0 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16) + 8);
           acc7_1 += (tile1[i0s * 768 + r0 + 1 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc8_1 += (tile1[i0s * 768 + r0 + 1 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_1 += (tile1[i0s * 768 + r0 + 1 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16) + 8);
           acc7_2 += (tile1[i0s * 768 + r0 + 2 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc8_2 += (tile1[i0s * 768 + r0 + 2 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_2 += (tile1[i0s * 768 + r0 + 2 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16) + 8);
           acc7_3 += (tile1[i0s * 768 + r0 + 3 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc8_3 += (tile1[i0s * 768 + r0 + 3 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_3 += (tile1[i0s * 768 + r0 + 3 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16) + 8);
           acc7_4 += (tile1[i0s * 768 + r0 + 4 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc8_4 += (tile1[i0s * 768 + r0 + 4 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_4 += (tile1[i0s * 768 + r0 + 4 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16) + 8);
           acc7_5 += (tile1[i0s * 768 + r0 + 5 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16));
-          acc8_5 += (tile1[i0s * 768 + r0 + 5 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16 + 8));
+          acc8_5 += (tile1[i0s * 768 + r0 + 5 * 128] - (f32x8){0}) * *(const f32x8 *)(tile0 + (i1s * 2048 + r0 * 16) + 8);
         }
         const f32x8 v9 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16)));
-        const f32x8 v10 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16 + 8)));
-        if (i0s * 6 <= 63 - 0) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 0 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_0) + v9), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 0) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 0 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_0) + v10), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 1) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 1 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_1) + v9), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 1) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 1 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_1) + v10), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 2) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 2 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_2) + v9), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 2) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 2 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_2) + v10), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 3) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 3 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_3) + v9), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 3) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 3 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_3) + v10), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 4) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 4 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_4) + v9), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 4) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 4 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_4) + v10), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 5) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 5 * 96)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_5) + v9), 0.0f - (f32x8){0}));
-        if (i0s * 6 <= 63 - 5) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16 + 5 * 96 + 8)) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_5) + v10), 0.0f - (f32x8){0}));
+        const f32x8 v10 = bfloat16_value_x8(*(const u16x8 *)(slot3 + (i1 * 48 + i1s * 16) + 8));
+        if (i0s * 6 <= 63 - 0) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 0 * 96) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_0) + v9), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 0) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 0 * 96 + 8) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_0) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 1) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 1 * 96) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_1) + v9), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 1) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 1 * 96 + 8) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_1) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 2) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 2 * 96) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_2) + v9), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 2) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 2 * 96 + 8) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_2) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 3) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 3 * 96) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_3) + v9), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 3) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 3 * 96 + 8) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_3) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 4) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 4 * 96) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_4) + v9), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 4) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 4 * 96 + 8) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_4) + v10), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 5) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 5 * 96) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc7_5) + v9), 0.0f - (f32x8){0}));
+        if (i0s * 6 <= 63 - 5) *(u16x8 *)(slot0 + (i0s * 576 + i1 * 48 + i1s * 16) + 5 * 96 + 8) = bfloat16_bits_x8(max_f32_x8(bfloat16_rounded_x8(bfloat16_rounded_x8(acc8_5) + v10), 0.0f - (f32x8){0}));
       }
     }
   }

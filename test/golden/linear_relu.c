@@ -26,7 +26,7 @@ static inline f32x8 max_f32_x8(f32x8 a, f32x8 b) {
 //   v9 = v6 + v8                          : 64x96 float32
 //  v10 = max(v9, 0)                       : 64x96 float32
 // slot0 = v10
-void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long end) {
+void sum_mul_add_max_64x96_r128_0d703e31(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];
@@ -36,7 +36,7 @@ void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long 
       const long i0 = block / 6;
       const long i1 = block % 6;
       const f32x8 v5 = *(const f32x8 *)(slot3 + i1 * 16);
-      const f32x8 v6 = *(const f32x8 *)(slot3 + (i1 * 16 + 8));
+      const f32x8 v6 = *(const f32x8 *)(slot3 + i1 * 16 + 8);
       for (long i0s = 0; i0s < 5; ++i0s) {
         f32x8 acc0_0 = 0.0f - (f32x8){0};
         f32x8 acc1_0 = 0.0f - (f32x8){0};
@@ -52,7 +52,7 @@ void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long 
         f32x8 acc1_5 = 0.0f - (f32x8){0};
         for (long r0 = 0; r0 < 128; ++r0) {
           const f32x8 v3 = *(const f32x8 *)(slot2 + (r0 * 96 + i1 * 16));
-          const f32x8 v4 = *(const f32x8 *)(slot2 + (r0 * 96 + i1 * 16 + 8));
+          const f32x8 v4 = *(const f32x8 *)(slot2 + (r0 * 96 + i1 * 16) + 8);
           const float v2_0 = slot1[i0 * 3840 + i0s * 768 + r0 + 0 * 128];
           acc0_0 += (v2_0 - (f32x8){0}) * v3;
           acc1_0 += (v2_0 - (f32x8){0}) * v4;
@@ -72,18 +72,18 @@ void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long 
           acc0_5 += (v2_5 - (f32x8){0}) * v3;
           acc1_5 += (v2_5 - (f32x8){0}) * v4;
         }
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 0 * 96)) = max_f32_x8(acc0_0 + v5, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 0 * 96 + 8)) = max_f32_x8(acc1_0 + v6, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 1 * 96)) = max_f32_x8(acc0_1 + v5, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 1 * 96 + 8)) = max_f32_x8(acc1_1 + v6, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 2 * 96)) = max_f32_x8(acc0_2 + v5, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 2 * 96 + 8)) = max_f32_x8(acc1_2 + v6, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 3 * 96)) = max_f32_x8(acc0_3 + v5, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 3 * 96 + 8)) = max_f32_x8(acc1_3 + v6, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 4 * 96)) = max_f32_x8(acc0_4 + v5, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 4 * 96 + 8)) = max_f32_x8(acc1_4 + v6, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 5 * 96)) = max_f32_x8(acc0_5 + v5, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16 + 5 * 96 + 8)) = max_f32_x8(acc1_5 + v6, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 0 * 96) = max_f32_x8(acc0_0 + v5, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 0 * 96 + 8) = max_f32_x8(acc1_0 + v6, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 1 * 96) = max_f32_x8(acc0_1 + v5, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 1 * 96 + 8) = max_f32_x8(acc1_1 + v6, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 2 * 96) = max_f32_x8(acc0_2 + v5, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 2 * 96 + 8) = max_f32_x8(acc1_2 + v6, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 3 * 96) = max_f32_x8(acc0_3 + v5, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 3 * 96 + 8) = max_f32_x8(acc1_3 + v6, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 4 * 96) = max_f32_x8(acc0_4 + v5, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 4 * 96 + 8) = max_f32_x8(acc1_4 + v6, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 5 * 96) = max_f32_x8(acc0_5 + v5, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + (i0 * 2880 + i0s * 576 + i1 * 16) + 5 * 96 + 8) = max_f32_x8(acc1_5 + v6, 0.0f - (f32x8){0});
       }
     } else if (block < 13) {
       for (long i1e1s = 0; i1e1s < 6; ++i1e1s) {
@@ -97,7 +97,7 @@ void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long 
         f32x8 acc1_1_3 = 0.0f - (f32x8){0};
         for (long r0e1 = 0; r0e1 < 128; ++r0e1) {
           const f32x8 v3_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16));
-          const f32x8 v4_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16 + 8));
+          const f32x8 v4_1 = *(const f32x8 *)(slot2 + (r0e1 * 96 + i1e1s * 16) + 8);
           const float v2_1_0 = slot1[r0e1 + 0 * 128 + 7680];
           acc0_1_0 += (v2_1_0 - (f32x8){0}) * v3_1;
           acc1_1_0 += (v2_1_0 - (f32x8){0}) * v4_1;
@@ -112,15 +112,15 @@ void sum_mul_add_max_64x96_r128_dfdc5c59(void *const *buffers, long start, long 
           acc1_1_3 += (v2_1_3 - (f32x8){0}) * v4_1;
         }
         const f32x8 v5_1 = *(const f32x8 *)(slot3 + i1e1s * 16);
-        const f32x8 v6_1 = *(const f32x8 *)(slot3 + (i1e1s * 16 + 8));
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 0 * 96 + 5760)) = max_f32_x8(acc0_1_0 + v5_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 0 * 96 + 5768)) = max_f32_x8(acc1_1_0 + v6_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 1 * 96 + 5760)) = max_f32_x8(acc0_1_1 + v5_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 1 * 96 + 5768)) = max_f32_x8(acc1_1_1 + v6_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 2 * 96 + 5760)) = max_f32_x8(acc0_1_2 + v5_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 2 * 96 + 5768)) = max_f32_x8(acc1_1_2 + v6_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 3 * 96 + 5760)) = max_f32_x8(acc0_1_3 + v5_1, 0.0f - (f32x8){0});
-        *(f32x8 *)(slot0 + (i1e1s * 16 + 3 * 96 + 5768)) = max_f32_x8(acc1_1_3 + v6_1, 0.0f - (f32x8){0});
+        const f32x8 v6_1 = *(const f32x8 *)(slot3 + i1e1s * 16 + 8);
+        *(f32x8 *)(slot0 + i1e1s * 16 + 0 * 96 + 5760) = max_f32_x8(acc0_1_0 + v5_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 0 * 96 + 5768) = max_f32_x8(acc1_1_0 + v6_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 1 * 96 + 5760) = max_f32_x8(acc0_1_1 + v5_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 1 * 96 + 5768) = max_f32_x8(acc1_1_1 + v6_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 2 * 96 + 5760) = max_f32_x8(acc0_1_2 + v5_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 2 * 96 + 5768) = max_f32_x8(acc1_1_2 + v6_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 3 * 96 + 5760) = max_f32_x8(acc0_1_3 + v5_1, 0.0f - (f32x8){0});
+        *(f32x8 *)(slot0 + i1e1s * 16 + 3 * 96 + 5768) = max_f32_x8(acc1_1_3 + v6_1, 0.0f - (f32x8){0});
       }
     }
   }

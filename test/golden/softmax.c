@@ -183,7 +183,7 @@ static inline float across_add_float32x8(f32x8 a) {
 //   v6 = expand(v5)                       : 64x256 float32
 //   v7 = v4 / v6                          : 64x256 float32
 // slot0 = v7
-void max_sum_neg_add_64x256_r256_dccf6e0d(void *const *buffers, long start, long end) {
+void max_sum_neg_add_64x256_r256_54e6e78b(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   float kept0[256] __attribute__((aligned(64)));
@@ -195,9 +195,9 @@ void max_sum_neg_add_64x256_r256_dccf6e0d(void *const *buffers, long start, long
     f32x8 acc3 = -__builtin_inff() - (f32x8){0};
     for (long r0 = 0; r0 < 8; ++r0) {
       const f32x8 v4 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32));
-      const f32x8 v5 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 8));
-      const f32x8 v6 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 16));
-      const f32x8 v7 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32 + 24));
+      const f32x8 v5 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32) + 8);
+      const f32x8 v6 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32) + 16);
+      const f32x8 v7 = *(const f32x8 *)(slot1 + (i0 * 256 + r0 * 32) + 24);
       acc0 = max_f32_x8(v4, acc0);
       acc1 = max_f32_x8(v5, acc1);
       acc2 = max_f32_x8(v6, acc2);
@@ -219,9 +219,9 @@ void max_sum_neg_add_64x256_r256_dccf6e0d(void *const *buffers, long start, long
     f32x8 acc15 = 0.0f - (f32x8){0};
     for (long r0 = 0; r0 < 8; ++r0) {
       acc12 += *(const f32x8 *)(kept0 + r0 * 32);
-      acc13 += *(const f32x8 *)(kept0 + (r0 * 32 + 8));
-      acc14 += *(const f32x8 *)(kept0 + (r0 * 32 + 16));
-      acc15 += *(const f32x8 *)(kept0 + (r0 * 32 + 24));
+      acc13 += *(const f32x8 *)(kept0 + r0 * 32 + 8);
+      acc14 += *(const f32x8 *)(kept0 + r0 * 32 + 16);
+      acc15 += *(const f32x8 *)(kept0 + r0 * 32 + 24);
     }
     acc12 += acc14;
     acc13 += acc15;

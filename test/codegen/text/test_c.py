@@ -174,5 +174,14 @@ def test_where_memory_has_all_of_a_vector_nobody_asks(columns: int) -> None:
     stages.assert_made(k, runner)
 
 
+def test_a_place_is_so_many_elements_behind_a_sum_of_steps() -> None:
+    """Of a sum with a number in it clang makes an `or`, and no address has one of those."""
+    x, weight = graphs.memory(2, 3, 512, device="CPU"), graphs.memory(3, 1, 7, device="CPU")
+    (k,) = stages.kernels_of(schedule([x.conv2d(weight, groups=3, padding=3).lazy]))
+    places = re.findall(r"\*\)\((slot.*?)\)(?: |;)", _source(k, None))
+    assert len(places) > 28
+    assert not [place for place in places if re.search(r"[+-] \d+\)", place)]
+
+
 def _source(k: Kernel, opts: list[Opt] | None) -> str:
     return translation_unit((compile(k, stages.TARGETS["C"], opts),))

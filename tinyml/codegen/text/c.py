@@ -189,7 +189,7 @@ class CRenderer(CPairs):
     def _near(self, e: Load, lane: Axis, stride: int | None, pair: bool) -> Text | None:
         """Elements that one or two vectors in memory have, if they do."""
         if stride == 2 or (stride == 1 and not pair):
-            place = f"slot{e.slot} + {wrap(self.index(e.position, lane), 12)}"
+            place = self.beyond(f"slot{e.slot}", e.position, lane)
             if pair:
                 return self.pairs(place, lane.size)
             found = self.run(e.dtype, lane.size, place, stride)
@@ -225,13 +225,13 @@ class CRenderer(CPairs):
         return self._put_apart(put, lane)
 
     def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
-        start = self.index(put.position, lane)
+        start = self.beyond(f"slot{put.slot}", put.position, lane)
         if put.streams:
             texts = [self.text(value, lane.size) for value in put.values]
             made = [self._to_memory(text, put.dtype, lane.size)[0] for text in texts]
-            return self.stream(put.slot, put.dtype, wrap(start, 12), made, lane.size)
+            return self.stream(start, put.dtype, made, lane.size)
         kind = self._memory_vector(put.dtype, lane.size)
-        place = f"*({kind} *)(slot{put.slot} + {wrap(start, 12)})"
+        place = f"*({kind} *)({start})"
         text = self.text(put.values[0], lane.size)
         if put.op is not None:
             old = self._from_memory((place, UNARY), put.dtype, lane.size)
@@ -239,12 +239,11 @@ class CRenderer(CPairs):
         if any(lane in v.free for v in put.valid):
             stored = self._to_memory(text, put.dtype, lane.size)
             held = self.mask(put.valid, lane)
-            return self.masked_put(put.slot, put.dtype, wrap(start, 12), stored, held, lane.size)
+            return self.masked_put(start, put.dtype, stored, held, lane.size)
         return f"{place} = {self._to_memory(text, put.dtype, lane.size)[0]};"
 
     def fetch(self, fetch: ir.Fetch) -> Iterable[str]:
-        place = wrap(self.index(fetch.position), 12)
-        return (f"__builtin_prefetch(slot{fetch.slot} + {place});",)
+        return (f"__builtin_prefetch({self.beyond(f'slot{fetch.slot}', fetch.position)});",)
 
     def _put_apart(self, put: ir.Put, lane: Axis | None) -> Iterator[str]:
         looked = put.position.looked
@@ -272,7 +271,7 @@ class CRenderer(CPairs):
         """Elements stored at even distances, in one row or in several."""
         kind, element = self.vector(put.dtype, lanes), TYPES[put.dtype.name]
         name = f"scattered_{kind}"
-        where = f"slot{put.slot} + {wrap(self.index(rows.start), 12)}"
+        where = self.beyond(f"slot{put.slot}", rows.start)
         given = f"{where}, {self.value(put.values[0], lanes)}, {rows.step}"
         if rows.begin.high + lanes <= rows.by:
             self.prelude[scattered(name, kind, element, lanes)] = None
@@ -292,11 +291,10 @@ class CRenderer(CPairs):
         lanes = lane.size if lane is not None else 1
         if lane is not None and put.index.stride(lane) != 1:
             raise TypeError(f"{self.k.name}: {put.tile} does not lie along {lane.name}")
-        start = self.index(put.index, lane)
-        place: Text = f"{put.tile}[{start[0]}]", ATOM
+        place: Text = f"{put.tile}[{self.index(put.index)[0]}]", ATOM
         if lane is not None:
             kind = self._tile_vector(put.dtype, lanes)
-            place = f"*({kind} *)({put.tile} + {wrap(start, 12)})", UNARY
+            place = f"*({kind} *)({self.beyond(put.tile, put.index, lane)})", UNARY
         text = self.text(put.value, lanes)
         if put.op is not None:
             old = self._of_tile(place, put.dtype, lanes)
@@ -311,8 +309,8 @@ class CRenderer(CPairs):
             return f"{e.name}[{self.index(e.index)[0]}]", ATOM
         kind = self._tile_vector(e.dtype, lanes)
         if e.index.stride(lane) == 1:
-            start = wrap(self.index(e.index, lane), 12)
-            return self._of_tile((f"*(const {kind} *)({e.name} + {start})", UNARY), e.dtype, lanes)
+            text = f"*(const {kind} *)({self.beyond(e.name, e.index, lane)})", UNARY
+            return self._of_tile(text, e.dtype, lanes)
         steps = self.index_by_lane(e.index, lane, lanes)
         listed = ", ".join([f"{e.name}[{step[0]}]" for step in steps])
         return self._of_tile((f"({kind}){{{listed}}}", ATOM), e.dtype, lanes)

@@ -147,7 +147,7 @@ class CLanes(CValues):
         kinds, element = [self._memory_vector(e.dtype, n) for n in widths], TYPES[e.dtype.name]
         name = f"picked{count}_{kinds[-1]}_{'_'.join(map(str, places))}"
         self.prelude[picked(name, kinds, element, places, count)] = None
-        return f"{name}(slot{e.slot} + {wrap(self.index(start), 12)})", ATOM
+        return f"{name}({self.beyond(f'slot{e.slot}', start)})", ATOM
 
     def part_of(self, e: Part) -> Text:
         """Lanes of a vector spread over those of another one."""
@@ -192,22 +192,20 @@ class CLanes(CValues):
             ends.append(moved(Range(index, index.low, v.high), {lane: linear(lane.size - 1)}))
         return both(ends, [v for v in valid if v not in along])
 
-    def masked_put(
-        self, slot: int, dtype: DType, start: str, value: Text, held: Text, lanes: int
-    ) -> str:
+    def masked_put(self, start: str, dtype: DType, value: Text, held: Text, lanes: int) -> str:
         """Elements side by side stored where the mask is set."""
         kind, mask = self._memory_vector(dtype, lanes), self.vector(bool_, lanes)
         name = f"store_{dtype.name}x{lanes}"
         element, size = TYPES[dtype.name], dtype.itemsize
         self.prelude[masked_store(name, kind, element, mask, size, lanes)] = None
-        return f"{name}(slot{slot} + {start}, {value[0]}, {held[0]});"
+        return f"{name}({start}, {value[0]}, {held[0]});"
 
     def spread_put(self, slot: int, dtype: DType, rows: Rows, value: Text, lanes: int) -> str:
         """Elements stored two apart, in one row or in two."""
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize
         places, name = self.bits(size, lanes), f"spread_{dtype.name}x{lanes}"
         self.prelude[spread_store(name, kind, TYPES[dtype.name], places, size, lanes)] = None
-        given = f"slot{slot} + {wrap(self.index(rows.start), 12)}, {value[0]}"
+        given = f"{self.beyond(f'slot{slot}', rows.start)}, {value[0]}"
         count = rows.by - rows.begin
         if count.low >= lanes:
             return f"{name}({given});"
@@ -215,13 +213,13 @@ class CLanes(CValues):
         self.prelude[spread_rows(ends, name, kind, TYPES[dtype.name], places, size, lanes)] = None
         return f"{ends}({given}, {self.index(count)[0]}, {rows.jump});"
 
-    def stream(self, slot: int, dtype: DType, start: str, values: list[str], lanes: int) -> str:
+    def stream(self, start: str, dtype: DType, values: list[str], lanes: int) -> str:
         """Vectors side by side stored past the caches."""
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize * lanes
         name = f"stream_{kind}" if len(values) == 1 else f"stream{len(values)}_{kind}"
         element = TYPES[dtype.name]
         self.prelude[streaming_store(name, kind, element, size, len(values))] = None
-        return f"{name}(slot{slot} + {start}, {', '.join(values)});"
+        return f"{name}({start}, {', '.join(values)});"
 
 
 def _is_plain(i: Linear) -> bool:

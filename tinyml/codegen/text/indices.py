@@ -17,6 +17,7 @@ class Indices:
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Terms, Axis | None], Text] = {}
+        self._steps: dict[tuple[Terms, Axis | None], str] = {}
         self.copied = ""  # the axis whose steps are copies of the text
 
     def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
@@ -29,6 +30,21 @@ class Indices:
         if constant:
             return f"{wrap(text, 11)} {'+' if constant > 0 else '-'} {abs(constant)}", 11
         return text
+
+    def beyond(self, base: str, i: Linear, but: Axis | None = None) -> str:
+        """A place so far behind another one; where the axis `but` is 0.
+
+        Numbers are steps of their own: of sums with them clang makes an `or`, which no address has.
+        """
+        key = i.terms, but
+        steps = self._steps.get(key) or self._steps.setdefault(key, self._apart(*key))
+        number = f" {'+' if i.constant > 0 else '-'} {abs(i.constant)}" if i.constant else ""
+        return f"{base}{steps}{number}"
+
+    def _apart(self, terms: Terms, but: Axis | None) -> str:
+        known = [term for term in terms if self.copied and term[0].text == self.copied]
+        sums = (self._sum(part, but) for part in ([t for t in terms if t not in known], known))
+        return "".join(f" + {wrap(text, 12)}" for text in sums if text[0])
 
     def _sum(self, terms: Iterable[tuple[Atom, int]], but: Axis | None) -> Text:
         text: Text = "", ATOM
