@@ -673,23 +673,6 @@ def test_memory_is_counted_reused_and_limited(cache):
     assert machine.allocate(0) != machine.allocate(0)
 
 
-def test_a_plan_runs_its_calls_in_order(forward):
-    (add,) = forward.load([ADD])
-    a = np.ones(1000, np.float32)
-    x, y, z = (forward.allocate(a.nbytes) for _ in range(3))
-    for memory in (x, y, z):
-        forward.copy_in(memory, a)
-    plan = forward.plan([(add, [y, x, x]), (add, [z, y, y])])
-    plan.run()
-    result = np.empty_like(a)
-    forward.copy_out(result, z)
-    assert (result == 4).all()
-    plan.rebind(1, 1, x)
-    plan.run()
-    forward.copy_out(result, z)
-    assert (result == 3).all()
-
-
 def test_faults_outside_a_kernel_stay_fatal(tmp_path):
     here = str(Path(__file__).parent)
     script = f"""

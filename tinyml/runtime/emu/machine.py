@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tinyml import config
 from tinyml.cache import DiskCache
@@ -167,20 +166,6 @@ def _checked(program: Program) -> Program:
     return program
 
 
-class EmuPlan:
-    """A fixed sequence of launches: a launch.NativePlan."""
-
-    def __init__(self, calls: Sequence[tuple[EmuExecutable, Sequence[int]]]) -> None:
-        self._calls = [(executable, list(memories)) for executable, memories in calls]
-
-    def run(self) -> None:
-        for executable, memories in self._calls:
-            executable.launch(memories)
-
-    def rebind(self, call: int, slot: int, address: int) -> None:
-        self._calls[call][1][slot] = address
-
-
 class EmuMachine(OnHost):
     """The emulated card."""
 
@@ -217,9 +202,6 @@ class EmuMachine(OnHost):
             if program not in self._loaded:
                 self._loaded[program] = EmuExecutable(program, address, self._memory, self.order)
         return [self._loaded[program] for program, _ in found]
-
-    def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> EmuPlan:
-        return EmuPlan(calls)
 
     def memory_stats(self) -> MemoryStats:
         return replace(self._memory.stats(), programs=sum(p.held for p in self._loaded))
