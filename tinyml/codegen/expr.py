@@ -196,8 +196,7 @@ class Name(Expr):
     __slots__ = ("lanes", "name")
 
     def __init__(self, name: str, dtype: DType, lanes: int) -> None:
-        self.name, self.dtype, self.lanes = name, dtype, lanes
-        self.free = frozenset()
+        self.name, self.dtype, self.lanes, self.free = name, dtype, lanes, frozenset()
         self._of(())
 
 
@@ -274,15 +273,13 @@ def _own(fold: Fold, known: Image, walked: Walked) -> list[Axis]:
 def substituted(e: Expr, known: Image, sources: tuple[Expr, ...]) -> Expr:
     """One node on other sources, with axes replaced in its own indices."""
     match e:
-        case Alu():
+        case Alu() | Fold():
             return with_sources(e, sources)
         case Load():
             valid = substitute_valid(e.valid, known)
             if valid is None:
                 return zero(e.dtype)
             return Load(e.slot, e.dtype, e.position.substitute(known), valid)
-        case Fold():
-            return Fold(e.op, sources[0], e.axes)
         case Place():
             return Place(e.index.substitute(known), e.dtype)
         case Select():
@@ -389,6 +386,10 @@ def zero(dtype: DType) -> Const:
     return const(0, dtype)
 
 
+def is_number(e: Expr, number: float) -> bool:
+    return isinstance(e, Const) and e.value == number
+
+
 def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
     """An op; casts to the same dtype, of truths on their way, and double negations vanish."""
     first = operands[0]
@@ -404,7 +405,7 @@ def alu(op: Op, dtype: DType, *operands: Expr) -> Expr:
         return first.operands[0]
     if op is Op.MUL:
         for one, other in (operands, operands[::-1]):
-            if isinstance(one, Const) and one.value == 1:
+            if is_number(one, 1):
                 return other
     if op is Op.WHERE and operands[1] is operands[2]:
         return operands[1]
@@ -422,8 +423,7 @@ def select(valid: Valid | None, value: Expr, other: Expr) -> Expr:
     load = value
     while isinstance(load, Alu) and load.op is Op.CAST:
         (load,) = load.operands
-    zero_there = isinstance(load, Load) and set(valid) <= set(load.valid)
-    if zero_there and isinstance(other, Const) and other.value == 0 and "-" not in other.text:
+    if isinstance(load, Load) and {*valid} <= {*load.valid} and other is zero(other.dtype):
         return value
     return Select(valid, value, other)
 

@@ -30,6 +30,7 @@ from tinyml.codegen.expr import (
     Stored,
     alu,
     const,
+    is_number,
     nodes,
     rewrite,
     select,
@@ -103,7 +104,7 @@ def _scaled_last(one: Nest) -> Nest:
     """
 
     def rule(e: Expr) -> Expr | None:
-        if isinstance(e, Select) and _is(e.other, -inf):
+        if isinstance(e, Select) and is_number(e.other, -inf):
             found = _multiple(e.value)
             made = found and select(e.valid, found[0], e.other)
         elif type(e) is Fold and e.op is Op.MAX:
@@ -427,7 +428,7 @@ class _Factor:
         if not self._led(e):
             return const(1, e.dtype)
         if isinstance(e, Select):
-            return self.of(e.value) if _is(e.other, 0) else None
+            return self.of(e.value) if is_number(e.other, 0) else None
         if not isinstance(e, Alu) or (e.dtype.is_half and e.op is not Op.CAST):
             return None
         match e.op:
@@ -438,7 +439,7 @@ class _Factor:
                 return self.of(e.operands[0])
             case Op.WHERE:
                 condition, value, other = e.operands
-                return self.of(value) if _is(other, 0) and not self._led(condition) else None
+                return self.of(value) if is_number(other, 0) and not self._led(condition) else None
             case Op.MUL | Op.DIV:
                 a, b = map(self.of, e.operands)
                 return None if a is None or b is None else alu(e.op, a.dtype, a, b)
@@ -452,7 +453,7 @@ class _Factor:
             before = alu(Op.NEG, e.dtype, replaced(e, self.old))
             return alu(Op.ADD, e.dtype, replaced(e, self.new), before)
         if isinstance(e, Select):
-            return self.shift(e.value) if _is(e.other, -inf) else None
+            return self.shift(e.value) if is_number(e.other, -inf) else None
         if not isinstance(e, Alu):
             return None
         a, b = (*e.operands, e)[:2]
@@ -474,7 +475,3 @@ class _Factor:
 
     def _led(self, e: Expr) -> bool:
         return not self.old.keys().isdisjoint(nodes(e))
-
-
-def _is(e: Expr, number: float) -> bool:
-    return isinstance(e, Const) and e.value == number

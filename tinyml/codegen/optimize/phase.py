@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinyml.codegen.expr import Alu, Const, Expr, Fold, Load, Select, const, substitute
+from tinyml.codegen.expr import Alu, Expr, Fold, Load, Select, const, is_number, substitute
 from tinyml.codegen.nest import LoopNest, Nest, rewritten
 from tinyml.codegen.optimize.change import OptError, beside, is_decided
 from tinyml.frozen import replace
@@ -110,20 +110,16 @@ def _nonzero(e: Expr) -> Iterator[Range]:
         seen.add(e)
         if isinstance(e, Load):
             yield from e.valid
-        elif isinstance(e, Select) and _is_zero(e.other):
+        elif isinstance(e, Select) and is_number(e.other, 0):
             yield from e.valid
             stack.append(e.value)
         elif isinstance(e, Alu) and e.op in (Op.CAST, Op.MUL):
             stack += e.operands[::-1]
 
 
-def _is_zero(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value == 0
-
-
 def _without_doubt(body: Expr) -> Expr:
     """A product without conditions that one of its factors has: it is 0 times the other there."""
-    if not (isinstance(body, Select) and _is_zero(body.other)):
+    if not (isinstance(body, Select) and is_number(body.other, 0)):
         return body
     inner = _without_doubt(body.value)
     if isinstance(inner, Alu) and inner.op is Op.MUL and {*body.valid} <= {*_nonzero(inner)}:

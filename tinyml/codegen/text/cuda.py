@@ -54,7 +54,7 @@ from tinyml.codegen.text.strength import ATOM, UNARY, Text, binary, wrap
 from tinyml.dtype import DType, bfloat16, bool_, float32
 from tinyml.faults import Fault
 from tinyml.frozen import replace
-from tinyml.index import Axis, Linear, Range, Valid
+from tinyml.index import Axis, Linear, Range
 from tinyml.ops import Op
 from tinyml.program import REGISTERS, Language, launch_bounds
 
@@ -76,6 +76,7 @@ class CudaRenderer(AsideRenderer):
     index_type = "int"
     inline = "__device__ __forceinline__"
     whole_number = WHOLE
+    both = " & ", 7  # no branches: most conditions of a load are those of another one, too
 
     def __init__(self, k: LinearKernel, target: Target) -> None:
         super().__init__(k)
@@ -379,13 +380,6 @@ class CudaRenderer(AsideRenderer):
     def index(self, i: Linear, but: Axis | None = None, more: int = 0) -> Text:
         self.reach = max(self.reach, reach(i) + abs(more))
         return super().index(i, but, more)
-
-    def condition(self, valid: Valid) -> Text:
-        """Without branches: most conditions of a load are those of another one, too."""
-        texts = [self.within(v) for v in valid]
-        if len(texts) == 1:
-            return texts[0]
-        return " & ".join(wrap(t, 8) for t in texts), 7
 
     def within(self, v: Range) -> Text:
         """low <= index <= high in one comparison: what is too low is very large without a sign."""

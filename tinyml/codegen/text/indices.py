@@ -14,6 +14,7 @@ class Indices:
     """Writes sums of axes."""
 
     looked: Callable[[Expr, int], Text]  # an index that is looked up, into so many elements
+    both = " && ", 4  # what joins conditions, and how strongly
 
     def __init__(self) -> None:
         self._sums: dict[tuple[Terms, Axis | None], Text] = {}
@@ -87,10 +88,10 @@ class Indices:
         return EACH if name == self.copied else name
 
     def condition(self, valid: Valid) -> Text:
-        texts = [self.within(v) for v in valid]
+        texts, (sign, strength) = [self.within(v) for v in valid], self.both
         if len(texts) == 1:
             return texts[0]
-        return " && ".join(wrap(t, 5) for t in texts), 4
+        return sign.join(wrap(t, strength + 1) for t in texts), strength
 
     def within(self, v: Range) -> Text:
         """low <= index <= high, leaving out a side that the bounds already promise."""

@@ -193,9 +193,9 @@ class Renderer(Indices):
 
     def instr(self, instr: Instr) -> Iterable[str]:
         match instr:
-            case ir.Let():  # most often; then the next ones
-                name, kind = instr.name, self.type_of(instr.name)
-                return (f"const {kind} {name.name} = {self.value(instr.value, name.lanes)};",)
+            case ir.Let(name, value) | ir.Declare(name, value):  # most often; then the next ones
+                kind = "const " * isinstance(instr, ir.Let) + self.type_of(name)
+                return (f"{kind} {name.name} = {self.value(value, name.lanes)};",)
             case ir.Update():
                 return (self.update(instr.name, instr.op, instr.value),)
             case ir.Put():
@@ -204,9 +204,6 @@ class Renderer(Indices):
                 return self.put_tile(instr)
             case ir.Fetch():
                 return self.fetch(instr)
-            case ir.Declare():
-                name, kind = instr.name, self.type_of(instr.name)
-                return (f"{kind} {name.name} = {self.value(instr.value, name.lanes)};",)
             case ir.Begin(axis, starts, stops):
                 return self.begin(axis, starts, stops)
             case ir.Number(axes, at):
