@@ -52,6 +52,14 @@ def test_turns_one_after_the_other_are_one(seed: int) -> None:
     assert said > 25
 
 
+def test_a_single_element_and_none_are_turned_nowhere() -> None:
+    for shape in ((), (1,), (1, 1), (0, 2)):
+        x = Tensor.rand(*shape).realize() + 1
+        again = (x.permute(tuple(range(len(shape)))[::-1]) * 2).flip(tuple(range(len(shape))))
+        assert len(items((again,))) == 1
+    assert is_none(turn_of(Movement.PERMUTE, (1, 0), (1, 1)))
+
+
 def test_what_is_read_in_two_orders_is_stored_if_it_costs_much() -> None:
     x = Tensor.rand(8, 8).realize()
     costly, cheap = x.sin().exp().sin(), x + 1

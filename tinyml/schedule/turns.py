@@ -30,7 +30,7 @@ def turn_of(kind: Movement, axes: Any, shape: Shape) -> Turn:
 
 def is_none(turn: Turn) -> bool:
     """Whether all elements stay where they are."""
-    return turn in ((), ((turn[0][0], 1),))
+    return not turn or turn == ((turn[0][0], 1),)
 
 
 @lru_cache(maxsize=4096)
