@@ -263,14 +263,15 @@ def _stride(terms: Terms, axis: Axis) -> int | None:
 @lru_cache(maxsize=4096)
 def _without_constant(terms: Terms) -> tuple[int, int, frozenset[Axis], tuple[Looked, ...]]:
     """Bounds of a sum, the axes in it, and its atoms that look a value up."""
-    low = high = 0
-    free, looked = [a for a, _ in terms if type(a) is Axis], tuple[Looked, ...]()
+    low, high, free, looked = 0, 0, list[Axis](), tuple[Looked, ...]()
     for atom, factor in terms:
         if factor > 0:
             low, high = low + factor * atom.low, high + factor * atom.high
         else:
             low, high = low + factor * atom.high, high + factor * atom.low
-        if type(atom) is not Axis:
+        if type(atom) is Axis:
+            free.append(atom)
+        else:
             free += atom.free
             looked += _looked_in(atom)
     return low, high, frozenset(free), looked
@@ -365,8 +366,8 @@ def _sum(terms: Terms, constant: int) -> Linear:
     for atom, factor in terms:
         factors[atom] = factors.get(atom, 0) + factor
     kept = {a: f for a, f in factors.items() if f} if 0 in factors.values() else factors
-    for atom in [a for a in kept if type(a) is Remainder]:  # x // n * n + x % n is x
-        if atom in kept:
+    for atom in [*kept] if Remainder in map(type, kept) else ():  # x // n * n + x % n is x
+        if type(atom) is Remainder and atom in kept:
             factor = kept[atom]
             quotient = atom.inner // atom.by * (atom.by * factor)
             if quotient.terms and all(kept.get(a) == f for a, f in quotient.terms):
@@ -411,9 +412,11 @@ Valid = tuple[Range, ...]
 def inside(index: Linear, low: int, high: int) -> Range:
     """low <= index <= high, without the constant, common factors, and bounds never missed."""
     low, high = low - index.constant, high - index.constant
-    common = gcd(*(f for _, f in index.terms)) or 1
-    terms = tuple((a, f // common) for a, f in index.terms) if common > 1 else index.terms
-    index, low, high = _linear(terms, 0), -(-low // common), high // common
+    common = gcd(*[f for _, f in index.terms])
+    terms = tuple([(a, f // common) for a, f in index.terms]) if common > 1 else index.terms
+    if common > 1:
+        low, high = -(-low // common), high // common
+    index = _linear(terms, 0)
     return _range(index, max(low, index.low), min(high, index.high))
 
 
@@ -472,7 +475,8 @@ def row_major(index: Sequence[Linear], shape: Sequence[int]) -> Linear:
     terms: list[tuple[Atom, int]] = []
     constant, step = 0, 1
     for i, n in zip(index[::-1], shape[::-1], strict=True):
-        terms += [(a, f * step) for a, f in i.terms]
+        for atom, factor in i.terms:
+            terms.append((atom, factor * step))
         constant += i.constant * step
         step *= n
     return _sum(tuple(terms), constant)

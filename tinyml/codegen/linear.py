@@ -451,7 +451,7 @@ def end_of(instrs: Sequence[Instr], begin: int) -> int:
     """Where the loop ends that begins at a place."""
     depth = 0
     for at in range(begin, len(instrs)):
-        depth += isinstance(instrs[at], Begin) - isinstance(instrs[at], End)
+        depth += (type(instrs[at]) is Begin) - (type(instrs[at]) is End)
         if not depth:
             return at
     raise VerifyError(f"{instrs[begin]} has no end")

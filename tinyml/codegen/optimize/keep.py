@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from math import inf
+from operator import attrgetter
 
 from tinyml.codegen.crop import known_outside, met
 from tinyml.codegen.expr import Alu, Const, Expr, Fold, Select, Stored, alu, const, nodes, select
@@ -321,6 +322,7 @@ def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
     if not costly:
         return ()
     loops, below = _loops(one, outside), _folds_below(one.exprs)
+    walked = {axis for found in loops.values() for _, axis in found}
     largest: tuple[Expr, ...] = ()
     for e in costly:
         if e not in loops:
@@ -328,7 +330,7 @@ def made_again(one: Nest, outside: set[Axis]) -> tuple[Expr, ...]:
         if largest and not (below[e] == below[largest[0]] and largest[0] in nodes(e)):
             continue
         (axis,) = e.free - outside
-        others = {a for found in loops.values() for _, a in found if a.size == axis.size}
+        others = {a for a in walked if a.size == axis.size}
         same = dict.fromkeys([e, *(e.substitute({axis: linear(a)}) for a in others)])
         found = tuple(x for x in same if x in loops)
         if len({number for x in found for number, _ in loops[x]}) > 1:
@@ -342,16 +344,16 @@ def _loops(one: Nest, outside: set[Axis]) -> dict[Expr, set[tuple[object, Axis]]
     Folds share a loop if they are equally deep in one another.
     """
     depth: dict[Expr, int] = {}
-    for e in one.exprs:
-        depth[e] = isinstance(e, Fold) + max((depth[s] for s in e.sources), default=0)
+    for e in toposort(roots(one), (), attrgetter("folding")):
+        depth[e] = (type(e) is Fold) + max([depth[s] for s in e.folding], default=0)
     bodies: list[tuple[object, tuple[Axis, ...], Expr]] = []
     bodies += [(depth[fold], fold.axes, fold.body) for fold in one.folds]
-    bodies += [(walk, walk.axes, store.value) for walk in one.walks for store in walk.stores]
+    bodies += [((n,), w.axes, s.value) for n, w in enumerate(one.walks) for s in w.stores]
     bodies += [(tile.name, tile.axes, tile.value) for tile in one.tiles]
-    loops: dict[Expr, set[tuple[object, Axis]]] = {}
+    loops, folds = dict[Expr, set[tuple[object, Axis]]](), {*one.folds}
     for number, axes, body in bodies:
-        for e in toposort([body], (), lambda e: () if isinstance(e, Fold) else e.sources):
+        for e in toposort([body], folds):
             inner = e.free - outside
-            if len(inner) == 1 and inner <= {*axes}:
-                loops.setdefault(e, set()).update(((number, axes), axis) for axis in inner)
+            if len(inner) == 1 and inner.issubset(axes):
+                loops.setdefault(e, set()).update([((number, axes), axis) for axis in inner])
     return loops

@@ -374,17 +374,17 @@ def _summed_apart(instrs: Iterable[ir.Instr]) -> Iterator[int]:
     around: list[tuple[ir.Begin, set[Expr]]] = []  # loops, and the sums that begin in each
     looped, apart = set[int](), set[int]()
     for instr in instrs:
-        if isinstance(instr, ir.Update):
+        if type(instr) is ir.Update:
             for begin, own in around:
                 if instr.value in own and instr.name not in own:
                     apart.add(id(begin))
-        elif isinstance(instr, ir.Declare):
+        elif type(instr) is ir.Declare:
             for _, own in around:
                 own.add(instr.name)
-        elif isinstance(instr, ir.Begin):
+        elif type(instr) is ir.Begin:
             looped.update(id(begin) for begin, _ in around if not instr.copied)
             around.append((instr, set()))
-        elif isinstance(instr, ir.End):
+        elif type(instr) is ir.End:
             begin, _ = around.pop()
             if not begin.copied and id(begin) in looped & apart:
                 yield id(begin)

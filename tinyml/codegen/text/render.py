@@ -158,10 +158,10 @@ class Renderer(Indices):
         lines = [pad + line for line in (*self.numbered(part.grid, block), *self.thread_axes(part))]
         first, abreast = 0, False  # of the lines that are copied
         for instr in part.instrs:
-            if isinstance(instr, ir.Begin) and instr.copied:
+            if type(instr) is ir.Begin and instr.copied:
                 self.copied, first, abreast = instr.axis.name, len(lines), instr.abreast
                 continue
-            if isinstance(instr, ir.End):
+            if type(instr) is ir.End:
                 if instr.axis.name == self.copied:
                     parts = [[line] for line in lines[first:]] if abreast else [lines[first:]]
                     lines[first:] = [copy for p in parts for copy in _copies(p, instr.axis.size)]
@@ -172,7 +172,7 @@ class Renderer(Indices):
                 continue
             for line in self.instr(instr):
                 lines.append(pad + line)
-            if isinstance(instr, ir.Begin):
+            if type(instr) is ir.Begin:
                 pad += "  "
         return lines
 
