@@ -998,3 +998,11 @@ def test_another_object_that_looks_the_same() -> None:
         step(layers[0], Tensor.ones(1, 2))
     with pytest.raises(JitError, match=r"was Linear\(.* captured, and is now another Linear"):
         step(layers[1], Tensor.ones(1, 2))
+
+
+def test_other_keyword_arguments_than_those_of_the_capture() -> None:
+    step = TinyJit(lambda x, scale=1.0, shift=0.0: (x * scale + shift).realize())
+    for _ in range(3):
+        step(Tensor([1.0]))
+    with pytest.raises(JitError, match=r"with none by name, and is called with scale, shift\."):
+        step(Tensor([1.0]), scale=2.0, shift=1.0)

@@ -184,3 +184,11 @@ def test_a_draw_is_announced_with_its_leaf() -> None:
 def test_bounds_where_torch_has_them() -> None:
     with pytest.raises(TypeError, match=r"write Tensor.randint\(2, 3, low=1, high=9\)"):
         Tensor.randint(1, 9, (2, 3))
+    with pytest.raises(TypeError, match=r"write Tensor.normal\(2, 3, mean=0, std=0.5\)"):
+        Tensor.normal(0, 0.5, (2, 3))
+    with pytest.raises(TypeError, match=r"write Tensor.uniform\(4, low=-1, high=1\)"):
+        Tensor.uniform(-1, 1, (4,))
+    with pytest.raises(ValueError, match="low is at most high, got 2 and 1"):
+        Tensor.uniform(4, low=2, high=1)
+    with pytest.raises(ValueError, match="not below 0, got -1"):
+        Tensor.normal(4, std=-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -232,6 +232,16 @@ def randn(
     return _normally(counters, sizes, target)._requiring(requires_grad)
 
 
+def _check_sizes_come_first(op: str, shape: tuple[Any, ...], names: Sequence[str]) -> None:
+    """As torch and numpy have it the other way round."""
+    if len(shape) > 1 and isinstance(shape[-1], (tuple, list)):
+        numbers = [f"{name}={n}" for name, n in zip(names, shape[:-1], strict=False)]
+        told = ", ".join([*map(str, shape[-1]), *numbers])
+        raise ArgumentError(
+            f"{op}: sizes come first, and numbers by name: write Tensor.{op}({told})"
+        )
+
+
 def randint(
     kind: type[Tensor],
     /,
@@ -243,11 +253,7 @@ def randint(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """Whole numbers, low <= n < high."""
-    if len(shape) > 1 and isinstance(shape[-1], (tuple, list)):
-        raise ArgumentError(
-            f"randint: sizes come first, and the bounds by name: write Tensor.randint("
-            f"{', '.join(map(str, shape[-1]))}, {_BOUNDS[len(shape) > 2].format(*shape)})"
-        )
+    _check_sizes_come_first("randint", shape, ("low", "high")[-max(len(shape) - 1, 1) :])
     target = to_dtype(dtype) if dtype is not None else dtypes.default_int
     if not target.is_int or not (isinstance(low, int) and isinstance(high, int)):
         raise DTypeError(f"randint: integers between integers, not {target} in [{low}, {high})")
@@ -256,9 +262,6 @@ def randint(
     sizes = new_shape(shape, "randint")
     drawn = _between(_counter(kind, device), sizes, int(low), int(high), target)
     return drawn._requiring(requires_grad)
-
-
-_BOUNDS = ("high={0}", "low={0}, high={1}")  # as torch has them in front
 
 
 def _below(span: int, high: Tensor, low: Tensor) -> Tensor:
@@ -287,7 +290,10 @@ def uniform(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """Evenly in [low, high); an integer dtype has the whole numbers there."""
+    _check_sizes_come_first("uniform", shape, ("low", "high"))
     check_numbers("uniform", low=low, high=high)
+    if low > high:
+        raise ArgumentError(f"uniform: low is at most high, got {low} and {high}")
     shape = new_shape(shape, "uniform")
     target = to_dtype(dtype) if dtype is not None else dtypes.default_float
     drawn = rand(kind, *shape, dtype=target if target.is_float else float32, device=device)
@@ -306,7 +312,10 @@ def normal(
     requires_grad: bool | None = None,
 ) -> Tensor:
     """From the normal distribution with this mean and deviation."""
+    _check_sizes_come_first("normal", shape, ("mean", "std"))
     check_numbers("normal", mean=mean, std=std)
+    if std < 0:
+        raise ArgumentError(f"normal: a deviation is not below 0, got {std}")
     shape = new_shape(shape, "normal")
     drawn = randn(kind, *shape, dtype=dtype, device=device)
     return (drawn * std + mean)._requiring(requires_grad)

@@ -218,6 +218,9 @@ class TinyJit(Generic[_P, _R]):
             text = next(t for t in (difference(*three) for three in pairs) if t is not None)
         else:
             text = difference(kwargs, new_kwargs, "keyword argument ") or ""
+        if set(kwargs.keys) != set(new_kwargs.keys):
+            names = [", ".join(keys) or "none" for keys in (kwargs.keys, new_kwargs.keys)]
+            text = f"was captured with {names[0]} by name, and is called with {names[1]}"
         raise JitError(
             f"{self._name}: {text}. A replay does what was captured: pass what changes as a "
             f"Tensor, or use one TinyJit for each case. {RESET}"
