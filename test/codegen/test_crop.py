@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import chain
 
@@ -227,3 +228,17 @@ def test_what_is_demanded_of_masked_elements_is_demanded_still() -> None:
     made = (Tensor.arange(N, device="CPU") < 9).where(memory(N).gather(0, index), 0).sum()
     with pytest.raises(IndexError):
         made.numpy()
+
+
+@pytest.mark.parametrize("size", [3, 64, 300, 5000, 40000])
+def test_a_row_that_a_mask_leaves_nothing_of_is_nan_whatever_its_length(
+    size: int, device: str
+) -> None:
+    """As by other libraries; and what a mask leaves nothing of in other rows is 0, or -inf."""
+    kept = Tensor.arange(3).unsqueeze(1) > Tensor.arange(size)
+    masked = kept.where(Tensor.ones(3, size).contiguous().realize(), -math.inf)
+    softmax, log_softmax = masked.softmax().numpy(), masked.log_softmax().numpy()
+    assert np.isnan([softmax[0], log_softmax[0]]).all()
+    np.testing.assert_array_equal(softmax[1:, :2], [[1, 0], [0.5, 0.5]])
+    assert (softmax[1:, 2:] == 0).all()
+    assert (log_softmax[1:, 2:] == -math.inf).all()

@@ -32,6 +32,7 @@ from tinyml.codegen.expr import (
     nodes,
     rewrite,
     select,
+    with_sources,
 )
 from tinyml.codegen.linear import Begin
 from tinyml.codegen.matrices import Bundle, Product
@@ -112,13 +113,19 @@ def _number(value: Expr) -> Const | None:
 
 
 def steady(values: Sequence[Expr], axes: Iterable[Axis]) -> tuple[Valid, tuple[Expr, ...]]:
-    """Conditions along the axes without which all values, of which some cost much, are numbers."""
+    """Conditions along the axes without which all values, of which some cost much, are the same.
+
+    That is a number, or what an op makes of one and of what has fewer axes: where a mask leaves
+    nothing of an element, a softmax is 0 divided by the sum of the row, NaN if that is empty, too.
+    """
     along = {*axes}
     if not along or not any(map(_costly, values)):
         return (), ()
     found = []
     for value in values:
-        found.append({r.index: (r, n) for r, n in _known(value, along)})
+        found.append(
+            {r.index: (r, _made_there(value, r, n, along)) for r, n in _known(value, along)}
+        )
         if not found[-1]:
             return (), ()
     common = [index for index in found[0] if all(index in one for one in found)]
@@ -126,6 +133,29 @@ def steady(values: Sequence[Expr], axes: Iterable[Axis]) -> tuple[Valid, tuple[E
     same = [index for index, each in zip(common, numbers, strict=True) if each == numbers[0]]
     ranges = [{index: r for index, (r, _) in one.items()} for one in found]
     return _around(ranges, same), (*numbers, ())[0]
+
+
+def _made_there(value: Expr, r: Range, number: Const, along: set[Axis]) -> Expr:
+    """What the last op that is not sure of its `number` makes of `value` without `r`.
+
+    -inf plus what is not known is taken for -inf, and 0 divided by it for 0; so it stays where that
+    has fewer axes than what `r` asks.
+    """
+    if isinstance(value, Select) and r in value.valid:
+        return _made_there(value.other, r, number, along)
+    if not isinstance(value, Alu):
+        return number
+    found = [o if isinstance(o, Const) else dict(_known(o, along)).get(r) for o in value.operands]
+    operands = list[Expr]()
+    for operand, known in zip(value.operands, found, strict=True):
+        if known is None and r.free & along <= operand.free:
+            return number
+        if known is not None and None not in found:
+            operands.append(_made_there(operand, r, known, along))
+        else:
+            operands.append(operand if known is None else known)
+    made = with_sources(value, tuple(operands))
+    return number if all(isinstance(o, Const) for o in operands) else made
 
 
 def plain(walks: Iterable[Walk], numbers: Iterable[Expr]) -> list[Walk]:
