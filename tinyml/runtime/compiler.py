@@ -3,7 +3,7 @@
 find      name?                 -> Compiler       the first one on PATH that works
 build     Compiler, text        -> Unit           a shared object on disk, from the cache if there
 load      Compiler, text        -> Unit           the same in this process
-functions Compiler, Program*    -> address*       through a few units (translation_units.py)
+functions Compiler, Program*    -> Executable*    through a few units (translation_units.py)
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tinyml.cache import DiskCache, key
 from tinyml.errors import CompileError, DeviceError
 from tinyml.frozen import dataclass, replace
 from tinyml.program import Program, translation_unit
+from tinyml.runtime.machine import Executable
 from tinyml.runtime.translation_units import Unit, Units
 
 # Values stay those of IEEE arithmetic, up to a*b+c in one rounding: no -ffast-math. What is given
@@ -165,14 +166,21 @@ class Functions(Units[ctypes.CDLL]):
         compiler: Compiler,
         cache: DiskCache,
         processes: int,
+        executable: Callable[[Program, int], Executable],
         render: Render = translation_unit,
     ) -> None:
+        """`executable` makes one of a program and the address of its function."""
         super().__init__(device, cache, processes)
-        self.compiler, self.render = compiler, render
+        self.compiler, self.executable, self.render = compiler, executable, render
+        self.loaded: dict[Program, Executable] = {}
 
-    def addresses(self, programs: Iterable[Program]) -> list[tuple[Program, int]]:
-        """Each program with the address of its function; CompileError if one does not compile."""
-        return [(program, _address(program, unit)) for program, unit in self.units(programs)]
+    def load(self, programs: Iterable[Program]) -> list[Executable]:
+        """An executable of each program; CompileError if one does not compile."""
+        found = self.units(programs)
+        for program, unit in found:
+            if program not in self.loaded:
+                self.loaded[program] = self.executable(program, _address(program, unit))
+        return [self.loaded[program] for program, _ in found]
 
     def key_of(self, text: str) -> str:
         return self.compiler.key_of(text)

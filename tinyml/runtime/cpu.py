@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tinyml.faults import raise_noted
 from tinyml.program import Program
 from tinyml.runtime import compiler, limits, pool
 from tinyml.runtime.cpu_ceilings import Probe, processor, programs
-from tinyml.runtime.machine import Executable, MemoryStats, OnHost
+from tinyml.runtime.machine import MemoryStats, OnHost
 from tinyml.runtime.memory import HostMemory
 
 # What a thread must have to do before it pays to hand it over: a few microseconds of work.
@@ -186,16 +186,10 @@ class CpuMachine(OnHost):
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         self._cache = cache
         self.compiler = _compiler(config.current.compiler, cache, meanwhile)
-        self._pool = pool.load(self.compiler, cache)
-        self._functions = compiler.Functions(self.name, self.compiler, cache, limits.cores())
-        self._loaded: dict[Program, CpuExecutable] = {}
-
-    def load(self, programs: Iterable[Program]) -> list[Executable]:
-        found = self._functions.addresses(programs)
-        for program, address in found:
-            if program not in self._loaded:
-                self._loaded[program] = CpuExecutable(program, address, self._pool)
-        return [self._loaded[program] for program, _ in found]
+        self._pool = threads = pool.load(self.compiler, cache)
+        own = self.name, self.compiler, cache, limits.cores()
+        self._functions = compiler.Functions(*own, lambda p, at: CpuExecutable(p, at, threads))
+        self.load = self._functions.load
 
     def plan(self, calls: Sequence[tuple[Any, Sequence[int]]]) -> CpuPlan:
         return CpuPlan(calls, self._pool)

@@ -177,14 +177,13 @@ class EmuMachine(OnHost):
         memory_limit: int = 4 << 30,
     ) -> None:
         self.name = "EMU"
-        self.order = order
-        self._memory = GuardedMemory(self.name, memory_limit)
+        self._memory = memory = GuardedMemory(self.name, memory_limit)
         cache = host_cache(config.current.cache_folder) if cache is None else cache
         found = emu_compile.find(cxx, cache)
+        own = self.name, found, cache, limits.cores()
         self._functions = compiler.Functions(
-            self.name, found, cache, limits.cores(), emu_compile.render
+            *own, lambda p, at: EmuExecutable(p, at, memory, order), emu_compile.render
         )
-        self._loaded: dict[Program, EmuExecutable] = {}
 
     def adopts(self, address: int) -> bool:
         return False  # memory of somebody else has no guard pages
@@ -197,14 +196,10 @@ class EmuMachine(OnHost):
         self._memory.free(memory)
 
     def load(self, programs: Iterable[Program]) -> list[Executable]:
-        found = self._functions.addresses(map(_checked, programs))
-        for program, address in found:
-            if program not in self._loaded:
-                self._loaded[program] = EmuExecutable(program, address, self._memory, self.order)
-        return [self._loaded[program] for program, _ in found]
+        return self._functions.load(map(_checked, programs))
 
     def memory_stats(self) -> MemoryStats:
-        return replace(self._memory.stats(), programs=sum(p.held for p in self._loaded))
+        return replace(self._memory.stats(), programs=sum(p.held for p in self._functions.loaded))
 
     @property
     def identity(self) -> str:
