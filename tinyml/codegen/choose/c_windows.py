@@ -27,6 +27,7 @@ from tinyml.index import Axis, linear
 DEPTH = 256  # elements of the fold that are walked at a time, about,
 MOST = 1024  # and at most, where an axis further out need not be walked at each time
 VECTORS = 4  # of a register tile's row, at most
+AGAIN = 4  # times that a pixel is read of its copy, at least
 SHARE = 3  # of the cache, for the sums that wait
 
 
@@ -183,12 +184,13 @@ def _step(fold: Fold) -> tuple[Axis, int]:
 
 
 def _stage(chooser: Chooser, number: int, walk: _Walk) -> None:
-    """What a piece of the fold reads is copied to tiles."""
+    """What a piece of the fold reads is copied to tiles; pixels if enough steps read each."""
     grid = chooser.nest.grid(chooser.one(number))
     if not grid:
         return
     axis, step = _step(walk.fold)
     stepped = step and chooser.apply(OptKind.BLOCK, axis, step)
     after = axis.name if stepped else grid[-1].name
-    for load in (walk.panel, walk.pixels):
+    again = _size(walk.rows) * _size(walk.fold.axes) / walk.held
+    for load in (walk.panel, *([walk.pixels] if again >= AGAIN else [])):
         chooser.apply(OptKind.STAGE, after, slot=load.slot)
