@@ -111,6 +111,14 @@ def test_a_loop_in_parts_walks_each_step_once() -> None:
             assert all(moved(band, one).is_always for one in every)
 
 
+def test_of_few_steps_nothing_is_asked_that_the_loop_says_itself() -> None:
+    i, j = Axis("i", 9), Axis("j", 9)
+    before = Range(linear(j) - linear(i), -8, 0)
+    loop = crop.begin(j, [before], {}, [i])
+    assert loop.stops
+    assert crop.parts(loop, [before], {}, [i]) == [(loop, {before: True})]
+
+
 @pytest.mark.parametrize("at_first", [True, False])
 def test_a_loop_is_in_parts_where_a_condition_turns(at_first: bool) -> None:
     """What is sure of the first and the last steps is sure for all that is made at once."""

@@ -322,7 +322,8 @@ def parts(
         last = () if stop is None or stop in loop.stops else (stop,)
         whole = _loop(axis, (*loop.starts, *first), (*loop.stops, *last))
         ends = product((ZERO, *whole.starts), (linear(axis.size), *whole.stops))
-        if held and min((e - s).high for s, e in ends) >= WHOLE:
+        longest = min((e - s).high for s, e in ends)
+        if held and (longest >= WHOLE or not (first or last)):
             none: Mapping[Range, bool] = {}
             before = [(_loop(axis, loop.starts, (*loop.stops, *first)), none)] if first else []
             after = [(_loop(axis, (*loop.starts, *first, *last), loop.stops), none)] if last else []

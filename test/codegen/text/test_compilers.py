@@ -90,6 +90,18 @@ def test_products_and_windows(compiled: Compiled) -> None:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
 
 
+@pytest.mark.parametrize("kind", ["int64", "uint64"])
+def test_long_integers_are_rounded_once_to_doubles(kind: str, compiled: Compiled) -> None:
+    x = graphs.leaf(4096, dtype=by_name(kind))
+    root = lazy.cast(x, float64)
+    known = {x: np.random.default_rng(3).integers(0, 1 << 64, 4096, np.uint64).astype(kind)}
+    known[x] >>= np.arange(4096).astype(kind) % 64  # of all lengths
+    known[x][:4] = np.iinfo(kind).min, np.iinfo(kind).max, 2**53 + 1, 0
+    made = schedule([root])
+    (got,) = stages.run(made, known, compiled(stages.kernels_of(made)))
+    np.testing.assert_array_equal(got, known[x].astype(np.float64))
+
+
 def test_products_and_sums_are_rounded_once(compiled: Compiled) -> None:
     """Of 1 + 2**-12, squared, what is added says to which of two floats, however little it is."""
     x, y = graphs.leaf(67), graphs.leaf(67)
@@ -228,6 +240,14 @@ def test_a_range_that_is_required_of_a_number_is_one_comparison() -> None:
     (k,) = stages.kernels_of(schedule([classes.one_hot(8).lazy]))
     text = translation_unit((compile(k, Target(Language.C, 32, 16, cores=2), None),))
     assert not re.search(r"\tset\w+\t", _made("clang", text))
+
+
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_long_integers_become_doubles_lane_by_lane_at_once(command: str) -> None:
+    x = graphs.memory(256, dtype=by_name("int64"), device="CPU")
+    (k,) = stages.kernels_of(schedule([x.cast("float64").lazy]))
+    made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 4")])
+    assert "vcvtsi2sd" not in _made(command, translation_unit((made,)))
 
 
 def test_repeated_elements_wait_for_no_memory() -> None:

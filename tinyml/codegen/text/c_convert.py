@@ -153,6 +153,23 @@ def converting(
     return f"{text}#else\n  return {plain};\n#endif\n}}"
 
 
+def long_as_double(name: str, kind: str, wanted: str, unsigned: str, signed: bool) -> str:
+    """Integers of 8 bytes as float64, rounded once: each half is the digits of a large number.
+
+    Without AVX-512 there is no instruction, and compilers take each number by itself.
+    """
+    sign, zero = ("80000000", "0x1.00000801p84") if signed else ("00000000", "0x1.00000001p84")
+    return f"""static inline {wanted} {name}({kind} a) {{
+#if defined(__SSE2__) && !defined(__AVX512DQ__)
+  const {unsigned} low = (({unsigned})a & 0xffffffffull) | 0x4330000000000000ull;
+  const {unsigned} high = (({unsigned})a >> 32) ^ 0x45300000{sign}ull;
+  return ({wanted})high - {zero} + ({wanted})low;
+#else
+  return __builtin_convertvector(a, {wanted});
+#endif
+}}"""
+
+
 def ways(source: str, target: str, lanes: int) -> tuple[Way, ...]:
     """How a vector of `source`, such as u8, becomes one of `target` at once, the best first."""
     found = instruction(source, target, lanes)

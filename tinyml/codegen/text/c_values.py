@@ -14,7 +14,7 @@ from tinyml.codegen.expr import Expr, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.text.c_choices import blend, blend_either, choose
-from tinyml.codegen.text.c_convert import converting, ways
+from tinyml.codegen.text.c_convert import converting, long_as_double, ways
 from tinyml.codegen.text.c_extremes import extreme
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
@@ -397,9 +397,19 @@ class CValues(Renderer):
 
     def _by_steps(self, text: str, source: DType, target: DType, lanes: int) -> str:
         while source is not target:
-            source = _toward(source, target)
-            text = f"__builtin_convertvector({text}, {self._memory_vector(source, lanes)})"
+            before, source = source, _toward(source, target)
+            kind = self._memory_vector(source, lanes)
+            if source is float64 and before.itemsize == 8:
+                text = self._long_as_double(text, before, kind, lanes)
+            else:
+                text = f"__builtin_convertvector({text}, {kind})"
         return text
+
+    def _long_as_double(self, text: str, source: DType, wanted: str, lanes: int) -> str:
+        name, signed = f"{SHORT[source.name]}_as_f64_x{lanes}", source.kind == "i"
+        kinds = (self._memory_vector(d, lanes) for d in (source, uint64))
+        self.prelude[long_as_double(name, next(kinds), wanted, next(kinds), signed)] = None
+        return f"{name}({text})"
 
     def mask_bits(self, size: int, lanes: int) -> str:
         """The mask m in integers of another size."""
