@@ -214,6 +214,33 @@ def test_numbers_that_a_composition_knows_are_no_reason_to_look_through_a_graph(
     assert not looks
 
 
+def test_a_turn_makes_nothing_anew_of_turns_long_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, made_of = list[object](), lazy.LazyBuffer.made_of
+    monkeypatch.setattr(lazy.LazyBuffer, "made_of", lambda *of: (made.append(of), made_of(*of))[1])
+    matrix, x, counts = Tensor(np.eye(4, dtype=np.float32) * 2), Tensor.ones(4), list[int]()
+    for _ in range(40):
+        made.clear()
+        x = matrix @ x / x.square().sum().sqrt()  # records keep them all, for gradients
+        x.sum().item()
+        counts.append(len(made))
+    assert 0 < counts[-1] == counts[9]
+
+
+def test_a_tensor_of_a_turn_long_past_goes_on_from_what_was_kept(device: str) -> None:
+    x = Tensor(random(4)).realize()
+    first = x * 2
+    later = first + 1
+    for _ in range(5):
+        x = x * 2 - 1
+        x.sum().item()
+    for _ in range(2):
+        (first * 3).sum().item()  # is kept from here on
+    assert is_real(first)
+    assert not is_real(later)
+    assert any(isinstance(source, lazy.Data) for source in later._lazy.sources)
+    np.testing.assert_allclose(later.numpy(), random(4) * 2 + 1, 1e-6)
+
+
 def test_a_long_graph_with_rearrangements_is_kept_by_its_last_node() -> None:
     x = Tensor(np.ones(3, np.float32), device="NUMPY").realize()
     for _ in range(50):

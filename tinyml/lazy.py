@@ -43,13 +43,14 @@ _N = TypeVar("_N", bound="LazyBuffer")
 class LazyBuffer:
     """A node. `sources` are the nodes it is computed from, `arg` is all else it says."""
 
-    __slots__ = ("__weakref__", "arg", "computed", "device", "dtype", "shape", "sources")
+    __slots__ = ("__weakref__", "arg", "born", "computed", "device", "dtype", "shape", "sources")
     shape: Shape
     dtype: DType
     device: str
     sources: Sources
     arg: Any
     computed: int  # so often by plans, as far as reused.py knows: no part of what a node says
+    born: int  # the age's then, likewise: no source of a node is younger
 
     @property
     def size(self) -> int:
@@ -203,7 +204,15 @@ def assigned(node: LazyBuffer) -> LazyBuffer:
 
 # ---- building: each checks what it is given and returns a node ----
 
+
+class Age:
+    """How often graphs went on from what was kept of them."""
+
+    now = 0
+
+
 known = Known()
+age = Age()
 _shape_of = attrgetter("shape")
 
 
@@ -216,7 +225,8 @@ def node(
     """
     made = kind()
     made.shape, made.dtype, made.device = shape, dtype, device
-    made.sources, made.arg, made.computed = sources, arg, 0
+    made.sources, made.arg = sources, arg
+    made.computed, made.born = 0, age.now
     return known.one(made) if known.listeners else made
 
 
@@ -224,7 +234,8 @@ def data(shape: Shape, dtype: DType, device: str) -> Data:
     """A new leaf, equal to no other."""
     leaf = Data()  # not among the known nodes: nothing asks for it by what it says
     leaf.shape, leaf.dtype, leaf.device = shape, dtype, device
-    leaf.sources, leaf.arg, leaf.readers, leaf.computed = (), None, Roster(), 0
+    leaf.sources, leaf.arg, leaf.readers = (), None, Roster()
+    leaf.computed, leaf.born = 0, age.now
     for listener in filter(None, known.listeners):
         listener(leaf)
     return leaf

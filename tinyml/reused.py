@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 
 from tinyml.graph import toposort
-from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce, is_move
+from tinyml.lazy import Assign, Data, Gather, LazyBuffer, Move, Reduce, Sources, age, is_move
 from tinyml.ledger import changing, has_data, pending
 from tinyml.ops import Movement
 
@@ -104,11 +104,20 @@ def _grows(node: LazyBuffer) -> bool:
 
 
 def go_on(made: Mapping[LazyBuffer, Data]) -> None:
-    """Let everybody's graphs go on from what these nodes are in memory; gradients go as before."""
-    holders = [h for h in pending() if h._followed is None]
+    """Let everybody's graphs go on from what these nodes are in memory; gradients go as before.
+
+    Records keep what a loop's turns long past were made of: of these nodes nothing older is made.
+    """
+    first = min([node.born for node in made])
+    age.now += 1  # what is made now, and in the turn to come, is younger than what there is
+    holders = [h for h in pending() if h._followed is None and h._lazy.born >= first]
     now: dict[LazyBuffer, LazyBuffer] = {**made}
-    for node in toposort([h._lazy for h in holders], made):
-        if node not in made and type(node) is not Assign:
+
+    def younger(node: LazyBuffer) -> Sources:
+        return node.sources if node.born >= first else ()
+
+    for node in toposort([h._lazy for h in holders], made, younger):
+        if node not in made and node.born >= first and type(node) is not Assign:
             again = node.made_of(now)
             if again is not node:
                 again.computed, now[node] = node.computed, again

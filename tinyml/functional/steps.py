@@ -197,12 +197,12 @@ class Steps:
 
     def __call__(self, tensors: list[Tensor], nodes: list[LazyBuffer]) -> Any:
         """The results for the tensors of a call, and their nodes."""
-        values, interned = [*self._constants, *nodes], lazy.known.listeners
+        values, interned, now = [*self._constants, *nodes], lazy.known.listeners, lazy.age.now
         for kind, shape, dtype, device, arg, pick in self._nodes:  # as lazy.node, without the call
             made = kind()
             made.shape, made.dtype, made.device, made.arg = shape, dtype, device, arg
             made.sources = (values[pick],) if isinstance(pick, int) else pick(values)
-            made.computed = 0
+            made.computed, made.born = 0, now
             values.append(lazy.known.one(made) if interned else made)
         recording = not mode.paused or mode.recording
         if self._several or not self._records:
