@@ -207,6 +207,21 @@ def test_a_number_of_a_dict_or_list_by_a_key_that_the_code_names(options: Any) -
     assert f"{key!r} was 2.0" in refused(functions[key], change)
 
 
+def test_numbers_of_a_long_chain_of_objects() -> None:
+    class Link:
+        def __init__(self, below: Link | None) -> None:
+            self.below, self.shift = below, 0.0
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x + self.shift if self.below is None else self.below(x)
+
+    last = chain = Link(None)
+    for _ in range(400):
+        chain = Link(chain)
+    change = partial(setattr, last, "shift", 1.0)
+    assert "Link: shift was 0.0" in refused(lambda x: (chain(x) * 2).realize(), change)
+
+
 def test_numbers_that_the_function_does_not_read_or_sets_itself_may_change() -> None:
     model = Model()
     for epoch in range(5):

@@ -164,6 +164,7 @@ class _Walk:
         self._set: set[str] = set()  # names that the code sets
         self._others: set[str] = set()  # attributes of who knows what
         self._some: dict[int, Any] = {}  # objects in containers: perhaps of these
+        self._left: list[tuple[CodeType, Mapping[str, Any], dict[str, Any]]] = []  # to be walked
         self._seen: dict[tuple[int, ...], Any] = {}
 
     def found(self, earlier: Mapping[tuple[int, Any], Any] | None = None) -> list[Assumed]:
@@ -182,6 +183,8 @@ class _Walk:
         """Look at objects in containers for the attributes of who knows what, until all are."""
         known = -1
         while known != (known := len(self._seen) + len(self._others) + len(self._some)):
+            while self._left:
+                self._code(*self._left.pop())
             for holder in [*self._some.values()]:
                 for name in [*self._others]:
                     self.value(self._attribute(holder, name))
@@ -261,7 +264,7 @@ class _Walk:
                 above = vars(kind).get(function.__name__)
                 if isinstance(above, FunctionType):
                     self._function(above, *given)
-        self._code(code, scope, names)
+        self._left.append((code, scope, names))
 
     def _code(self, code: CodeType, scope: Mapping[str, Any], names: dict[str, Any]) -> None:
         at = key = _NOTHING  # what the last instructions loaded
@@ -295,6 +298,9 @@ class _Walk:
                     self._note(cell, _CELL, at, name)
             elif op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
                 self._set.add(name)
+            elif op.startswith("STORE_FAST_"):  # two at once, from Python 3.13 on
+                for one in name:
+                    names.pop(one, None)
             elif isinstance(name, CodeType):
                 own = name.co_varnames[: name.co_argcount]
                 self._code(name, scope, {n: v for n, v in names.items() if n not in own})
