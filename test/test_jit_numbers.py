@@ -207,6 +207,19 @@ def test_a_number_of_a_dict_or_list_by_a_key_that_the_code_names(options: Any) -
     assert f"{key!r} was 2.0" in refused(functions[key], change)
 
 
+def test_what_is_gone_is_named() -> None:
+    part, scales = Part(), {"scale": 2.0}
+    step = captured(lambda x: part.method(x * scales["scale"]).realize())
+    del part.inner.power
+    with pytest.raises(JitError, match="SimpleNamespace: power: gone since"):
+        step(Tensor([1.0, 3.0]))
+    part.inner.power = 2
+    step(Tensor([1.0, 3.0]))
+    del scales["scale"]
+    with pytest.raises(JitError, match="dict: 'scale': gone since"):
+        step(Tensor([1.0, 3.0]))
+
+
 def test_numbers_of_a_long_chain_of_objects() -> None:
     class Link:
         def __init__(self, below: Link | None) -> None:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 from numbers import Number
 from operator import attrgetter, itemgetter
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -41,8 +41,12 @@ class Assumed:
     def check(self) -> None:
         """JitError if the object has something else there now."""
         holder = self.holder()
-        if holder is None or (now := self.read(holder)) == self.values:
-            return
+        try:
+            if holder is None or (now := self.read(holder)) == self.values:
+                return
+        except _GONE:
+            names = ", ".join(dict.fromkeys(self.called))
+            raise JitError(f"{names}: gone since the function was captured. {RESET}") from None
         called, value, other = next(
             (called, value, other)
             for called, value, other in zip(self.called, self.values, now, strict=False)
@@ -79,10 +83,10 @@ class _Ids:
     """Reads which objects these are, and keeps none of them."""
 
     def __init__(self, read: Callable[[Any], Any]) -> None:
-        self._read = read
+        self.read = read
 
     def __call__(self, holder: Any) -> tuple[int, ...]:
-        return tuple(map(id, self._read(holder)))
+        return tuple(map(id, self.read(holder)))
 
 
 def _reads(holder: Any, names: tuple[Any, ...], ids: bool) -> Callable[[Any], Any]:
@@ -91,20 +95,42 @@ def _reads(holder: Any, names: tuple[Any, ...], ids: bool) -> Callable[[Any], An
     return _Ids(read) if ids else read
 
 
+_GONE = AttributeError, LookupError, ValueError
+
+
 class Watch:
     """All that a captured function computed with."""
 
     def __init__(self, every: Sequence[Assumed] = ()) -> None:
         self.every = every
-        told = [isinstance(one.holder(), Telling) for one in every]
-        self._told = [one for one, tells in zip(every, told, strict=True) if tells]
-        self._silent = [one for one, tells in zip(every, told, strict=True) if not tells]
         self._settings = -1
+        self._sort()
+
+    def _sort(self) -> None:
+        alive = [(one, holder) for one in self.every if (holder := one.holder()) is not None]
+        self._told = [one for one, holder in alive if isinstance(holder, Telling)]
+        silent = [one for one, holder in alive if not isinstance(holder, Telling)]
+        numbers = [one for one in silent if not isinstance(one.read, _Ids)]
+        self._numbers = [(one.holder, one.read) for one in numbers]
+        self._values = [one.values for one in numbers]
+        self._objects = [
+            (one.holder, one.read.read) for one in silent if isinstance(one.read, _Ids)
+        ]
+        objects = [one.values for one in silent if isinstance(one.read, _Ids)]
+        self._ids = [*chain.from_iterable(objects)]
 
     def check(self) -> None:
         """JitError if something is not what it was; layers are asked if one was told anything."""
-        for one in self._silent:
-            one.check()
+        try:
+            now = [read(of()) for of, read in self._objects]
+            same = [*map(id, chain.from_iterable(now))] == self._ids
+            same = same and [read(of()) for of, read in self._numbers] == self._values
+        except _GONE:  # or whoever had it is
+            same = False
+        if not same:
+            for one in self.every:
+                one.check()
+            self._sort()
         if (settings := Telling.settings) != self._settings:
             for one in self._told:
                 one.check()
