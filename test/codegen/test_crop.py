@@ -250,3 +250,11 @@ def test_a_row_that_a_mask_leaves_nothing_of_is_nan_whatever_its_length(
     np.testing.assert_array_equal(softmax[1:, :2], [[1, 0], [0.5, 0.5]])
     assert (softmax[1:, 2:] == 0).all()
     assert (log_softmax[1:, 2:] == -math.inf).all()
+
+
+def test_a_column_that_a_mask_leaves_nothing_of_is_nan(device: str) -> None:
+    kept = Tensor.arange(100) < Tensor.arange(17).unsqueeze(1) + 50
+    masked = kept.where(Tensor.ones(17, 100).contiguous().realize(), -math.inf)
+    made = masked.softmax(0).half().numpy()
+    assert np.isnan(made).all(0).tolist() == [False] * 66 + [True] * 34
+    assert (made[:10, 60:66] == 0).all()

@@ -148,7 +148,7 @@ def _made_there(value: Expr, r: Range, number: Const, along: set[Axis]) -> Expr:
     found = [o if isinstance(o, Const) else dict(_known(o, along)).get(r) for o in value.operands]
     operands = list[Expr]()
     for operand, known in zip(value.operands, found, strict=True):
-        if known is None and r.free & along <= operand.free:
+        if known is None and r.free <= operand.free:
             return number
         if known is not None and None not in found:
             operands.append(_made_there(operand, r, known, along))
