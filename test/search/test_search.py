@@ -246,6 +246,8 @@ def test_candidates_come_in_the_same_order_and_keep_what_belongs_together(cpu):
     assert (Opt(OptKind.PEEL, "i0", 32), Opt(OptKind.UNROLL, "i0", 8)) in neighbours(
         trial.plain, peeled
     )
+    ahead = (Opt(OptKind.AHEAD, "i0", 4),)
+    assert {(Opt(OptKind.AHEAD, "i0", n),) for n in (2, 8)} <= {*neighbours(trial.plain, ahead)}
 
 
 def test_results_may_differ_by_rounding_and_no_more():

@@ -19,8 +19,9 @@ from tinyml.codegen.target import Target
 Opts: TypeAlias = tuple[Opt, ...]
 
 _UNROLLS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # 1 is none
-_DOUBLED = {OptKind.SPLIT, OptKind.LANES, OptKind.THREAD, OptKind.BLOCK, OptKind.PEEL, OptKind.PAD}
 _WHOLE = {OptKind.PEEL, OptKind.PAD}  # make an axis a multiple of what later Opts divide it by
+_PARTS = {OptKind.SPLIT, OptKind.LANES, OptKind.THREAD, OptKind.BLOCK}
+_DOUBLED = {OptKind.AHEAD, *_PARTS, *_WHOLE}
 _NEEDED = {OptKind.COLLAPSE, OptKind.GRID, OptKind.PHASE, *_WHOLE}  # not worth being left out
 _STAGED = {OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE}  # come last
 
