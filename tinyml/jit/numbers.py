@@ -179,7 +179,15 @@ def _is_number(value: Any) -> bool:
 
 @lru_cache(maxsize=1000)
 def _read(code: CodeType) -> tuple[tuple[str, Any], ...]:
-    return tuple((i.opname, i.argval) for i in dis.get_instructions(code))
+    """Instructions, as Python 3.11 has them: later ones load, or store, two names at once."""
+    found = list[tuple[str, Any]]()
+    for op, name in ((i.opname, i.argval) for i in dis.get_instructions(code)):
+        if op.startswith(("LOAD_FAST", "STORE_FAST")) and isinstance(name, tuple):
+            last = "STORE_FAST" if op.endswith("STORE_FAST") else "LOAD_FAST"
+            found += [(op.partition("_FAST")[0] + "_FAST", name[0]), (last, name[1])]
+        else:
+            found.append((op, name))
+    return tuple(found)
 
 
 class _Walk:
@@ -318,15 +326,12 @@ class _Walk:
                 at = scope.get(name, _NOTHING)
                 self._note(module, name, at)
             elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
-                at = names.get(name[-1] if isinstance(name, tuple) else name, _NOTHING)
+                at = names.get(name, _NOTHING)
                 if isinstance(at, CellType):
                     cell, at = at, _content(at)
                     self._note(cell, _CELL, at, name)
             elif op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
                 self._set.add(name)
-            elif op.startswith("STORE_FAST_"):  # two at once, from Python 3.13 on
-                for one in name:
-                    names.pop(one, None)
             elif isinstance(name, CodeType):
                 own = name.co_varnames[: name.co_argcount]
                 self._code(name, scope, {n: v for n, v in names.items() if n not in own})
