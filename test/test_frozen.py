@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import enum
 import pickle
+from collections.abc import Collection
 from functools import cached_property
 
 import pytest
@@ -96,6 +97,10 @@ class Suit(Enum):
 
 def test_members_of_an_enum_are_its_only_instances_and_have_a_name_and_a_value() -> None:
     assert [*Suit] == [Suit.HEARTS, Suit.SPADES, Suit.NONE]
+    assert isinstance(Suit, Collection)
+    assert len(Suit) == 3
+    assert Suit.NONE in Suit
+    assert "none" not in Suit
     assert [m.name for m in Suit] == ["HEARTS", "SPADES", "NONE"]
     assert [m.value for m in Suit] == [1, 2, "none"]
     assert all(type(m) is Suit for m in Suit)

@@ -45,6 +45,12 @@ else:
         def __iter__(cls) -> Iterator[Any]:
             return iter(cls._of.values())
 
+        def __len__(cls) -> int:
+            return len(cls._of)
+
+        def __contains__(cls, member: Any) -> bool:
+            return member in cls._of.values()
+
     class Enum(metaclass=_Members):
         """`enum.Enum` without aliases, and with methods of underscored names only."""
 

@@ -127,7 +127,7 @@ def test_what_is_not_a_factor_waits_for_the_whole_fold(target: Target) -> None:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("order", list(ThreadOrder))
+@pytest.mark.parametrize("order", ThreadOrder)
 def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
     """Several rows and columns of each, and rows and keys that are no whole steps."""
     q, k, v = (memory(3, n, 36) for n in (70, 45, 45))
