@@ -71,7 +71,7 @@ def _named(function: Callable[..., Any], given: Sequence[Any], container: Any) -
         return f"a {kind} outside"
     code = function.__code__
     known = {name: function.__globals__.get(name) for name in code.co_names}
-    known |= dict(zip(code.co_freevars, map(_content, function.__closure__ or ()), strict=True))
+    known |= dict(zip(code.co_freevars, map(content, function.__closure__ or ()), strict=True))
     known |= dict(zip(code.co_varnames, given, strict=False))
     for name, value in known.items():
         if value is container:
@@ -82,11 +82,12 @@ def _named(function: Callable[..., Any], given: Sequence[Any], container: Any) -
     return f"a {kind} outside"
 
 
-def _content(cell: CellType) -> object:
+def content(cell: CellType, nothing: object = None) -> Any:
+    """What a name of a function around stands for, or `nothing` if it has no value yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # a name without a value yet
-        return None
+    except ValueError:
+        return nothing
 
 
 def _line(code: CodeType, name: str) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
+from tinyml.jit.growing import content
 from tinyml.jit.record import INSTEAD, RESET
 from tinyml.telling import Telling
 from tinyml.tensor import Tensor
@@ -328,20 +329,13 @@ class _Walk:
             elif op.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
                 at = names.get(name, _NOTHING)
                 if isinstance(at, CellType):
-                    cell, at = at, _content(at)
+                    cell, at = at, content(at, _NOTHING)
                     self._note(cell, _CELL, at, name)
             elif op in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
                 self._set.add(name)
             elif isinstance(name, CodeType):
                 own = name.co_varnames[: name.co_argcount]
                 self._code(name, scope, {n: v for n, v in names.items() if n not in own})
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a name without a value yet
-        return _NOTHING
 
 
 def _watched(holder: Any, called: dict[Any, str], ids: bool) -> Assumed:
