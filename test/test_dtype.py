@@ -314,6 +314,10 @@ def test_defaults_can_be_set_for_a_while() -> None:
     assert Tensor([1.5]).dtype is dtypes.float32
     with pytest.raises(DTypeError, match="default_float is one of"):
         dtypes.default_float = dtypes.int32
+    with dtypes.defaults():
+        dtypes.default_float, dtypes.default_int = "float64", np.int64
+        assert Tensor([1.5]).dtype is dtypes.float64
+        assert Tensor([1]).dtype is dtypes.int64
     with Device.default("NUMPY"):
         assert Tensor([1]).device == "NUMPY"
 

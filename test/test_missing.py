@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import tinyml
 from tinyml import Device, Tensor, dtypes, nn
-from tinyml.errors import DeviceError
+from tinyml.errors import DeviceError, GradientError
 from tinyml.functional.missing import (
     IN_WORDS,
     INSTEAD,
@@ -56,6 +57,7 @@ def said(thing: Any, name: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:.* by itself does nothing")
 @pytest.mark.parametrize("names", KNOWN)
 def test_what_is_told_can_be_written(names: str) -> None:
     for name in names.split():
@@ -196,7 +198,100 @@ def test_layers_without_weights_are_methods() -> None:
 def test_a_setting_that_would_have_no_effect_is_refused() -> None:
     with pytest.raises(AttributeError, match=r"'no_grad'; write tinyml\.no_grad\(\)"):
         Tensor.no_grad = True
-    assert "no_grad" not in vars(Tensor)
+    for name, told in (
+        ("traning", "; write Tensor.training = True"),
+        ("train", "; write Tensor.training = True"),
+        ("requires_grad", "is no setting of all tensors"),
+    ):
+        had = getattr(Tensor, name, None)
+        with pytest.raises(AttributeError, match=f"^Tensor.{name} .*{told}$"):
+            setattr(Tensor, name, True)
+        assert getattr(Tensor, name, None) == had
+    for thing, name in ((Device, "DEFUALT"), (dtypes, "default_flaot")):
+        with pytest.raises(AttributeError, match=name):
+            setattr(thing, name, "CPU")
+    for value in ("False", 0):
+        with pytest.raises(TypeError, match="training must be True or False"):
+            Tensor.training = value  # type: ignore[assignment]
+        with pytest.raises(TypeError, match="training must be True or False"):
+            Tensor.train(value)  # type: ignore[arg-type]
+    assert not Tensor.training
+
+
+def test_a_function_becomes_a_method_and_classes_of_users_have_settings_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Tensor, "twice", lambda x: x * 2, raising=False)
+    assert Tensor([1, 2]).twice().tolist() == [2, 4]
+
+    class Mine(Tensor):
+        pass
+
+    Mine.traning = True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("make", "written"),
+    [
+        (lambda: Tensor.train(), r"Tensor.train\(\)"),
+        (lambda: Tensor.train(False), r"Tensor.train\(False\)"),
+        (tinyml.no_grad, r"no_grad\(\)"),
+        (tinyml.enable_grad, r"enable_grad\(\)"),
+        (lambda: tinyml.defaults(device="NUMPY"), r"defaults\(...\)"),
+    ],
+)
+def test_what_is_for_a_block_and_has_none_warns(make: Callable[[], Any], written: str) -> None:
+    with pytest.warns(RuntimeWarning, match=f"^{written} by itself does nothing.*`with {written}:"):
+        make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with make():
+            pass
+        make()(lambda: None)  # a decorator, of what nobody calls
+
+
+def test_a_gradient_that_cannot_be_one_is_refused_where_it_is_set() -> None:
+    w = Tensor(X, requires_grad=True)
+    for wrong, told in (
+        (X, r"grad must be a Tensor, got .*; Tensor\(...\) makes one"),
+        (1.0, "grad must be a Tensor, got 1.0"),
+        (Tensor(Y).sum(), r"\(\) cannot be the gradient of a tensor of \(2, 3\)"),
+        (Tensor(Y, device="EMU"), "on EMU"),
+    ):
+        with pytest.raises((TypeError, GradientError, DeviceError), match=told):
+            w.grad = wrong  # type: ignore[assignment]
+        assert w.grad is None
+    w.grad = Tensor(Y)
+    (w * 2).sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), Y + 2)
+
+
+def test_optimizers_have_no_other_settings_and_layers_none_of_torch() -> None:
+    layer, optimizer = nn.Linear(2, 3), nn.optim.SGD([Tensor(X)], lr=0.5, momentum=0.9)
+    for thing, name, told in (
+        (optimizer, "learning_rate", r"write optimizer\.lr = 0\.1"),
+        (optimizer, "momentun", "did you mean 'momentum'"),
+        (nn.optim.OptimizerGroup(optimizer), "weight_decay", "OptimizerGroup has no attribute"),
+        (layer, "training", r"write Tensor\.training"),
+        (layer, "requires_grad", r"write p\.requires_grad_\(False\) for each p"),
+    ):
+        with pytest.raises(AttributeError, match=told):
+            setattr(thing, name, 0.25)
+    optimizer.momentum = 0.5
+    layer.note = "the last"  # type: ignore[attr-defined]
+
+    class Mine(nn.optim.SGD):
+        def __init__(self) -> None:
+            super().__init__([Tensor(X)])
+            self.learning_rate = 0.25
+
+    class Own(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+            self.training = True
+
+    assert Mine().learning_rate == 0.25
+    assert Own().training
 
 
 def test_what_modules_and_optimizers_of_torch_have() -> None:
@@ -208,7 +303,7 @@ def test_what_modules_and_optimizers_of_torch_have() -> None:
             assert said(optimizer, name) == f"SGD has no attribute {name!r}; {told}"
         for written in re.findall(r"nn\.(?:state|optim)\.(\w+)", told):
             assert hasattr(nn.state, written) or hasattr(nn.optim, written)
-    assert said(layer, "wieght").endswith("'wieght'")
+    assert said(layer, "wieght").endswith("; did you mean 'weight'?")
     assert not hasattr(layer, "__deepcopy__")
     for name, told in OF_OPTIM.items():
         assert said(nn.optim, name) == f"module 'tinyml.nn.optim' has no attribute {name!r}; {told}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from tinyml import mlops
 from tinyml.errors import GradientError
 from tinyml.mlops import Grads
+from tinyml.setting import Block
 from tinyml.turn import short_lock
 
 if TYPE_CHECKING:
@@ -91,14 +92,16 @@ class Moment:
         self.clock = mode.count()
 
 
-class _Recording:
+class _Recording(Block):
     """Records, or does not, in this thread: as a context, or around each call of a function."""
 
     def __init__(self, recording: bool) -> None:
+        super().__init__("enable_grad()" if recording else "no_grad()")
         self._recording = recording
         self._before: list[bool] = []
 
     def __enter__(self) -> _Recording:
+        self._unused = ""
         self._before.append(mode.recording)
         mode.recording = self._recording
         return self
@@ -107,6 +110,8 @@ class _Recording:
         mode.recording = self._before.pop()
 
     def __call__(self, function: _F) -> _F:
+        self._unused = ""
+
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             with _Recording(self._recording):

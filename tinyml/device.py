@@ -180,6 +180,8 @@ default_device: Setting[str | None] = Setting("device", None)  # None: nobody ha
 class _Devices:
     """The devices of this process: `Device.DEFAULT` is where new tensors go."""
 
+    __slots__ = ()  # nothing else can be set
+
     @property
     def DEFAULT(self) -> str:
         """The device of tensors that name none; settable. At first DEVICE, or the fastest."""

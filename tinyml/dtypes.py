@@ -27,6 +27,8 @@ default_int = Setting("default_int", formats.int32)
 class _DTypes:
     """`dtypes.float32`, `dtypes.half`, ...; `default_float` and `default_int` may be set."""
 
+    __slots__ = ()  # nothing else can be
+
     bool = formats.bool_
     uint8 = uchar = formats.uint8
     uint16 = ushort = formats.uint16
@@ -57,7 +59,7 @@ class _DTypes:
         return default_float.now
 
     @default_float.setter
-    def default_float(self, dtype: DType) -> None:
+    def default_float(self, dtype: DTypeLike) -> None:
         default_float.now = _one_of(FLOATS, dtype, "default_float")
 
     @property
@@ -66,11 +68,13 @@ class _DTypes:
         return default_int.now
 
     @default_int.setter
-    def default_int(self, dtype: DType) -> None:
+    def default_int(self, dtype: DTypeLike) -> None:
         default_int.now = _one_of(INTS, dtype, "default_int")
 
     @contextmanager
-    def defaults(self, *, float: DType | None = None, int: DType | None = None) -> Iterator[None]:
+    def defaults(
+        self, *, float: DTypeLike | None = None, int: DTypeLike | None = None
+    ) -> Iterator[None]:
         """`with dtypes.defaults(float=dtypes.float64):` other defaults, inside the block."""
         new_float = _one_of(FLOATS, float or self.default_float, "default_float")
         new_int = _one_of(INTS, int or self.default_int, "default_int")
@@ -152,10 +156,11 @@ class _DTypes:
         return builtins.bool(value) if dtype.kind == "b" else math.trunc(value)
 
 
-def _one_of(formats: tuple[DType, ...], dtype: DType, what: str) -> DType:
-    if dtype not in formats:
-        raise DTypeError(f"{what} is one of {formats}, not {dtype}")
-    return dtype
+def _one_of(formats: tuple[DType, ...], dtype: DTypeLike, what: str) -> DType:
+    found = to_dtype(dtype)
+    if found not in formats:
+        raise DTypeError(f"{what} is one of {formats}, not {found}")
+    return found
 
 
 dtypes = _DTypes()

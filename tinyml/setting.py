@@ -1,11 +1,15 @@
-"""Setting: a value of the process, which a `with` block replaces in its own thread."""
+"""Setting: a value of the process, which a `with` block replaces in its own thread; such blocks."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Setting(Generic[T]):
@@ -42,3 +46,24 @@ class Setting(Generic[T]):
     def end(self) -> None:
         """The innermost block ends."""
         self._blocks.set(self._blocks.get()[:-1])
+
+
+class Block(ContextDecorator):
+    """What holds inside of `with`, or within a function: made and left alone, it would be nothing.
+
+    So who does that is warned, at that line.
+    """
+
+    _unused = ""  # how it is written, until it is used
+
+    def __init__(self, written: str) -> None:
+        self._unused = written
+
+    def __call__(self, function: _F) -> _F:
+        self._unused = ""
+        return super().__call__(function)
+
+    def __del__(self) -> None:
+        if said := self._unused:
+            text = f"{said} by itself does nothing: write `with {said}:`, or `@{said}`"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import Any, TypeAlias, overload
 
 from tinyml import autograd, lazy, ledger, mlops, moves
-from tinyml import realize as realizing
 from tinyml.autograd import mode
 from tinyml.defaults import Training, Trains
 from tinyml.device import DeviceName
@@ -31,7 +30,7 @@ from tinyml.functional import (
     values,
     views,
 )
-from tinyml.functional.axes import resolve_axis, shown, spelled_either_way, wrong_type
+from tinyml.functional.axes import resolve_axis, shown, spelled_either_way
 from tinyml.functional.missing import Data
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.methods import Methods
@@ -51,7 +50,7 @@ class Tensor(Methods, metaclass=Trains):
 
     # what most tensors have; an instance only stores what differs
     _requires_grad: _Bool | None = None
-    grad: Tensor | None = None
+    _grad: Tensor | None = None
     _record: mlops.Function | None = None
     _retains_grad: _Bool = False
     _hooks: dict[_Int, Callable[[Tensor], Tensor | None]] | None = None
@@ -271,16 +270,7 @@ class Tensor(Methods, metaclass=Trains):
 
     # ---- values ----
 
-    def realize(self, *others: Tensor) -> Tensor:
-        """Compute this and other tensors, in one schedule."""
-        for number, other in enumerate((self, *others)):
-            if not isinstance(other, Tensor):  # self is none in Tensor.realize([x, y])
-                raise wrong_type("realize", f"argument {number}", "a Tensor", other)
-            if other._view is not None:
-                views.renew(other, other._view)
-        realizing.realize((self, *others))
-        return self
-
+    realize = values.realize
     numpy = values.to_numpy
 
     @property
@@ -363,6 +353,16 @@ class Tensor(Methods, metaclass=Trains):
     def requires_grad_(self, requires_grad: _Bool = True) -> Tensor:
         """Set `requires_grad`; TypeError if not a bool, GradientError if this is not of floats."""
         return self._requiring(requires_grad)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """What `backward` added up, None so far; settable: a Tensor of the same shape."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, grad: Tensor | None) -> None:
+        gradients.check_grad(self, grad)
+        self._grad = grad
 
     backward = gradients.backward
     retain_grad = gradients.retain_grad

@@ -470,10 +470,6 @@ def test_mistakes_are_named():
     before = a.numpy()
     with pytest.raises(GradientError, match=r"parameter 1 of 2, with shape \(2, 4\)"):
         optimizer.step()
-    for given, said in ((Tensor([1.0]), r"\.grad \(1,\).* shape \(2, 4\)"), (1.0, "a Tensor")):
-        b.grad = given
-        with pytest.raises((GradientError, TypeError), match=f"^SGD: .*{said}"):
-            optimizer.step()
     np.testing.assert_array_equal(a.numpy(), before)  # nothing was changed
 
 

@@ -61,8 +61,6 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
             "outside of no_grad() (what TinyJit returns has no record: call backward() within)"
         )
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
-    for leaf in found:
-        check_given("backward", leaf)
     with autograd.no_grad():
         for leaf, grad in found.items():
             if leaf.grad is None:  # a tensor of its own, because it may be assigned to
@@ -74,11 +72,11 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
     return x
 
 
-def check_given(op: str, x: Tensor) -> None:
-    """That what somebody may have set as `.grad` can be the gradient of x."""
-    check_tensors(op, x, grad=x.grad)
-    if x.grad is not None and x.grad.shape != x.shape:
-        raise GradientError(f"{op}: .grad {x.grad.shape} of a tensor must have its shape {x.shape}")
+def check_grad(x: Tensor, grad: Any) -> None:
+    """That what somebody sets as `.grad` can be the gradient of x."""
+    check_tensors("Tensor", x, grad=grad)
+    if grad is not None and grad.shape != x.shape:
+        raise GradientError(f"grad: {grad.shape} cannot be the gradient of a tensor of {x.shape}")
 
 
 def gradient(x: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:

@@ -231,12 +231,16 @@ OF_PART = {
     "load_state_dict": "write nn.state.load_state_dict(x, state_dict)",
     "param_groups": "write optimizer.lr = 0.1; nn.optim.OptimizerGroup is several optimizers",
     "add_param_group": "write nn.optim.OptimizerGroup(optimizer, other)",
-    "train": "write Tensor.training = True, or with Tensor.train():",
+    "learning_rate": "write optimizer.lr = 0.1",
+    **dict.fromkeys(("train", "training"), "write Tensor.training = True, or with Tensor.train():"),
     "eval": "write Tensor.training = False, or with Tensor.train(False):",
     **dict.fromkeys(("to", "cuda", "cpu"), 'write Device.DEFAULT = "CPU" before layers are made'),
     "forward": "write layer(x)",
     **dict.fromkeys(("zero_grad", "reset_grad"), "write optimizer.zero_grad()"),
-    "requires_grad_": "write p.requires_grad_(False) for each p of nn.state.get_parameters(x)",
+    **dict.fromkeys(
+        ("requires_grad", "requires_grad_"),
+        "write p.requires_grad_(False) for each p of nn.state.get_parameters(x)",
+    ),
     **dict.fromkeys(
         ("modules", "children", "named_modules", "apply"),
         "write nn.state.get_state_dict(x)",
@@ -392,9 +396,15 @@ def no_function(
     return no_name("module 'tinyml'", name, f"write dtypes.{name}" if name in dtypes else advice)
 
 
+def no_setting(name: str) -> AttributeError:
+    """The error for what is set for all tensors, and has no effect."""
+    advice = "; write Tensor.training = True" if _near(name, ["training", "train"]) else ""
+    return AttributeError(f"Tensor.{name} is no setting of all tensors{advice}", name=name)
+
+
 def no_part(x: object, name: str) -> NoReturn:
     """Raise what is said where a layer or optimizer has not an attribute."""
-    raise no_name(type(x).__name__, name, OF_PART.get(name) or _near(name, dir(type(x))))
+    raise no_name(type(x).__name__, name, OF_PART.get(name) or _near(name, dir(x)))
 
 
 def no_optimizer(optimizers: Iterable[str], name: str) -> AttributeError:

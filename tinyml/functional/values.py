@@ -234,6 +234,17 @@ def number(x: Tensor, op: str, instead: str = "tolist() gives all of them") -> S
     return found
 
 
+def realize(x: Tensor, *others: Tensor) -> Tensor:
+    """Compute this and other tensors, in one schedule."""
+    for number, other in enumerate((x, *others)):
+        if not is_tensor(other):  # x is none in Tensor.realize([x, y])
+            raise wrong_type("realize", f"argument {number}", "a Tensor", other)
+        if other._view is not None:
+            views.renew(other, other._view)
+    realizing.realize((x, *others))
+    return x
+
+
 def item(x: Tensor) -> Scalar:
     """The only element, as a Python number."""
     return number(x, "item()")

@@ -80,6 +80,11 @@ class _Layer(Telling):
     if not TYPE_CHECKING:  # else every name would be known
         __getattr__ = missing.no_part
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in missing.OF_PART and type(self).__module__ == __name__:
+                getattr(self, name)  # which says what to write: here it would have no effect
+            super().__setattr__(name, value)
+
     def __init_subclass__(cls) -> None:
         made_either_way(cls)
 

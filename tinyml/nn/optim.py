@@ -21,7 +21,7 @@ from tinyml.device import Device
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional import missing
 from tinyml.functional.axes import made_either_way, number, wrong_type
-from tinyml.functional.gradients import check_given, is_leaf
+from tinyml.functional.gradients import is_leaf
 from tinyml.functional.steps import composition
 from tinyml.telling import Telling
 from tinyml.tensor import Tensor
@@ -38,8 +38,15 @@ class Optimizer(Telling):
     `fused` is there for programs written for tinygrad: a step is always one realize.
     """
 
+    _whole = False  # of the classes here: nothing is set any more but what there is
+
     if not TYPE_CHECKING:  # else every name would be known
         __getattr__ = missing.no_part
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if self._whole:
+                getattr(self, name)  # which says what to write if there is no such thing
+            super().__setattr__(name, value)
 
     def __init_subclass__(cls) -> None:
         made_either_way(cls)
@@ -62,6 +69,7 @@ class Optimizer(Telling):
         self._lr = _state((1,), self._wide, self.device, lr)
         self._make_state()
         Tensor.realize(*params, self._lr, *self._kept())
+        self._whole = type(self).__module__ == __name__
 
     @property
     def lr(self) -> Tensor:
@@ -118,7 +126,6 @@ class Optimizer(Telling):
                 "call backward() on a loss that depends on it before step(); or, if it is a mask "
                 "or table that is not to be trained, write p.requires_grad_(False)"
             )
-        check_given(type(self).__name__, p)
         return p.grad.detach().cast(_wide(p))
 
     def _make_state(self) -> None:
@@ -396,6 +403,7 @@ class OptimizerGroup(Optimizer):
         self.params = [p for o in optimizers for p in o.params]
         self.buffers = [p for o in optimizers for p in o.buffers]
         _check_parameters(self.params)
+        self._whole = True
 
     def __getitem__(self, i: int) -> Optimizer:
         """Optimizer number i."""
