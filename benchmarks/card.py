@@ -32,11 +32,9 @@ from benchmarks.peers import Work
 from benchmarks.scheduled import kernels_of
 from benchmarks.steps import GPTSize, Step
 from tinyml import Device, config, trace
-from tinyml.codegen.program_cache import Verdict
 from tinyml.device import open_device
 from tinyml.dtype import by_name
 from tinyml.errors import DeviceError, TinymlError
-from tinyml.search.warpgroups import decide
 
 ROUNDS = 20
 SECONDS = 2.0  # of rounds, at most
@@ -45,7 +43,7 @@ OWN = "tinyml"
 BEAM = "beam"  # tinyml after a search, beside its rules of thumb
 RATIO = "default / best"
 CEILINGS, PRODUCTS = "ceilings", "products"
-FORCED = "WARPGROUPS=0", "WARPGROUPS=1"  # beside what a trial said, which is the default
+BY_WARPS = "WARPGROUPS=0"  # beside Hopper's own products
 ROUNDED = 1e-3  # of the largest value: what factors of 11 bits may be off
 HALVED = 1e-2  # of the convnet's fourth loss, of which autocast's rounding leaves 7e-4 to 4e-3 to
 # chance (results/2026-11-26-autocast.md); three updates make a fifth of it
@@ -77,7 +75,7 @@ class Item:
     @property
     def of_peers(self) -> bool:
         """Whether others do it too; once is enough."""
-        return not any(setting.startswith("WARPGROUPS") for setting in self.settings)
+        return BY_WARPS not in self.settings
 
 
 def items(small: bool = False) -> list[Item]:
@@ -98,8 +96,8 @@ def items(small: bool = False) -> list[Item]:
             if isinstance(w, Step) and w.half and "GPT" in w.name
         ),
         *(Item(w, ("TF32=1",)) for w in coarse if w.name == "matmul 4096" or "B.T" in w.name),
-        *(Item(w, (by,)) for w in halves for by in FORCED),
-        *(Item(w, ("TF32=1", by)) for w in coarse if "B.T" in w.name for by in FORCED),
+        *(Item(w, (BY_WARPS,)) for w in halves),
+        *(Item(w, ("TF32=1", BY_WARPS)) for w in coarse if "B.T" in w.name),
     ]
 
 
@@ -245,10 +243,6 @@ class Bench:
                 found[name] = importlib.metadata.version(name)
         if self.device == "CUDA":
             found["driver"] = f"CUDA {self.machine.driver.get_driver_version()}"
-        target, forced = open_device(self.device).target, config.current.warpgroups
-        if target is not None and target.capability == 90:
-            verdict = decide(self.device) if forced is None else Verdict(forced, "as was set")
-            found["warpgroups"] = f"{'used' if verdict.warpgroups else 'not used'}: {verdict.why}"
         return found
 
     def ceilings(self) -> dict[str, Any]:

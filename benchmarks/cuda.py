@@ -213,7 +213,7 @@ class Worker:
                 os.environ.clear()
                 os.environ.update(before)
             its.close()
-            self.said = self._answer(PATIENCE)  # a card that is new to tinyml is tried first
+            self.said = self._answer(PATIENCE)  # torch is imported
         return self.said
 
     def ask(self, who: str, item: Item, name: str = "") -> Record:
@@ -224,17 +224,12 @@ class Worker:
         """The first call of a process whose caches are empty, and of another after it."""
         with tempfile.TemporaryDirectory() as folder:
             caches = tuple(f"{name}={folder}" for name in CACHES)
-            at_first = replace(item, settings=item.settings + caches + self.tried())
+            at_first = replace(item, settings=item.settings + caches)
             cold = self._ask(who, at_first, item.name)
             self.close()
             warm = self._ask(who, at_first, item.name)
             self.close()
         return cold | ({"warm seconds": warm["seconds"]} if "seconds" in warm else warm)
-
-    def tried(self) -> tuple[str, ...]:
-        """The setting that spares another trial of warpgroups, if there was one."""
-        verdict = self.said.get("warpgroups", "")
-        return (f"WARPGROUPS={int(verdict.startswith('used'))}",) if verdict else ()
 
     def _ask(self, who: str, item: Item, name: str) -> Record:
         if item.settings != self.settings:

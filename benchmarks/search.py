@@ -37,13 +37,12 @@ from benchmarks.scheduled import kernels_of  # noqa: E402
 from benchmarks.workloads import Workload  # noqa: E402
 from tinyml import Device, config, kernel, trace  # noqa: E402
 from tinyml.codegen.compile import cost  # noqa: E402
-from tinyml.device import OpenDevice, ceilings, open_device  # noqa: E402
+from tinyml.device import ceilings, open_device  # noqa: E402
 from tinyml.kernel import Kernel  # noqa: E402
 from tinyml.runtime.machine import Executable  # noqa: E402
 from tinyml.search import Found, Opts, Trial, search  # noqa: E402
 from tinyml.search.apart import Apart  # noqa: E402
 from tinyml.search.runner import Here  # noqa: E402
-from tinyml.search.warpgroups import decide  # noqa: E402
 
 HEAD = """| kernel | default ms | roof | model | best ms | default / best | default / model's | \
 tried | Opts of the best |
@@ -109,20 +108,10 @@ def processor_time(executable: Executable, memories: Sequence[Any]) -> float:
     return time.process_time() - start
 
 
-def decided(device: str) -> OpenDevice:
-    """The device, which says how its products are made."""
-    target = open_device(device).target
-    if target is not None and target.warpgroups is None:
-        decide(device)
-    return open_device(device)
-
-
 def compared(k: Kernel, device: str, seconds: float, width: int = WIDTH) -> Compared:
     """A kernel searched anew."""
-    opened = decided(device)
-    assert opened.target is not None
     runner = partial(Here, timer=processor_time) if device == "CPU" else Apart
-    trial = Trial(k, opened, opened.target, runner)
+    trial = Trial(k, open_device(device), runner)
     with contextlib.closing(trial), trace.listen(trace.Tried) as tried:
         found = search(trial, width, seconds)
         works = [event.opts for event in tried if event.seconds is not None]

@@ -28,7 +28,6 @@ from tinyml.codegen.optimize.opts import Opt, optimize
 from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, open_device
 from tinyml.dtype import to_compute, to_storage
-from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
@@ -113,8 +112,7 @@ def compiled(name: str, made: Sequence[tuple[Kernel, Sequence[Opt] | None]]) -> 
     """A runner for each kernel with its Opts, all compiled at once."""
     opened = device(name)
     assert opened.target is not None
-    target = replace(opened.target, warpgroups=opened.target.warpgroups is True)  # no trial
-    programs = [compile(k, target, opts, verify=True) for k, opts in made]
+    programs = [compile(k, opened.target, opts, verify=True) for k, opts in made]
     return [launched(opened.machine, executable) for executable in opened.machine.load(programs)]
 
 

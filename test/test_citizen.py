@@ -243,7 +243,7 @@ def test_a_switch_is_turned_by_the_usual_words() -> None:
     assert not any(settings.jit for settings in off)
 
 
-def test_a_switch_may_be_left_to_a_trial() -> None:
+def test_a_switch_may_be_left_to_the_card() -> None:
     found = [from_environment({"WARPGROUPS": word}).warpgroups for word in ("on", "0", "")]
     assert found == [True, False, None]
     with pytest.raises(SettingError, match="must be 1, true"):

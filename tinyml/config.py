@@ -30,7 +30,7 @@ class Config:
     verify: bool = False  # VERIFY  1: check every value between rooms
     jit: bool = True  # JIT     0: TinyJit calls the function plainly
     tf32: bool = False  # TF32    1: products of float32 on tensor cores, with 10 bits of a fraction
-    warpgroups: bool | None = None  # WARPGROUPS 1: products by what only Hopper has; "": if faster
+    warpgroups: bool | None = None  # WARPGROUPS 0: no products by them; 1: EMU is a Hopper, too
     nvtx: bool = False  # NVTX    1: launches are ranges for NVIDIA's profilers
     threads: int = 0  # THREADS number of CPU threads; 0 is one per available core
     omp_threads: str = ""  # OMP_NUM_THREADS  the same wish, as OpenMP programs spell it

@@ -95,9 +95,9 @@ def target_text(target: Target | None) -> str:
         return "interprets graphs with numpy"
     if target.language is Language.C:
         return f"C, vectors of {target.vector_bytes} bytes, {target.cores} cores"
-    by = {True: ", products by warpgroups", False: "", None: ", warpgroups not tried yet"}
+    by = ", products by warpgroups" if target.warpgroups else ""
     sizes = f"{target.cores} multiprocessors, {target.cache} bytes shared by a block"
-    return f"CUDA C, {sizes}{by[target.warpgroups]}"
+    return f"CUDA C, {sizes}{by}"
 
 
 def shapes_text(shapes: Sequence[tuple[int, ...]], outputs: int) -> str:
@@ -165,7 +165,6 @@ class Report:
             (trace.Compiled, self.compiled),
             (trace.Tried, self.tried),
             (trace.Searched, self.searched),
-            (trace.Decided, self.decided),
         ]
         if self.level >= 2:
             launches = (trace.KernelRan, self.ran), (trace.Copied, self.copied)
@@ -207,10 +206,6 @@ class Report:
             f"{seconds_text(event.took)}: {seconds_text(event.seconds)}, by default "
             f"{seconds_text(event.default)}: {opts_text(event.opts)}"
         )
-
-    def decided(self, event: trace.Decided) -> None:
-        by = "by warpgroups" if event.used else "by warps, not warpgroups"
-        say(f"tinyml: {event.device}: products {by}: {event.why}")
 
     def compiled(self, event: trace.Compiled) -> None:
         self._step("disk cache" if event.cached else "compilers", event.seconds)

@@ -22,7 +22,7 @@ from tinyml.ceilings import Ceilings
 from tinyml.codegen.target import Target
 from tinyml.dtype import NAMES
 from tinyml.errors import DeviceError
-from tinyml.frozen import dataclass, replace
+from tinyml.frozen import dataclass
 from tinyml.program import Language
 from tinyml.runtime.machine import Machine, MemoryStats
 from tinyml.runtime.numpy_machine import NumpyMachine
@@ -106,22 +106,16 @@ def _cuda() -> OpenDevice:
         cores=found.multiprocessors,
         cache=found.shared_per_block,
         capability=10 * major + minor,
-        warpgroups=(major, minor) == (9, 0) and config.current.warpgroups,
+        warpgroups=(major, minor) == (9, 0) and config.current.warpgroups is not False,
         tf32=config.current.tf32,
     )
-    if target.warpgroups is None:
-        from tinyml.codegen.program_cache import kept
-        from tinyml.runtime.cpu import host_cache
-
-        verdict = kept(target, machine.identity, host_cache(config.current.cache_folder))
-        target = replace(target, warpgroups=verdict.warpgroups) if verdict else target
     return OpenDevice("CUDA", machine, target)
 
 
 def _emu() -> OpenDevice:
     from tinyml.runtime.emu import EmuMachine
 
-    hopper = config.current.warpgroups is True  # an emulator has no speed to be tried
+    hopper = config.current.warpgroups is True
     target = Target(
         Language.CUDA,
         cores=4,
@@ -149,13 +143,6 @@ def open_device(name: str) -> OpenDevice:
             opened = _opened[name] = _OPENERS[name]()
             trace.emit(trace.DeviceOpened(name, opened.target, time.perf_counter() - start))
         return _opened[name]
-
-
-def retarget(name: str, target: Target) -> None:
-    """Have an open device's programs made for `target` from now on."""
-    with turn:
-        _opened[name] = replace(_opened[name], target=target)
-        open_device.cache_clear()
 
 
 def _forget_card() -> None:

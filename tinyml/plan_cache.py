@@ -46,7 +46,6 @@ def cached_plan(
             plan, calls = pickle.loads(content)
             return replace(plan, calls=loads(calls))
         plan = make()
-        entry = _entry(structure, devices) or entry  # targets are others after a trial
         disk.put(entry, ".plan", pickle.dumps((replace(plan, calls=()), dumps(plan.calls))))
         return plan
     finally:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tinyml import config, lazy, trace
 from tinyml.alike import alike
 from tinyml.codegen.program_cache import cached_program
-from tinyml.codegen.target import UndecidedError
 from tinyml.device import open_device
 from tinyml.errors import DeviceError
 from tinyml.in_place import takers
@@ -165,17 +164,6 @@ def _compile(items: Sequence[KernelItem]) -> None:
             _executables[_key(k, device)] = executable
 
 
-def _program(item: KernelItem) -> Program:
-    """As its device's target says; where that leaves something open, after a trial."""
-    try:
-        return _generated(item)
-    except UndecidedError:
-        from tinyml.search.warpgroups import decide
-
-        decide(item.device)
-        return _generated(item)
-
-
 def use(opts: Sequence[Opt], item: KernelItem) -> None:
     """Have a kernel run as Opts say that somebody wrote, from here on."""
     from tinyml.codegen.compile import compile as compiled
@@ -187,7 +175,7 @@ def use(opts: Sequence[Opt], item: KernelItem) -> None:
     (_executables[_key(item.kernel, item.device)],) = opened.machine.load([program])
 
 
-def _generated(item: KernelItem) -> Program:
+def _program(item: KernelItem) -> Program:
     k, opened, settings = item.kernel, open_device(item.device), config.current
     if opened.target is None:
         raise DeviceError(f"{item.device} runs no programs")

@@ -70,14 +70,6 @@ class Searched(NamedTuple):
     took: float  # seconds
 
 
-class Decided(NamedTuple):
-    """It was tried whether warpgroups are to multiply, or another process had tried it."""
-
-    device: str
-    used: bool
-    why: str
-
-
 class Compiled(NamedTuple):
     """A compiler turned source into a binary (or a cache held it)."""
 

@@ -351,16 +351,8 @@ def test_every_item_for_a_card_has_a_name_of_its_own() -> None:
         names = [item.name for item in card.items(small)]
         assert len({*names}) == len(names)
     kinds = {item.settings for item in card.items()}
-    forced = {(f"WARPGROUPS={by}",) for by in (0, 1)}
-    assert kinds == {(), ("TF32=1",), *forced, *(("TF32=1", *by) for by in forced)}
-
-
-def test_a_first_call_is_spared_what_a_trial_said(tmp_path: Path) -> None:
-    worker = cuda.Worker(asked(tmp_path / "made.json"))
-    assert worker.tried() == ()
-    for verdict, setting in (("used: faster", 1), ("not used: slower", 0)):
-        worker.said = {"warpgroups": verdict}
-        assert worker.tried() == (f"WARPGROUPS={setting}",)
+    tf32, warps = "TF32=1", "WARPGROUPS=0"
+    assert kinds == {(), (tf32,), (warps,), (tf32, warps)}
 
 
 def test_a_rehearsal_without_a_card(tmp_path: Path) -> None:

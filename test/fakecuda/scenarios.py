@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from tinyml import Device, Tensor, TinyJit, config, device, dtype, trace
 from tinyml.cache import DiskCache, key
-from tinyml.codegen.program_cache import Verdict
 from tinyml.codegen.target import Target
 from tinyml.codegen.text.cuda_text import HOPPER
 from tinyml.errors import (
@@ -43,7 +42,6 @@ from tinyml.runtime.cuda import CudaMachine
 from tinyml.runtime.cuda_graph import GraphError
 from tinyml.runtime.emu import compile as emu_compile
 from tinyml.runtime.machine import Buffer
-from tinyml.search import apart, warpgroups
 
 # Functions of the driver that fakecuda does not have are looked for when they are called: never.
 sys.setdlopenflags(os.RTLD_LAZY)
@@ -56,20 +54,13 @@ Array = npt.NDArray[Any]
 class EmuBuilder:
     """Images for fakecuda: shared objects made by the emulator's compiler."""
 
-    def __init__(self, line: str = "") -> None:
-        """`line` is the first of kernels by what only Hopper has."""
-        self._compiler, self._line = emu_compile.find("", CACHE), line
+    def __init__(self) -> None:
+        self._compiler = emu_compile.find("", CACHE)
         self.command = "emulator"
         self.fingerprint = key("fakecuda", self._compiler.fingerprint)
 
     def render(self, programs: tuple[Program, ...]) -> str:
-        def altered(p: Program) -> Program:
-            if HOPPER not in p.prelude:
-                return p
-            said, mark, kernel = p.source.partition('extern "C"')  # what is said may have braces
-            return replace(p, source=said + mark + kernel.replace("{", "{\n" + self._line, 1))
-
-        return emu_compile.render(tuple(map(altered, programs)))
+        return emu_compile.render(programs)
 
     def build(self, programs: tuple[Program, ...]) -> tuple[bytes, str]:
         made = build(self._compiler, CACHE, self.render(programs))
@@ -175,20 +166,6 @@ out[i] = row[39936 + 63 - threadIdx.x % 64];"""
     x, y = buffer(m, X), empty(m)
     reverse.launch([y.memory, x.memory])
     same(y.read()[:64], X[:64][::-1])
-
-
-def first_lines() -> None:
-    """Those that trials put into kernels come after what is said of a kernel."""
-    hopper = replace(
-        ADD_ONE, prelude=(HOPPER,), source="// {} is all that is said\n" + ADD_ONE.source
-    )
-    m = CudaMachine(CACHE, EmuBuilder("out[threadIdx.x] = 7; return;"))
-    x, y, z = buffer(m, X), empty(m), buffer(m, X)
-    for p, out in ((ADD_ONE, y), (hopper, z)):
-        (loaded,) = m.load([p])
-        loaded.launch([out.memory, x.memory])
-    same(y.read(), X + 1)
-    same(z.read(), np.where(X < 256, 7, X))
 
 
 def public_interface() -> None:
@@ -727,48 +704,15 @@ def _streams_of_others(m: CudaMachine, held: Buffer) -> None:
     raised(DTypeError, lambda: Tensor.from_dlpack(OfOthers(held, (4,), typestr="<c8")), "<c8")
 
 
-# ---------------------------------------------------------------- trials
-
-
-def trial() -> None:
-    """A product of halves, twice; says what a trial that it led to found, if there was one."""
-    line, seconds = os.environ["TRIAL_LINE"], float(os.environ["TRIAL_SECONDS"])
+def products_of_halves() -> None:
+    """By what only Hopper has, as the card is one, unless somebody does not want it."""
     CudaMachine._default_builder = lambda self: EmuBuilder()
-    warpgroups._HALVES = (((128, 256, 128), dtype.bfloat16, (True, False)),)
-    command = f"import sys; sys.argv[2] = {sys.argv[2]!r}; import scenarios"
-    apart._START = (
-        f"import sys; number = int(sys.argv[2]); sys.path[:0] = [{str(Path(__file__).parent)!r}, "
-        f"sys.argv[1]]; {command}; scenarios.in_trial(number, {line!r}, {seconds})"
-    )
-    started: list[object] = []
-    start = apart.Apart._start
-    apart.Apart._start = lambda self: (started.append(self), start(self))[-1]
-    # seconds; this machine may have much else to do while it emulates what does not hang
-    apart.Apart.__init__.__defaults__ = (5.0 if line.startswith("for") else 600.0,)
-    if "TRIAL_PYTHON" in os.environ:
-        sys.executable = os.environ["TRIAL_PYTHON"]
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-8, 9, (256, 256)).astype(np.float16) for _ in range(2))
-    with trace.listen(trace.Decided) as decided:
-        a, b = (Tensor(each, device="CUDA") for each in (x, w))
-        same((a @ b).numpy(), x @ w)
-        same((a.T @ b).numpy(), x.T @ w)
-    target = device.open_device("CUDA").target
-    assert target is not None
-    why = "".join(event.why for event in decided)
-    new = "tinyml.prepare" in sys.modules
-    sys.stdout.write(f"{target.warpgroups}, {len(started)} tried, plan made: {new}, since: {why}\n")
-
-
-def in_trial(number: int, line: str, seconds: float) -> None:
-    """The process that tries: kernels for Hopper have a first line, and take so long."""
-
-    def timed(self: cuda.CudaExecutable, memories: Any) -> float:
-        return seconds if HOPPER in self.program.prelude else 1e-3
-
-    CudaMachine._default_builder = lambda self: EmuBuilder(line)
-    cuda.CudaExecutable.launch_timed = timed
-    apart.serve(number)
+    a, b = (Tensor(each, device="CUDA") for each in (x, w))
+    same((a @ b).numpy(), x @ w)
+    found = any(HOPPER in p.prelude for p in device.open_device("CUDA").machine._loaded)
+    assert found == (config.current.warpgroups is not False)
 
 
 # ---------------------------------------------------------------- benchmarks
@@ -792,11 +736,6 @@ def benchmarks() -> None:
     assert len(answer["kernels"]) > 1
     assert 0 < answer["least"] <= answer["seconds"]
     raised(NotImplementedError, lambda: bench.measure("torch", item), "no card")
-    device.retarget("CUDA", Target(Language.CUDA, capability=90, warpgroups=None))
-    card.decide = lambda name: Verdict(True, f"tried on {name}")
-    assert bench.facts()["warpgroups"] == "used: tried on CUDA"
-    with config.override(warpgroups=False):
-        assert bench.facts()["warpgroups"] == "not used: as was set"
     with tempfile.TemporaryDirectory() as folder:
         cublas._places = lambda newest: iter([build_fake.products(Path(folder))])
         ceilings = bench.ceilings()

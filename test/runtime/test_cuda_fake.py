@@ -15,14 +15,7 @@ from tinyml.runtime.cuda import CudaMachine
 
 FAKECUDA = Path(__file__).parents[1] / "fakecuda"
 SCENARIOS = (
-    *(
-        "launches",
-        "timing",
-        "timing_of_boxes",
-        "large_shared_memory",
-        "first_lines",
-        "public_interface",
-    ),
+    *("launches", "timing", "timing_of_boxes", "large_shared_memory", "public_interface"),
     *("allocation", "out_of_memory", "memory_limit", "freed_memory_is_reused_in_order"),
     *("staging", "copies_do_not_wait_for_launches"),
     *("fault_while_timed", "refused_launches", "faults", "noted_faults"),
@@ -84,54 +77,9 @@ def test_kernels_are_found_in_the_disk_cache(fake, tmp_path):
     assert (first.stdout, second.stdout) == ("False\n", "True True\n"), first.stderr
 
 
-TRIALS = {  # the first line of kernels by warpgroups, and their seconds; what is said then
-    "faster": ("", "5e-4", True, "a trial took 0.5 ms by warpgroups, 1 ms by warps"),
-    "slower": ("", "2e-3", False, "a trial took 2 ms by warpgroups, 1 ms by warps"),
-    "wrong": ("return;", "5e-4", False, "ArithmeticError: does not compute what the default"),
-    "hangs": ("for (volatile int i = 1; i;) {}", "5e-4", False, "no answer within 5 s"),
-    "faults": ("__builtin_trap();", "5e-4", False, "KernelError: CUDA could not run"),
-    "dies": ("__builtin_abort();", "5e-4", False, "it ended the process that ran it"),
-}
-
-
-def tried(fake: Path, cache: Path, kept: str, name: str = "faster", **more: str) -> list[str]:
-    """Whether warpgroups multiply, how many were tried, whether a plan was made, and why."""
-    line, seconds, *_ = TRIALS[name]
-    given = {"TRIAL_LINE": line, "TRIAL_SECONDS": seconds, "TINYML_CACHE": kept, **more}
-    done = child("trial", cache, fake / "site", fake, **given)
-    # PyCUDA warns of what it cannot clean up after a fault, if the process that tried ends in time
-    succeeds(done, clean="DEBUG" not in more and name != "faults")
-    return [*done.stdout.strip().split(", ", 3), done.stderr]
-
-
-@pytest.mark.parametrize("name", TRIALS)
-def test_a_trial_says_once_whether_warpgroups_multiply(fake, cache, tmp_path, name):
-    used, why = TRIALS[name][2:]
-    first = tried(fake, cache, str(tmp_path), name)
-    assert first[:3] == [str(used), "1 tried", "plan made: True"]
-    assert why in first[3]
-    again = tried(fake, cache, str(tmp_path), "slower" if used else "faster")
-    assert again[:4] == [str(used), "0 tried", "plan made: False", "since:"]
-
-
-def test_nothing_is_lost_where_nothing_can_be_tried(fake, cache, tmp_path):
-    first = tried(fake, cache, str(tmp_path), TRIAL_PYTHON="/nowhere/python")
-    assert first[:2] == ["False", "1 tried"]
-    assert "no trial (FileNotFoundError" in first[3]
-    assert tried(fake, cache, str(tmp_path), TRIAL_PYTHON="")[0] == "False"
-    assert tried(fake, cache, str(tmp_path))[:2] == ["True", "1 tried"]
-
-
-def test_without_a_cache_each_process_tries_once(fake, cache):
-    for name, by in (("faster", "by warpgroups"), ("slower", "by warps, not warpgroups")):
-        found = tried(fake, cache, "", name, DEBUG="1")
-        assert found[:2] == [str(name == "faster"), "1 tried"]
-        assert found[4].count(f"tinyml: CUDA: products {by}: {TRIALS[name][3]}") == 1
-
-
-@pytest.mark.parametrize(("setting", "used"), [("1", "True"), ("0", "False")])
-def test_a_setting_leaves_nothing_to_try(fake, cache, setting, used):
-    assert tried(fake, cache, "", "wrong", WARPGROUPS=setting)[:2] == [used, "0 tried"]
+@pytest.mark.parametrize("wanted", ["", "0"])
+def test_products_of_halves(fake, cache, wanted):
+    succeeds(child("products_of_halves", cache, fake / "site", fake, WARPGROUPS=wanted))
 
 
 def test_no_card(fake, cache):

@@ -72,8 +72,7 @@ def cached(tmp_path) -> Iterator[Any]:
 
 
 def trial_of(k: Kernel, opened: OpenDevice, kind: type[Trial] = Trial, **options: Any) -> Trial:
-    assert opened.target is not None
-    return kind(k, opened, opened.target, **options)
+    return kind(k, opened, **options)
 
 
 @pytest.mark.parametrize("k", [MATMUL, ROWS], ids=["matmul", "rows"])

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from tinyml import kernel, trace
 from tinyml.cache import DiskCache, key
 from tinyml.codegen.target import Target
-from tinyml.frozen import dataclass
 from tinyml.kernel import Kernel
 from tinyml.program import Program
 
@@ -47,31 +46,6 @@ def _generated(k: Kernel, target: Target, opts: Sequence[Opt] | None, verify: bo
     from tinyml.codegen.compile import compile
 
     return compile(k, target, opts, verify)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a trial on a machine said of a target that leaves something open."""
-
-    warpgroups: bool  # whether they multiply from now on
-    why: str
-
-
-def kept(target: Target, machine: str, disk: DiskCache) -> Verdict | None:
-    """What a trial by another process said, if there was one on a machine of this identity."""
-    content = disk.get(_place(target, machine), ".verdict")
-    found: Verdict | None = pickle.loads(content) if content is not None else None
-    return found
-
-
-def keep(verdict: Verdict, target: Target, machine: str, disk: DiskCache) -> None:
-    """Let later processes, too, know how a trial ended."""
-    if disk.folder is not None and generator() is not None:
-        disk.put(_place(target, machine), ".verdict", pickle.dumps(verdict))
-
-
-def _place(target: Target, machine: str) -> str:
-    return key("verdict", generator() or "", repr(target), machine)
 
 
 @cache

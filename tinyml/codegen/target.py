@@ -9,10 +9,6 @@ THREAD = 1 << 8  # registers of a card's thread, at most
 WORKING = 80  # of them, that it takes beside sums
 
 
-class UndecidedError(Exception):
-    """A product for warpgroups, on a Target that does not say whether they multiply."""
-
-
 @dataclass(frozen=True)
 class Target:
     """Sizes that decide which Opts are worth it."""
@@ -25,7 +21,7 @@ class Target:
     cache: int = 1 << 19  # bytes close to one core (C) or of shared memory per block (CUDA)
     last_cache: int = 32 << 20  # bytes of the one that all cores share (C)
     capability: int = 0  # of a card: 80 is 8.0 (CUDA)
-    warpgroups: bool | None = False  # whether they multiply; None: a trial is to say (CUDA)
+    warpgroups: bool = False  # whether they multiply, as on Hopper (CUDA)
     tf32: bool = False  # whether tensor cores may round the factors of float32 products (CUDA)
 
     @property

@@ -5,7 +5,6 @@ candidates  Opt* -> (Opt*)*                       lists that differ a little, or
 trial       Opt* -> seconds                       if programs are right, and run to their end
 runner      Program, scratch memory -> seconds    compiled, checked against the default, timed
 apart       the same, in a process that may fail
-warpgroups  Target -> Target                      whether Hopper's products are made by them
 
 BEAM=n asks for it. In each round the n fastest lists so far are varied; of the new ones those that
 the cost model takes for the fastest are tried, until a round brings nothing or time is up. The

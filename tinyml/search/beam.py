@@ -45,7 +45,7 @@ def found(
     if opened.target is None:
         return None
     with contextlib.suppress(TinymlError):
-        trial = Trial(k, opened, opened.target, runner)
+        trial = Trial(k, opened, runner)
         with contextlib.closing(trial):
             return _of_trial(trial, width, budget)
     return None

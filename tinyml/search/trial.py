@@ -18,7 +18,6 @@ from tinyml.codegen.lower import lower
 from tinyml.codegen.model import predict
 from tinyml.codegen.nest import LoopNest
 from tinyml.codegen.optimize.opts import optimize
-from tinyml.codegen.target import Target
 from tinyml.device import OpenDevice, ceilings
 from tinyml.errors import CompileError, DeviceError
 from tinyml.kernel import Kernel
@@ -36,13 +35,12 @@ _TURNS = 5
 class Trial:
     """A kernel with memory to try it on, what the default makes of it, and how fast."""
 
-    def __init__(
-        self, k: Kernel, opened: OpenDevice, target: Target, runner: OpenRunner = Here
-    ) -> None:
-        self.kernel, self.opened, self.target = k, opened, target
+    def __init__(self, k: Kernel, opened: OpenDevice, runner: OpenRunner = Here) -> None:
+        assert opened.target is not None, "it runs no programs"
+        self.kernel, self.opened, self.target = k, opened, opened.target
         self.plain = lower(k)
         self._cost = cost(self.plain)
-        opts, optimized = choose(self.plain, target)
+        opts, optimized = choose(self.plain, self.target)
         self.default: Opts = tuple(opts)
         first = self._linear(optimized)
         program = self._rendered(first)

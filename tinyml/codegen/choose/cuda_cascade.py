@@ -24,7 +24,6 @@ from tinyml.codegen.optimize.fragments import (
 )
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
-from tinyml.codegen.target import UndecidedError
 from tinyml.index import Axis
 from tinyml.program import REGISTERS
 
@@ -84,7 +83,7 @@ def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: li
     enough = others * -(-rows.size // (groups * ROWS)) >= MOST * chooser.target.cores
     folded = [(s.longest, each) for s in inner]
     whole = [(rows, groups * ROWS), (columns, width), (axis, each), *folded]
-    if not (chooser.target.warpgroups is not False and enough and width <= most):
+    if not (chooser.target.warpgroups and enough and width <= most):
         return False
     if not all(fits(a.size, n) for a, n in whole if a is not axis):
         return False
@@ -101,11 +100,7 @@ def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: li
     room = REGISTERS // (WARPS * WARP * (sums + ASIDE))  # for blocks of one warpgroup
     _staged_within(chooser, number, axis.name, (True, False), room if groups == 1 else 2)
     one = chooser.one(number)
-    if not all_in_panels(one) or bytes_of(one.tiles) > chooser.target.cache:
-        return False
-    if chooser.target.warpgroups is None:
-        raise UndecidedError(axis.name)
-    return True
+    return all_in_panels(one) and bytes_of(one.tiles) <= chooser.target.cache
 
 
 def _groups(chooser: Chooser, number: int, products: int, narrow: bool, blocks: int) -> int:

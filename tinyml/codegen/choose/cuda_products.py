@@ -39,7 +39,7 @@ from tinyml.codegen.optimize.fragments import (
 )
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
-from tinyml.codegen.target import THREAD, WORKING, UndecidedError
+from tinyml.codegen.target import THREAD, WORKING
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.index import Axis, Quotient, linear
 
@@ -218,16 +218,12 @@ def _by_warpgroups(chooser: Chooser, number: int, sides: Sides) -> bool:
     If factors can be copied to panels ahead: in boxes, or by threads in pieces of 16 bytes. What
     threads load by themselves, they have to put there before they go on to their products: where
     warps took 24 us for a convolution, warpgroups took 76 us.
-    UndecidedError if the target leaves open whether they are to.
     """
     known = sides.depth == EDGE or chooser.target.tf32
-    wanted = chooser.target.warpgroups is not False and len(chooser.nest.nests) == 1
+    wanted = chooser.target.warpgroups and len(chooser.nest.nests) == 1
     if not (wanted and known) or reads_more(chooser, number, sides, *PANELS):
         return False
-    done = _of_one_loop(chooser, number, sides) or _in_panels(chooser, number, sides)
-    if done and chooser.target.warpgroups is None:
-        raise UndecidedError(sides.longest.name)
-    return done
+    return _of_one_loop(chooser, number, sides) or _in_panels(chooser, number, sides)
 
 
 @all_or_nothing
