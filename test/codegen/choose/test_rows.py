@@ -143,6 +143,17 @@ def test_few_vectors_of_a_row_that_masks_leave_out_have_no_loop(columns: int, wr
     stages.assert_right(k, 1e-5, SMALL)
 
 
+@pytest.mark.parametrize(("columns", "vectors"), [(24, 3), (32, 4), (64, 2)])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_folds_of_few_vectors_of_several_rows_have_no_loop_of_functions(
+    columns: int, vectors: int, op: str
+) -> None:
+    k = kernel_of(getattr(images(256, columns), op)().lazy)
+    assert "unroll i0 4" in opts(k)
+    assert f"unroll r0 {vectors}" in opts(k)
+    stages.assert_right(k, 1e-5, SMALL)
+
+
 def test_twice_as_many_elements_of_near_columns_are_walked_in_turn() -> None:
     """Of those that the closest cache holds whole lines of, in a cache that delivers them fast."""
     for rows, columns, cache, steps in (

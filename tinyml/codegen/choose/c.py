@@ -375,7 +375,8 @@ class CChooser(Chooser):
         """Several vector accumulators, so that one addition need not wait for the last.
 
         Twice as many of what is widened fourfold, as bools and small integers are: vectors of it
-        come from so few bytes that the loop itself takes as long as they do.
+        come from so few bytes that the loop itself takes as long as they do. Up to four vectors
+        of several rows have no loop where functions are called, as these have none, either.
         """
         lanes, half = self.lanes, self.lanes // 2
         rest = axis.size < FEW * lanes and axis.size % lanes and axis.size % max(half, 1) == 0
@@ -386,7 +387,8 @@ class CChooser(Chooser):
         if axis.size >= lanes > 1 and self.apply(OptKind.LANES, axis, lanes):
             steps = axis.size // lanes
             fitting = (n for n in counts if n <= most and steps >= 2 * n)
-            if count := next(fitting, 0):
+            whole = most < steps <= VECTORS and axis.size % self.lanes == 0
+            if count := steps if whole and calls(self.one(number)) else next(fitting, 0):
                 self.apply(OptKind.UNROLL, axis.name, count)
 
     def _columns(self, number: int, row: Axis, most: int, masked: bool) -> None:
