@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need 
 from benchmarks import run, workloads
 from benchmarks.peers import TinymlPeer
 from benchmarks.workloads import Workload
-from tinyml import config, trace
-from tinyml.device import Device
+from tinyml import config, defaults, trace
 from tinyml.runtime.cpu import CpuMachine, CpuPlan
 
 SLICE = 0.04  # processor seconds of one compiler's runs in one round, at least
@@ -41,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
     compilers = args.compilers.split(",")
     print(head(compilers), flush=True)
-    with config.override(threads=1), Device.default("CPU"):
+    with config.override(threads=1), defaults(device="CPU"):
         for work in everything():
             if run.matches(work, args.names):
                 print(line(work.name, fastest(work, compilers, args.rounds)), flush=True)

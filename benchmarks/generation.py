@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout need 
 
 from benchmarks import run, steps, workloads
 from benchmarks.peers import TinymlPeer
-from tinyml import Tensor, config, trace
-from tinyml.device import Device, open_device
+from tinyml import Tensor, config, defaults, trace
+from tinyml.device import open_device
 
 GOAL = 5.0  # milliseconds for a kernel
 HEAD = "| program | kernels | ms each | median generated in | longest | which |"
@@ -61,7 +61,7 @@ def main() -> None:
 
 def made(name: str) -> Made:
     """What a child does: one run of a program."""
-    with config.override(cache=""), Device.default("CPU"):
+    with config.override(cache=""), defaults(device="CPU"):
         (Tensor([1.0, 2.0]) + 1).realize()
         (work,) = (w for w in (*steps.steps(), *workloads.kernels()) if w.name == name)
         machine = open_device("CPU").machine

@@ -35,7 +35,7 @@ from benchmarks import run, steps, workloads  # noqa: E402
 from benchmarks.peers import Work  # noqa: E402
 from benchmarks.scheduled import kernels_of  # noqa: E402
 from benchmarks.workloads import Workload  # noqa: E402
-from tinyml import Device, config, kernel, trace  # noqa: E402
+from tinyml import config, defaults, kernel, trace  # noqa: E402
 from tinyml.codegen.compile import cost  # noqa: E402
 from tinyml.device import ceilings, open_device  # noqa: E402
 from tinyml.kernel import Kernel  # noqa: E402
@@ -185,7 +185,7 @@ def measure(asked: argparse.Namespace) -> Iterator[str]:
     found: dict[Kernel, Compared] = {}
     for work in asked_for(asked.device, asked.small):
         if run.matches(work, asked.words):
-            with Device.default(asked.device):
+            with defaults(device=asked.device):
                 launched = kernels_of(work)
             for k in dict.fromkeys(launched):
                 if k not in found:

@@ -21,11 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, i
 import numpy as np
 from simulate import simulate
 
-from tinyml import Tensor, config, interpret, kernel, trace
+from tinyml import Tensor, config, defaults, interpret, kernel, trace
 from tinyml.codegen.compile import compile as to_program
 from tinyml.codegen.target import Target
 from tinyml.debug import compiled_text, schedule_text
-from tinyml.device import Device
 from tinyml.explain import drawn, graph_text
 from tinyml.program import Language
 
@@ -181,7 +180,7 @@ def positions() -> str:
 
 def draw(target: Path) -> None:
     """The picture of two kernels."""
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         text = drawn("x.softmax() @ w", {})
     svg = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=True)
     target.write_text(svg.stdout)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Tensor, TinyJit, checkpoint, dtypes, nn, no_grad, trace
+from tinyml import Tensor, TinyJit, checkpoint, defaults, dtypes, nn, no_grad, trace
 from tinyml.device import open_device
 from tinyml.errors import GradientError
 from tinyml.schedule.schedule import schedule
@@ -90,7 +90,7 @@ def test_an_argument_is_assigned_to_without_recording_only() -> None:
 
 def test_defaults_are_those_of_the_first_time() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
-    with dtypes.defaults(float=dtypes.float64):
+    with defaults(default_float=dtypes.float64):
         y = checkpoint(lambda x: x * Tensor([0.1, 0.2]), x)
     (grad,) = y.sum().gradient(x)
     assert y.dtype is dtypes.float64

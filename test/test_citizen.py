@@ -187,9 +187,9 @@ def test_defaults_for_a_while() -> None:
     with pytest.raises(KeyError), defaults(device="NUMPY"):
         raise KeyError
     assert before == Device.DEFAULT
-    for wrong in ({"default_float": "int32"}, {"default_int": "float32"}):
-        with pytest.raises(TypeError, match="defaults"):
-            defaults(**wrong)
+    for name, wrong in (("default_float", "int32"), ("default_int", "float32")):
+        with pytest.raises(TypeError, match=f"{name} is one of .*, not {wrong}"):
+            defaults(**{name: wrong})
 
 
 def test_the_package_says_what_it_has() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from against_torch import Case, disagreements, draw, pair, torch
 
-from tinyml import Device, Tensor, trace
+from tinyml import Tensor, defaults, trace
 from tinyml.errors import ShapeError
 
 SQUARE = draw("square", (2, 3, 3)) + 2 * np.eye(3, dtype=np.float32)
@@ -41,7 +41,7 @@ def test_results_and_gradients_are_torchs() -> None:
         _pair("qr of wide", lambda x: x.qr()[1], lambda x: qr(x)[1], (2, 3)),
         _pair("qr of tall", lambda x: x.qr()[1][:2], lambda x: qr(x)[1], (3, 2)),
     ]
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         assert disagreements(cases) == []
 
 
@@ -57,7 +57,7 @@ def test_singular_values_and_their_gradients_are_torchs() -> None:
             "diagonal", lambda x: near(x, Tensor.svd), lambda x: near(x, torch.linalg.svd), DIAGONAL
         ),
     ]
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         assert disagreements(cases) == []
 
 

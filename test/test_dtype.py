@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyml import Device, Tensor, dtypes
+from tinyml import Tensor, defaults, dtypes
 from tinyml.dtype import by_name, promote
 from tinyml.dtypes import DTYPES_DICT, least_upper_dtype, least_upper_float
 from tinyml.errors import DTypeError
@@ -306,7 +306,7 @@ def test_bits_are_read_as_other_dtypes(device: str) -> None:
 
 
 def test_defaults_can_be_set_for_a_while() -> None:
-    with dtypes.defaults(float=dtypes.float64, int=dtypes.int64):
+    with defaults(default_float=dtypes.float64, default_int=dtypes.int64):
         assert Tensor([1.5]).dtype is Tensor.rand(2).dtype is dtypes.float64
         assert (Tensor([1]) / 2).dtype is dtypes.float64
         assert Tensor([1]).dtype is dtypes.int64
@@ -314,11 +314,11 @@ def test_defaults_can_be_set_for_a_while() -> None:
     assert Tensor([1.5]).dtype is dtypes.float32
     with pytest.raises(DTypeError, match="default_float is one of"):
         dtypes.default_float = dtypes.int32
-    with dtypes.defaults():
+    with defaults():
         dtypes.default_float, dtypes.default_int = "float64", np.int64
         assert Tensor([1.5]).dtype is dtypes.float64
         assert Tensor([1]).dtype is dtypes.int64
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         assert Tensor([1]).device == "NUMPY"
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from graphs import add, leaf, mul, total
 
-from tinyml import Tensor, TinyJit, lazy, trace
+from tinyml import Tensor, TinyJit, defaults, lazy, trace
 from tinyml.device import Device
 from tinyml.dtype import float32
 from tinyml.in_place import takers
@@ -72,7 +72,7 @@ def test_a_factor_stays() -> None:
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     if not Device.available(request.param):
         pytest.skip(f"no {request.param} here")
-    with Device.default(request.param):
+    with defaults(device=request.param):
         yield request.param
 
 

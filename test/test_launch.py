@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_scaling import calls
 
-from tinyml import Tensor, TinyJit, config, ledger, nn, trace
+from tinyml import Tensor, TinyJit, config, defaults, ledger, nn, trace
 from tinyml.device import Device, open_device
 from tinyml.errors import GradientError, OutOfMemoryError
 from tinyml.realize import compute
@@ -23,7 +23,7 @@ SLACK = 5  # calls of what happens now and then
 def on_cpu() -> Iterator[None]:
     if not Device.available("CPU"):
         pytest.skip("no C compiler")
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         yield
 
 

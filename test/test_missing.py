@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tinyml
-from tinyml import Device, Tensor, dtypes, nn
+from tinyml import Device, Tensor, defaults, dtypes, nn
 from tinyml.errors import DeviceError, GradientError
 from tinyml.functional.missing import (
     IN_WORDS,
@@ -38,7 +38,7 @@ hypot kron less less_equal multiply not_equal remainder reshape_as subtract true
 
 @pytest.fixture(autouse=True)
 def _reference() -> Iterator[None]:
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         yield
 
 

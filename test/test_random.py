@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tinyml import Device, Tensor, TinyJit, lazy, trace
+from tinyml import Tensor, TinyJit, defaults, lazy, trace
 from tinyml.dtype import uint32
 from tinyml.functional.random_ import threefry
 from tinyml.realize import compute, upload
@@ -88,7 +88,7 @@ def test_every_kind_of_draw_is_the_same_everywhere(device: str) -> None:
 
 
 def test_float64_has_53_random_bits_and_wide_ranges_are_even() -> None:
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         fine = np.sort(Tensor.rand(5000, dtype="float64").numpy())
         bell = np.sort(Tensor.randn(5000, dtype="float64").numpy())
         wide = Tensor.randint(5000, low=0, high=3 * 2**62, dtype="uint64").numpy()
@@ -103,7 +103,7 @@ def test_float64_has_53_random_bits_and_wide_ranges_are_even() -> None:
 
 
 def test_bernoulli_and_what_has_no_chance() -> None:
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         drawn = Tensor.full((4000,), 0.3).bernoulli()
         assert drawn.numpy().mean() == pytest.approx(0.3, abs=0.03)
         assert Tensor([0.0, 1.0], dtype="float16").bernoulli().tolist() == [0, 1]

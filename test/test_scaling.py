@@ -15,7 +15,7 @@ import stages
 from cards import CARD
 from graphs import add, leaf, mul
 
-from tinyml import Tensor, TinyJit, lazy, ledger
+from tinyml import Tensor, TinyJit, defaults, lazy, ledger
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
 from tinyml.device import Device
@@ -330,7 +330,7 @@ def test_ten_thousand_inputs() -> None:
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_sum_that_nobody_looks_at_costs_each_step_the_same(jit: bool) -> None:
-    with Device.default("CPU" if Device.available("CPU") else "NUMPY"):
+    with defaults(device="CPU" if Device.available("CPU") else "NUMPY"):
         weight, total = Tensor([1.0, 2.0]).realize(), Tensor([0.0, 0.0]).realize()
 
         def step(x: Tensor) -> Tensor:
@@ -358,7 +358,7 @@ def test_a_sum_that_nobody_looks_at_costs_each_step_the_same(jit: bool) -> None:
 
 
 def test_a_table_of_counts_that_nobody_looks_at_costs_each_step_the_same() -> None:
-    with Device.default("CPU" if Device.available("CPU") else "NUMPY"):
+    with defaults(device="CPU" if Device.available("CPU") else "NUMPY"):
         weight, table = Tensor([1.0, 2.0]).realize(), Tensor.zeros(3, 3)
         places, step = Tensor([0, 1, 2]).realize(), Tensor([1.0, 4.0]).realize()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tinyml import Tensor, TinyJit, dtypes, lazy, no_grad
+from tinyml import Tensor, TinyJit, defaults, dtypes, lazy, no_grad
 from tinyml.autograd import record_of
 from tinyml.errors import GradientError, ShapeError
 from tinyml.functional import (
@@ -114,7 +114,7 @@ def test_a_constant_and_its_moves_are_part_of_the_kind() -> None:
 def test_defaults_are_part_of_the_kind() -> None:
     x = Tensor([1, 2])
     assert x.softmax().dtype is dtypes.float32
-    with dtypes.defaults(float=dtypes.float64):
+    with defaults(default_float=dtypes.float64):
         assert x.softmax().dtype is dtypes.float64
 
 

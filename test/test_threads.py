@@ -118,7 +118,7 @@ def test_blocks_of_settings_are_of_one_thread() -> None:
     def inside(number: int) -> bool:
         device, chosen = ("NUMPY", "CPU")[number % 2], (dtypes.float16, dtypes.float64)[number % 2]
         own = (True, device, chosen, dtypes.int64)
-        with Tensor.train(), Device.default(device), dtypes.defaults(float=chosen), of_ints:
+        with Tensor.train(), defaults(device, chosen), of_ints:
             together.wait()
             within = settings() == own
             together.wait()

@@ -145,7 +145,7 @@ def contexts(x: Tensor) -> None:
     with no_grad():
         assert_type(x * 2, Tensor)
     tinyml.manual_seed(1)
-    with tinyml.defaults(default_float="float64"), dtypes.defaults(int=dtypes.int64):
+    with tinyml.defaults(default_float="float64", default_int=dtypes.int64):
         assert_type(x.gradient(x) if TYPE_CHECKING else [x], list[Tensor])
 
 

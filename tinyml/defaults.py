@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tinyml.device import Device, default_device
-from tinyml.dtypes import DTypeLike, default_float, default_int, to_dtype
-from tinyml.errors import DTypeError
+from tinyml.device import Device
+from tinyml.device import default_device as places
+from tinyml.dtype import FLOATS, INTS
+from tinyml.dtypes import DTypeLike, one_of
+from tinyml.dtypes import default_float as floats
+from tinyml.dtypes import default_int as ints
 from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.setting import Block, Setting
@@ -27,25 +30,10 @@ class defaults(Block):
         default_float: DTypeLike | None = None,
         default_int: DTypeLike | None = None,
     ) -> None:
-        self._device = None if device is None else Device.canonical(device)
-        self._float = None if default_float is None else to_dtype(default_float)
-        self._int = None if default_int is None else to_dtype(default_int)
-        if self._float is not None and not self._float.is_float:
-            raise DTypeError(f"defaults: default_float is a floating dtype, not {self._float}")
-        if self._int is not None and not self._int.is_int:
-            raise DTypeError(f"defaults: default_int is an integer dtype, not {self._int}")
-        super().__init__("defaults(...)")
-
-    def __enter__(self) -> defaults:
-        self._unused = ""
-        default_device.begin(self._device or Device.canonical(None))
-        default_float.begin(self._float or default_float.now)
-        default_int.begin(self._int or default_int.now)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for setting in (default_device, default_float, default_int):
-            setting.end()
+        name = None if device is None else Device.canonical(device)
+        of_float = None if default_float is None else one_of(FLOATS, default_float, "default_float")
+        of_int = None if default_int is None else one_of(INTS, default_int, "default_int")
+        super().__init__("defaults(...)", (places, name), (floats, of_float), (ints, of_int))
 
 
 _training = Setting("training", False)
@@ -93,13 +81,5 @@ class Training(Block):
     """Sets `Tensor.training` for a while, in this thread."""
 
     def __init__(self, mode: bool = True) -> None:
-        self._mode = _flag(mode)
-        super().__init__("Tensor.train()" if mode else "Tensor.train(False)")
-
-    def __enter__(self) -> Training:
-        self._unused = ""
-        _training.begin(self._mode)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _training.end()
+        written = "Tensor.train()" if mode else "Tensor.train(False)"
+        super().__init__(written, (_training, _flag(mode)))

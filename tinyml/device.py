@@ -12,8 +12,7 @@ import difflib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
@@ -185,15 +184,6 @@ class _Devices:
             name = default_device.now = self.canonical(wish) if wish else self._fastest()
             open_device(name)
         return name
-
-    @contextmanager
-    def default(self, name: str) -> Iterator[str]:
-        """`with Device.default("NUMPY"):` new tensors go there, inside the block."""
-        default_device.begin(self.canonical(name))
-        try:
-            yield self.DEFAULT
-        finally:
-            default_device.end()
 
     @staticmethod
     def _fastest() -> str:

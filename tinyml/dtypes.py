@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -60,7 +58,7 @@ class _DTypes:
 
     @default_float.setter
     def default_float(self, dtype: DTypeLike) -> None:
-        default_float.now = _one_of(FLOATS, dtype, "default_float")
+        default_float.now = one_of(FLOATS, dtype, "default_float")
 
     @property
     def default_int(self) -> DType:
@@ -69,22 +67,7 @@ class _DTypes:
 
     @default_int.setter
     def default_int(self, dtype: DTypeLike) -> None:
-        default_int.now = _one_of(INTS, dtype, "default_int")
-
-    @contextmanager
-    def defaults(
-        self, *, float: DTypeLike | None = None, int: DTypeLike | None = None
-    ) -> Iterator[None]:
-        """`with dtypes.defaults(float=dtypes.float64):` other defaults, inside the block."""
-        new_float = _one_of(FLOATS, float or self.default_float, "default_float")
-        new_int = _one_of(INTS, int or self.default_int, "default_int")
-        default_float.begin(new_float)
-        default_int.begin(new_int)
-        try:
-            yield
-        finally:
-            default_float.end()
-            default_int.end()
+        default_int.now = one_of(INTS, dtype, "default_int")
 
     @staticmethod
     def fields() -> dict[str, DType]:
@@ -156,7 +139,8 @@ class _DTypes:
         return builtins.bool(value) if dtype.kind == "b" else math.trunc(value)
 
 
-def _one_of(formats: tuple[DType, ...], dtype: DTypeLike, what: str) -> DType:
+def one_of(formats: tuple[DType, ...], dtype: DTypeLike, what: str) -> DType:
+    """A dtype for a setting; DTypeError if it is none of `formats`."""
     found = to_dtype(dtype)
     if found not in formats:
         raise DTypeError(f"{what} is one of {formats}, not {found}")

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _F = TypeVar("_F", bound=Callable[..., Any])
+_B = TypeVar("_B", bound="Block")
 
 
 class Setting(Generic[T]):
@@ -49,15 +50,25 @@ class Setting(Generic[T]):
 
 
 class Block(ContextDecorator):
-    """What holds inside of `with`, or within a function: made and left alone, it would be nothing.
+    """What holds inside of `with`, or within a function: settings, or None to leave one as it is.
 
-    So who does that is warned, at that line.
+    Made and left alone, it would be nothing: who does that is warned, at that line.
     """
 
     _unused = ""  # how it is written, until it is used
 
-    def __init__(self, written: str) -> None:
-        self._unused = written
+    def __init__(self, written: str, *held: tuple[Setting[Any], Any]) -> None:
+        self._unused, self._held = written, held
+
+    def __enter__(self: _B) -> _B:
+        self._unused = ""
+        for setting, value in self._held:
+            setting.begin(setting.now if value is None else value)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for setting, _value in self._held:
+            setting.end()
 
     def __call__(self, function: _F) -> _F:
         self._unused = ""

@@ -43,7 +43,7 @@ from benchmarks.peers import NumpyPeer, TinymlPeer, Work
 from benchmarks.steps import GPTSize, Step
 from benchmarks.timing import Round
 from benchmarks.workloads import Workload
-from tinyml import Device, Tensor, config, kernel, trace
+from tinyml import Device, Tensor, config, defaults, kernel, trace
 from tinyml.cache import DiskCache
 from tinyml.dtype import float32
 from tinyml.errors import CompileError, DeviceError
@@ -317,7 +317,7 @@ def test_compilers_are_held_against_the_best() -> None:
 
 def test_compilers_run_the_same_launches() -> None:
     work = workloads.Workload("add", "stream", ((5, 3),) * 2, lambda ops, a, b: a + b)
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         seconds = compilers.fastest(work, ["cc", "gcc"], rounds=1)
     assert len(seconds) == 2
     assert min(seconds) > 0
@@ -581,7 +581,7 @@ def test_steps_are_compiled_as_they_go_on(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_kernels_of_a_step_are_those_that_it_launches() -> None:
     """Gradients, too, are kept before the parameters that they were made of are overwritten."""
     step = steps.mlp((6, 5, 3), 4)
-    with Device.default("CPU"), config.override(jit=False):
+    with defaults(device="CPU"), config.override(jit=False):
         call = TinymlPeer().prepare(step, step.inputs())
         for _ in range(2):
             with trace.listen(trace.KernelRan) as launches:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from expressions import EXPRESSIONS, Made
 
-from tinyml import Tensor, lazy, nn, trace
+from tinyml import Tensor, defaults, lazy, nn, trace
 from tinyml.device import Device
 from tinyml.graph import toposort
 from tinyml.kernel import Kernel
@@ -22,7 +22,7 @@ def _on_cpu() -> Iterator[None]:
     """NUMPY has no kernels; EMU and CUDA have those of CPU, or more: see fuse.CACHED."""
     if not Device.available("CPU"):
         pytest.skip("no C compiler")
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         yield
 
 
@@ -137,7 +137,7 @@ def test_what_is_normalised_is_stored_once(
     What lies around the mean is made again of the array and its mean by whoever reads it.
     """
     size = 8 * 24 * 12 * 12
-    with Device.default(name):
+    with defaults(device=name):
         x, v = Tensor.ones(8, 16, 12, 12).realize(), Tensor.ones(16, 24, 1, 1).realize()
         w, scale, shift = (Tensor.ones(*s).realize() for s in ((24, 16, 3, 3), (24,), (24,)))
         parameters = [w, scale, shift, v]
@@ -154,7 +154,7 @@ def test_what_is_normalised_is_stored_once(
 
 @pytest.mark.parametrize("name", ["CPU", "EMU"])
 def test_a_loss_stores_no_logits_less_their_largest(name: str) -> None:
-    with Device.default(name):
+    with defaults(device=name):
         x, w = Tensor.ones(64, 32).realize(), Tensor.ones(32, 96).realize().requires_grad_()
         y = Tensor.arange(64).realize()
         loss = (x @ w).sparse_categorical_crossentropy(y)
@@ -166,7 +166,7 @@ def test_a_loss_stores_no_logits_less_their_largest(name: str) -> None:
 @pytest.mark.parametrize("name", ["CPU", "EMU"])
 def test_numbers_that_rows_wait_for_keep_no_rows_apart(name: str) -> None:
     """A loss's gradient divides by how many labels count, which the loss divides by, too."""
-    with Device.default(name):
+    with defaults(device=name):
         arrays = np.zeros((4000, 37), np.float32), np.zeros(4000, np.int32), np.float32(0.5)
         x, labels, up = (Tensor(a).realize() for a in arrays)
         loss = x.requires_grad_().sparse_categorical_crossentropy(labels)

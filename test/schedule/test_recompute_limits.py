@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks import steps
 from benchmarks.scheduled import kernels_of
 from benchmarks.steps import GPTSize
-from tinyml import Device, Tensor
+from tinyml import Tensor, defaults
 from tinyml.dtype import DType, bfloat16, float32, int32
 from tinyml.graph import toposort
 from tinyml.schedule import recompute, schedule
@@ -130,7 +130,7 @@ def test_what_norms_are_made_of_is_stored() -> None:
 
 def test_layers_store_what_they_did_however_many_logits_there_are() -> None:
     """Logits are made again; streams of residuals, of which norms are made, are not."""
-    with Device.default("EMU"):
+    with defaults(device="EMU"):
         few, many = (
             len(kernels_of(steps.gpt(GPTSize(2, 768, 12, 1024, 8, vocabulary))))
             for vocabulary in (256, 50304)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import stages
 
-from tinyml import Device, Tensor, lazy
+from tinyml import Tensor, defaults, lazy
 from tinyml.graph import toposort
 from tinyml.schedule import schedule
 from tinyml.schedule.repeats import MOST, once
@@ -64,7 +64,7 @@ EXPRESSIONS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_values_are_those_that_numpy_makes_of_all(device: str, name: str) -> None:
     made = EXPRESSIONS[name]()
-    with Device.default("NUMPY"):
+    with defaults(device="NUMPY"):
         wanted = EXPRESSIONS[name]()
     np.testing.assert_allclose(made.numpy(), wanted.numpy(), 1e-5, 1e-6)
 

@@ -15,7 +15,7 @@ from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
 from products import TOLERANCE, kernel_of, product
 
-from tinyml import Device, Tensor, kernel, lazy
+from tinyml import Device, Tensor, defaults, kernel, lazy
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
 from tinyml.codegen.lower import lower
@@ -477,7 +477,7 @@ EPILOGUES = {
 
 def with_epilogue(made: Callable[[Tensor, Tensor], Tensor]) -> Program:
     """A product, and what is made of it and of another array."""
-    with Device.default("EMU"), Tensor.train():
+    with defaults(device="EMU"), Tensor.train():
         given = (Tensor(np.zeros(s, np.float32)) for s in ((512, 64), (64, 512), (512, 512)))
         a, b, x = (t.bfloat16().realize() for t in given)
         (k,) = stages.kernels_of(schedule([made(a @ b, x).lazy]))

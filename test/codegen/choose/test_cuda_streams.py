@@ -17,7 +17,7 @@ from cards import CARD, compiled, instructions, on_emu
 from graphs import leaf
 from products import kernel_of
 
-from tinyml import Device, Tensor, lazy
+from tinyml import Device, Tensor, defaults, lazy
 from tinyml.codegen.choose import cuda
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
@@ -293,7 +293,7 @@ def test_blocks_share_few_columns() -> None:
 
 def test_sums_down_the_same_columns_are_made_together() -> None:
     """As a layernorm's gradients of weight and bias are: by whole vectors, and parts of columns."""
-    with Device.default("EMU"):
+    with defaults(device="EMU"):
         x, g = (Tensor(np.zeros((600, 64), np.float32)).realize() for _ in range(2))
     (k,) = stages.kernels_of(schedule([(x * g).sum(0).lazy, g.sum(0).lazy]))
     opts, _ = choose(lower(k), CARD)
@@ -318,7 +318,7 @@ def test_nvcc_says_that_rows_stay_in_registers(architecture: str, tmp_path: Path
 
 def test_what_is_asked_of_a_row_is_asked_once() -> None:
     """A fault's branch is not written out with the row, nor does it keep elements apart."""
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         labels = Tensor(np.zeros(40, np.int32))
         scores = Tensor(np.zeros((40, 512), np.float32)).requires_grad_()
         loss = scores.sparse_categorical_crossentropy(labels)

@@ -15,7 +15,7 @@ import pytest
 import stages
 from expressions import EXPRESSIONS
 
-from tinyml import Tensor, config, lazy
+from tinyml import Tensor, config, defaults, lazy
 from tinyml.codegen.compile import compile
 from tinyml.codegen.optimize.opts import parse
 from tinyml.codegen.target import Target
@@ -71,7 +71,7 @@ def test_corners_of_each_op(dtype: DType, compiled: Compiled) -> None:
 
 
 def test_expressions(compiled: Compiled) -> None:
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         made = [[t.lazy for t in e.make()] for e in EXPRESSIONS.values()]
     run = compiled([k for roots in made for k in stages.kernels_of(schedule(roots))])
     for roots in made:

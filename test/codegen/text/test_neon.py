@@ -19,6 +19,7 @@ from expressions import EXPRESSIONS
 
 from tinyml.codegen.compile import compile
 from tinyml.codegen.target import Target
+from tinyml.defaults import defaults
 from tinyml.device import Device
 from tinyml.dtype import ALL, DType, float32, float64, to_compute, to_storage
 from tinyml.kernel import Kernel
@@ -136,7 +137,7 @@ def test_corners_of_each_op(dtype: DType, emulated: Any) -> None:
 def test_expressions(emulated: Any) -> None:
     if not Device.available("CPU"):
         pytest.skip("no C compiler to make the inputs with")
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         made = [[t.lazy for t in e.make()] for e in EXPRESSIONS.values()]
     run = emulated(kernels_of(made))
     for roots in made:

@@ -10,6 +10,7 @@ import stages
 from expressions import EXPRESSIONS
 
 from tinyml.codegen.compile import compile
+from tinyml.defaults import defaults
 from tinyml.device import Device
 from tinyml.dtype import ALL
 from tinyml.errors import DeviceError
@@ -54,7 +55,7 @@ def test_kernels_of_the_expressions() -> None:
     toolchain()
     if not Device.available("CPU"):
         pytest.skip("no C compiler to make the inputs with")
-    with Device.default("CPU"):
+    with defaults(device="CPU"):
         kernels = [
             k
             for e in EXPRESSIONS.values()
