@@ -14,7 +14,7 @@ from benchmarks.dialect import TinymlOps
 from benchmarks.peers import Work, spelled
 from benchmarks.steps import Step, differentiated, spoken
 from tinyml import Device, Tensor, lazy, nn, realize
-from tinyml.device import open_device
+from tinyml.device import along_folds, open_device
 from tinyml.dtype import by_name
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
@@ -25,7 +25,8 @@ from tinyml.schedule import KernelItem, schedule
 
 def kernels_of(work: Work) -> list[Kernel]:
     """The kernels of one call on the default device, in order."""
-    items = schedule(_computed(_step(work) if isinstance(work, Step) else _results(work))).items
+    wanted = _computed(_step(work) if isinstance(work, Step) else _results(work))
+    items = schedule(wanted, along_folds()).items
     return [item.kernel for item in items if isinstance(item, KernelItem)]
 
 

@@ -144,6 +144,12 @@ def open_device(name: str) -> OpenDevice:
         return _opened[name]
 
 
+def along_folds() -> frozenset[str]:
+    """Open devices whose products of floats want both factors along what is folded."""
+    targets = {name: opened.target for name, opened in _opened.items()}
+    return frozenset(name for name, t in targets.items() if t and t.tf32 and t.warpgroups)
+
+
 def _forget_card() -> None:
     """In a child process: whoever opens its parent's card again says that it cannot be used."""
     _opened.pop("CUDA", None)

@@ -21,7 +21,7 @@ import numpy as np
 from tinyml import config, lazy, notation, prepare, trace
 from tinyml.codegen.optimize.opts import Opt, parse
 from tinyml.debug import compiled_text, schedule_text, seconds_text, target_text
-from tinyml.device import Device, open_device
+from tinyml.device import Device, along_folds, open_device
 from tinyml.draw import dot
 from tinyml.dtypes import dtypes
 from tinyml.errors import DeviceError, TinymlError
@@ -163,7 +163,7 @@ def parse_opts(text: str) -> list[Opt]:
 def _only_kernel(wanted: list[Tensor]) -> KernelItem:
     """The kernel that computes these; ExpressionError if there are none or several."""
     runs = Device.DEFAULT != "NUMPY"
-    items = schedule([tensor.lazy for tensor in wanted]).items if runs else ()
+    items = schedule([tensor.lazy for tensor in wanted], along_folds()).items if runs else ()
     kernels = [item for item in items if isinstance(item, KernelItem)]
     if len(kernels) != 1:
         raise ExpressionError(
@@ -178,7 +178,7 @@ def drawn(text: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
     if Device.DEFAULT == "NUMPY":
         raise ExpressionError("--dot: NUMPY has no kernels to draw; --device CPU or EMU has them")
     tensors = named_tensors({**SHAPES, **shapes})
-    scheduled = schedule([tensor.lazy for tensor in evaluate(text, tensors)])
+    scheduled = schedule([t.lazy for t in evaluate(text, tensors)], along_folds())
     names = {tensor.lazy: name for name, tensor in tensors.items()}
     for number, root in enumerate(scheduled.roots, 1):
         name = f"result{number if len(scheduled.roots) > 1 else ''}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tinyml import config, lazy, trace
 from tinyml.alike import alike
 from tinyml.codegen.program_cache import cached_program
-from tinyml.device import open_device
+from tinyml.device import along_folds, open_device
 from tinyml.errors import DeviceError
 from tinyml.in_place import takers
 from tinyml.kernel import Kernel, Output
@@ -33,7 +33,7 @@ _executables: dict[tuple[Kernel, str, bool, int], Executable] = {}
 def prepare(nodes: Sequence[LazyBuffer], leaves: Sequence[Data]) -> Plan:
     """Schedule and compile what `nodes` need, given the leaves that they read or overwrite."""
     start = time.perf_counter()
-    made = schedule(nodes)
+    made = schedule(nodes, along_folds())
     items, held = alike(made.items)
     trace.emit(trace.Scheduled(tuple(items), time.perf_counter() - start))
     numbers: dict[LazyBuffer, int] = {leaf: n for n, leaf in enumerate([*leaves, *held.values()])}

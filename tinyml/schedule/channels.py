@@ -31,7 +31,7 @@ def channels_last(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> C
     orders = _spread(order, wanted, {*roots}) if wanted else {}
     copies: Changed = {}
     for base, lying in wanted:
-        copies |= {base: _copied(base, lying)} if isinstance(base, lazy.Data) else {}
+        copies |= {base: copied(base, lying)} if isinstance(base, lazy.Data) else {}
     changed: Changed = {}
     made: Changed = {}  # as it is stored
     for node, _again in renewed(order, changed) if orders or copies else ():
@@ -47,7 +47,7 @@ def channels_last(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> C
     return changed
 
 
-def _copied(base: LazyBuffer, axes: Order) -> LazyBuffer:
+def copied(base: LazyBuffer, axes: Order) -> LazyBuffer:
     """What is in memory, read from a copy of it in another order."""
     return lazy.permute(lazy.contiguous(lazy.permute(base, axes)), inverse_order(axes))
 

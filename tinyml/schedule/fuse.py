@@ -46,6 +46,7 @@ from tinyml.schedule.group import (
     link,
     nested_places,
     opposes,
+    turns,
     uses_of,
 )
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
@@ -162,7 +163,7 @@ class Fusion:
             return False
         if above.device in CARDS and idles(above, below, self._uses_between):
             return False
-        if crosses(above, below, self.uses) or opposes(above, below, self.uses):
+        if any(apart(above, below, self.uses) for apart in (crosses, opposes, turns)):
             return False
         if above.cut and below.cut and above.cut != below.cut:
             return False

@@ -13,7 +13,7 @@ from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST
-from tinyml.schedule.labels import MIXED, Use, step, trace, unshaped
+from tinyml.schedule.labels import FIXED, MIXED, Use, step, trace, unshaped
 from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
 from tinyml.schedule.units import CARDS, contracts
@@ -237,6 +237,21 @@ def crosses(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]
         return False
     across = any(use.node in above.places and _is_across(unit, use) for unit, use in own)
     return across and any(_along(use) in folded(unit) for unit, use in made)
+
+
+def turns(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]]) -> bool:
+    """Whether one group copies what rows of the other make into another order.
+
+    A card that stores it row by row stores number by number; products store squares.
+    """
+    rows = above.device in CARDS and not above.contracts
+    return rows and any(
+        isinstance(unit, lazy.Contiguous)
+        and use.node in above.places
+        and _along(use) not in (FIXED, walked(domain(unit))[-1])
+        for unit in below.members
+        for use in reads[unit]
+    )
 
 
 def opposes(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 
 from tinyml import lazy
@@ -11,6 +12,7 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.merge import merged
+from tinyml.schedule.along_folds import along_folds
 from tinyml.schedule.associate import associate
 from tinyml.schedule.build import build
 from tinyml.schedule.channels import channels_last
@@ -95,10 +97,13 @@ class Schedule:
     in_place: Mapping[LazyBuffer, LazyBuffer]
 
 
-def schedule(wanted: Sequence[LazyBuffer]) -> Schedule:
-    """The kernels and copies that compute `wanted`. Every Data below is in memory already."""
+def schedule(wanted: Sequence[LazyBuffer], along: Container[str] = ()) -> Schedule:
+    """The kernels and copies that compute `wanted`. Every Data below is in memory already.
+
+    Products of floats on the devices `along` want both factors along what is folded.
+    """
     with lazy.known:
-        return _scheduled(merged(wanted, simpler))
+        return _scheduled(merged(wanted, simpler), along)
 
 
 _PASSES = (
@@ -107,8 +112,9 @@ _PASSES = (
 )
 
 
-def _scheduled(wanted: Sequence[LazyBuffer]) -> Schedule:
-    roots = _unshaped(rewritten(wanted, *_PASSES))
+def _scheduled(wanted: Sequence[LazyBuffer], along: Container[str]) -> Schedule:
+    passes = (*_PASSES, partial(along_folds, devices=along)) if along else _PASSES
+    roots = _unshaped(rewritten(wanted, *passes))
     order = toposort(roots, (), lazy.read_sources)
     units = find_units(order, roots, recomputed(order, {*roots}))
     try:
