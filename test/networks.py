@@ -234,7 +234,8 @@ def convolution(net: Network, x: Tensor, chosen: Iterator[int]) -> Made:
         return x, LEFT_OUT
     weight = net.weight(inputs, outputs, channels // groups, *window)
     bias = net.parameter(outputs) if next(chosen) % 2 else None
-    made = x.conv2d(weight, bias, groups, stride, dilation, padding)
+    how = {"groups": groups, "stride": stride, "dilation": dilation, "padding": padding}
+    made = x.conv2d(weight, bias, **how)
     return made, f"convolution {outputs} {window} {groups=} {stride=} {padding=} {dilation=}"
 
 

@@ -266,6 +266,18 @@ def test_a_gradient_that_cannot_be_one_is_refused_where_it_is_set() -> None:
     np.testing.assert_allclose(w.grad.numpy(), Y + 2)
 
 
+def test_who_asks_a_result_for_its_gradient_is_warned() -> None:
+    w = Tensor(X, requires_grad=True)
+    y, kept = w * 2, w * 3
+    kept.retain_grad()
+    (y + kept).sum().backward()
+    with pytest.warns(UserWarning, match=r"grad: .*\(2, 3\).*retain_grad\(\)"):
+        assert y.grad is None
+    for told in (kept, w):
+        assert told.grad is not None
+    assert (w.detach() * 2).grad is None
+
+
 def test_optimizers_have_no_other_settings_and_layers_none_of_torch() -> None:
     layer, optimizer = nn.Linear(2, 3), nn.optim.SGD([Tensor(X)], lr=0.5, momentum=0.9)
     for thing, name, told in (
@@ -342,6 +354,15 @@ def test_arguments_that_torch_has() -> None:
             training=True
         ),
         "transpose takes dim0, dim1; write x.permute(0, 2, 1)": lambda: w[0].transpose(0, 2, 1),
+        "conv2d takes weight, bias, groups, stride, dilation, padding; the others": lambda: w[
+            0
+        ].conv2d(w[0], None, 2),
+        "max_pool2d takes kernel_size, stride, dilation, padding, ceil_mode": lambda: w[
+            0
+        ].max_pool2d(3, 2, 1),
+        "var takes axis, keepdim, correction; the others are given by name": lambda: w[0].var(
+            0, False
+        ),
         "sum has no argument 'of'": lambda: w[0].sum(of=1),
         "relu has no argument 'inplace'; results are new": lambda: w[0].relu(inplace=True),
         "to has no argument 'non_blocking'; leave it": lambda: w[0].to("CPU", non_blocking=True),

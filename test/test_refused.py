@@ -16,6 +16,7 @@ from tinyml.errors import (
     GradientError,
     ShapeError,
 )
+from tinyml.functional.missing import TOO_MANY
 
 X = Tensor.zeros(2, 3)
 V = Tensor.zeros(1, 1, 4, 4)
@@ -132,7 +133,10 @@ def families() -> dict[str, list[Case]]:
         ]
     words = r"keepdim must be True or False \(several axes are a tuple\), got 1 \(int\)"
     for name in FOLDS:
-        found[name].append((TypeError, words, lambda name=name: getattr(X, name)(0, 1)))
+        by_name = name in TOO_MANY
+        told = f"{name} takes axis, .*by name" if by_name else words
+        found[name].append((TypeError, told, lambda name=name: getattr(X, name)(0, 1)))
+        found[name].append((TypeError, words, lambda name=name: getattr(X, name)(0, keepdim=1)))
     for name in (*SHAPED, *INITIAL):
         op = getattr(Tensor, name)
         found[name] = [
@@ -151,6 +155,7 @@ OWN: dict[str, list[Case]] = {
         (ShapeError, "broadcast", lambda: X.where(Tensor.zeros(4), 0)),
         (TypeError, "'a'", lambda: X.where(1, "a")),
         (DTypeError, "the condition comes first", lambda: X.where(X > 0, 0)),
+        (DTypeError, "the condition comes first", lambda: I.where(I > 1, 0)),
         (DeviceError, "one device", lambda: X.where(FAR, 0)),
     ],
     "masked_fill": [

@@ -357,6 +357,8 @@ class Tensor(Methods, metaclass=Trains):
     @property
     def grad(self) -> Tensor | None:
         """What `backward` added up, None so far; settable: a Tensor of the same shape."""
+        if self._grad is None and self._record is not None:
+            gradients.warn_of_none(self)
         return self._grad
 
     @grad.setter

@@ -95,6 +95,8 @@ def add(x: Tensor, n: Any = 1) -> Tensor:
 
 
 OWN: dict[str, list[Case]] = {
+    "Linear": [(TypeError, "bias must be a bool, got 2", lambda: nn.Linear(8, 4, 2))],
+    "Adam": [(TypeError, "fused", lambda: optim.Adam([weight()], 0.1, 0.9, 0.99, 1e-8, 0.01))],
     "Conv2d": [
         (ValueError, "kernel_size must be at least 1, got 0", lambda: nn.Conv2d(2, 2, 0)),
         (TypeError, "kernel_size.*'a'", lambda: nn.Conv2d(2, 2, "a")),
@@ -133,6 +135,7 @@ OWN: dict[str, list[Case]] = {
         (ValueError, "requires a gradient", lambda: optim.SGD([weight().detach()])),
         (ValueError, "momentum cannot be negative", lambda: optim.SGD([weight()], momentum=-1)),
         (ValueError, "momentum is 0", lambda: optim.SGD([weight()], nesterov=True)),
+        (TypeError, "nesterov must be a bool", lambda: optim.SGD([weight()], 0.1, 0.9, 0, 5e-4)),
         (ValueError, "lr cannot be negative", lambda: _set_rate(-1.0)),
         (TypeError, "lr must be a number", lambda: _set_rate("a")),
         (

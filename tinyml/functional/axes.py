@@ -218,11 +218,14 @@ def _other_names(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _spelled(method: Callable[..., Any], others: dict[str, str], op: str) -> Callable[..., Any]:
-    told = op in missing.TOO_MANY  # of a call without names, too
+    most, advice = missing.TOO_MANY.get(op, (0, ""))
 
     @wraps(method)
     def spelled(*args: Any, **named: Any) -> Any:
-        if not named and not told:
+        if most and len(args) > most:
+            known = list(inspect.signature(method).parameters)[1:]
+            raise TypeError(f"{op} takes {', '.join(known)}; {advice}")
+        if not named:
             return method(*args)
         for name in named:
             if name in others and others[name] not in named:
@@ -255,8 +258,6 @@ def _misfit(
             )
         if name not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             return missing.no_argument(op, name, known)
-    if op in missing.TOO_MANY and len(args) > len(parameters):
-        return TypeError(f"{op} takes {', '.join(known)}; {missing.TOO_MANY[op]}")
     return None
 
 

@@ -338,7 +338,7 @@ def where(condition: Tensor, x: Tensor | Scalar, y: Tensor | Scalar) -> Tensor:
 
 def _alternatives(condition: Tensor, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     if is_tensor(x):
-        if x._lazy.dtype is bool_ and condition._lazy.dtype.is_float:
+        if x._lazy.dtype is bool_ and condition._lazy.dtype is not bool_:
             raise DTypeError("where: the condition comes first, as in (x > 0).where(x, 0)")
         return holding("where", x, y)
     if is_tensor(y):

@@ -5,6 +5,7 @@ The walk through what was recorded is in `tinyml.autograd`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,23 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
     with autograd.no_grad():
         for leaf, grad in found.items():
-            if leaf.grad is None:  # a tensor of its own, because it may be assigned to
-                leaf.grad = x._of(grad.lazy)
+            if (so_far := leaf._grad) is None:  # a tensor of its own: it may be assigned to
+                leaf._grad = x._of(grad.lazy)
             else:
-                leaf.grad.lazy = (leaf.grad + grad).lazy
-                leaf.grad._assigned = mode.count()  # its views are to see it
-    note_gradients(x._lazy, [leaf.grad for leaf in found if leaf.grad is not None])
+                so_far.lazy = (so_far + grad).lazy
+                so_far._assigned = mode.count()  # its views are to see it
+    note_gradients(x._lazy, [leaf._grad for leaf in found if leaf._grad is not None])
     return x
+
+
+def warn_of_none(x: Tensor) -> None:
+    """That `backward` keeps no gradient of x, which was computed from others, unless it is told."""
+    if x.requires_grad and not is_leaf(x) and not x._retains_grad:
+        warnings.warn(
+            f"grad: this tensor {x.shape} was computed from others, so backward() keeps no "
+            "gradient of it: call its retain_grad() before, or ask what it was computed from",
+            stacklevel=3,
+        )
 
 
 def check_grad(x: Tensor, grad: Any) -> None:

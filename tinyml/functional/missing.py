@@ -305,8 +305,14 @@ KEYWORDS = {
     "create_graph": "write loss.gradient(x), which can be differentiated again",
 }
 
-# where numpy has more arguments in a row
-TOO_MANY = {"transpose": "write x.permute(0, 2, 1)"}
+# what takes so many in a row, the tensor among them: where numpy has more, or torch another order
+_BY_NAME = "the others are given by name, as torch has them in another order"
+TOO_MANY = {
+    "transpose": (3, "write x.permute(0, 2, 1)"),
+    **dict.fromkeys(("conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d"), (3, _BY_NAME)),
+    "max_unpool2d": (4, _BY_NAME),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), (2, _BY_NAME)),
+}
 
 OF_AUTOGRAD = {
     "Function": "write tinyml.Function",

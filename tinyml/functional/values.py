@@ -288,7 +288,7 @@ def deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     """x in memory of its own, or in that of its root's copy, with a copy of its gradient."""
     make, (first, *others) = parts_of(x)
     copied = memo[id(x)] = make(deepcopy(first, memo), *others)
-    copied.grad = deepcopy(x.grad, memo)
+    copied._grad = deepcopy(x._grad, memo)
     return copied
 
 

@@ -67,7 +67,7 @@ def capture(
     """
     prepare(inputs, [t for reference in used if (t := reference()) is not None])
     growing = Growing(left)
-    before, grads, clock = Before(inputs), [t.grad for t in inputs], mode.assignments
+    before, grads, clock = Before(inputs), [t._grad for t in inputs], mode.assignments
     capturing.active = True
     try:
         with record(True, before.buffers) as recording, views.steady(inputs):
@@ -105,7 +105,9 @@ def _given_gradients(
     inputs: list[Tensor], before: list[Tensor | None]
 ) -> list[tuple[int, Somebodys]]:
     pairs = enumerate(zip(inputs, before, strict=True))
-    return [(i, Somebodys(t)) for i, (t, old) in pairs if t.grad is not None and t.grad is not old]
+    return [
+        (i, Somebodys(t)) for i, (t, old) in pairs if t._grad is not None and t._grad is not old
+    ]
 
 
 def _tensors(results: list[_Raw], inputs: list[Tensor]) -> list[Tensor]:

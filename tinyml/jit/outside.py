@@ -107,7 +107,7 @@ def constant_gradients(recording: Recording) -> list[Tensor]:
         return []
     real = (t for leaf, _ in ledger.in_memory() for t in holders(leaf))
     pending = (t for t in ledger.pending() if isinstance(t, Tensor))
-    gradients = {id(t.grad) for t in chain(real, pending)}
+    gradients = {id(t._grad) for t in chain(real, pending)}
     return [t for key, t in left.items() if key in gradients]
 
 

@@ -55,7 +55,7 @@ def _check_counts(layer: object, least: int, **counts: Any) -> None:
 
 def _check_flags(layer: object, **flags: Any) -> None:
     for name, flag in flags.items():
-        if not isinstance(flag, bool):  # in torch a momentum stands there
+        if not isinstance(flag, bool):  # in torch a momentum stands there, or another size is meant
             raise wrong_type(type(layer).__name__, name, "a bool", flag)
 
 
@@ -102,6 +102,7 @@ class Linear(_Layer):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         _check_counts(self, 0, in_features=in_features, out_features=out_features)
+        _check_flags(self, bias=bias)
         bound = 1 / math.sqrt(max(in_features, 1))
         self.weight = _uniform(bound, out_features, in_features)
         self.bias = _uniform(bound, out_features) if bias else None
@@ -135,6 +136,7 @@ class Conv2d(_Layer):
     ) -> None:
         _check_counts(self, 0, in_channels=in_channels, out_channels=out_channels)
         _check_counts(self, 1, groups=groups)
+        _check_flags(self, bias=bias)
         for what, channels in (("in", in_channels), ("out", out_channels)):
             if channels % groups:
                 raise ShapeError(
@@ -166,10 +168,11 @@ class Conv2d(_Layer):
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes); or without batch."""
         _check_input(self, x, -1 - len(self.kernel_size), self.in_channels)
-        return x.conv2d(*self._how())
+        return x.conv2d(self.weight, self.bias, **self._how())
 
-    def _how(self) -> tuple[Tensor, Tensor | None, int, Sizes, Sizes, Sizes]:
-        return self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
+    def _how(self) -> dict[str, Any]:
+        names = ("groups", "stride", "dilation", "padding")
+        return {name: getattr(self, name) for name in names}
 
 
 class Conv1d(Conv2d):
@@ -204,7 +207,8 @@ class ConvTranspose2d(Conv2d):
     def __call__(self, x: Tensor) -> Tensor:
         """(batch, in_channels, *sizes) to (batch, out_channels, *new sizes); or without batch."""
         _check_input(self, x, -1 - len(self.kernel_size), self.in_channels)
-        return x.conv_transpose2d(*self._how(), self.output_padding)
+        how = {**self._how(), "output_padding": self.output_padding}
+        return x.conv_transpose2d(self.weight, self.bias, **how)
 
 
 class ConvTranspose1d(ConvTranspose2d):
