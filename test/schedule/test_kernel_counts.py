@@ -152,6 +152,16 @@ def test_what_is_normalised_is_stored_once(
     assert sum(n.size == size for n in outputs) == 4
 
 
+def test_an_image_that_branches_read_has_a_kernel_for_the_gradient_of_each() -> None:
+    """Sums of several convolutions at once have no registers left, and take long to compile."""
+    x = Tensor.randn(2, 8, 12, 12).realize().requires_grad_()
+    weights = [Tensor.randn(8, 8, 3, 3).realize() for _ in range(4)]
+    first, *others = (x.conv2d(w, padding=1).relu() for w in weights)
+    (gradient,) = sum(others, start=first).square().sum().gradient(x)
+    folds = [str(item.kernel).count("sum(") for item in items((gradient,))]
+    assert folds == [1] * len(folds)
+
+
 @pytest.mark.parametrize("name", ["CPU", "EMU"])
 def test_a_loss_stores_no_logits_less_their_largest(name: str) -> None:
     with defaults(device=name):

@@ -27,6 +27,7 @@ from tinyml import lazy
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule.balance import made_apart, made_within
 from tinyml.schedule.group import (
+    APART,
     FEW_ROWS,
     LONG_ROW,
     Group,
@@ -34,7 +35,6 @@ from tinyml.schedule.group import (
     adds_up,
     alone,
     assigns,
-    crosses,
     domain,
     fits,
     folded,
@@ -45,8 +45,6 @@ from tinyml.schedule.group import (
     levels,
     link,
     nested_places,
-    opposes,
-    turns,
     uses_of,
 )
 from tinyml.schedule.labels import FIXED, MIXED, Labels, Use, trace
@@ -163,7 +161,7 @@ class Fusion:
             return False
         if above.device in CARDS and idles(above, below, self._uses_between):
             return False
-        if any(apart(above, below, self.uses) for apart in (crosses, opposes, turns)):
+        if any(apart(above, below, self.uses) for apart in APART):
             return False
         if above.cut and below.cut and above.cut != below.cut:
             return False

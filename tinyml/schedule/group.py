@@ -16,7 +16,7 @@ from tinyml.schedule.balance import WIDEST
 from tinyml.schedule.labels import FIXED, MIXED, Use, step, trace, unshaped
 from tinyml.schedule.powers import POWERS, exact
 from tinyml.schedule.split import EXTREMES
-from tinyml.schedule.units import CARDS, contracts
+from tinyml.schedule.units import CARDS, contracts, contracts_moved
 
 CACHED = frozenset({"CPU"})  # devices where rows of a product can wait between folds
 MOST_KEPT = 1 << 22  # elements of such a row of a product
@@ -271,6 +271,17 @@ def opposes(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]
     return all(ways) and ways[0].isdisjoint(ways[1])
 
 
+def adds_products(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]]) -> bool:
+    """Whether several products would be added up, and leave no registers for each one's sums.
+
+    They have moved, as windows have, or `contracts` would keep them apart.
+    """
+    if not all(any(map(contracts_moved, group.members)) for group in (above, below)):
+        return False
+    readers = [u for u in below.members if any(use.node in above.places for use in reads[u])]
+    return bool(readers) and all(isinstance(unit, lazy.Map) for unit in readers)
+
+
 def _is_spread(unit: LazyBuffer, use: Use) -> bool:
     """Whether a fold reads other elements for each row, and for each step."""
     steps, walks = folded(unit), {a for a in use.labels if a >= 0}
@@ -356,3 +367,6 @@ def _moved(places: Places, row_of: Mapping[int, int | None]) -> Places:
         unit: {axis: to for axis, row in place.items() if (to := row_of.get(row)) is not None}
         for unit, place in places.items()
     }
+
+
+APART = crosses, opposes, turns, adds_products  # of groups that would lose by it if joined

@@ -375,9 +375,24 @@ def _looked_up_often(read: _Read) -> frozenset[LazyBuffer]:
 
 def contracts(unit: LazyBuffer) -> bool:
     """Whether a reduction is a contraction: a sum of products of two factors, both broadcast."""
-    if not (isinstance(unit, lazy.Reduce) and unit.op is Op.ADD):
+    return _sums(unit) and _is_product(added_by(unit))
+
+
+def contracts_moved(unit: LazyBuffer) -> bool:
+    """Likewise of products that are moved, as into windows, before they are added up."""
+    if not _sums(unit):
         return False
     node = added_by(unit)
+    while isinstance(node, lazy.Move) and not _is_repeated(node):
+        node = node.sources[0]
+    return _is_product(node) and not any(isinstance(narrowest(s), lazy.Const) for s in node.sources)
+
+
+def _sums(unit: LazyBuffer) -> bool:
+    return isinstance(unit, lazy.Reduce) and unit.op is Op.ADD
+
+
+def _is_product(node: LazyBuffer) -> bool:
     return lazy.is_map(node, Op.MUL) and all(map(_repeats, node.sources))
 
 
