@@ -7,6 +7,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -267,3 +268,15 @@ def test_ops_record_few_nodes() -> None:
             lazy.known.listeners.remove(made.append)
         assert len(made) <= count, "\n".join(map(str, made))
         assert result is not None
+
+
+def test_to_look_at_values_copies_them_once() -> None:
+    x = Tensor.ones(1 << 18).contiguous().realize()
+    x.numpy()
+    tracemalloc.start()
+    values = x.numpy()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert values.nbytes <= most < 1.5 * values.nbytes
+    values[0] = 5
+    assert x[0].item() == 1

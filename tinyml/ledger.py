@@ -115,7 +115,8 @@ def is_pending(holder: Holder) -> bool:
 
 def overwritten(order: Iterable[LazyBuffer]) -> set[int]:
     """The buffers (ids) that these nodes assign to."""
-    targets = {lazy.assigned(n) for n in order if type(n) is lazy.Assign}
+    assigns = [node for node in order if type(node) is lazy.Assign]
+    targets = set(map(lazy.assigned, assigns)) if assigns else ()
     return {id(memory[t]) for t in targets if isinstance(t, Data)}
 
 

@@ -83,7 +83,8 @@ def compute(
     """
     wanted, order = list(nodes), numbered(nodes)
     gradients = gradients_in(order) if goes_on else []
-    order = numbered([node for _, node in gradients], order)
+    if gradients:
+        order = numbered([node for _, node in gradients], order)
     readers: list[tuple[Holder, LazyBuffer]] = []
     buffers: set[int] = set()
     seen = 0
@@ -258,21 +259,19 @@ def _structure(
     It is made and compared whenever a graph is realized, so by nothing that takes a step of Python
     for each node. What a node says (`args`) tells how many of the sources' numbers are its own.
     """
-    number = order.__getitem__
-    sources = map(number, chain.from_iterable(map(_sources, order)))
-    shared = {id(b): n for n, b in reversed(list(enumerate(buffers)))}
+    number, shared = order.__getitem__, {id(b): n for n, b in enumerate(buffers)}
     return (
         config.current.noopt,
         config.current.beam,
         *map(number, unreal),
-        *chain.from_iterable(map(said, order) for said in _SAID),
+        *map(_kind, order),
         *args,
-        *sources,
+        *map(number, chain.from_iterable(map(_sources, order))),
         *[shared[id(b)] for b in buffers],
     )
 
 
-_SAID = tuple(map(attrgetter, ("__class__", "device", "shape", "dtype")))
+_kind: Callable[[LazyBuffer], Any] = attrgetter("__class__", "device", "shape", "dtype")
 _said: Callable[[LazyBuffer], Any] = attrgetter("arg")
 _device: Callable[[LazyBuffer], str] = attrgetter("device")
 _sources: Callable[[LazyBuffer], tuple[LazyBuffer, ...]] = attrgetter("sources")

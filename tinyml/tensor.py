@@ -97,11 +97,9 @@ class Tensor(Methods, metaclass=Trains):
 
     @lazy.setter
     def lazy(self, node: LazyBuffer) -> None:
-        before = self.__dict__.get("_lazy")  # None: this is a new tensor
-        if type(before) is lazy.Data:
-            before.readers.ring()
-        self._lazy = node
-        ledger.watch(self, node)
+        if type(self._lazy) is lazy.Data:
+            self._lazy.readers.ring()
+        self._begin(node)
         if type(node) is lazy.Data and not self._requires_grad:
             self._record = None  # a leaf now, unless somebody wants to differentiate it
         if self._view is not None and self._view.family is not None:
@@ -113,11 +111,14 @@ class Tensor(Methods, metaclass=Trains):
 
     # ---- making tensors out of nodes; for functional/ and mlops ----
 
+    def _begin(self, node: LazyBuffer) -> None:
+        self._lazy = node
+        ledger.watch(self, node)
+
     @classmethod
     def _of(cls, node: LazyBuffer) -> Tensor:
         tensor = _new(cls)
-        tensor._lazy = node
-        ledger.watch(tensor, node)
+        tensor._begin(node)
         return tensor
 
     def _apply(self, function: mlops.Function, *others: Tensor) -> Tensor:

@@ -401,7 +401,7 @@ def held():
     circle = Circle()
     circle.own, circle.tensors = circle, [step(Tensor([1.0, 2.0])) for _ in range(4)]
     return circle
-module, builtins.kept, sys.modules["kept"], Tensor.kept = held(), held(), held(), held()
+module, builtins.kept, sys.modules["kept"], Tensor._kept = held(), held(), held(), held()
 thread = threading.Thread(target=lambda own: threading.Event().wait(), args=(held(),), daemon=True)
 thread.start()
 atexit.register(held)

@@ -47,12 +47,12 @@ def fill(
             parts = [part.to(device) for part in parts]
         joined = parts[0].stack(*parts[1:])
         joined = joined if dtype is None else joined.cast(dtype)
-        x.lazy = joined.lazy
+        x._begin(joined.lazy)
         if requires_grad is None:
             x._record, x._requires_grad = joined._record, joined._requires_grad
             return
     else:
-        x.lazy = _to_node(value, device, dtype)
+        x._begin(_to_node(value, device, dtype))
     x.requires_grad = requires_grad
 
 
@@ -222,15 +222,14 @@ def _stored(values: Array, dtype: DType) -> Array:
 def to_numpy(x: Tensor) -> Array:
     """The values as a numpy array of their own (bfloat16 as float32)."""
     leaf = views.leaf_of(x)
-    values = to_compute(realizing.download(leaf), leaf.dtype)
-    return np.array(values, leaf.dtype.compute, order="C", copy=True).reshape(leaf.shape)
+    return to_compute(realizing.download(leaf), leaf.dtype)
 
 
 def number(x: Tensor, op: str, instead: str = "tolist() gives all of them") -> Scalar:
     """The only element of x, for an op that needs it."""
-    if x.numel() != 1:
+    if x._lazy.size != 1:
         raise ShapeError(f"{op} needs exactly one element, got shape {x.shape}; {instead}")
-    found: Scalar = x.numpy().reshape(()).item()
+    found: Scalar = to_numpy(x).item()
     return found
 
 
@@ -239,9 +238,7 @@ def realize(x: Tensor, *others: Tensor) -> Tensor:
     for number, other in enumerate((x, *others)):
         if not is_tensor(other):  # x is none in Tensor.realize([x, y])
             raise wrong_type("realize", f"argument {number}", "a Tensor", other)
-        if other._view is not None:
-            views.renew(other, other._view)
-    realizing.realize((x, *others))
+    views.realize((x, *others))
     return x
 
 

@@ -10,7 +10,7 @@ two of them: one view that nobody else could write to is a tensor like any other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -217,9 +217,18 @@ def has_own(tensor: Tensor) -> bool:
 
 def leaf_of(tensor: Tensor) -> lazy.Data:
     """The leaf with a tensor's values, which are computed if they are not there."""
-    leaf = tensor.realize().lazy
+    realize((tensor,))
+    leaf = tensor.lazy
     assert isinstance(leaf, _Data)
     return leaf
+
+
+def realize(tensors: Sequence[Tensor]) -> None:
+    """Compute tensors, in one schedule."""
+    for tensor in tensors:
+        if tensor._view is not None:
+            renew(tensor, tensor._view)
+    realizing.realize(tensors)
 
 
 def is_detached(tensor: Tensor) -> bool:
