@@ -378,6 +378,30 @@ def test_masks_of_which_a_part_is_known_compile(command: str, processor: str) ->
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.parametrize("command", ["gcc", "gcc-11", "clang"])
+@pytest.mark.parametrize("element, word, mark", [("float", "int", "ps"), ("double", "long", "pd")])
+def test_avx_moves_lanes_under_a_mask_at_once(
+    command: str, element: str, word: str, mark: str
+) -> None:
+    size = 4 if mark == "ps" else 8
+    lanes = 32 // size
+    kind, bits = f"{element}x{lanes}", f"{word}x{lanes}"
+    types = [(kind, element, 32), (bits, word, 32), (f"i32x{lanes}", "int", 4 * lanes)]
+    attributes = "__attribute__((vector_size({}), aligned(4), may_alias))"
+    text = "\n".join(f"typedef {t} {name} {attributes.format(n)};" for name, t, n in types)
+    own = "m" if size == 4 else f"__builtin_convertvector(m, {bits})"
+    vector = kind, element, f"i32x{lanes}"
+    text += c_masked.masked_load("load", *vector, bits, own, size, lanes, 1, f"*({kind} *)(p + at)")
+    text += c_masked.masked_store("store", *vector, size, lanes)
+    text += f"""
+void move({element} *out, const {element} *in, long at, i32x{lanes} m) {{
+  store(out, load(in, at, 100, m), m);
+}}"""
+    moved = _made(command, text)
+    assert re.search(rf"vp?maskmov({mark}|[dq])", moved)
+    assert not re.search(r"vp?(extr|insr|insertps|movhp)", moved)  # one by one
+
+
 def test_few_bytes_are_widened_and_chosen_at_once(device: str) -> None:
     """gcc 11 and 12 fail where they make that one instruction of what lies in memory."""
     bits = Tensor(np.arange(-8, 8).reshape(2, 8))

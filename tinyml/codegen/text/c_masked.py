@@ -18,6 +18,8 @@ _WAYS = {
     (2, 8): ("dquhi128", "short"),
     (1, 16): ("dquqi128", "char"),
 }
+# what AVX has: its masks are signs of lanes as large
+_SIGNS = {(4, 8): ("ps256", "int"), (4, 4): ("ps", "int"), (8, 4): ("pd256", "long long")}
 
 
 @lru_cache
@@ -41,7 +43,8 @@ def masked_load(
     always; else only what is asked for is touched, and nothing where all lie outside, as of the
     pieces of what is rolled. Whether the mask is `known` when this is compiled.
     """
-    way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes)
+    signs = "  return (KIND)LOAD((void *)(p + at), HELD);"
+    way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes, signs)
     hidden = _HIDDEN if known and size * lanes == MASKED else ""
     head = f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
     pad = "  " if inside else "    "
@@ -72,7 +75,8 @@ _HIDDEN = """#if defined(__clang__) && defined(__AVX512F__)
 @lru_cache
 def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes: int) -> str:
     """The elements where the mask is set; the others may be somebody else's."""
-    way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", size, lanes)
+    signs = "  STORE((void *)p, HELD, (VECTOR)a);\n  return;"
+    way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", size, lanes, signs)
     return (
         f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n{way}{_unknown(lanes)}"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
@@ -132,13 +136,21 @@ def has_instruction(size: int, lanes: int) -> bool:
     return (size, lanes) in _WAYS
 
 
-def _way(text: str, size: int, lanes: int) -> str:
-    """The way with an instruction, if there is one for elements of so many bytes."""
+def _way(text: str, size: int, lanes: int, signs: str = "") -> str:
+    """The way with an instruction, if there is one for elements of so many bytes; that of AVX, too,
+    by `signs`."""
     if (size, lanes) not in _WAYS:
         return ""
     suffix, element = _WAYS[size, lanes]
     marks = {name: f"__builtin_ia32_{name.lower()}{suffix}_mask" for name in ("LOAD", "STORE")}
-    marks["VECTOR"] = f"{element} __attribute__((vector_size({size * lanes})))"
+    marks["VECTOR"] = vector = f"{element} __attribute__((vector_size({size * lanes})))"
     marks["HELD"] = f"__builtin_ia32_cvtd2mask{32 * lanes}(m)"
     present = " && ".join(f"defined(__AVX512{part}__)" for part in ("BW", "DQ", "VL"))
-    return f"#if {present}\n{filled(text, marks)}\n#endif\n"
+    ways = f"#if {present}\n{filled(text, marks)}\n"
+    if signs and (size, lanes) in _SIGNS:
+        suffix, own = _SIGNS[size, lanes]
+        marks = {n: f"__builtin_ia32_mask{n.lower()}{suffix}" for n in ("LOAD", "STORE")}
+        held = f"__builtin_convertvector(m, {own} __attribute__((vector_size({size * lanes}))))"
+        marks |= {"VECTOR": vector, "HELD": held}
+        ways += f"#elif defined(__AVX__)\n{filled(signs, marks)}\n"
+    return f"{ways}#endif\n"
