@@ -8,6 +8,8 @@ static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m
   if (at <= -8 || at >= size) return (f32x8){0};
 #if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
   return (f32x8)__builtin_ia32_loadups256_mask((void *)(p + at), (float __attribute__((vector_size(32)))){0}, __builtin_ia32_cvtd2mask256(m));
+#elif defined(__AVX__)
+  return (f32x8)__builtin_ia32_maskloadps256((void *)(p + at), __builtin_convertvector(m, int __attribute__((vector_size(32)))));
 #endif
   f32x8 r = {0};
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -30,7 +32,7 @@ static inline f32x8 masked_float32x8(const float *p, long at, long size, i32x8 m
 //  v10 = sum(v9) over axes 2, 5, 6        : 2x16x1x16x16x1x1 float32
 //  v11 = reshape(v10)                     : 2x16x16x16 float32
 // slot0 = v11
-void sum_mul_2x16x16x16_r72_e0ddddc8(void *const *buffers, long start, long end) {
+void sum_mul_2x16x16x16_r72_8e669184(void *const *buffers, long start, long end) {
   float *restrict slot0 = buffers[0];
   const float *restrict slot1 = buffers[1];
   const float *restrict slot2 = buffers[2];

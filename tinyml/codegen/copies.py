@@ -29,7 +29,7 @@ from tinyml.codegen.matrices import Fragment, Matrix, Product
 from tinyml.codegen.nest import Store, Tile
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Range, linear, moved, substitute_valid
+from tinyml.index import Axis, Linear, Range, linear, moved, substitute_valid
 
 APART = Instr()  # what stands before it is done for all steps before what stands behind it
 Families = Mapping[str, Axis]  # whose steps the values are that have a name with EACH in it
@@ -71,14 +71,22 @@ def alike_in_tile(axis: Axis, tile: Tile, value: Expr, within: Set[Axis]) -> boo
 def alike_abreast(axis: Axis, stores: Sequence[Store], within: Set[Axis]) -> bool:
     """Whether what is made to be stored differs from step to step in its places only.
 
-    All is made before any of it is stored. No condition vanishes at some of the steps.
+    All is made before any of it is stored. No condition vanishes at some of the steps, and no place
+    is known that lanes lie at, where steps are written out one by one.
     """
     for store in stores:
         if store.op or store.some or store.position.looked or axis not in store.position.free:
             return False
     made = toposort(store.value for store in stores)
     asked = chain(_asked(made), *(store.valid for store in stores))
-    return _said_once(made) and not _vanishes(axis, asked, within)
+    places = (e.position for e in made if isinstance(e, Load))
+    known = any(_divides(axis, place, within) for place in places)
+    return _said_once(made) and not known and not _vanishes(axis, asked, within)
+
+
+def _divides(axis: Axis, place: Linear, within: Set[Axis]) -> bool:
+    """Whether a number that is known at each step is divided."""
+    return any(type(a) is not Axis and axis in a.free <= within for a, _ in place.terms)
 
 
 def _vanishes(axis: Axis, asked: Iterable[Range], within: Set[Axis]) -> bool:

@@ -124,9 +124,9 @@ def test_elements_at_known_distances_are_picked_out_of_vectors(dtype: DType, lan
 
 def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
     """There may be no memory beyond them."""
-    assert not length([0, 0, 1, 1], 4)
+    assert not length([0, 0, 1, 1], 4, 4)
     for places in ([3, 2, 1, 0], [0, 0, 2, 2, 4, 4, 6, 6], [0, 0, 0, 0, 8, 8, 8, 8], [0] * 8):
-        count, hull = length(places, 4), max(places) + 1
+        count, hull = length(places, 4, len(places)), max(places) + 1
         text = picked("f", ["part", "more", "most"], "float", places, count)
         read = [int(n) for n in re.findall(r"p\[(\d+)\]", text)]
         assert max(read) < hull

@@ -379,7 +379,9 @@ def test_masks_of_which_a_part_is_known_compile(command: str, processor: str) ->
 
 
 @pytest.mark.parametrize("command", ["gcc", "gcc-11", "clang"])
-@pytest.mark.parametrize("element, word, mark", [("float", "int", "ps"), ("double", "long", "pd")])
+@pytest.mark.parametrize(
+    ("element", "word", "mark"), [("float", "int", "ps"), ("double", "long", "pd")]
+)
 def test_avx_moves_lanes_under_a_mask_at_once(
     command: str, element: str, word: str, mark: str
 ) -> None:

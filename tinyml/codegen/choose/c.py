@@ -12,6 +12,7 @@ from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_online import run_along
 from tinyml.codegen.choose.c_rows import PIECES, calls, looked_up_together, rows_at_a_time
+from tinyml.codegen.choose.c_short import few_rows_in_vectors, join_short
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
@@ -21,7 +22,6 @@ from tinyml.codegen.crop import needed, steady
 from tinyml.codegen.expr import Alu, Expr, Fold, Load, nodes
 from tinyml.codegen.long_fold import is_grouped
 from tinyml.codegen.nest import Kind, Tile
-from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.keep import made_again
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
@@ -65,24 +65,11 @@ def _longest(exprs: Iterable[Expr], work: Mapping[Op, int]) -> int:
 class CChooser(Chooser):
     """Lanes where memory is contiguous, pieces for all cores, tiles for contractions."""
 
-    def _join_short(self, number: int) -> None:
-        """Rows shorter than a vector become one axis, if where its lanes go is known beforehand."""
-        one = self.one(number)
-        inner = [a for group in one.groups[1:] for a in group]
-        if any(a.size >= self.lanes for a in inner):
-            return
-        while len(rows := self.one(number).rows) > 1:
-            known = rows[-1].size < self.lanes and self.lanes % rows[-1].size == 0
-            if not (known and self.apply(OptKind.COLLAPSE, rows[-2], LOADS)):
-                break
-        if rows and rows != one.rows:
-            self.apply(OptKind.PEEL, rows[-1], self.lanes)
-
     def cuts(self) -> None:
         cut_where_conditions_change(self)
 
     def map(self, number: int) -> None:
-        self._join_short(number)
+        join_short(self, number)
         rows = self.one(number).rows
         if not rows:
             return
@@ -98,6 +85,8 @@ class CChooser(Chooser):
             self.apply(OptKind.GRID, last.name)
             self.apply(OptKind.LANES, f"{last.name}s", self.lanes)
             self._abreast(number, f"{last.name}s")
+        elif few_rows_in_vectors(self, number):
+            pass
         elif self.lanes > 1 and self._masked(number, last).size >= self.lanes:
             self.apply(OptKind.LANES, last.name, self.lanes)
             self._abreast(number, last.name)
@@ -159,7 +148,7 @@ class CChooser(Chooser):
         if self.one(number).adds:
             self.scatter(number)
             return
-        self._join_short(number)
+        join_short(self, number)
         one = self.one(number)
         last_row = one.rows[-1] if one.rows else None
         inner = dict.fromkeys(a for group in one.groups[1:] for a in group[-1:])

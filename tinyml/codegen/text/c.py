@@ -155,8 +155,11 @@ class CRenderer(CPairs):
         shared = lane is None or not any(lane in v.free for v in e.valid)
         stride = e.position.stride(lane) if lane is not None and not looked else None
         pair = self.is_pair(e)
-        if lane is not None and not (looked or pair) and (rows := two_rows(e, lane)) is not None:
-            return self.text(rows, lanes)
+        if lane is not None and not (looked or pair) and stride is None:
+            if picked := self.picked(e, lane):
+                return self._from_memory(picked, e.dtype, lanes)
+            if rows := two_rows(e, lane):
+                return self.text(rows, lanes)
         plain = shared and not looked
         found = self._near(e, lane, stride, pair) if lane is not None and plain else None
         if found is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from tinyml.codegen.expr import Load, Name, Part
@@ -128,22 +128,38 @@ class CLanes(CValues):
         return f"second_{kind}({place})", ATOM
 
     def picked(self, e: Load, lane: Axis) -> Text | None:
-        """Elements whose distances are known, out of vectors that have them; None if too far."""
-        at = e.position.at_each([{lane: linear(n)} for n in range(lane.size)])
-        if e.dtype.itemsize < PICKED or any(place.terms != at[0].terms for place in at):
-            return None
-        distances, size = [p.constant - at[0].constant for p in at], prod(self.k.slots[e.slot][0])
-        least, most = min(distances), max(distances)
-        start = at[distances.index(least)]
-        before = max(0, start.high + lane.size - size)
-        if most - least < lane.size - before and start.low >= before:  # the slot has a whole one
-            count, start, least = lane.size, start - before, least - before
-        else:
-            count = length([n - least for n in distances], e.dtype.itemsize)
-        return self._picked(e, [n - least for n in distances], count, start) if count else None
+        """Elements whose distances are known, out of vectors that have them; None if too far.
 
-    def _picked(self, e: Load, places: list[int], count: int, start: Linear) -> Text:
-        widths = [n for n in (2**bit for bit in range(8)) if count <= n <= len(places)]
+        Where it is known of all lanes whether they hold, 0 in those that do not.
+        """
+        at = e.position.at_each([{lane: linear(n)} for n in range(lane.size)])
+        held = valid_by_lane(e.valid, lane, lane.size) if _asks(e, lane) else [()] * lane.size
+        first = next((at[n] for n, valid in enumerate(held) if valid is not None), None)
+        apart = any(place.terms != at[0].terms for place in at)
+        if e.dtype.itemsize < PICKED or first is None or apart or any(held):
+            return None
+        every = [None if v is None else p.constant for p, v in zip(at, held, strict=True)]
+        found = self._of_vectors(e, first - first.constant, every)
+        if found is None or None not in every:
+            return found
+        mask = ", ".join("0" if n is None else "-1" for n in every)
+        kind, bits = self._memory_vector(e.dtype, lane.size), self.bits(e.dtype.itemsize, lane.size)
+        return f"({kind})(({bits}){wrap(found, UNARY)} & ({bits}){{{mask}}})", UNARY
+
+    def _of_vectors(self, e: Load, base: Linear, at: Sequence[int | None]) -> Text | None:
+        """Lanes at so many elements from a place, None where it does not matter."""
+        known = [n for n in at if n is not None]
+        size, lanes, least = prod(self.k.slots[e.slot][0]), len(at), min(known)
+        before = max(0, base.high + least + lanes - size)
+        start = base + least
+        if max(known) - least < lanes - before and start.low >= before:  # the slot has a whole one
+            count, start, least = lanes, start - before, least - before
+        else:
+            count = length([n - least for n in known], e.dtype.itemsize, lanes)
+        if not count:
+            return None
+        places = [0 if n is None else n - least for n in at]
+        widths = [n for n in (2**bit for bit in range(8)) if count <= n <= lanes]
         kinds, element = [self._memory_vector(e.dtype, n) for n in widths], TYPES[e.dtype.name]
         name = f"picked{count}_{kinds[-1]}_{'_'.join(map(str, places))}"
         self.prelude[picked(name, kinds, element, places, count)] = None
@@ -220,6 +236,11 @@ class CLanes(CValues):
         element = TYPES[dtype.name]
         self.prelude[streaming_store(name, kind, element, size, len(values))] = None
         return f"{name}({start}, {', '.join(values)});"
+
+
+def _asks(e: Load, lane: Axis) -> bool:
+    """Whether lanes are loaded under conditions of their own."""
+    return any(lane in v.free for v in e.valid)
 
 
 def _is_plain(i: Linear) -> bool:

@@ -50,13 +50,13 @@ def of_another(name: str, kind: str, places: str, chosen: str) -> str:
 }}"""
 
 
-def length(places: Sequence[int], size: int) -> int:
+def length(places: Sequence[int], size: int, lanes: int) -> int:
     """Lanes of the vectors that elements of `size` bytes are picked out of, at `places` from 0 on.
 
     All that lies between the first and the last of them is read, and no more. 0 if two vectors do
     not hold it, or it is less than a vector of so many lanes.
     """
-    lanes, hull = len(places), max(places) + 1
+    hull = max(places) + 1
     count = max(16 // size, 1 << min(hull, lanes).bit_length() - 1)
     held = hull <= 2 * lanes and count <= min(lanes, max(hull, lanes // 2))
     return count if held else 0
