@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from tinyml.codegen import linear as ir
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
-from tinyml.codegen.nest import LoopNest
+from tinyml.codegen.nest import Kind, LoopNest
 from tinyml.codegen.text.c import CRenderer
 from tinyml.dtype import DType, bool_, float32, int8, int16, int32
 from tinyml.kernel import Kernel
@@ -267,6 +268,21 @@ def test_rows_that_begin_within_lines_are_not_stored_in_turn() -> None:
     whole, torn = (images(256, columns).log_softmax() for columns in (512, 504))
     assert (side_by_side(whole, 1 << 10), side_by_side(torn, 1 << 10)) == (2, 1)
     assert side_by_side(torn, 32 << 20) == 4
+
+
+@pytest.mark.parametrize("op", [Tensor.sum, Tensor.max, Tensor.logsumexp])
+def test_rows_are_walked_as_they_lie_in_memory(op: Callable[..., Tensor]) -> None:
+    """Whatever the order of their results; where to the next one is not found out anew."""
+    k = kernel_of(op(images(256, 3, 6, 32).permute(2, 1, 0, 3), -1).lazy)
+    nest = choose(lower(k), SMALL)[1]
+    walked = [(a.size, nest.kind(a)) for a in nest.nests[0].rows]
+    assert walked[1:3] == [(3, Kind.GRID), (6, Kind.LOOP)]
+    stages.assert_right(k, 1e-4, SMALL)
+
+
+def test_few_rows_are_shared_out_to_the_last_one() -> None:
+    k = kernel_of(images(2, 3, 6, 32).permute(2, 1, 0, 3).sum(-1).lazy)
+    assert [opt for opt in opts(k) if "grid" in opt] == ["grid i2", "grid i1", "grid i0"]
 
 
 def test_what_several_rows_would_compute_again_is_kept_for_each() -> None:

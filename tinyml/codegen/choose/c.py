@@ -11,7 +11,7 @@ from tinyml.codegen.choose.c_contraction import packed, prepared
 from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_online import run_along
-from tinyml.codegen.choose.c_rows import PIECES, calls, looked_up_together, rows_at_a_time
+from tinyml.codegen.choose.c_rows import PIECES, calls, in_order, looked_up_together, rows_at_a_time
 from tinyml.codegen.choose.c_short import few_rows_in_vectors, join_short
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
@@ -220,7 +220,7 @@ class CChooser(Chooser):
         for walk in self.one(number).walks:
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
                 self._along(number, walk.axes[-1], [s.value for s in walk.stores])
-        self.bind_grid(number)
+        in_order(self, number)
         self._stream(number)
         self._read_ahead(number)
 
@@ -295,7 +295,7 @@ class CChooser(Chooser):
         most = self.target.cache // 2
         while rows and (found := made_again(self.one(number), {*rows})):
             (axis,) = found[0].free - {*rows}
-            self.bind_grid(number)
+            in_order(self, number)
             if axis.size * found[0].dtype.itemsize > most:
                 return
             tile = self.keep(number, self._one_by_one(number)[-1])

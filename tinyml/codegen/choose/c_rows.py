@@ -1,4 +1,4 @@
-"""How many rows C walks at a time, of those that do not wait for one another."""
+"""How many rows C walks at a time, and in which order: they do not wait for one another."""
 
 from __future__ import annotations
 
@@ -69,6 +69,24 @@ def _computing(one: Nest, lanes: int) -> float:
         if inner and isinstance(e, (Alu, Fold)) and e not in kept:
             steps += prod(a.size for a in inner) * (WORK[e.op] if isinstance(e, Alu) else 1)
     return steps / lanes / PORTS
+
+
+def in_order(chooser: Chooser, number: int) -> None:
+    """Rows are walked in the order in which most of what is read and stored along them lies.
+
+    The last of several is a loop: to find out which row a piece of work is takes a short one long.
+    """
+    one = chooser.one(number)
+    if any(chooser.nest.kind(a) is Kind.GRID for a in one.rows):
+        return
+    places = [*(e.position for e in one.loads), *(s.position for s in one.stores)]
+    along = [at for at in places if not at.free <= {*one.rows}]
+    rows = [a for a in one.rows if chooser.nest.kind(a) is Kind.LOOP]
+    lying = sorted(rows, key=lambda a: -sum(abs(at.stride(a) or 0) for at in along))
+    for axis in reversed(lying if lying != rows else []):
+        chooser.apply(OptKind.ORDER, axis)
+    many = prod(a.size for a in lying[:-1] if a not in one.ordered) >= PIECES
+    chooser.bind_grid(number, but=(lying[-1].name,) if many else ())
 
 
 def looked_up_together(chooser: Chooser, number: int, pieces: int) -> bool:
