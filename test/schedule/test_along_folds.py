@@ -41,6 +41,7 @@ def test_what_lies_across_the_fold_is_stored_once_more() -> None:
         (a @ b, [(1040, 768)]),
         (a.T @ c, [(768, 1024), (1048, 1024)]),
         (a @ floats(1048, 768).T, []),
+        (floats(256, 4096) @ floats(4096, 4096), [(4096, 4096)]),  # blocks have a third of the fold
     ):
         made = kernels(product)
         assert copies(made) == copied

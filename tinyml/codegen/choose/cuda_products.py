@@ -22,6 +22,7 @@ from tinyml.codegen.choose.cuda_tile import (
     reads_more,
     shared,
     tile_of,
+    whole_parts,
 )
 from tinyml.codegen.expr import Stored
 from tinyml.codegen.matrices import WARP
@@ -242,7 +243,8 @@ def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
     axis, row = sides.longest, row_of(sides.a.dtype)
     name, steps = axis.name, row // sides.depth
     full = fits(sides.rows.size, rows) and fits(sides.columns.size, columns)
-    if not full or not padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, row)):
+    each = row if parts == 1 or len(sides.fold.axes) > 1 else whole_parts(axis.size, parts, row)
+    if not full or not padded(chooser, (sides.rows, sides.columns, axis), (rows, columns, each)):
         return False
     if not chooser.apply(OptKind.WARPGROUP, name, columns):
         return False

@@ -115,9 +115,7 @@ def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> 
     axes = next((own for own in every if any(a.name == name for a in own)), every[0])
     for axis in sorted(axes, key=lambda a: a.name == name):
         unit = steps if axis.name == name else 1
-        size = -(-axis.size // (parts * unit)) * unit
-        even = range(size, size * 5 // 4 + 1, unit)
-        size = next((n for n in even if axis.size % n == 0), size)
+        size = _of_part(axis.size, parts, unit)
         if parts == 1 or size >= axis.size:
             continue
         if size > 1:
@@ -126,6 +124,19 @@ def shared(chooser: Chooser, number: int, name: str, steps: int, parts: int) -> 
         chooser.apply(OptKind.GRID, axis.name)
         parts //= -(-axis.size // size)
     return name
+
+
+def _of_part(steps: int, parts: int, unit: int) -> int:
+    """Steps of each part, in whole units: a quarter more, if all then have as many."""
+    size = -(-steps // (parts * unit)) * unit
+    even = range(size, size * 5 // 4 + 1, unit)
+    return next((n for n in even if steps % n == 0), size)
+
+
+def whole_parts(steps: int, parts: int, unit: int) -> int:
+    """Of how many steps an axis is to be a multiple, so that all its parts have as many."""
+    whole = -(-steps // unit) * unit
+    return parts * unit if whole % _of_part(whole, parts, unit) else unit
 
 
 def loads_of(one: Nest) -> list[Load]:
