@@ -254,7 +254,7 @@ def _computed_before(roots: Iterable[Tensor], follow: Callable[[Tensor], bool]) 
 
 
 def _requires_grad(tensor: Tensor) -> bool:
-    return bool(tensor.requires_grad)
+    return bool(tensor._requires_grad if tensor._view is None else tensor.requires_grad)
 
 
 def _propagate(

@@ -239,8 +239,11 @@ def numbered(roots: Iterable[_N], known: dict[_N, int] | None = None) -> dict[_N
     and what else the roots need is added.
     """
     numbers = {} if known is None else known
-    found = [root for root in dict.fromkeys(roots) if root not in numbers]
-    numbers.update(zip(found, range(len(numbers), len(numbers) + len(found)), strict=True))
+    found = []
+    for root in roots:
+        if root not in numbers:
+            numbers[root] = len(numbers)
+            found.append(root)
     for node in found:  # grows
         for source in node.sources:
             if source not in numbers:

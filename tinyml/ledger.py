@@ -209,6 +209,8 @@ def note_gradients(root: LazyBuffer, gradients: Iterable[Holder]) -> None:
 def gradients_in(order: Container[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
     """Gradients of these nodes that wait, and are no part of them: what both are made of, as all
     activations of a network, would be computed again for them."""
+    if not _gradients:
+        return []
     roots = [node for r in _gradients.keyrefs() if (node := r()) is not None and node in order]
     known = [h for root in roots for r in _gradients.get(root, ()) if (h := r()) is not None]
     waiting = [(h, h._lazy) for h in known if h._followed is None and type(h._lazy) is not Data]

@@ -62,13 +62,13 @@ def backward(x: Tensor, gradient: Tensor | None = None, retain_graph: bool | Non
             "outside of no_grad() (what TinyJit returns has no record: call backward() within)"
         )
     found = autograd.backward(x, _seed("backward", x, gradient), retain_graph)
-    with autograd.no_grad():
-        for leaf, grad in found.items():
-            if (so_far := leaf._grad) is None:  # a tensor of its own: it may be assigned to
-                leaf._grad = x._of(grad.lazy)
-            else:
-                so_far.lazy = (so_far + grad).lazy
-                so_far._assigned = mode.count()  # its views are to see it
+    for leaf, grad in found.items():
+        if (so_far := leaf._grad) is None:  # a tensor of its own: it may be assigned to
+            leaf._grad = x._of(grad.lazy)
+            continue
+        with autograd.no_grad():
+            so_far.lazy = (so_far + grad).lazy
+        so_far._assigned = mode.count()  # its views are to see it
     note_gradients(x._lazy, [leaf._grad for leaf in found if leaf._grad is not None])
     return x
 

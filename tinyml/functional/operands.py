@@ -50,13 +50,14 @@ def constant(x: Tensor, value: Scalar, dtype: DType) -> Tensor:
 def alike(op: str, x: Tensor, y: Any) -> tuple[Tensor, Tensor]:
     """x and y with one dtype, in shapes that broadcast."""
     node = x._lazy
-    if not is_tensor(y):
+    if type(y) is not type(x):
         if isinstance(y, (bool, int, float)):
             dtype = weak_dtype(node.dtype, y)
             return x if node.dtype is dtype else x.cast(dtype), constant(x, y, dtype)
         if isinstance(y, np.generic):
             return alike(op, x, y.item())  # a number, as weak as Python's
-        y = x._coerce(y, op)
+        if not is_tensor(y):
+            y = x._coerce(y, op)
     other = y._lazy
     if node.device != other.device:
         raise apart(op, x, y)
