@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -108,7 +109,7 @@ def test_no_grad_is_of_one_thread() -> None:
             assert not waits.result()
             assert not (x * 2).requires_grad
         assert pool.submit(lambda: (x * 2).requires_grad).result()
-    assert not mode.paused
+    assert not autograd.in_blocks()
 
 
 def test_blocks_of_settings_are_of_one_thread() -> None:
@@ -134,6 +135,24 @@ def test_blocks_of_settings_are_of_one_thread() -> None:
         assert Tensor.training
     Tensor.training = False
     assert settings() == before
+
+
+def test_blocks_of_settings_are_of_one_task() -> None:
+    """Of asyncio: what waits in a block leaves the others as they are."""
+
+    async def quiet() -> bool:
+        with no_grad(), defaults(default_float="float64"):
+            await asyncio.sleep(0)
+            return (x * 2).requires_grad or Tensor([1.5]).dtype is not dtypes.float64
+
+    async def other() -> bool:
+        return (x * 2).requires_grad and Tensor([1.5]).dtype is dtypes.float32
+
+    async def both() -> list[bool]:
+        return await asyncio.gather(quiet(), other(), quiet(), other())
+
+    x = Tensor([1.0], requires_grad=True)
+    assert asyncio.run(both()) == [False, True] * 2
 
 
 def test_a_decorated_function_is_called_by_several_threads() -> None:

@@ -11,19 +11,16 @@ step) would have to save for it the values that are overwritten, so it is freed 
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tinyml import mlops
 from tinyml.errors import GradientError
 from tinyml.mlops import Grads
-from tinyml.setting import Block
+from tinyml.setting import Block, Setting
 from tinyml.turn import short_lock
 
 if TYPE_CHECKING:
@@ -32,29 +29,23 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+_recording = Setting("recording", True)
+in_blocks = _recording.blocks.get  # what blocks say of it; asked first, in a third of the time
+
+
 class _Mode:
-    """Which threads record ops, and how many assignments there were.
+    """Whether ops are recorded, and how many assignments there were."""
 
-    Every op asks whether it is recorded, so it first asks whether any thread does not record:
-    that takes a third of the time of finding out which thread this is.
-    """
-
-    __slots__ = ("_counting", "assignments", "paused")
+    __slots__ = ("_counting", "assignments")
 
     def __init__(self) -> None:
-        self.paused: set[int] = set()  # threads that do not record
         self.assignments = 0
         self._counting = short_lock()
 
     @property
     def recording(self) -> bool:
-        """Whether this thread records."""
-        return not self.paused or get_ident() not in self.paused
-
-    @recording.setter
-    def recording(self, recording: bool) -> None:
-        change = self.paused.discard if recording else self.paused.add
-        change(get_ident())
+        """Whether ops are recorded here."""
+        return _recording.now
 
     def count(self) -> int:
         """Count an assignment; its number, which is above all earlier ones."""
@@ -72,8 +63,6 @@ class _Spent(threading.local):
 
 mode = _Mode()
 _spent = _Spent()
-if hasattr(os, "register_at_fork"):  # of all threads, a child has the one that forked
-    os.register_at_fork(after_in_child=lambda: mode.paused.intersection_update({get_ident()}))
 
 
 class Moment:
@@ -92,50 +81,23 @@ class Moment:
         self.clock = mode.count()
 
 
-class _Recording(Block):
-    """Records, or does not, in this thread: as a context, or around each call of a function."""
-
-    def __init__(self, recording: bool) -> None:
-        super().__init__("enable_grad()" if recording else "no_grad()")
-        self._recording = recording
-        self._before: list[bool] = []
-
-    def __enter__(self) -> _Recording:
-        self._unused = ""
-        self._before.append(mode.recording)
-        mode.recording = self._recording
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        mode.recording = self._before.pop()
-
-    def __call__(self, function: _F) -> _F:
-        self._unused = ""
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with _Recording(self._recording):
-                return function(*args, **kwargs)
-
-        return cast(_F, called)
-
-
 @overload
-def no_grad(function: None = None) -> _Recording: ...
+def no_grad(function: None = None) -> Block: ...
 
 
 @overload
 def no_grad(function: _F) -> _F: ...
 
 
-def no_grad(function: _F | None = None) -> _Recording | _F:
+def no_grad(function: _F | None = None) -> Block | _F:
     """Compute without recording: `with no_grad():`, `@no_grad` and `@no_grad()`."""
-    return _Recording(False) if function is None else _Recording(False)(function)
+    block = Block("no_grad()", (_recording, False))
+    return block if function is None else block(function)
 
 
-def enable_grad() -> _Recording:
+def enable_grad() -> Block:
     """Record again inside of `no_grad`."""
-    return _Recording(True)
+    return Block("enable_grad()", (_recording, True))
 
 
 # ---- records that are no applied primitive ----
@@ -319,7 +281,7 @@ def backward(root: Tensor, seed: Tensor, retain_graph: bool | None) -> dict[Tens
     """d root / d tensor for leaves that require a gradient, and for who retains one."""
     found = {root: seed}
     order = _computed_before([root], _requires_grad)
-    with _Recording(False):
+    with no_grad():
         _propagate(order, found, _requires_grad, {t for t in order if t._retains_grad})
     if retain_graph is None:
         _spent.tensors = [r for r in _spent.tensors if r() is not None]
@@ -376,7 +338,7 @@ def gradient(root: Tensor, targets: Iterable[Tensor], seed: Tensor) -> list[Tens
             raise GradientError(
                 f"gradient: target {number} is {target.dtype}; only floats have one"
             )
-    with _Recording(True):
+    with enable_grad():
         found = partials([root], [seed], asked)
     for number, target in enumerate(asked):
         if target not in found:

@@ -20,33 +20,33 @@ class Setting(Generic[T]):
     as the block.
     """
 
-    __slots__ = ("_blocks", "_value")
+    __slots__ = ("_value", "blocks")
 
     def __init__(self, name: str, value: T) -> None:
         self._value = value
-        self._blocks: ContextVar[tuple[T, ...]] = ContextVar(name, default=())
+        self.blocks: ContextVar[tuple[T, ...]] = ContextVar(name, default=())
 
     @property
     def now(self) -> T:
         """The value here; settable."""
-        blocks = self._blocks.get()
+        blocks = self.blocks.get()
         return blocks[-1] if blocks else self._value
 
     @now.setter
     def now(self, value: T) -> None:
-        blocks = self._blocks.get()
+        blocks = self.blocks.get()
         if blocks:
-            self._blocks.set((*blocks[:-1], value))
+            self.blocks.set((*blocks[:-1], value))
         else:
             self._value = value
 
     def begin(self, value: T) -> None:
         """A block begins."""
-        self._blocks.set((*self._blocks.get(), value))
+        self.blocks.set((*self.blocks.get(), value))
 
     def end(self) -> None:
         """The innermost block ends."""
-        self._blocks.set(self._blocks.get()[:-1])
+        self.blocks.set(self.blocks.get()[:-1])
 
 
 class Block(ContextDecorator):

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias, overload
 
 from tinyml import autograd, lazy, ledger, mlops, moves
-from tinyml.autograd import mode
+from tinyml.autograd import in_blocks, mode
 from tinyml.defaults import Training, Trains
 from tinyml.device import DeviceName
 from tinyml.dtype import DType, int32
@@ -145,7 +145,7 @@ class Tensor(Methods, metaclass=Trains):
         out = _new(Tensor)
         out._lazy = node
         ledger.watch(out, node)
-        if node.dtype.is_float and (not mode.paused or mode.recording):
+        if node.dtype.is_float and (not in_blocks() or mode.recording):
             function.inputs, function.clock = inputs, mode.assignments
             out._record = function
             if wanted:

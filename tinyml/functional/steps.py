@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinyml import lazy, ledger, mlops
-from tinyml.autograd import Deferred, enable_grad, mode, record_of
+from tinyml.autograd import Deferred, enable_grad, in_blocks, mode, record_of
 from tinyml.dtype import DType
 from tinyml.dtypes import default_float, default_int
 from tinyml.functional.views import renew, root_of
@@ -204,7 +204,7 @@ class Steps:
             made.sources = (values[pick],) if isinstance(pick, int) else pick(values)
             made.computed, made.born = 0, now
             values.append(lazy.known.one(made) if interned else made)
-        recording = not mode.paused or mode.recording
+        recording = not in_blocks() or mode.recording
         if self._several or not self._records:
             return self._picked(tensors, values, recording)
         number, recorded, pick, requires_grad = self._records[-1]

@@ -18,7 +18,7 @@ from weakref import ref
 
 from tinyml import lazy, ledger
 from tinyml import realize as realizing
-from tinyml.autograd import enable_grad, mode, no_grad
+from tinyml.autograd import enable_grad, in_blocks, mode, no_grad
 from tinyml.dtype import DType, bool_
 from tinyml.errors import ShapeError
 from tinyml.frozen import dataclass
@@ -159,7 +159,7 @@ class View:
         self.above, self.move, self.steady = above, move, False
         self.written: Tensor | None = None  # if detached: the last value whose record it took over
         self.recorded: bool = (
-            (not mode.paused or mode.recording)
+            (not in_blocks() or mode.recording)
             and type(move) is not Detached
             and (above is None or above.recorded)
         )
