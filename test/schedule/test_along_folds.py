@@ -82,6 +82,10 @@ def test_copies_of_heads_are_made_of_their_tokens() -> None:
     assert len(compile(made[-1], HOPPER).boxes) == 2
 
 
+def test_one_number_that_is_stored_has_no_rows_to_turn() -> None:
+    assert len(kernels((floats(8) * 2).sum().contiguous())) == 1
+
+
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if not Device.available("EMU"):

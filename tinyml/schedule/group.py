@@ -248,7 +248,8 @@ def turns(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]])
     return rows and any(
         isinstance(unit, lazy.Contiguous)
         and use.node in above.places
-        and _along(use) not in (FIXED, walked(domain(unit))[-1])
+        and (last := walked(domain(unit))[-1:])
+        and _along(use) not in (FIXED, *last)
         for unit in below.members
         for use in reads[unit]
     )
