@@ -45,8 +45,7 @@ def scaled_dot_product_attention(
         value = value.repeat_interleave(x.shape[-3] // value.shape[-3], dim=-3)
     dtype = x.dtype
     wide = float32 if dtype.is_half else dtype
-    scores = x.cast(wide) @ key.cast(wide).transpose(-2, -1)
-    scores = _scaled(scores, _factor(x, scale), dtype)
+    scores = _likeness(x.cast(wide), key.cast(wide), _factor(x, scale), dtype)
     if is_causal:
         rows, columns = x._arange(x.shape[-2]), x._arange(key.shape[-2])
         attn_mask = rows.unsqueeze(-1) >= columns
@@ -83,15 +82,20 @@ def _factor(x: Tensor, scale: float | None) -> float:
     return float(number(scale, "attention", "scale"))
 
 
-def _scaled(scores: Tensor, scale: float, dtype: DType) -> Tensor:
-    """scores * scale, with a gradient that is rounded to `dtype`: a factor for tensor cores."""
-    if scores.dtype is dtype:
-        return scores * scale
+def _likeness(x: Tensor, key: Tensor, scale: float, dtype: DType) -> Tensor:
+    """x @ key.T * scale. A gradient of halves is rounded to `dtype`: a factor for tensor cores.
 
-    def rounded(grad: Tensor, *_: Tensor) -> tuple[Tensor]:
-        return ((grad * scale).cast(dtype).cast(grad.dtype),)
+    It is scaled when it has met the other factor, once for each number of a row.
+    """
+    if x.dtype is dtype:
+        return x @ key.transpose(-2, -1) * scale
 
-    return with_gradient(lambda s: s * scale, rounded, scores)
+    def rule(grad: Tensor, _: Tensor, x: Tensor, key: Tensor) -> Grads:
+        grad = grad.cast(dtype).cast(grad.dtype)
+        by_x, by_key = grad @ key * scale, grad.transpose(-2, -1) @ x * scale
+        return folded(by_x, x.shape), folded(by_key, key.shape)
+
+    return with_gradient(lambda x, key: x @ key.transpose(-2, -1) * scale, rule, x, key)
 
 
 _Powers = Callable[["Tensor"], "tuple[Tensor, Tensor]"]

@@ -13,6 +13,7 @@ sweep        folds over what products make are done along one axis of these firs
 transpose    products are stored in the order in which they are read
 regroup      what follows a sum element by element is made along the axes of the sum
 rounded      what is compared with one of its own elements is rounded alike wherever it is made
+levels       weights that kernels make again are made of one number of their row
 along_folds  floats that warpgroups multiply are copied so that they lie along the fold
 
 Then what is left is cut:

@@ -19,6 +19,7 @@ from tinyml.schedule.channels import channels_last
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, link, ordered, walked
 from tinyml.schedule.labels import unshaped
+from tinyml.schedule.levels import levels
 from tinyml.schedule.parts import parts
 from tinyml.schedule.recompute import in_tiles, recomputed
 from tinyml.schedule.regroup import joins, regroup
@@ -108,7 +109,7 @@ def schedule(wanted: Sequence[LazyBuffer], along: Container[str] = ()) -> Schedu
 
 _PASSES = (
     *(join_sums, once, add_up_wide, parts, apart, channels_last, copied_rows, associate, in_tiles),
-    *(sweep, split_reductions, share_assigned, transpose, regroup, rounded_once),
+    *(sweep, split_reductions, share_assigned, transpose, regroup, rounded_once, levels),
 )
 
 
