@@ -32,8 +32,8 @@ _LAUNCHES = 200  # of what is fastest so far: as long as one candidate may take 
 class Apart:
     """Asks another process, in which a `Here` answers."""
 
-    def __init__(self, opened: OpenDevice, given: Given, patience: float = _PATIENCE) -> None:
-        self._device, self._given, self.patience = opened.name, given, patience
+    def __init__(self, opened: OpenDevice, given: Given) -> None:
+        self._device, self._given, self.patience = opened.name, given, _PATIENCE
         self._child: subprocess.Popen[bytes] | None = None
         self._best = float("inf")  # seconds of the fastest so far
         self._loaded: set[Program] = set()
