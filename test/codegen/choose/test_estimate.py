@@ -53,7 +53,7 @@ def test_columns_that_lie_apart_are_not_packed_if_a_panel_of_them_stays_close():
 def test_rows_that_lie_side_by_side_are_not_packed_where_lines_of_them_stay_close():
     """Each step of A.T @ B is in another line, which has the numbers of a register tile."""
     two = replace(WIDE, cores=2)
-    for size, target, packs in ((640, two, 1), (1024, stages.C, 2)):
+    for size, target, packs in ((640, two, 1), (1280, two, 1), (1024, stages.C, 2)):
         root = graphs.matmul(lazy.permute(leaf(1024, size), (1, 0)), leaf(1024, size))
         (k,) = stages.kernels_of(schedule([root]))
         tiles = [tile for one in choose(lower(k), target)[1].nests for tile in one.tiles]

@@ -242,5 +242,5 @@ def _jumping(p: Product, height: int, depth: int, panels: int) -> float:
     lost = min(max(depth * LINE / CLOSEST, 1), FAR)
     stays = not p.other.crowded or 2 * height * p.itemsize >= LINE
     if p.other.together and stays and depth > RUNS and lost == 1 and not p.apart:
-        return AHEAD + JUMP * (1 + TORN * (p.nbytes > REACH)) / panels
+        return AHEAD + JUMP / panels
     return JUMP * lost
