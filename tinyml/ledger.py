@@ -189,15 +189,13 @@ def _moved(node: LazyBuffer) -> LazyBuffer:
     return node
 
 
-def parameters_in(
-    order: Container[LazyBuffer], besides: Container[int]
-) -> list[tuple[Holder, LazyBuffer]]:
+def parameters_in(order: Container[LazyBuffer]) -> list[tuple[Holder, LazyBuffer]]:
     """Parameters that these nodes are computed from, and that are not real yet: else each result
     would draw their first values again, or repeat all updates that nobody realized."""
     if not _parameters:
         return []
     waiting = _parameters.retain(lambda holder: type(holder._lazy) is not Data)
-    found = [h for h in waiting if h._lazy in order and id(h) not in besides and h._is_leaf]
+    found = [h for h in waiting if h._lazy in order and h._is_leaf]
     return [(h, h._lazy) for h in found if h._followed is None and has_data(h._lazy)]
 
 

@@ -83,17 +83,17 @@ def compute(
     """
     wanted, order = list(nodes), numbered(nodes)
     gradients = gradients_in(order) if goes_on else []
-    if gradients:
-        order = numbered([node for _, node in gradients], order)
+    order = numbered([node for _, node in gradients], order)
     readers: list[tuple[Holder, LazyBuffer]] = []
-    buffers: set[int] = set()
-    seen = 0
+    buffers, seen = set[int](), 0
     while not (found := overwritten(islice(order, seen, None))) <= buffers:
         seen, buffers = len(order), buffers | found  # what is saved may be assigned to, too
         if readers := readers_of(buffers):
             order = numbered([node for _, node in readers], order)
     readers += gradients
-    readers += parameters_in(order, {*map(id, holders), *(id(h) for h, _ in readers)})
+    if parameters := parameters_in(order):
+        known = {*map(id, holders), *(id(h) for h, _ in readers)}
+        readers += [(h, node) for h, node in parameters if id(h) not in known]
     asked = [*wanted, *(node for _, node in readers)]
     again = reused(asked, order) if goes_on and not buffers else []
     unreal = [n for n in [*asked, *again] if type(n) is not Data]
@@ -101,8 +101,8 @@ def compute(
     if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by
         for holder, _ in readers:
             trace.emit(trace.ValuesKept(holder))
-    holding = [*zip(holders, wanted, strict=False), *readers]
-    if len(holding) > 1:
+    if len(holders) + len(readers) > 1:
+        holding = [*zip(holders, wanted, strict=False), *readers]
         _note_several({id(h): made[n] for h, n in holding if n in made and h._followed is None})
     for holder, node in readers:
         holder.lazy = made[node]
