@@ -108,6 +108,12 @@ REFUSED: dict[str, tuple[Callable[[], Tensor], type[Exception], str]] = {
     "negative weight": (lambda: matrix([1, -1]).multinomial(), RuntimeError, "weight is negative"),
     "no weight": (lambda: matrix([0, 0]).multinomial(2, True), RuntimeError, "too few weights"),
     "one weight for two": (lambda: matrix([0, 3]).multinomial(2), RuntimeError, "too few weights"),
+    "scores for chances": (
+        lambda: matrix([2, -1]).binary_crossentropy(matrix([1, 0])),
+        RuntimeError,
+        r"between 0 and 1; of scores write x.binary_crossentropy_logits\(y\)",
+    ),
+    "no chance": (lambda: matrix([0, 1, nan]).bernoulli(), RuntimeError, "bernoulli: .*0 and 1"),
 }
 
 

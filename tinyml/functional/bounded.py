@@ -1,7 +1,7 @@
-"""What is required of values: of indices and classes, that they lie in a range.
+"""What is required of values: of indices, classes and probabilities, that they lie in a range.
 
 Where it does not hold is an error when it is computed, on every device. What the compiler can
-prove is not asked. Integers have no gradient, so that all of it is said on nodes.
+prove is not asked. Integers have no gradient, so that all of theirs is said on nodes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 def required(x: Tensor, holds: Tensor, error: type[Exception], text: str) -> Tensor:
     """x; where `holds` is false, the error with that text, in which {} stands for an integer x."""
     return x._apply(mlops.Require(Fault(error, text)), holds)
+
+
+def probabilities(op: str, x: Tensor, instead: str = "") -> Tensor:
+    """x; RuntimeError, as torch has it, where it does not lie between 0 and 1."""
+    text = f"{op}: a probability lies between 0 and 1{instead}"
+    return required(x, (x >= 0) & (x <= 1), RuntimeError, text)
 
 
 _out_of_bounds = lru_cache(maxsize=4096)(Fault)  # the same few texts, each with its hash

@@ -174,6 +174,8 @@ def _bounded_log(x: Tensor) -> Tensor:
 
 
 def _surprise(x: Tensor, target: Tensor) -> Tensor:
+    instead = "; of scores write x.binary_crossentropy_logits(y)"
+    x = bounded.probabilities("binary_crossentropy", x, instead)
     return -(target * _bounded_log(x) + (1 - target) * _bounded_log(1 - x))
 
 
@@ -190,6 +192,8 @@ def binary_crossentropy(
     x: Tensor, Y: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
     """The surprise at Y (0 to 1) of probabilities x; at most 100, with a finite gradient.
+
+    RuntimeError, when it is computed, if x has others than probabilities.
 
     `weight`, whose shape broadcasts to that of x, multiplies each surprise before the reduction.
     """

@@ -23,7 +23,7 @@ from tinyml.dtype import DType, float32, float64, int32, uint32, uint64
 from tinyml.dtypes import DTypeLike, dtypes, to_dtype
 from tinyml.errors import ArgumentError, DTypeError, ShapeError
 from tinyml.functional.axes import check_numbers, new_shape, number, whole
-from tinyml.functional.bounded import required
+from tinyml.functional.bounded import probabilities, required
 from tinyml.functional.steps import composition
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Op
@@ -410,10 +410,11 @@ def multinomial(x: Tensor, num_samples: int = 1, replacement: bool = False) -> T
 
 
 def bernoulli(x: Tensor) -> Tensor:
-    """1 with the probabilities that x holds, else 0."""
+    """1 with the probabilities that x holds, else 0; RuntimeError where one is none."""
     if not x.dtype.is_float:
         raise DTypeError(f"bernoulli: probabilities are floats, not {x.dtype}")
-    return (rand(type(x), *x.shape, dtype=float32, device=x.device) < x.detach()).cast(x.dtype)
+    chances = probabilities("bernoulli", x.detach())
+    return (rand(type(x), *x.shape, dtype=float32, device=x.device) < chances).cast(x.dtype)
 
 
 def dropout(x: Tensor, p: float = 0.5) -> Tensor:
