@@ -95,6 +95,15 @@ def test_where_a_mask_leaves_all_of_a_step_nothing_is_asked(ends: bool) -> None:
     assert asks == ([False, True] if ends else [True, False])
 
 
+@pytest.mark.parametrize("panels", [2, 3, 5])
+def test_of_few_panels_of_a_product_those_that_a_mask_leaves_out_are_not_made(panels: int) -> None:
+    n, target = 16 * panels, stages.C
+    scores = memory(8, 4, n, 32) @ memory(8, 4, 32, n)
+    (k,) = kernels(below(n).where(scores * 0.5, -math.inf))
+    assert any(len(b.stops) == 1 and b.axis.size == panels for b in cropped(k, target))
+    stages.assert_right(k, 1e-5, target)
+
+
 def test_a_loop_in_parts_walks_each_step_once() -> None:
     i, j, n = Axis("i", 20), Axis("j", 64), Axis("n", 3)
     row = linear(i) * 3 + linear(n)

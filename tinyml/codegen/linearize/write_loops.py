@@ -109,9 +109,11 @@ class LoopWriter(TileWriter):
     def _begin(self, scope: Scope, axis: Axis, loops: Loops, known: Known) -> ir.Begin:
         """All threads of a block walk alike: none of their axes counts as fixed.
 
-        What threads copy ahead of a whole loop is begun where that begins.
+        What threads copy ahead of a whole loop is begun where that begins. In C, what is done at
+        steps of rows that are left out is so much less that two steps are worth bounds.
         """
-        begin = crop.begin(axis, loops.only, known, scope.bound - self.apart)
+        least = 2 if self.vectors and loops.instead else crop.LEAST
+        begin = crop.begin(axis, loops.only, known, scope.bound - self.apart, least)
         walked = loops.whole(axis), *(whole for _, whole in loops.parts)  # whose first tiles may be
         ahead = [tile for tile in self.tiles if tile.stages > 1 and tile.after in walked]
         counted = any(tile.bulk or tile.after is not axis for tile in ahead)
