@@ -270,6 +270,16 @@ def test_rows_that_begin_within_lines_are_not_stored_in_turn() -> None:
     assert side_by_side(torn, 32 << 20) == 4
 
 
+@pytest.mark.parametrize(("width", "together"), [(64, True), (40, False)])
+def test_a_matrix_is_read_once_for_rows_of_several_images(width: int, together: bool) -> None:
+    """But what single rows share is near anyway, unless they are long."""
+    x, near, far = images(8, 64, width), images(8, 1, width), images(64, width)
+    k = kernel_of((x * far).sum(-1).lazy)
+    assert ("unroll i0 4" in opts(k)) == together
+    stages.assert_right(k, 1e-4, SMALL)
+    assert not any("unroll i" in opt for opt in opts(kernel_of((x * near).sum(-1).lazy)))
+
+
 @pytest.mark.parametrize("op", [Tensor.sum, Tensor.max, Tensor.logsumexp])
 def test_rows_are_walked_as_they_lie_in_memory(op: Callable[..., Tensor]) -> None:
     """Whatever the order of their results; where to the next one is not found out anew."""

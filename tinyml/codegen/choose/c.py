@@ -201,22 +201,22 @@ class CChooser(Chooser):
     def _within_rows(self, number: int, last_row: Axis | None) -> None:
         """Lanes and accumulators along each row; several rows at a time where that pays."""
         last_row = self._write_out_windows(number, last_row)
-        together = last_row is not None and self._read_together(number, last_row)
-        if together and last_row is not None:
-            self.apply(OptKind.PEEL, last_row, ROWS)
+        together = self._read_together(number) if last_row is not None else None
+        if together is not None:
+            self.apply(OptKind.PEEL, together, ROWS)
         elif last_row is not None and (count := rows_at_a_time(self, number, last_row)) > 1:
             self.apply(OptKind.UNROLL, last_row.name, count)
         kinds = ((a.size, self.nest.kind(a)) for a in self.one(number).rows)
         at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
-        most = ACCUMULATORS // (ROWS * at_once if together else at_once)
+        most = ACCUMULATORS // (at_once if together is None else ROWS * at_once)
         for axis in dict.fromkeys(a for g in self.one(number).groups[1:] for a in g[-1:]):
             if 2 * axis.size > self.lanes:
                 self._masked(number, axis)
         self._keep(number)
         for axis in dict.fromkeys(f.axes[-1] for f in self.one(number).folds):
             self._vector_fold(number, axis, most)
-        if together and last_row is not None:
-            self.apply(OptKind.UNROLL, last_row.name, ROWS)
+        if together is not None:
+            self.apply(OptKind.UNROLL, together.name, ROWS)
         for walk in self.one(number).walks:
             if walk.axes and walk.axes[-1].size >= self.lanes > 1:
                 self._along(number, walk.axes[-1], [s.value for s in walk.stores])
@@ -324,13 +324,22 @@ class CChooser(Chooser):
         along = dict.fromkeys(fold.axes[-1] for fold in self.one(number).folds)
         return any(self.apply(OptKind.FILL, axis) for axis in along)
 
-    def _read_together(self, number: int, row: Axis) -> bool:
-        """Whether what a long fold reads is in part the same for several rows, as a vector is."""
-        found = self.one(number).folds
-        if len(found) > 1 or row.size < 2 * ROWS or found[0].axes[-1].size < 16 * self.lanes:
-            return False
-        read = [load for load in self.one(number).loads if found[0].axes[-1] in load.free]
-        return {row in load.free for load in read} == {True, False}
+    def _read_together(self, number: int) -> Axis | None:
+        """The rows of which several are walked as they share a part of what long folds read.
+
+        The last ones share a vector, say, which is near, and others a matrix: that is read once for
+        several images, in which rows are worth it that are half as long, and of several folds.
+        """
+        found, steps = self.one(number).folds, self.one(number).folds[0].axes[-1]
+        alike = all(f.axes == found[0].axes and not f.body.has_fold for f in found)
+        read = [load.free for load in self.one(number).loads if steps in load.free]
+        rows = [*reversed(self._one_by_one(number))]
+        for row in rows if alike else ():
+            near = row is rows[0]
+            long = steps.size >= (16 if near else 8) * self.lanes and not (near and len(found) > 1)
+            if long and row.size >= 2 * ROWS and {row in free for free in read} == {True, False}:
+                return row
+        return None
 
     def _write_out(self, number: int, row: Axis) -> bool:
         """A short fold, of which each column takes its own part, has no loop: masks are known.
