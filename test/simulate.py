@@ -400,7 +400,9 @@ class _Tiles:
 
     def __init__(self, k: LinearKernel, blocks: int) -> None:
         self.alone, self.name = prod(k.block) == 1, k.name
-        self.shown = {t.name: np.zeros((blocks, t.size), t.dtype.compute) for t in k.locals}
+        self.place = {t.name: t.place or t.name for t in k.locals}
+        own = [t for t in k.locals if not t.place]
+        self.shown = {t.name: np.zeros((blocks, t.size), t.dtype.compute) for t in own}
         self.written = {name: tile.copy() for name, tile in self.shown.items()}
         # the first and the last thread that has read an element since the last barrier
         self.first = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
@@ -410,17 +412,19 @@ class _Tiles:
         self.groups: list[list[_Put]] = [[]]  # of copies under way; the last one is still open
 
     def put(self, tile: str, *given: Array) -> None:
-        self._write(self._checked(tile, *given))
+        self._write(self._checked(self.place[tile], *given))
 
     def copy(
         self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
     ) -> None:
+        tile = self.place[tile]
         self.groups[-1].append(self._checked(tile, block, at, value, chosen, NOBODY))
         block, at, chosen, thread = np.broadcast_arrays(block, at, chosen, thread)
         self.maker[tile][block[chosen], at[chosen]] = thread[chosen]
 
     def bring(self, tile: str, block: Array, at: Array, values: Array) -> None:
         """Values that all see at once."""
+        tile = self.place[tile]
         self.written[tile][block, at] = self.shown[tile][block, at] = values
 
     def commit(self) -> None:
@@ -448,6 +452,7 @@ class _Tiles:
             self.shown[tile] = self.written[tile]
 
     def read(self, tile: str, block: Array, at: Array, thread: Array = SEVERAL) -> Array:
+        tile = self.place[tile]
         if at.size and (at.min() < 0 or at.max() >= self.shown[tile].shape[1]):
             raise VerifyError(f"{self.name}: reads {tile}[{at.min()}..{at.max()}]")
         if not self.alone:
@@ -460,6 +465,7 @@ class _Tiles:
 
     def own(self, tile: str, block: Array, at: Array, thread: Array, active: Array) -> Array:
         """What each thread has copied itself, or put there since."""
+        tile = self.place[tile]
         if (active & (self.maker[tile][block, at] != thread)).any():
             raise VerifyError(f"{self.name}: reads of {tile} what other threads may be copying")
         return np.asarray(self.written[tile][block, at])

@@ -320,6 +320,7 @@ class Local:
     size: int
     panels: bool = False
     part: int = 0
+    place: str = ""  # where another one lies, if not in memory of its own
 
 
 @dataclass(frozen=True)
@@ -347,7 +348,7 @@ class LinearKernel:
 def _lines(k: LinearKernel) -> Iterator[str]:
     yield f"{k.name}: {k.blocks} blocks of {k.block[0]}x{k.block[1]} threads"
     for local in k.locals:
-        yield f"local {local.name}: {local.size} {local.dtype}"
+        yield f"local {local.name}: {local.size} {local.dtype}{local.place and ' in '}{local.place}"
     for part in k.parts:
         depth = 1
         yield "part" + "".join(f"  {a.name}:{a.size}" for a in (*part.grid, *part.threads))
@@ -438,8 +439,7 @@ def _combined(op: Op) -> str:
 
 def _bare(value: Expr) -> str:
     """A value without the parentheses that only an expression around it would need."""
-    text = str(value)
-    depth = 0
+    text, depth = str(value), 0
     for n, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if depth == 0:  # where the first parenthesis ends, if the text begins with one

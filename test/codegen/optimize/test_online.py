@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from tinyml.codegen.choose import c_online as choose_c_online
 from tinyml.codegen.choose import cuda_online as choose_cuda_online
 from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.compile import compile
+from tinyml.codegen.linear import Begin, PutTile, end_of
 from tinyml.codegen.linearize.linearize import linearize
 from tinyml.codegen.lower import lower
 from tinyml.codegen.optimize.opts import Opt, OptKind
 from tinyml.codegen.target import Target
 from tinyml.dtype import DType, bfloat16, float16
 from tinyml.kernel import Kernel
+from tinyml.program import REGISTERS
 from tinyml.runtime.emu import ThreadOrder
 from tinyml.schedule import schedule
 
@@ -135,6 +138,23 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
     program = compile(made, replace(CARD, cores=1), verify=True)
     assert program.block == (1, 256, 1)
     stages.assert_made(made, on_emu(program, order))
+
+
+def test_a_multiprocessor_has_two_blocks_of_attention(tmp_path: Path) -> None:
+    """Sums that one thread alone adds to are in its registers, and weights lie where scores did."""
+    q, k, v = (memory(2, 8, 4096, 64) for _ in range(3))
+    made = kernel_of(q.scaled_dot_product_attention(k, v))
+    walk = linearize(choose(lower(made), CARD)[1], vectors=False)
+    instrs = walk.parts[0].instrs
+    begin = next(n for n, i in enumerate(instrs) if isinstance(i, Begin) and i.axis.name == "r0o")
+    step = instrs[begin : end_of(instrs, begin)]
+    put = {i.tile.rstrip("0123456789") for i in step if isinstance(i, PutTile)}
+    assert put == {"tile", "kept", "top", "scale"}
+    program = compile(made, CARD)
+    resources, _ = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    assert 2 * prod(program.block) * resources.registers <= REGISTERS
+    assert 2 * program.shared <= CARD.cache
 
 
 @pytest.mark.parametrize(

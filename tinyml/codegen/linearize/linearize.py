@@ -32,7 +32,9 @@ from tinyml.codegen.linearize.along import followers, together
 from tinyml.codegen.linearize.bring import late, whole
 from tinyml.codegen.linearize.fill import held
 from tinyml.codegen.linearize.group_products import grouped
+from tinyml.codegen.linearize.in_registers import in_registers
 from tinyml.codegen.linearize.quads import by_quads
+from tinyml.codegen.linearize.share_places import share_places
 from tinyml.codegen.linearize.write_along import AlongWriter
 from tinyml.codegen.long_fold import LongFold, joined
 from tinyml.codegen.matrices import Product
@@ -64,9 +66,12 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
         written = emitter.nest(placed(one))
         if not vectors:
             written = by_quads(written, group, block)
+        if prod(block) > 1:
+            written = in_registers(written, one.tiles, emitter.mark)
         grid, instrs = in_turns(nest, one, late(grouped(written)))
         parts.append(ir.Part(grid, tuple(group), instrs))
-        tiles += held(one.tiles, number)
+        own = held(one.tiles, number)
+        tiles += share_places(instrs, one.tiles, own) if prod(block) > 1 else own
     lanes = frozenset(a for a, kind in nest.kinds if kind is Kind.LANE) if vectors else frozenset()
     return LinearKernel(nest.name, tuple(parts), nest.slots, block, tuple(tiles), lanes)
 

@@ -133,8 +133,11 @@ class CudaRenderer(AsideRenderer):
         for local in sorted(self.k.locals, key=_alignment, reverse=True):
             kind, offset = TYPES[local.dtype.name], offsets[local.part]
             place = f"{shared} + {offset}" if offset else shared
-            yield f"  {kind} *const {local.name} = ({kind} *)({place});"
-            offsets[local.part] += _aligned(local)
+            if not local.place:
+                yield f"  {kind} *const {local.name} = ({kind} *)({place});"
+                offsets[local.part] += _aligned(local)
+        for local in (each for each in self.k.locals if each.place):
+            yield f"  {TYPES[local.dtype.name]} *const {local.name} = {local.place};"
         for number, axis in enumerate((ir.TX, "ty")):
             if self.k.block[number] > 1:
                 yield f"  const {self.index_type} {axis} = threadIdx.{'xy'[number]};"
@@ -143,7 +146,7 @@ class CudaRenderer(AsideRenderer):
     def shared_bytes(self) -> int:
         sizes = [0] * len(self.k.parts)
         for local in self.k.locals:
-            sizes[local.part] += _aligned(local)
+            sizes[local.part] += 0 if local.place else _aligned(local)
         return max(sizes)
 
     def thread_axes(self, part: ir.Part) -> Iterator[str]:
