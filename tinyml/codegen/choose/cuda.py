@@ -17,7 +17,6 @@ from tinyml.codegen.linear import TX
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest
 from tinyml.codegen.optimize.change import LOADS
-from tinyml.codegen.optimize.fragments import is_plain, sides_of, sides_within
 from tinyml.codegen.optimize.keep import divided_last
 from tinyml.codegen.optimize.online import running
 from tinyml.codegen.optimize.opts import OptKind, find
@@ -341,12 +340,6 @@ class CudaChooser(Chooser):
             return True
         one = self.one(number)
         if len(one.folds) > 1 and run_along(self, number):
-            return True
-        sides = sides_of(one)
-        if sides is not None and is_plain(one, sides) and sides_within(one, sides):
-            # each thread has a row of both products
-            self.apply(OptKind.UNROLL, sides.columns, sides.columns.size)
-            self._thread_per_row(number)
             return True
         if any(len(f.axes) and f is not found.fold for f in one.folds) or len(one.walks) > 1:
             return False
