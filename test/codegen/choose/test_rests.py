@@ -52,6 +52,22 @@ def test_of_what_is_cheap_short_rests_are_made_one_by_one() -> None:
     assert one_by_one(kernel_of(memory(33, 35) + memory(35))) == 3
 
 
+@pytest.mark.parametrize("size", [10, 18, 35])
+@pytest.mark.parametrize("bytes_", [32, 64])
+def test_rows_that_are_walked_again_or_whose_largest_is_looked_for_have_lanes(
+    size: int, bytes_: int
+) -> None:
+    x, target = memory(33, size), replace(stages.C, vector_bytes=bytes_)
+    centred = x - x.mean(1, keepdim=True)
+    for made in (centred, centred.square().sum(1), x.max(1), x.argmax(1)):
+        assert one_by_one(kernel_of(made), target) <= 1
+        stages.assert_right(kernel_of(made), target=target)
+
+
+def test_of_rows_that_are_added_up_once_rests_are_made_one_by_one() -> None:
+    assert one_by_one(kernel_of(memory(33, 18).sum(1))) == 2
+
+
 def test_nothing_is_divided_by_what_a_mask_leaves_out() -> None:
     x, y = memory(33, 31, dtype=int32), memory(31, dtype=int32)
     k = kernel_of((x // y).float().exp())
