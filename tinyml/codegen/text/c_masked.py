@@ -45,12 +45,13 @@ def masked_load(
     """
     signs = "  return (KIND)LOAD((void *)(p + at), HELD);"
     way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes, signs)
-    hidden = _HIDDEN if known and size * lanes == MASKED else ""
+    hidden = known and size * lanes == MASKED
     head = f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
     pad = "  " if inside else "    "
+    held = f"{pad}{bits} held = {own};\n{_HIDDEN}" if hidden else ""
     whole = (
-        f"{pad}{kind} all = {taken};\n{apart('all', size * lanes)}{hidden}"
-        f"{pad}return ({kind})(({bits})all & {own});\n"
+        f"{pad}{kind} all = {taken};\n{apart('all', size * lanes)}{held}"
+        f"{pad}return ({kind})(({bits})all & {'held' if hidden else own});\n"
     )
     if inside:
         return f"{head}{whole}}}"
@@ -67,7 +68,7 @@ def masked_load(
 
 # of a mask that it knows clang makes an expansion, which is slower than an `and`
 _HIDDEN = """#if defined(__clang__) && defined(__AVX512F__)
-  __asm__("" : "+v"(m));
+  __asm__("" : "+v"(held));
 #endif
 """
 
