@@ -12,7 +12,7 @@ from tinyml.codegen.choose.c_cuts import cut_where_conditions_change
 from tinyml.codegen.choose.c_dots import dots
 from tinyml.codegen.choose.c_online import run_along
 from tinyml.codegen.choose.c_rows import PIECES, calls, in_order, looked_up_together, rows_at_a_time
-from tinyml.codegen.choose.c_short import few_rows_in_vectors, join_short
+from tinyml.codegen.choose.c_short import few_rows_in_vectors, is_long_rest, join_short
 from tinyml.codegen.choose.c_strided import strided
 from tinyml.codegen.choose.c_transposes import transposed
 from tinyml.codegen.choose.c_windows import windowed
@@ -51,8 +51,6 @@ RUNS = 8  # rows of columns that are walked in turn, of all that is read togethe
 NEARBY = 3  # times the cache, which delivers what is walked twice as far in turn
 IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
-
-_EXTREMES = (Op.MAX, Op.MIN)
 
 
 def _longest(exprs: Iterable[Expr], work: Mapping[Op, int]) -> int:
@@ -96,20 +94,10 @@ class CChooser(Chooser):
         self._stream(number)
 
     def _masked(self, number: int, row: Axis) -> Axis:
-        """A row in whole vectors, if a rest is long: of functions each element takes as long.
-
-        So it does in a short row that is walked more than once, or of which the largest is looked
-        for.
-        """
-        one, rest = self.one(number), row.size % self.lanes
-        vectors = [-(-a.size // self.lanes) for group in one.groups[1:] for a in group[-1:]]
-        again = vectors.count(-(-row.size // self.lanes)) > 1  # others may have whole ones by now
-        largest = any(row in fold.axes and fold.op in _EXTREMES for fold in one.folds)
-        short = row.size < FEW * self.lanes and row.size % max(self.lanes // 2, 1) > 0
-        each = calls(one) or (short and (again or largest))
-        long = rest > 1 if each else 2 * rest > self.lanes
+        """A row in whole vectors, if what is left over of them takes long."""
         able = self.target.vector_bytes >= MASKS and not self.narrow
-        if able and long and self.apply(OptKind.PAD, row, self.lanes):
+        long = able and is_long_rest(self.one(number), row, self.lanes)
+        if long and self.apply(OptKind.PAD, row, self.lanes):
             return self.nest.axis(row.name) or row
         return row
 

@@ -1,4 +1,4 @@
-"""Rules of thumb for maps in C whose rows are shorter than a vector: several rows become one axis.
+"""Rules of thumb for C about rows that are no whole vectors: in maps several become one axis.
 
 Where a row ends in a vector is known beforehand then, and so is where its lanes are read: they are
 picked out of vectors (text/c_shuffles.py).
@@ -16,7 +16,9 @@ from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.graph import toposort
 from tinyml.index import Axis
+from tinyml.ops import Op
 
+FEW = 8  # vectors at most of a short row
 TEXT = 512  # nodes at most of what is written out
 WIDE = 4  # bytes of an element at least that is picked out of vectors
 
@@ -87,3 +89,18 @@ def _near(one: Nest, outer: Axis, row: Axis, lanes: int) -> bool:
         for store in one.stores
     )
     return beside and all(map(held, one.loads))
+
+
+def is_long_rest(one: Nest, row: Axis, lanes: int) -> bool:
+    """Whether what is left over of whole vectors of a row takes long: half a vector or more.
+
+    Where functions are called two elements do, and in a short row that is walked more than once,
+    or of which the largest is looked for.
+    """
+    rest = row.size % lanes
+    vectors = [-(-a.size // lanes) for group in one.groups[1:] for a in group[-1:]]
+    again = vectors.count(-(-row.size // lanes)) > 1  # others may have whole ones by now
+    largest = any(row in fold.axes and fold.op in (Op.MAX, Op.MIN) for fold in one.folds)
+    short = row.size < FEW * lanes and row.size % max(lanes // 2, 1) > 0
+    each = calls(one) or (short and (again or largest))
+    return rest > 1 if each else 2 * rest > lanes

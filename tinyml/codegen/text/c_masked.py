@@ -20,6 +20,10 @@ _WAYS = {
 }
 # what AVX has: its masks are signs of lanes as large
 _SIGNS = {(4, 8): ("ps256", "int"), (4, 4): ("ps", "int"), (8, 4): ("pd256", "long long")}
+_LOADS = (
+    "  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);",
+    "  return (KIND)LOAD((void *)(p + at), HELD);",
+)
 
 
 @lru_cache
@@ -43,16 +47,14 @@ def masked_load(
     always; else only what is asked for is touched, and nothing where all lie outside, as of the
     pieces of what is rolled. Whether the mask is `known` when this is compiled.
     """
-    signs = "  return (KIND)LOAD((void *)(p + at), HELD);"
-    way = _way("  return (KIND)LOAD((void *)(p + at), (VECTOR){0}, HELD);", size, lanes, signs)
-    hidden = known and size * lanes == MASKED
+    way = _way(*_LOADS, size, lanes)
     head = f"static inline {kind} {name}(const {element} *p, long at, long size, {mask} m) {{\n"
     pad = "  " if inside else "    "
-    held = f"{pad}{bits} held = {own};\n{_HIDDEN}" if hidden else ""
-    whole = (
-        f"{pad}{kind} all = {taken};\n{apart('all', size * lanes)}{held}"
-        f"{pad}return ({kind})(({bits})all & {'held' if hidden else own});\n"
-    )
+    held = ""
+    if known and size * lanes == MASKED:
+        held, own = f"{pad}{bits} held = {own};\n{_HIDDEN}", "held"
+    whole = f"{pad}{kind} all = {taken};\n{apart('all', size * lanes)}{held}"
+    whole += f"{pad}return ({kind})(({bits})all & {own});\n"
     if inside:
         return f"{head}{whole}}}"
     return (
@@ -77,7 +79,7 @@ _HIDDEN = """#if defined(__clang__) && defined(__AVX512F__)
 def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes: int) -> str:
     """The elements where the mask is set; the others may be somebody else's."""
     signs = "  STORE((void *)p, HELD, (VECTOR)a);\n  return;"
-    way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", size, lanes, signs)
+    way = _way("  STORE((void *)p, (VECTOR)a, HELD);\n  return;", signs, size, lanes)
     return (
         f"static inline void {name}({element} *p, {kind} a, {mask} m) {{\n{way}{_unknown(lanes)}"
         f"  for (int i = 0; i < {lanes}; ++i) if (m[i]) p[i] = a[i];\n}}"
@@ -89,7 +91,7 @@ def spread_store(name: str, kind: str, element: str, places: str, size: int, lan
     """Elements two apart; what lies between may be written by another thread meanwhile."""
     even = f"{sum(1 << i for i in range(0, lanes, 2)):#x}"
     stored = [_spread(places, lanes, n).replace("EVEN", even) for n in range(2)]
-    way = _way("\n".join([*stored, "  return;"]), size, lanes)
+    way = _way("\n".join([*stored, "  return;"]), "", size, lanes)
     singly = " ".join(f"p[{2 * n}] = a[{n}];" for n in range(lanes))
     return f"static inline void {name}({element} *p, {kind} a) {{\n{way}  {singly}\n}}"
 
@@ -105,7 +107,7 @@ def spread_rows(
         for n in range(2):
             stored = _spread(places, lanes, n).replace("(p", f"(p{place}")
             text += "\n" + stored.replace("EVEN", f"{mask} >> {n * lanes}" if n else mask)
-    way = _way(f"{text}\n  return;", size, lanes)
+    way = _way(f"{text}\n  return;", "", size, lanes)
     singly = " ".join(f"p[{2 * n} + ({n} < count ? 0 : jump)] = a[{n}];" for n in range(lanes))
     return (
         f"static inline void {name}({element} *p, {kind} a, long count, long jump) {{\n"
@@ -137,7 +139,7 @@ def has_instruction(size: int, lanes: int) -> bool:
     return (size, lanes) in _WAYS
 
 
-def _way(text: str, size: int, lanes: int, signs: str = "") -> str:
+def _way(text: str, signs: str, size: int, lanes: int) -> str:
     """The way with an instruction, if there is one for elements of so many bytes; that of AVX, too,
     by `signs`."""
     if (size, lanes) not in _WAYS:
