@@ -38,6 +38,7 @@ from tinyml.codegen.expr import (
     nodes,
 )
 from tinyml.codegen.linear import Instr, LinearKernel
+from tinyml.codegen.linearize.deferred import ends_of
 from tinyml.codegen.matrices import (
     WARP,
     Aside,
@@ -111,6 +112,11 @@ class _Threads:
         starts = [self.index(start) for start in begin.starts]
         stops = [self.index(stop) for stop in begin.stops]
         around = self.active
+        if begin.kept:
+            first = np.max(np.broadcast_arrays(0, *starts), axis=0)
+            end = np.min(np.broadcast_arrays(begin.axis.size, *stops), axis=0)
+            ends = first, np.maximum(first, end)
+            self.axes.update(zip(ends_of(begin.axis), ends, strict=True))
         for step in range(begin.axis.size):
             self.axes[begin.axis] = np.full((1, 1), step)
             for bound in starts:
@@ -129,8 +135,9 @@ class _Threads:
             case ir.Let(name, value) | ir.Declare(name, value):
                 self._set(name, self.value(value))
             case ir.Update(name, op, value):
-                new = self._alu(op, name.dtype, [self.value(name), self.value(value)])
-                self._set(name, np.where(self.active, new, self.value(name)))
+                new, old = self.value(value), self.value(name)
+                new = new if op is None else self._alu(op, name.dtype, [old, new])
+                self._set(name, np.where(self.active, new, old))
             case ir.AcrossLanes(name, op, source):
                 lanes = self.value(source)
                 self._set(name, interpret.ACCUMULATE[op].reduce(lanes, axis=1, keepdims=True))
@@ -176,7 +183,7 @@ class _Threads:
                 raise TypeError(f"cannot simulate {instr}")
 
     def _copy(self, copy: ir.Copy) -> None:
-        side, chosen = np.arange(copy.lanes), self.condition(copy.when)
+        side, chosen = np.arange(copy.lanes), self.condition(copy.when) & self.active
         made = chosen & self.condition(copy.valid) & (not copy.left or side < self.index(copy.left))
         new = self._load(copy.slot, self.index(copy.position) + side, made)
         at = self.index(copy.index) + side

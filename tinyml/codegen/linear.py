@@ -8,7 +8,7 @@
              | Number(axes, at)                   axes out of their row-major position
              | Let(name, value)                   a constant local
              | Declare(name, value)               an accumulator
-             | Update(name, op, value)            name = name op value
+             | Update(name, op, value)            name = name op value; without op name = value
              | AcrossLanes(name, op, source)      the lanes of a vector combined to a scalar
              | AcrossThreads(name, op, threads)   combined over so many neighbours; all get it
              | AcrossBlocks(name*, tile, part)    parts that blocks have of folds are set aside
@@ -70,6 +70,7 @@ class Begin(Instr):
     stops: tuple[Linear, ...] = ()
     copied: bool = False
     abreast: bool = False
+    kept: bool = False  # behind its end, ends_of say where it began and how far it has come
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Declare(Instr):
 @dataclass(frozen=True)
 class Update(Instr):
     name: Name
-    op: Op
+    op: Op | None
     value: Expr
 
 
@@ -285,11 +286,12 @@ class EndProducts(Instr):
 class AwaitProducts(Instr):
     """Until all groups but so many are made: what they multiplied may be overwritten.
 
-    If none is left, the sums may be used.
+    The sums may be used, unless they are `under_way`.
     """
 
     names: tuple[Name, ...]
     left: int
+    under_way: bool = False
 
 
 @dataclass(frozen=True)
@@ -493,8 +495,6 @@ def values_of(instr: Instr) -> tuple[Expr, ...]:
             return (name, value)
         case AcrossLanes(source=name) | AcrossThreads(name) | Together(name):
             return (name,)
-        case AcrossBlocks(names) | BeginProducts(names) | AwaitProducts(names):
-            return names
-        case Put(values=stored):
-            return stored
+        case AcrossBlocks(made) | BeginProducts(made) | AwaitProducts(made) | Put(values=made):
+            return made
     return ()

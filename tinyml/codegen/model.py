@@ -149,7 +149,7 @@ class _Builder:
                 loop.chains[name.name] += 1
                 loop.held[name.name] = self._vectors(name)
                 self._value(loop, value, fused=op is Op.ADD)
-                loop.arithmetic += _work(op) * self._vectors(name)
+                loop.arithmetic += _work(op) * self._vectors(name) if op else 0
             case ir.AcrossLanes(source=source):
                 loop.arithmetic += source.lanes
             case ir.AcrossThreads() | ir.AcrossBlocks():

@@ -97,6 +97,7 @@ class Tile:
     stages: int = 1
     panels: bool = False  # see panels.py
     bulk: bool = False  # filled by boxes.py's boxes
+    late: bool = False  # read at the next step, too: by products that are deferred
 
     @property
     def size(self) -> int:
@@ -105,6 +106,11 @@ class Tile:
     @property
     def nbytes(self) -> int:
         return self.size * self.value.dtype.itemsize
+
+    @property
+    def ahead(self) -> int:
+        """How many steps before it is read it is filled."""
+        return self.stages - 1 - self.late
 
     @cached_property
     def copies(self) -> bool:

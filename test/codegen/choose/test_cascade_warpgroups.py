@@ -83,7 +83,7 @@ def test_gradients(mask: str) -> None:
     loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
     texts = [agree(made) for made in kernels(loss.gradient(q, k, v))]
     assert all("tinyml_wgmma" in text for text in texts)
-    begun = [text for text in texts if re.search(r"for \(int r0 = (?!0)", text)]
+    begun = [text for text in texts if re.search(r"r0_first = (?!0)|for \(int r0 = (?!0)", text)]
     assert len(begun) == {"none": 0, "causal": 1, "window": len(texts)}[mask]
 
 
@@ -144,3 +144,70 @@ def test_registers_suffice(depth: int, registers: int, tmp_path: Path) -> None:
     found = instructions(cubin)
     assert sum(n for op, n in found.items() if op.startswith("HGMMA")) == depth // 16 + 4
     assert not any(op.startswith(("HMMA", "LDSM")) for op in found)
+
+
+def gradient_of_keys(
+    made: Sequence[Tensor], meets: Tensor | None = None, gqa: bool = False, causal: bool = False
+) -> Kernel:
+    """The kernel that makes what values and keys get: four products."""
+    q, k, v = made
+    out = q.scaled_dot_product_attention(k, v, meets, is_causal=causal, enable_gqa=gqa)
+    loss = (out * memory(*out.shape, dtype=q.dtype, device="EMU")).sum()
+    (found,) = [one for one in kernels(loss.gradient(k, v)) if len(one.outputs) == 2]
+    return found
+
+
+def assert_deferred(text: str) -> None:
+    """A step's sums are begun with the next one's scores, and the last ones behind the loop."""
+    step, behind = text.split("tinyml_wgmma_wait<1>()")
+    assert "_late = v" not in step
+    assert "_late = v" in behind
+    assert step.count("_late.at") == behind.count("_late.at") > 0
+    assert text.count("if (r0 - r0_first > 0) {") == 2  # there has been a step
+    assert text.count("if (r0 - r0_first <= 0) {") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys"), [(512, 256), (500, 200), (450, 64)], ids=["even", "odd", "few keys"]
+)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_sums_are_made_beside_the_scores_of_the_next_step(
+    rows: int, keys: int, causal: bool
+) -> None:
+    made = gradient_of_keys(given(1, 4, rows, keys, 128, bfloat16), causal=causal)
+    assert_deferred(agree(made, [*ThreadOrder]))
+
+
+@pytest.mark.parametrize("kind", ["window", "none for some keys", "bias"])
+def test_sums_are_deferred_whatever_steps_there_are(kind: str) -> None:
+    made = given(1, 4, 384, 384, 128, bfloat16)
+    place = Tensor.arange(384, device="EMU")
+    apart = place.unsqueeze(-1) - place
+    meets = {
+        "window": (apart >= 0) & (apart < 40),
+        "none for some keys": apart >= 128,  # whose loop has no step
+        "bias": memory(1, 4, 384, 384, device="EMU"),
+    }[kind]
+    assert_deferred(agree(gradient_of_keys(made, meets)))
+
+
+@pytest.mark.parametrize("kind", ["all", "causal", "window", "bias"])
+def test_deferred_products_are_not_waited_for_one_by_one(kind: str, tmp_path: Path) -> None:
+    """As ptxas does with those whose registers are written before they are made."""
+    made = given(8, 16, 4096, 4096, 128, bfloat16)
+    place = Tensor.arange(4096, device="EMU")
+    apart = place.unsqueeze(-1) - place
+    window = (apart >= 0) & (apart < 1024) if kind == "window" else None
+    bias = memory(1, 16, 4096, 4096, device="EMU") if kind == "bias" else None
+    one = gradient_of_keys(made, bias if kind == "bias" else window, causal=kind == "causal")
+    program = compile(one, replace(HOPPER, cores=132))
+    assert "_late" in program.source
+    resources, cubin = compiled(program, "sm_90a", tmp_path)
+    assert not resources.spills
+    found = instructions(cubin)
+    assert sum(n for op, n in found.items() if op.startswith("WARPGROUP")) <= 7
+
+
+def test_nothing_is_deferred_where_fewer_blocks_would_have_room() -> None:
+    made = gradient_of_keys(given(8, 16, 4096, 4096, 64, bfloat16))
+    assert "_late" not in compile(made, replace(HOPPER, cores=132)).source

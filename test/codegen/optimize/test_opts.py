@@ -62,7 +62,7 @@ SIZES = {
     OptKind.ONLINE: (2, 4), OptKind.AHEAD: (0,), OptKind.STREAM: (0,), OptKind.PAIR: (0,),
     OptKind.FRAGMENT: (8, 16), OptKind.PIPELINE: (2, 3),
     OptKind.WARPGROUP: (64, 128), OptKind.BULK: (2, 3), OptKind.PERSIST: (2, 3),
-    OptKind.FILL: (0,),
+    OptKind.FILL: (0,), OptKind.DEFER: (0,),
 }  # fmt: skip
 
 

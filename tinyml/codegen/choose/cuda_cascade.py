@@ -98,7 +98,10 @@ def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: li
     chooser.bind_grid(number)
     sums = (width * (1 + len(sides.beside)) + each * len(inner)) // 2
     room = REGISTERS // (WARPS * WARP * (sums + ASIDE))  # for blocks of one warpgroup
-    _staged_within(chooser, number, axis.name, (True, False), room if groups == 1 else 2)
+    held = (1 + len(sides.beside)) * each // 4  # what products that are deferred multiply
+    as_many = room * WARPS * WARP * (sums + held + ASIDE) <= REGISTERS
+    defer = groups == 1 and products > 2 and as_many
+    _staged_within(chooser, number, axis.name, (True, False), room if groups == 1 else 2, defer)
     one = chooser.one(number)
     return all_in_panels(one) and bytes_of(one.tiles) <= chooser.target.cache
 
@@ -124,7 +127,12 @@ def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
 
 
 def _staged_within(
-    chooser: Chooser, number: int, name: str, waits: Sequence[bool], blocks: int = 2
+    chooser: Chooser,
+    number: int,
+    name: str,
+    waits: Sequence[bool],
+    blocks: int = 2,
+    defer: bool = False,
 ) -> None:
     """What products of a cascade multiply in tiles, if it `waits` from step to step, or does not.
 
@@ -141,7 +149,7 @@ def _staged_within(
                 to_tile(chooser, number, factor, after)
     if walked:
         _others_staged(chooser, number, walked[0])
-        fill_ahead(chooser, number, walked[0], boxes=False, blocks=blocks)
+        fill_ahead(chooser, number, walked[0], boxes=False, blocks=blocks, defer=defer)
 
 
 def _others_staged(chooser: Chooser, number: int, walked: Axis) -> None:

@@ -8,6 +8,7 @@ from math import prod
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Expr, Load, nodes
 from tinyml.codegen.nest import Tile
+from tinyml.codegen.optimize.defer import LEAST
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.tiles import ways
 from tinyml.index import Axis
@@ -29,9 +30,17 @@ def to_tile(chooser: Chooser, number: int, factor: Expr, after: Axis) -> None:
 
 
 def fill_ahead(
-    chooser: Chooser, number: int, after: Axis, boxes: bool = True, blocks: int = 2
+    chooser: Chooser,
+    number: int,
+    after: Axis,
+    boxes: bool = True,
+    blocks: int = 2,
+    defer: bool = False,
 ) -> None:
-    """Tiles filled ahead of an axis, as far as `blocks` of a multiprocessor have room for them."""
+    """Tiles filled ahead of an axis, as far as `blocks` of a multiprocessor have room for them.
+
+    If there is room for three, products of what a step makes may be deferred to the next one.
+    """
     tiles = [tile for tile in chooser.one(number).tiles if tile.after is after]
     if tiles and chooser.target.capability >= ASYNCHRONOUS:
         held, cache = bytes_of(tiles), chooser.target.cache
@@ -41,7 +50,9 @@ def fill_ahead(
             return
         shared = max(2, (cache // blocks - fixed) // held)  # if they hold enough each
         stages = min(STAGES, after.size, shared, (cache - fixed) // held)
-        chooser.apply(OptKind.PIPELINE, after, stages)
+        ahead = chooser.apply(OptKind.PIPELINE, after, stages)
+        if ahead and defer and LEAST <= stages <= after.size // 2:  # many steps have a next
+            chooser.apply(OptKind.DEFER, after)
 
 
 def bytes_of(tiles: Iterable[Tile]) -> int:

@@ -140,7 +140,7 @@ class Filler:
             scope.instrs += [ir.Await(0), ir.Barrier()]
         self.begun.add(axis)
         firsts = _first_steps(begin)
-        for n in range(tiles[0].stages - 1):
+        for n in range(tiles[0].ahead):
             for first, when in firsts:
                 there = both([inside(first + n, 0, axis.high)], when)
                 if there is not None:
@@ -155,7 +155,7 @@ class Filler:
         What was read one step before is filled: the barrier says that all have read it. The
         answer is the end of the step.
         """
-        axis, ahead = tiles[0].after, tiles[0].stages - 1
+        axis, ahead = tiles[0].after, tiles[0].ahead
         if tiles[0].bulk:
             step, stages = counted(self.turn, known[axis], axis), tiles[0].stages
             inner.instrs.append(ir.AwaitBoxes(axis, step, stages, _boxes(tiles, known)))
@@ -194,7 +194,7 @@ class Filler:
             site = _Site.at(tile, known, when)
             self._by_value(inner, site, value, inner.instrs, 16 // value.dtype.itemsize)
         scope.instrs += outer.instrs
-        return [ir.Await(tiles[0].stages - 2), *inner.instrs] if inner.instrs else []
+        return [ir.Await(tiles[0].ahead - 1), *inner.instrs] if inner.instrs else []
 
     def _by_value(
         self, scope: Scope, site: _Site, value: Expr, later: list[Instr] | None, size: int = 0

@@ -68,7 +68,8 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
             written = by_quads(written, group, block)
         if prod(block) > 1:
             written = in_registers(written, one.tiles, emitter.mark)
-        grid, instrs = in_turns(nest, one, late(grouped(written)))
+        deferred = {tile.after: tile.stages for tile in one.tiles if tile.late}
+        grid, instrs = in_turns(nest, one, late(grouped(written, deferred)))
         parts.append(ir.Part(grid, tuple(group), instrs))
         own = held(one.tiles, number)
         tiles += share_places(instrs, one.tiles, own) if prod(block) > 1 else own

@@ -26,6 +26,8 @@
     PIPELINE  tiles are filled ahead of an axis, so many of them at a time: while one is read, the
               next ones are on their way
     BULK      the same, for tiles of warpgroups: by a warp more, which has the card copy whole boxes
+    DEFER     products of warpgroups whose factors are made of others at each step of an axis are
+              made beside the first ones of the next step
     ONLINE    folds that read each other at each step of an axis are made in steps of a given size,
               all of them at once: sums are scaled when what they follow changes. Without a size:
               folds over the axis, whose sums are in registers
@@ -65,6 +67,7 @@ from tinyml.codegen.optimize.change import (
     peel,
     split,
 )
+from tinyml.codegen.optimize.defer import defer
 from tinyml.codegen.optimize.filled import by_fold, filled
 from tinyml.codegen.optimize.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.optimize.keep import keep
@@ -101,6 +104,7 @@ class OptKind(Enum):
     STAGE = "stage"
     PIPELINE = "pipeline"
     BULK = "bulk"
+    DEFER = "defer"
     ONLINE = "online"
     KEEP = "keep"
     FILL = "fill"
@@ -128,11 +132,11 @@ class Opt:
 _OF_ROWS = {OptKind.PEEL, OptKind.CUT, OptKind.PHASE}
 _TILED = {
     *(OptKind.BLOCK, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
-    *(OptKind.KEEP, OptKind.FILL, OptKind.ONLINE),
+    *(OptKind.DEFER, OptKind.KEEP, OptKind.FILL, OptKind.ONLINE),
 }
 _AFTER_TILES = {
     *(OptKind.PERSIST, OptKind.STAGE, OptKind.PIPELINE, OptKind.BULK),
-    *(OptKind.KEEP, OptKind.FILL, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM),
+    *(OptKind.KEEP, OptKind.FILL, OptKind.ONLINE, OptKind.AHEAD, OptKind.STREAM, OptKind.DEFER),
 }
 _APART = {OptKind.GRID, OptKind.THREAD}  # whose steps come in any order
 _DIVIDING = {OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES, OptKind.THREAD}
@@ -238,6 +242,8 @@ def _tiled(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
         case OptKind.PIPELINE | OptKind.BULK:
             _require(opt.amount > 1, opt, "one is there already")
             return (bulk if opt.kind is OptKind.BULK else pipeline)(nest, axis, opt.amount)
+        case OptKind.DEFER:
+            return defer(nest, axis)
         case OptKind.KEEP:
             return keep(nest, axis, opt.amount)
         case OptKind.FILL:

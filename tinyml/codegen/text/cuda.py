@@ -321,13 +321,13 @@ class CudaRenderer(AsideRenderer):
     def instr(self, instr: ir.Instr) -> Iterator[str]:
         match instr:
             case ir.Begin() if id(instr) in self.steps:
-                yield f"#pragma unroll {self.steps[id(instr)]}"
-                yield from super().instr(instr)
+                *before, loop = super().instr(instr)
+                yield from (*before, f"#pragma unroll {self.steps[id(instr)]}", loop)
             case ir.Let(name, Fragment() | Bundle() as held):
                 self.prelude[FRAGMENTS] = self.prelude[FRAGMENT] = None
                 yield f"const fragment {name.name} = {self._held(held)};"
-            case ir.Declare(name) if name.lanes > 1:  # sums
-                yield f"{self.type_of(name)} {name.name} = {{}};"
+            case ir.Declare(name, value) if name.lanes > 1:  # sums, or what will be multiplied
+                yield f"{_kind_of(value) or self.type_of(name)} {name.name} = {{}};"
             case ir.Update(name, Op.ADD, Product(a=a, b=b) as e) if not e.of_warpgroup:
                 self.prelude[product_of(a.dtype, self.target.capability)] = None
                 operands = ", ".join([name.name, self.value(a), self.value(b)])
@@ -482,3 +482,7 @@ def _rough(instrs: Sequence[ir.Instr]) -> frozenset[Op]:
     multiplies = any(isinstance(value, Product) and value.a.dtype.is_half for value in sums)
     halves = multiplies and all(i.dtype.is_half for i in instrs if isinstance(i, ir.Put))
     return frozenset((Op.LOGISTIC,)) if halves else frozenset()
+
+
+def _kind_of(declared: Expr) -> str:
+    return "fragment" if isinstance(declared, Bundle) else ""

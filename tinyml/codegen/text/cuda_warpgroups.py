@@ -61,8 +61,8 @@ class WarpgroupRenderer(Renderer):
                 yield " ".join([*_each("hold", names), "tinyml_wgmma_begin();"])
             case ir.EndProducts():
                 yield "tinyml_wgmma_commit();"
-            case ir.AwaitProducts(names, left):
-                named = _each("hold" if left else "made", names)
+            case ir.AwaitProducts(names, left, under_way):
+                named = _each("hold" if under_way else "made", names)
                 yield " ".join([f"tinyml_wgmma_wait<{left}>();", *named])
             case ir.Fence():
                 self.prelude[HOPPER] = None

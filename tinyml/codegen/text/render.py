@@ -196,16 +196,18 @@ class Renderer(Indices):
             case ir.Let(name, value) | ir.Declare(name, value):  # most often; then the next ones
                 kind = "const " * isinstance(instr, ir.Let) + self.type_of(name)
                 return (f"{kind} {name.name} = {self.value(value, name.lanes)};",)
-            case ir.Update():
-                return (self.update(instr.name, instr.op, instr.value),)
+            case ir.Update(name, None, value):
+                return (f"{name.name} = {self.value(value, name.lanes)};",)
+            case ir.Update(name, Op() as op, value):
+                return (self.update(name, op, value),)
             case ir.Put():
                 return self.put(instr)
             case ir.PutTile():
                 return self.put_tile(instr)
             case ir.Fetch():
                 return self.fetch(instr)
-            case ir.Begin(axis, starts, stops):
-                return self.begin(axis, starts, stops)
+            case ir.Begin(axis, starts, stops, kept=kept):
+                return self.begin(axis, starts, stops, kept)
             case ir.Number(axes, at):
                 text = self.index(at)
                 return self.numbered(axes, wrap(text, UNARY) if len(axes) > 1 else text[0])
@@ -220,9 +222,18 @@ class Renderer(Indices):
         raise TypeError(f"{self.language.name} has no text for {instr}")
 
     def begin(
-        self, axis: Axis, starts: tuple[Linear, ...], stops: tuple[Linear, ...]
+        self,
+        axis: Axis,
+        starts: tuple[Linear, ...],
+        stops: tuple[Linear, ...],
+        kept: bool = False,
     ) -> Iterator[str]:
         i, first, last = axis.name, "0", str(axis.size)
+        if axis.size == 1:  # at its only step
+            bounds = [*(f"{self.index(s)[0]} <= 0" for s in starts)]
+            bounds += [f"{self.index(s)[0]} > 0" for s in stops]
+            yield f"if ({' && '.join(bounds)}) {{" if bounds else "{"
+            return
         for start in starts:
             text = self.index(start)[0]
             first = text if first == "0" and start.low >= 0 else f"later({text}, {first})"
@@ -237,9 +248,16 @@ class Renderer(Indices):
                     f"{self.inline} {kind} {name}({kind} a, {kind} b) {{\n"
                     f"  return a {sign} b ? a : b;\n}}"
                 ] = None
+        if kept:
+            yield f"const {self.index_type} {i}_first = {first};"
+            first = f"{i}_first"
         if stops:  # worked out once
             first, last = f"{first}, {i}_stop = {last}", f"{i}_stop"
-        yield f"for ({self.index_type} {i} = {first}; {i} < {last}; ++{i}) {{"
+        declared = f"{self.index_type} {i} = {first};"
+        if kept:
+            yield declared
+            declared = ";"
+        yield f"for ({declared} {i} < {last}; ++{i}) {{"
 
     def update(self, name: Name, op: Op, value: Expr) -> str:
         lanes = name.lanes
