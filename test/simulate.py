@@ -194,6 +194,7 @@ class _Threads:
         box, slot, threads = copied.box, self.slots[copied.box.slot], slice(None, None, self.size)
         line, along = np.arange(box.box[1]).reshape(-1, 1), np.arange(box.box[0])
         block = self.block[threads, :, None]
+        active = np.broadcast_to(self.active, self.block.shape)[threads, 0]
 
         def of_block(index: Linear) -> Array:
             return np.broadcast_to(self.index(index), self.block.shape)[threads, :, None]
@@ -207,7 +208,7 @@ class _Threads:
                 position, valid = position + w * stride, valid & (w >= 0) & (w < size)
             place = of_block(copied.index + panel * prod(box.box)) + line * box.box[0] + along
             values = np.where(valid, slot[np.where(valid, position, 0)], 0)
-            self.tiles.bring(copied.tile, block, place, values)
+            self.tiles.bring(copied.tile, block[active], place[active], values[active])
 
     def _set(self, name: Name, value: Array) -> None:
         value = np.broadcast_to(value, (len(self.block), max(name.lanes, value.shape[1])))

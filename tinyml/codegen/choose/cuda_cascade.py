@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from math import prod
 
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing, divided, padded
-from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
+from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, fill_by_boxes, to_tile
 from tinyml.codegen.choose.cuda_tile import ROWS, fits, loads_of, shared
-from tinyml.codegen.crop import needed
+from tinyml.codegen.crop import begin, needed
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
@@ -32,6 +32,12 @@ PART = 32  # steps of a fold at least, of which a block has a part
 EACH = 4  # warps that keep a multiprocessor busy
 FEW = 8  # blocks for each multiprocessor, of which the last ones leave others idle
 MOST = 0.75  # of all multiprocessors
+WIDE = 128  # columns of what a factor is made of, where boxes are copied
+LONG = 16  # steps of a loop, at least, that a block walks alone
+BUSY = (
+    192  # steps and columns of both products, at least, of which tensor cores are busy for longer
+)
+TAKEN = 232  # registers of a thread, where another warpgroup has boxes copied
 ASIDE = 32  # registers of a warpgroup's thread beside its sums, about
 
 
@@ -62,7 +68,8 @@ def cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> 
     before = chooser.nest, [*chooser.opts]
     for waits in (True, False), (False,), ():  # rows of a warp, and what they meet
         chooser.nest, chooser.opts[:] = before
-        _staged_within(chooser, number, name, waits)
+        if walked := _staged_within(chooser, number, name, waits):
+            fill_ahead(chooser, number, walked, boxes=False)
         if bytes_of(chooser.one(number).tiles) <= chooser.target.cache:
             return True
     return False
@@ -81,29 +88,70 @@ def cascade_of_warpgroups(chooser: Chooser, number: int, sides: Sides, inner: li
     blocks, products = others * -(-rows.size // (2 * ROWS)), len(inner) + 1 + len(sides.beside)
     groups = _groups(chooser, number, products, width <= each, blocks)
     enough = others * -(-rows.size // (groups * ROWS)) >= MOST * chooser.target.cores
-    folded = [(s.longest, each) for s in inner]
-    whole = [(rows, groups * ROWS), (columns, width), (axis, each), *folded]
     if not (chooser.target.warpgroups and enough and width <= most):
         return False
-    if not all(fits(a.size, n) for a, n in whole if a is not axis):
+    if groups == 2 and _by_boxes(chooser, number, sides, inner, width):
+        return True
+    if not _made_by(chooser, number, sides, inner, (groups, width, each)):
         return False
-    if not padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
-        return False
-    chooser.apply(OptKind.ONLINE, axis.name)
-    if not chooser.apply(OptKind.WARPGROUP, axis.name, width):
-        return False
-    divided(chooser, rows.name, OptKind.THREAD, groups)
-    for name, size in dict.fromkeys((s.longest.name, s.longest.size) for s in inner):
-        divided(chooser, name, OptKind.UNROLL, -(-size // each) * each // EDGE)
-    chooser.bind_grid(number)
     sums = (width * (1 + len(sides.beside)) + each * len(inner)) // 2
     room = REGISTERS // (WARPS * WARP * (sums + ASIDE))  # for blocks of one warpgroup
     held = (1 + len(sides.beside)) * each // 4  # what products that are deferred multiply
     as_many = room * WARPS * WARP * (sums + held + ASIDE) <= REGISTERS
     defer = groups == 1 and products > 2 and as_many
-    _staged_within(chooser, number, axis.name, (True, False), room if groups == 1 else 2, defer)
+    if walked := _staged_within(chooser, number, axis.name, (True, False)):
+        some = room if groups == 1 else 2
+        fill_ahead(chooser, number, walked, boxes=False, blocks=some, defer=defer)
     one = chooser.one(number)
     return all_in_panels(one) and bytes_of(one.tiles) <= chooser.target.cache
+
+
+@all_or_nothing
+def _by_boxes(chooser: Chooser, number: int, sides: Sides, inner: list[Sides], width: int) -> bool:
+    """Two warpgroups for which the card copies boxes, and twice as much is made at a step.
+
+    A multiprocessor has one such block, so a step's sums are made beside the next one's scores. It
+    pays where tensor cores take longer than powers, and loops are so long that it does not matter
+    that no other block is busy while one begins and ends.
+    """
+    axis, deep = sides.fold.axes[0], sum(s.longest.size for s in inner)
+    sums, held = (width + WIDE * len(inner)) // 2, WIDE // 4
+    steps = axis.size // WIDE
+    own = any(needed([fold]) for fold in chooser.one(number).folds)  # half of them, about
+    if steps < (2 if own else 1) * LONG or deep + width < BUSY or sums + held + ASIDE > TAKEN:
+        return False
+    if not _made_by(chooser, number, sides, inner, (2, width, WIDE)):
+        return False
+    walked = _staged_within(chooser, number, axis.name, (True, False))
+    if walked is None or not fill_by_boxes(chooser, number, walked):
+        return False
+    one = chooser.one(number)
+    only = [r for fold in one.folds for r in needed([fold])]
+    late = begin(walked, only, {}, chooser.nest.grid(one)).starts  # phases are counted from 0
+    return not late and all_in_panels(one)
+
+
+def _made_by(
+    chooser: Chooser, number: int, sides: Sides, inner: list[Sides], shape: tuple[int, int, int]
+) -> bool:
+    """Rows shared out to so many warpgroups, which make so many columns, and so many within."""
+    (groups, width, wide), each = shape, row_of(sides.a.dtype)
+    rows, columns, axis = sides.rows, sides.columns, sides.fold.axes[0]
+    folded = [(s.longest, each) for s in inner]
+    whole = [(rows, groups * ROWS), (columns, width), (axis, wide), *folded]
+    if not all(fits(a.size, n) for a, n in whole if a is not axis):
+        return False
+    if not padded(chooser, [a for a, _ in whole], [n for _, n in whole]):
+        return False
+    chooser.apply(OptKind.ONLINE, axis.name)
+    within = wide if wide > each else 0
+    if not chooser.apply(OptKind.WARPGROUP, axis.name, width, within):
+        return False
+    divided(chooser, rows.name, OptKind.THREAD, groups)
+    for name, size in dict.fromkeys((s.longest.name, s.longest.size) for s in inner):
+        divided(chooser, name, OptKind.UNROLL, -(-size // each) * each // EDGE)
+    chooser.bind_grid(number)
+    return True
 
 
 def _groups(chooser: Chooser, number: int, products: int, narrow: bool, blocks: int) -> int:
@@ -126,18 +174,10 @@ def _among_blocks(chooser: Chooser, number: int, name: str, most: int) -> str:
     return shared(chooser, number, name, 1, parts) if parts > 1 else name
 
 
-def _staged_within(
-    chooser: Chooser,
-    number: int,
-    name: str,
-    waits: Sequence[bool],
-    blocks: int = 2,
-    defer: bool = False,
-) -> None:
+def _staged_within(chooser: Chooser, number: int, name: str, waits: Sequence[bool]) -> Axis | None:
     """What products of a cascade multiply in tiles, if it `waits` from step to step, or does not.
 
-    The steps are those of the axis of that name; tiles are filled ahead of it, for so many blocks
-    of a multiprocessor.
+    The steps are those of the axis of that name, which is the answer: tiles are filled ahead of it.
     """
     grid = chooser.nest.grid(chooser.one(number))
     walked = [a for fold in chooser.one(number).folds for a in fold.axes if a.name == name]
@@ -147,9 +187,10 @@ def _staged_within(
             after = walked[0] if each else grid[-1] if grid else None
             if after is not None and (not each) in waits and not factor.has_fold:
                 to_tile(chooser, number, factor, after)
-    if walked:
-        _others_staged(chooser, number, walked[0])
-        fill_ahead(chooser, number, walked[0], boxes=False, blocks=blocks, defer=defer)
+    if not walked:
+        return None
+    _others_staged(chooser, number, walked[0])
+    return walked[0]
 
 
 def _others_staged(chooser: Chooser, number: int, walked: Axis) -> None:

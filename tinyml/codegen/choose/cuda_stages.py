@@ -55,6 +55,19 @@ def fill_ahead(
             chooser.apply(OptKind.DEFER, after)
 
 
+def fill_by_boxes(chooser: Chooser, number: int, after: Axis) -> bool:
+    """Tiles filled by the card ahead of an axis, for one block of a multiprocessor.
+
+    What a step makes is multiplied at the next one.
+    """
+    one = chooser.one(number)
+    held = bytes_of(tile for tile in one.tiles if tile.after is after)
+    left = chooser.target.cache - BARRIERS - (bytes_of(one.tiles) - held)
+    stages = min(STAGES, after.size, left // held if held else 0)
+    ahead = stages >= LEAST and chooser.apply(OptKind.BULK, after, stages)
+    return ahead and chooser.apply(OptKind.DEFER, after)
+
+
 def bytes_of(tiles: Iterable[Tile]) -> int:
     return sum(tile.nbytes for tile in tiles)
 

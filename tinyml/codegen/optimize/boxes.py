@@ -46,15 +46,17 @@ def boxed(tile: Tile) -> Boxed | None:
 def bulk(nest: LoopNest, after: Axis, stages: int) -> LoopNest:
     """Tiles that are filled at a step of a loop are filled ahead, by boxes, by a warp for it."""
     one = nest.nests[0]
-    if len(nest.nests) > 1 or any(t.after is not after for t in one.tiles):
+    own = [tile for tile in one.tiles if tile.after is after]
+    waiting = any(t.after in one.folded or not t.copies for t in one.tiles if t not in own)
+    if len(nest.nests) > 1 or waiting:
         raise OptError(f"cannot copy boxes ahead of {after.name}: others wait for all threads")
     outer = [a for a in one.folded if nest.kind(a) is Kind.LOOP]
     if after in outer and outer[0] is not after:
         raise OptError(f"cannot copy boxes ahead of {after.name}: the loop is in another")
-    if any(boxed(tile) is None for tile in one.tiles):
+    if any(boxed(tile) is None for tile in own):
         raise OptError(f"cannot copy boxes ahead of {after.name}: a tile is not made of such")
     (made,) = pipeline(nest, after, stages, counted(nest.turn(one), linear(after), after)).nests
-    tiles = tuple(replace(tile, bulk=True) for tile in made.tiles)
+    tiles = tuple(replace(t, bulk=True) if t.after is after else t for t in made.tiles)
     return replace(nest, nests=(replace(made, tiles=tiles),))
 
 

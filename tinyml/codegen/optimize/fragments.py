@@ -207,15 +207,18 @@ def fragment(nest: LoopNest, axis: Axis, depth: int) -> LoopNest:
     return _multiplied(nest, axis, EDGE, EDGE, depth)
 
 
-def warpgroup(nest: LoopNest, axis: Axis, columns: int) -> LoopNest:
-    """The fold over `axis` made of matrix products by warpgroups, so many columns in each."""
-    if columns not in COLUMNS:
+def warpgroup(nest: LoopNest, axis: Axis, columns: int, within: int = 0) -> LoopNest:
+    """The fold over `axis` made of matrix products by warpgroups, so many columns in each.
+
+    Of what a factor is made of as many as are `within`, or as registers hold.
+    """
+    if columns not in COLUMNS or within not in (0, *COLUMNS):
         raise OptError(f"cannot multiply {columns} columns at once: there are {COLUMNS}")
-    return _multiplied(nest, axis, WARPS * EDGE, columns)
+    return _multiplied(nest, axis, WARPS * EDGE, columns, within=within)
 
 
 def _multiplied(
-    nest: LoopNest, axis: Axis, rows: int, columns: int, depth: int | None = None
+    nest: LoopNest, axis: Axis, rows: int, columns: int, depth: int | None = None, within: int = 0
 ) -> LoopNest:
     """The fold over `axis` made of products of so many rows, columns and steps: those there are."""
     number = next(n for n, one in enumerate(nest.nests) if axis in one.axes)
@@ -233,7 +236,7 @@ def _multiplied(
     if not {axis} <= found.a.free & found.b.free:
         raise OptError(f"cannot make matrix products over {axis.name}: one factor is the same")
     shape = rows, columns, depth
-    wide = _columns_within(one, found, inner, columns) if rows > EDGE and inner else EDGE
+    wide = _columns_within(one, found, inner, columns, within) if rows > EDGE and inner else EDGE
     sizes = rows, columns, wide if inner else depth
     whole = zip((found.rows, found.columns, axis), sizes, strict=True)
     others = (*inner, *(found.beside if found.in_turn else ()))
@@ -243,7 +246,7 @@ def _multiplied(
     return _Fragments(found, axis, shape, wide).nest(nest, number, one, inner)
 
 
-def _columns_within(one: Nest, found: Sides, inner: list[Sides], columns: int) -> int:
+def _columns_within(one: Nest, found: Sides, inner: list[Sides], columns: int, most: int) -> int:
     """How many columns of what a factor is made of a warpgroup makes at once, beside its sums.
 
     What is read for each of them takes registers, too, with its address.
@@ -251,7 +254,9 @@ def _columns_within(one: Nest, found: Sides, inner: list[Sides], columns: int) -
     pairs = {found.rows, found.fold.axes[0]}
     each = len(inner) + 2 * sum(pairs <= load.free for load in one.loads)
     sums = columns // 2 * (1 + len(found.beside))
-    return next((n for n in WITHIN if sums + each * n // 2 <= HELD), WITHIN[-1])
+    if most and sums + each * most // 2 > HELD:
+        raise OptError(f"cannot make {most} columns at once: registers do not hold as many")
+    return most or next((n for n in WITHIN if sums + each * n // 2 <= HELD), WITHIN[-1])
 
 
 class _Fragments:

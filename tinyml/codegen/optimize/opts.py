@@ -115,7 +115,8 @@ class OptKind(Enum):
 @dataclass(frozen=True)
 class Opt:
     """One decision. `axis` is a name; `amount` the size of the inner part; `slot` for STAGE,
-    with an amount if it is read in several ways: which of them, from 1 on.
+    with an amount if it is read in several ways: which of them, from 1 on; for WARPGROUP, how many
+    columns of what a factor is made of are made at once, if not as many as registers hold.
     """
 
     kind: OptKind
@@ -126,6 +127,7 @@ class Opt:
     def __str__(self) -> str:
         amount = f" {self.amount}" if self.amount else ""
         slot = f" slot{self.slot}" if self.kind is OptKind.STAGE else ""
+        slot = f" within{self.slot}" if self.kind is OptKind.WARPGROUP and self.slot else slot
         return f"{self.kind.value} {self.axis}{amount}{slot}"
 
 
@@ -140,7 +142,7 @@ _AFTER_TILES = {
 }
 _APART = {OptKind.GRID, OptKind.THREAD}  # whose steps come in any order
 _DIVIDING = {OptKind.SPLIT, OptKind.UNROLL, OptKind.LANES, OptKind.THREAD}
-_TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: slot(\d+))?")
+_TEXT = re.compile(r"(\w+) (\w+)(?: (\d+))?(?: (?:slot|within)(\d+))?")
 
 
 def parse(text: str) -> Opt:
@@ -226,7 +228,9 @@ def _multiplied(nest: LoopNest, axis: Axis, opt: Opt) -> LoopNest:
     """Products by an instruction that makes several."""
     if opt.kind is OptKind.PAIR:
         return pair(nest, axis)
-    return (fragment if opt.kind is OptKind.FRAGMENT else warpgroup)(nest, axis, opt.amount)
+    if opt.kind is OptKind.FRAGMENT:
+        return fragment(nest, axis, opt.amount)
+    return warpgroup(nest, axis, opt.amount, opt.slot)
 
 
 def _is_walked(nest: LoopNest, axis: Axis) -> bool:
