@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stages
-from cards import CARD, compiled, on_emu
+from cards import CARD, compiled, instructions, on_emu
 from graphs import memory
 
 from tinyml import Tensor
@@ -136,12 +136,15 @@ def test_threads_of_a_card_in_any_order(order: ThreadOrder) -> None:
     q, k, v = (memory(3, n, 36) for n in (70, 45, 45))
     made = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=True))
     program = compile(made, replace(CARD, cores=1), verify=True)
-    assert program.block == (1, 256, 1)
+    assert program.block == (1, 128, 1)
     stages.assert_made(made, on_emu(program, order))
 
 
 def test_a_multiprocessor_has_two_blocks_of_attention(tmp_path: Path) -> None:
-    """Sums that one thread alone adds to are in its registers, and weights lie where scores did."""
+    """Sums that one thread alone adds to are in its registers, and weights lie where scores did.
+
+    128 threads have 8 x 8 sums each.
+    """
     q, k, v = (memory(2, 8, 4096, 64) for _ in range(3))
     made = kernel_of(q.scaled_dot_product_attention(k, v))
     walk = linearize(choose(lower(made), CARD)[1], vectors=False)
@@ -151,10 +154,12 @@ def test_a_multiprocessor_has_two_blocks_of_attention(tmp_path: Path) -> None:
     put = {i.tile.rstrip("0123456789") for i in step if isinstance(i, PutTile)}
     assert put == {"tile", "kept", "top", "scale"}
     program = compile(made, CARD)
-    resources, _ = compiled(program, "sm_90a", tmp_path)
+    resources, cubin = compiled(program, "sm_90a", tmp_path)
     assert not resources.spills
     assert 2 * prod(program.block) * resources.registers <= REGISTERS
     assert 2 * program.shared <= CARD.cache
+    found = instructions(cubin)
+    assert found["LDS.128"] > found["LDS"]  # all that is multiplied, four steps of a fold at once
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tinyml.codegen.optimize.online import running, sides_along
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.index import Axis
 
+ACROSS = 16  # threads along the rows
 OTHERS = 8  # threads along the other axis of a tile
 NEIGHBOURS = 4  # floats that are read at once
 ROWS = 4 * WARP, 2 * WARP, WARP, WARP // 2, WARP // 4  # of a block
@@ -88,9 +89,9 @@ def _rows_of_block(chooser: Chooser, kept: Axis, rows: int, least: int) -> None:
         chooser.apply(OptKind.SPLIT, inner, rows)
         chooser.apply(OptKind.GRID, inner)
         inner = f"{inner}s"
-    chooser.apply(OptKind.THREAD, inner, min(rows, WARP))
-    if rows > WARP:
-        chooser.apply(OptKind.UNROLL, inner, rows // WARP)
+    chooser.apply(OptKind.THREAD, inner, min(rows, ACROSS))
+    if rows > ACROSS:
+        chooser.apply(OptKind.UNROLL, inner, rows // ACROSS)
 
 
 def _stage(chooser: Chooser, number: int) -> None:
@@ -116,7 +117,7 @@ def _to_threads(chooser: Chooser, axes: Iterable[Axis], folded: bool) -> None:
         return
     name, each = loops[-1].name, loops[-1].size // OTHERS
     side = next(n for n in (NEIGHBOURS, 2, 1) if each % n == 0)
-    if folded and side > 1:
+    if side > 1:
         chooser.apply(OptKind.UNROLL, name, side)
     chooser.apply(OptKind.THREAD, name, OTHERS)
     if folded and each > side:

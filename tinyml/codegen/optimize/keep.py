@@ -39,9 +39,10 @@ from tinyml.codegen.pairs import factors_of
 from tinyml.dtype import FLOAT16_MAX, bfloat16
 from tinyml.frozen import replace
 from tinyml.graph import toposort
-from tinyml.index import Axis, Valid, both, inside, linear, row_major
+from tinyml.index import Axis, Linear, Valid, both, inside, linear, row_major
 from tinyml.ops import WORK, Op
 
+PIECE = 4  # elements that a thread of a card reads at once
 COSTLY = 12  # work on an element that takes longer than to bring it back from a cache
 
 
@@ -97,7 +98,8 @@ def _kept(
     if whole > last.size and any(last in e.free for e in nodes(value) if isinstance(e, Stored)):
         raise OptError(f"cannot keep {value}: a tile that it reads has no whole steps")
     sizes = [*(a.size for a in inner[:-1]), whole]
-    index = row_major([linear(a) for a in inner], sizes)
+    by_threads = nest.kind(last) is Kind.THREAD and nest.kind(inner[0]) is Kind.LOOP
+    index = (_in_pieces if by_threads else row_major)([linear(a) for a in inner], sizes)
     stored: Expr = Stored(name, value.dtype, index, after, known_outside(value, inner))
     own[last] = Axis(f"{last.name}_{name}", whole)
     guard = both([inside(linear(own[last]), 0, last.size - 1)]) if whole > last.size else ()
@@ -111,6 +113,15 @@ def _kept(
         (other,) = (e.free - value.free) or (last,)
         made = reading(made, e, stored.substitute({last: linear(other)}))
     return with_tile(made, tile), own
+
+
+def _in_pieces(index: Sequence[Linear], sizes: Sequence[int]) -> Linear:
+    """Rows of threads one beside the other, of which each has a few elements side by side."""
+    if sizes[0] % PIECE:
+        return row_major(index, sizes)
+    first, *rows = index
+    shape = sizes[0] // PIECE, *sizes[1:], PIECE
+    return row_major([first // PIECE, *rows, first % PIECE], shape)
 
 
 def divided_last(one: Nest) -> Nest:
