@@ -488,7 +488,7 @@ def verify(k: LinearKernel) -> None:
 
 def values_of(instr: Instr) -> tuple[Expr, ...]:
     """What an instruction computes with."""
-    if isinstance(instr, (Let, PutTile)):  # most are
+    if isinstance(instr, (Let, Declare, PutTile)):  # most are
         return (instr.value,)
     match instr:
         case Update(name, _, value):

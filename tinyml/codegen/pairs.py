@@ -10,9 +10,10 @@ Added to a sum, as it always is, a Dot is two fused multiply-adds, that of the h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import ClassVar
 
-from tinyml.codegen.expr import Alu, Expr, Fold, Held, Load, Select
+from tinyml.codegen.expr import Alu, Const, Expr, Fold, Held, Load, Select, is_number, select
 from tinyml.dtype import DType, float32, uint32
 from tinyml.index import Axis, Linear, linear
 from tinyml.ops import Op
@@ -63,3 +64,13 @@ def factors_of(fold: Fold) -> tuple[Expr, ...]:
         body = body.sources[0]
     product = isinstance(body, Dot) or (isinstance(body, Alu) and body.op is Op.MUL)
     return body.sources if product and fold.op is Op.ADD else ()
+
+
+def multiple(e: Expr) -> tuple[Expr, Const] | None:
+    """What is multiplied by a number, and that; also if a mask puts -inf in place of some."""
+    if isinstance(e, Select) and is_number(e.other, -inf):
+        found = multiple(e.value)
+        kept = found is not None and found[1].value > 0
+        return (select(e.valid, found[0], e.other), found[1]) if kept and found else None
+    factors = e.sources if isinstance(e, Alu) and e.op is Op.MUL else ()
+    return (factors[0], factors[1]) if factors and isinstance(factors[1], Const) else None

@@ -49,7 +49,9 @@ def one_kernel(made: Tensor) -> Kernel:
 def assert_right(k: Kernel, runner: stages.Runner) -> None:
     arrays, wanted = stages.drawn(k)
     runner(k, arrays)
-    np.testing.assert_allclose(arrays[0], wanted[0], rtol=0.01, atol=0.01)
+    finite = np.abs(wanted[0][np.isfinite(wanted[0])])
+    most = finite.max(initial=0)  # levels are drawn, too: of large weights sums cancel out
+    np.testing.assert_allclose(arrays[0], wanted[0], rtol=0.01, atol=0.01 + 5e-4 * most)
 
 
 @pytest.mark.parametrize("target", [CARD, BUSY], ids=["few warps", "many warps"])

@@ -168,3 +168,33 @@ def test_deferred_products_are_not_waited_for_one_by_one(kind: str, tmp_path: Pa
 def test_nothing_is_deferred_where_fewer_blocks_would_have_room() -> None:
     made = gradient_of_keys(given(8, 16, 4096, 4096, 64, bfloat16))
     assert "_late" not in compile(made, replace(HOPPER, cores=132)).source
+
+
+def test_what_a_step_folds_begins_with_its_first_value() -> None:
+    """Nothing is compared with -inf, or added to 0, but the two rows that a thread has of all."""
+    q, k, v = given(1, 2, 256, 256, 64, bfloat16)
+    (made,) = kernels([q.scaled_dot_product_attention(k, v)])
+    text = agree(made)
+    assert len(re.findall(r"float acc\d+ = -__int_as_float", text)) == 2
+    assert len(re.findall(r"float acc\d+ = 0.0f", text)) == 2
+
+
+def test_powers_of_masked_scores_take_the_scale_with_the_logarithm_of_their_base() -> None:
+    q, k, v = given(1, 2, 256, 256, 64, bfloat16)
+    out = q.scaled_dot_product_attention(k, v, is_causal=True)
+    loss = (out * memory(*out.shape, dtype=bfloat16, device="EMU")).sum()
+    *_, of_queries, of_both = kernels([out, *loss.gradient(q, k, v)])
+    for made in (of_queries, of_both):
+        text = agree(made)
+        assert text.count("rough_exp_of_sum(") == 32
+        assert "rough_exp(" not in text
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_lanes_bring_their_sums_together_behind_the_loop(causal: bool) -> None:
+    """At each step they have to agree about the largest alone."""
+    q, k, v = given(1, 2, 256, 256, 64, bfloat16)
+    (made,) = kernels([q.scaled_dot_product_attention(k, v, is_causal=causal)])
+    text = agree(made, [*ThreadOrder])
+    assert text.index("across<combine_max") < text.rindex("tinyml_wgmma_wait")
+    assert text.index("across<combine_add") > text.rindex("tinyml_wgmma_wait")

@@ -29,6 +29,7 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Instr, LinearKernel, Local
 from tinyml.codegen.linearize.along import followers, together
+from tinyml.codegen.linearize.begun import begun
 from tinyml.codegen.linearize.bring import late, whole
 from tinyml.codegen.linearize.fill import held
 from tinyml.codegen.linearize.group_products import grouped
@@ -66,6 +67,7 @@ def linearize(nest: LoopNest, vectors: bool = True) -> LinearKernel:
         written = emitter.nest(placed(one))
         if not vectors:
             written = by_quads(written, group, block)
+            written = begun(written) if nest.along else written
         if prod(block) > 1:
             written = in_registers(written, one.tiles, emitter.mark)
         deferred = {tile.after: tile.stages for tile in one.tiles if tile.late}
@@ -285,7 +287,8 @@ class _Emitter(AlongWriter):
         for level, group in sorted(groups, key=lambda key: key[0]):
             folds, tiles, later = groups[level, group], self.tiles, list[Fold]()
             if not self.along.isdisjoint(a.name for a in group):
-                next_ = groups.get((level + 1, group), [])
+                alike = (own for n, own in groups if n == level + 1 and self._goes(own, group))
+                next_ = [f for own in alike for f in groups[level + 1, own]]
                 later = followers([f for f in next_ if f not in scope.known], folds)
             if prod(self.block) > 1 and tiles:  # others are not filled
                 read = names_read(fold.body for fold in (*folds, *later))
@@ -302,6 +305,10 @@ class _Emitter(AlongWriter):
                 tile, part = map(numbered, (self.grid, self.parts))
                 scope.instrs.append(ir.AcrossBlocks(names, tile, part))
                 scope.instrs += whole(names, folds[0].op, part.high + 1)
+
+    def _goes(self, axes: tuple[Axis, ...], group: tuple[Axis, ...]) -> bool:
+        """Whether folds walk a group, alone or shared out among threads that know all leaders."""
+        return axes == group or tuple(a for a in axes if self.kind(a) is not Kind.THREAD) == group
 
     def _ready(self, scope: Scope, roots: Iterable[Expr]) -> dict[Fold, int]:
         """The folds that a scope knows enough for, and how many of them each reads in turn."""

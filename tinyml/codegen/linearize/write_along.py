@@ -71,8 +71,7 @@ class AlongWriter(LoopWriter):
         loops = self._loops(group, enter, body).cropped(crop.needed([*acc]))
         with self.ahead.in_loop():
             self._open(scope, loops, {})
-        if self._sharing(leaders[0]) > 1:
-            self._of_threads(scope, acc, sums, group[0])
+        self._of_threads(scope, acc, sums, group[0])
         if self.parts:
             acc = self._brought_together(scope, group, acc, sums)
         for f in leaders:
@@ -83,16 +82,19 @@ class AlongWriter(LoopWriter):
             scope.name(f, acc[f])
 
     def _of_threads(self, scope: Scope, acc: Accumulators, sums: Sums, step: Axis) -> None:
-        """What all threads have made, each of its own steps."""
+        """What all threads have made, each of its own steps, of what they share."""
         old = dict[Fold, Expr]()
         for f, name in acc.items():
-            if f in sums:
+            threads = self._sharing(f)
+            if threads == 1:
+                continue
+            if f in sums and old:
                 each = [(x, {g: g for g in led}) for x, led in sums[f]]
                 scales = [scale_of(x, {g: old[g] for g in now}, now) for x, now in each]
                 self._scale(scope, name, scales)
-            else:
+            elif f not in sums:
                 old[f] = self._before(scope, f, name, step)
-            scope.instrs.append(ir.AcrossThreads(name, f.op, self._sharing(f)))
+            scope.instrs.append(ir.AcrossThreads(name, f.op, threads))
             scope.name(f, name)
 
     def _lead(

@@ -287,8 +287,8 @@ class _Fragments:
         assert found is not None
         while fold := next((f for f in one.folds if self._walks_columns(f)), None):
             last = toposort([s.fold for s in (found, *found.beside)])
-            apart = self.axis.name not in nest.along and fold in last
-            one = reading(one, fold, self._by_lanes(fold, apart))
+            along, read = self.axis.name in nest.along, fold in last
+            one = reading(one, fold, self._by_lanes(fold, along, read))
             found = sides_of(one)
             assert found is not None
         for sides in (found, *found.beside):
@@ -316,12 +316,14 @@ class _Fragments:
         """Whether a fold walks columns of an inner product."""
         return self.axis in fold.axes and self.found.columns not in fold.free
 
-    def _by_lanes(self, fold: Fold, apart: bool) -> Expr:
-        """The fold made by those who hold the columns: in a walk apart, or at each step of one."""
+    def _by_lanes(self, fold: Fold, along: bool, read: bool) -> Expr:
+        """The fold made by those who hold the columns: apart, at each step, or once in the end."""
         steps, across = self._steps(EDGE), self._across(self.axis)
         body = substitute(fold.body, {self.axis: _column(numbered(steps), across)})
-        if apart:
+        if read and not along:
             return Fold(fold.op, body, (*steps, *across))
+        if along and not read and fold.op is Op.ADD:
+            return Fold(fold.op, Fold(fold.op, body, across[::2]), (*steps, self.r))
         return Fold(fold.op, Fold(fold.op, body, across), steps)
 
     def _steps(self, depth: int) -> tuple[Axis, ...]:

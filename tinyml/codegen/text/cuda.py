@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Alu, Const, Expr, Held, Load, Name, Part, Stored, Wide
+from tinyml.codegen.expr import Alu, Expr, Held, Load, Name, Part, Stored, Wide
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.matrices import (
     Aside,
@@ -20,6 +20,7 @@ from tinyml.codegen.matrices import (
     makes_halves,
 )
 from tinyml.codegen.optimize.panels import ROW, ROWS
+from tinyml.codegen.pairs import multiple
 from tinyml.codegen.target import Target
 from tinyml.codegen.text import cuda_bounds
 from tinyml.codegen.text.cuda_aside import AsideRenderer
@@ -423,12 +424,12 @@ class CudaRenderer(AsideRenderer):
         if not (e.op in self.rough and e.op is Op.EXP and isinstance(a, Alu)):
             return super().op(e, lanes)
         scaled, other = (*a.operands, a)[:2]
-        factors = scaled.sources if isinstance(scaled, Alu) and scaled.op is Op.MUL else ()
+        found = multiple(scaled)
         # of a mask's -1e9, which is added, exactly 0 is to be left
-        if (a.op, a.dtype) != _ADDED or not (factors and isinstance(factors[1], Const)):
+        if (a.op, a.dtype) != _ADDED or found is None:
             return super().op(e, lanes)
         self.prelude[FRAGMENTS] = None
-        arguments = map(self.value, (factors[0], other, factors[1]))
+        arguments = map(self.value, (found[0], other, found[1]))
         return f"rough_exp_of_sum({', '.join(arguments)})", ATOM
 
     def call(self, op: Op, dtype: DType, operands: list[Text], lanes: int) -> Text:
