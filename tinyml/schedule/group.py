@@ -244,7 +244,7 @@ def turns(above: Group, below: Group, reads: Mapping[LazyBuffer, Sequence[Use]])
 
     A card that stores it row by row stores number by number; products store squares.
     """
-    rows = above.device in CARDS and not above.contracts
+    rows = above.device in CARDS and not any(map(contracts_moved, above.members))
     return rows and any(
         isinstance(unit, lazy.Contiguous)
         and use.node in above.places
