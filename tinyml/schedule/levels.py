@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from tinyml import lazy
 from tinyml.dtype import float32
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement, Op
+from tinyml.ops import Op
 from tinyml.schedule.balance import in_halves
 from tinyml.schedule.labels import unmoved
 from tinyml.schedule.recompute import recomputed
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.units import readers_of, until_folds
+from tinyml.schedule.units import is_repeated, readers_of, until_folds
 
 
 def levels(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
@@ -50,17 +50,13 @@ def _is_share(node: LazyBuffer) -> bool:
         return False
     x, less = power.sources[0].sources
     negative, whole = unmoved(less), _chosen(total)
-    if not (lazy.is_map(negative, Op.NEG) and _repeats(less) and _repeats(total)):
+    if not (lazy.is_map(negative, Op.NEG) and is_repeated(less) and is_repeated(total)):
         return False
     top, alike = _chosen(negative.sources[0]), less.sources[0].shape == total.sources[0].shape
     if not (isinstance(top, lazy.Reduce) and isinstance(whole, lazy.Reduce) and alike):
         return False
     leads = top.op is Op.MAX and unmoved(top.sources[0]) is x
     return leads and whole.op is Op.ADD and unmoved(whole.sources[0]) is power
-
-
-def _repeats(node: LazyBuffer) -> bool:
-    return lazy.is_move(node, Movement.EXPAND)
 
 
 def _chosen(node: LazyBuffer) -> LazyBuffer:

@@ -107,7 +107,7 @@ def _add_shared(
             does -= work[sources[1]]
         work[node], reduced[node] = min(does, 1 << 20), folds
         fewest[node], arrays[node] = few, reads
-        if isinstance(node, lazy.Reduce) or _is_repeated(node):
+        if isinstance(node, lazy.Reduce) or is_repeated(node):
             base = narrowest(sources[0])
             own = _is_costly(base, work[base]) and units.get(base, COSTLY) == COSTLY
             if own and reduced[base].isdisjoint(recomputed):
@@ -233,7 +233,7 @@ def _beside(made: set[LazyBuffer], readers: Readers) -> set[LazyBuffer]:
     """
     own = {*made}
     for node in reversed([*readers]) if made else ():
-        if not _is_repeated(node) and own.issuperset(readers[node]):
+        if not is_repeated(node) and own.issuperset(readers[node]):
             own.add(node)
     return own - made
 
@@ -326,7 +326,7 @@ def _worth_storing(
     """
     times = node.size // max(1, base.size)
     rounded = base.dtype.is_half and base.device in CARDS and times >= OFTEN
-    if _is_repeated(node) and (reduced or of_rows or rounded or work >= CHEAP):
+    if is_repeated(node) and (reduced or of_rows or rounded or work >= CHEAP):
         return f"read {max(1, times)} times over"
     smaller = len(reduced) > 1 and base.size <= sum(r.size for r in reduced)
     if isinstance(node, lazy.Reduce) and smaller:
@@ -383,7 +383,7 @@ def contracts_moved(unit: LazyBuffer) -> bool:
     if not _sums(unit):
         return False
     node = added_by(unit)
-    while isinstance(node, lazy.Move) and not _is_repeated(node):
+    while isinstance(node, lazy.Move) and not is_repeated(node):
         node = node.sources[0]
     return _is_product(node) and not any(isinstance(narrowest(s), lazy.Const) for s in node.sources)
 
@@ -406,13 +406,14 @@ def added_by(total: LazyBuffer) -> LazyBuffer:
 
 def _repeats(node: LazyBuffer) -> bool:
     while isinstance(node, lazy.Move) or lazy.is_map(node, Op.CAST):
-        if _is_repeated(node):
+        if is_repeated(node):
             return True
         node = node.sources[0]
     return False
 
 
-def _is_repeated(node: LazyBuffer) -> bool:
+def is_repeated(node: LazyBuffer) -> bool:
+    """Whether a node has the same elements many times over."""
     return lazy.is_move(node, Movement.EXPAND)
 
 

@@ -34,9 +34,7 @@ FEW = 8  # blocks for each multiprocessor, of which the last ones leave others i
 MOST = 0.75  # of all multiprocessors
 WIDE = 128  # columns of what a factor is made of, where boxes are copied
 LONG = 16  # steps of a loop, at least, that a block walks alone
-BUSY = (
-    192  # steps and columns of both products, at least, of which tensor cores are busy for longer
-)
+BUSY = 192  # steps and columns of both products, at least: powers take less than these then
 TAKEN = 232  # registers of a thread, where another warpgroup has boxes copied
 ASIDE = 32  # registers of a warpgroup's thread beside its sums, about
 
