@@ -79,6 +79,29 @@ def test_what_is_no_view_keeps_its_values(device: str) -> None:
     np.testing.assert_array_equal(x.numpy(), -np.arange(12).reshape(3, 4))
 
 
+UNCHANGED: dict[str, tuple[Tensor, Callable[[Tensor], Tensor]]] = {
+    "sign of bools": (Tensor([True, True]), Tensor.sign),
+    "trunc of whole numbers": (Tensor([1, 1]), Tensor.trunc),
+    "logsumexp": (Tensor(1.0), Tensor.logsumexp),
+    "cummax": (Tensor(1.0), lambda x: x.cummax(0)),
+    "cummin": (Tensor(1), lambda x: x.cummin(0)),
+    "sort": (Tensor(1.0), lambda x: x.sort()[0]),
+    "topk": (Tensor(1.0), lambda x: x.topk(1)[0]),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_a_function_that_has_nothing_to_do_gives_a_value_of_its_own(device: str, name: str) -> None:
+    like, op = UNCHANGED[name]
+    x = like.to(device).clone()
+    made = op(x)
+    x.assign(x.zeros_like())
+    assert (made.sum().item(), x.sum().item()) == (like.numel(), 0)
+    x.assign(like.to(device))
+    made.assign(made.zeros_like())
+    assert (made.sum().item(), x.sum().item()) == (0, like.numel())
+
+
 def test_a_view_of_bits(device: str) -> None:
     x = Tensor([1.0, 2.0, 3.0]).realize()
     x[:2].bitcast(dtypes.uint32).assign(Tensor([0x40800000, 0x40400000], dtype=dtypes.uint32))

@@ -226,7 +226,7 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     axes = _axes(x, axis, "logsumexp", keepdim)
     if not axes:
-        return x
+        return x._own()
     total, high = exponentials(x, axes)
     result = total.log() + high
     return result if keepdim else _without(result, axes)

@@ -167,7 +167,7 @@ def _extreme(running: _Running, x: Tensor, axis: int, name: str) -> Tensor:
     axis = resolve_axis(axis, x.ndim, name)
     values = _along(running, x.detach(), axis, name)
     if not x.ndim or not x.dtype.is_float:
-        return x if not x.ndim else values
+        return values if x.ndim else x._own()
     places = along(x._arange(x.shape[axis]), axis, x)
     found = _along(running, x.detach(), axis, name)  # anew, as by ReduceMax
     met = ((x == found) | (x != x)).detach()  # an element that is the extreme of those so far

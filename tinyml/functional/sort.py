@@ -144,7 +144,7 @@ class Sorted(NamedTuple):
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> Sorted:
     """(values in order, where they were: indices), stable; NaN counts as the largest."""
     dim, order = resolve_axis(dim, x.ndim, "sort"), argsort(x, dim, descending)
-    return Sorted(x._gather(dim, order) if x.ndim else x, order)
+    return Sorted(x._gather(dim, order) if x.ndim else x._own(), order)
 
 
 # ---- selection ----

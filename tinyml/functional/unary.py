@@ -85,7 +85,7 @@ def abs_(x: Tensor) -> Tensor:
 def sign(x: Tensor) -> Tensor:
     """-1, 0 or 1; 0 for NaN, as torch has it."""
     if x.dtype.kind in "bu":
-        return x.cast(bool_).cast(x.dtype)
+        return x._own() if x.dtype is bool_ else x.cast(bool_).cast(x.dtype)
     return x._apply(mlops.Sign())
 
 
@@ -188,7 +188,7 @@ def atanh(x: Tensor) -> Tensor:
 
 def trunc(x: Tensor) -> Tensor:
     """Rounded towards 0; integers stay as they are. The gradient is 0."""
-    return x._apply(mlops.Trunc()) if x.dtype.is_float else x
+    return x._apply(mlops.Trunc()) if x.dtype.is_float else x._own()
 
 
 @composition
