@@ -250,6 +250,91 @@ def test_a_long_graph_with_rearrangements_is_kept_by_its_last_node() -> None:
     assert reused([*order][:1], order) == [x._lazy]
 
 
+# ---- steps of training ----
+
+
+def trained_head(
+    outside: Tensor, batch: Callable[[Tensor, int], Tensor] = lambda x, _: x
+) -> tuple[np.ndarray[Any, Any], list[bool]]:
+    """A head after four steps on what was made before them; whether that is real after each."""
+    head = Tensor(random(64, 2, seed=2), device=outside.device, requires_grad=True)
+    optimizer, seen = nn.optim.SGD([head], lr=0.1), []
+    for step in range(4):
+        optimizer.zero_grad()
+        (batch(outside, step) @ head).square().mean().backward()
+        with Tensor.train():
+            optimizer.step()
+        seen.append(is_real(outside))
+    return head.numpy(), seen
+
+
+def wanted_head(
+    outside: np.ndarray[Any, Any], batch: Callable[[Any, int], Any] = lambda x, _: x
+) -> np.ndarray[Any, Any]:
+    head = random(64, 2, seed=2)
+    for step in range(4):
+        x = batch(outside, step)
+        head = head - 0.1 * x.T @ (x @ head) / len(x)
+    return head
+
+
+def features(device: str, rows: int) -> Tensor:
+    x, w = Tensor(random(rows, 64), device=device), Tensor(random(64, 64, seed=1), device=device)
+    return (x @ w).tanh()
+
+
+def some_rows(x: Any, step: int) -> Any:
+    index = np.random.default_rng(step).integers(0, 256, 16)
+    return x[Tensor(index, device=x.device) if isinstance(x, Tensor) else index]
+
+
+@pytest.mark.parametrize("batch", [lambda x, _: x, some_rows], ids=["all", "some rows"])
+def test_features_that_steps_of_training_read_are_computed_in_two_of_them(
+    batch: Callable[[Any, int], Any], device: str
+) -> None:
+    head, seen = trained_head(features(device, 256), batch)
+    assert seen == [False, True, True, True]
+    wanted = wanted_head(np.tanh(random(256, 64) @ random(64, 64, seed=1)), batch)
+    np.testing.assert_allclose(head, wanted, 1e-4, 1e-5)
+
+
+def test_of_data_less_its_mean_which_steps_read_by_rows_the_mean_is_kept(device: str) -> None:
+    a = random(1 << 14, 64)
+    x = Tensor(a, device=device).realize()
+    outside = x - x.mean(0)
+    head, seen = trained_head(outside, some_rows)
+    assert not any(seen)
+    assert not [node for node in toposort([outside._lazy]) if type(node) is lazy.Reduce]
+    np.testing.assert_allclose(head, wanted_head(a - a.mean(0), some_rows), 1e-4, 1e-5)
+
+
+def test_draws_that_steps_of_training_read_are_drawn_in_two_of_them() -> None:
+    Tensor.manual_seed(3)
+    head, seen = trained_head(Tensor.randn(512, 64, device="CPU"))
+    assert seen == [False, True, True, True]
+    Tensor.manual_seed(3)
+    drawn = Tensor.randn(512, 64, device="CPU").numpy()
+    np.testing.assert_allclose(head, wanted_head(drawn), 1e-4, 1e-5)
+
+
+def test_what_takes_less_than_a_plan_stays_as_it_is() -> None:
+    assert trained_head(features("CPU", 8))[1] == [False] * 4
+
+
+def test_activations_that_nobody_holds_are_a_part_of_their_step() -> None:
+    """They would be stored once more: each step makes its own."""
+    x, w = Tensor(random(256, 64), device="CPU"), Tensor(random(64, 64, seed=1), device="CPU")
+    head = Tensor(random(64, 2, seed=2), device="CPU", requires_grad=True)
+    optimizer = nn.optim.SGD([head], lr=0.1)
+    loss = ((x @ w).tanh() @ head).square().mean()
+    (loss * 2).item()  # computes all of them
+    loss.backward()
+    with trace.listen(trace.Realized) as realized, Tensor.train():
+        optimizer.step()
+    (event,) = realized
+    assert not any(node.shape == (256, 64) for node in event.nodes)
+
+
 # ---- gradients that wait ----
 
 Look = Callable[[Tensor, list[Tensor]], Any]

@@ -95,7 +95,7 @@ def compute(
         known = {*map(id, holders), *(id(h) for h, _ in readers)}
         readers += [(h, node) for h, node in parameters if id(h) not in known]
     asked = [*wanted, *(node for _, node in readers)]
-    again = reused(asked, order) if goes_on and not buffers else []
+    again = reused(asked, order, bool(buffers)) if goes_on else []
     unreal = [n for n in [*asked, *again] if type(n) is not Data]
     made = _made(list(dict.fromkeys(unreal)), wanted, order) if unreal else {}
     if trace.wanted(trace.ValuesKept):  # while all still hold what they are computed by

@@ -8,6 +8,9 @@ A loop that goes on from a tensor that nobody made real, and that looks at somet
 would compute h from its beginning in each turn, by a graph and kernels that grow. What a plan has
 computed is marked. Where another graph needs some of it again, the last nodes that were computed
 before are made real with it, and everybody's graphs go on from there: a turn costs two steps.
+
+A step of training may read a tensor that was made before it, as features that a frozen network
+makes of all data, or data less their mean. What of that is worth it is made real, too.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ _MOST = 8  # nodes: of more, as all activations of a network, a plan knows bette
 _SMALL, _TIMES = 1 << 20, 4  # bytes, and so many times the largest data that something is made of
 _TURNS, _FAR = 3, 32  # of a loop until it is known for one, which so many ops tell
 _COUNTER = 12  # bytes: draws are made of no more
+_PLAN, _EACH = 1 << 20, 64  # elements computed for a node that is worth it, in all and for each
 _computed: Callable[[LazyBuffer], int] = attrgetter("computed")
 
 
@@ -34,11 +38,15 @@ def mark(order: Iterable[LazyBuffer]) -> None:
             node.computed += 1
 
 
-def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[LazyBuffer]:
-    """What nodes that assign to nothing need of those that were computed before.
+def reused(
+    wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer], assigns: bool = False
+) -> list[LazyBuffer]:
+    """What these nodes need of those that were computed before.
 
-    `order` is all that they need.
+    `order` is all that they need. Where some of it `assigns`, that is what was made outside of it.
     """
+    if assigns:
+        return _outside(wanted, order)
     known = [node for node in order if node.computed and node.sources]
     if not any(has_data(node) or _grows(node) for node in known):  # as constants of a composition
         return []
@@ -61,6 +69,37 @@ def reused(wanted: Iterable[LazyBuffer], order: Collection[LazyBuffer]) -> list[
         if (_fits(node, data[node]) if whole else _nbytes(node) <= _SMALL and _grows(node))
     ]
     return needed if len(needed) <= _MOST else []
+
+
+def _outside(wanted: Iterable[LazyBuffer], order: Iterable[LazyBuffer]) -> list[LazyBuffer]:
+    """Of what somebody holds and was computed before, what is worth more than to be made again.
+
+    A step's own activations, which are held or were looked at, read what it overwrites: they become
+    real with it anyway.
+    """
+    if not any(map(_computed, order)):
+        return []
+    held = {holder._lazy for holder in pending()}
+    stack, found = [(node, False) for node in wanted], dict[LazyBuffer, None]()
+    seen = {*stack}
+    while stack:
+        node, known = stack.pop()
+        known = known or node in held
+        if node.computed and known and _is_worth(node):
+            found[node] = None
+            continue
+        known = known and (node.computed > 0 or type(node) is Move)
+        below = [(source, known) for source in node.sources if source.sources]
+        stack += [pair for pair in below if pair not in seen]
+        seen.update(below)
+    return list(found) if len(found) <= _MOST else []
+
+
+def _is_worth(node: LazyBuffer) -> bool:
+    """Whether a plan without it saves more than it costs: far more is computed than is kept."""
+    computed = [n for n in toposort([node]) if type(n) not in (Data, Move)]
+    made = sum([n.sources[0].size if type(n) is Reduce else n.size for n in computed])
+    return made >= max(_PLAN, _EACH * node.size)
 
 
 def _reads_part(node: LazyBuffer, source: LazyBuffer) -> bool:
