@@ -14,8 +14,7 @@ from graphs import add, leaf, mul, total
 from tinyml import Tensor, TinyJit, defaults, lazy, trace
 from tinyml.device import Device
 from tinyml.dtype import float32
-from tinyml.in_place import takers
-from tinyml.kernel import Kernel, Output
+from tinyml.kernel import Kernel, Output, takers
 from tinyml.lazy import LazyBuffer
 from tinyml.schedule import KernelItem, schedule
 

@@ -31,13 +31,13 @@ from itertools import groupby
 from pathlib import Path
 
 from tinyml import config, kernel, trace
+from tinyml.cache import write_whole
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.model import predict
 from tinyml.codegen.target import Target
 from tinyml.device import Device, ceilings
 from tinyml.draw import dot
 from tinyml.errors import TinymlError
-from tinyml.files import write_whole
 from tinyml.notation import shape_text
 from tinyml.program import Language, Program
 from tinyml.runtime.nvcc import parse_resources

@@ -33,7 +33,7 @@ from tinyml.errors import VerifyError
 from tinyml.frozen import cached_property, dataclass
 from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer, Shape
-from tinyml.ops import SIGN, Op
+from tinyml.ops import SIGN, Movement, Op
 
 
 def longer_rows(shape: Shape, more: int) -> Shape:
@@ -200,3 +200,40 @@ def verify(k: Kernel) -> None:
             raise VerifyError(f"{node!r} has no meaning inside a kernel\n{k}")
         if isinstance(node, lazy.Slot) and k.slots[node.arg] != (node.shape, node.dtype):
             raise VerifyError(f"slot{node.arg} is {k.slots[node.arg]}, read as {node!r}\n{k}")
+
+
+# ---- which output may have the memory of an input that nobody needs afterwards ----
+
+
+def takers(k: Kernel) -> dict[int, int]:
+    """Slots of inputs that one output alone reads, element by element, and that output's slot.
+
+    By ops on elements, so it does not matter when others are written. What is folded, or moved to
+    other elements, stays.
+    """
+    found: dict[int, int] = {}
+    elsewhere: set[int] = set()
+    for output in k.outputs:
+        beside, others = _slots(output)
+        elsewhere |= others | (beside & found.keys())
+        found |= dict.fromkeys(beside, output.slot)
+    return {slot: taker for slot, taker in found.items() if slot not in elsewhere}
+
+
+def _slots(output: Output) -> tuple[set[int], set[int]]:
+    """The slots that an output reads at its own element only, and those it reads elsewhere."""
+    whole = not (output.keeps or output.across or output.padding)
+    waiting, rest = ([output.value], [*output.roots[1:]]) if whole else ([], [*output.roots])
+    beside, seen = set[int](), set[LazyBuffer]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, lazy.Slot):
+            beside.add(node.arg)
+        elif isinstance(node, lazy.Map) or lazy.is_move(node, Movement.RESHAPE):
+            waiting += node.sources
+        else:
+            rest.append(node)
+    return beside, {node.arg for node in toposort(rest) if isinstance(node, lazy.Slot)}

@@ -23,7 +23,6 @@ from tinyml.functional import (
     resize,
     scan,
     sort,
-    special,
     unary,
     values,
 )
@@ -110,9 +109,9 @@ class Methods:
     acosh = unary.acosh
     atanh = unary.atanh
     erf = unary.erf
-    erfinv = special.erfinv
-    lgamma = special.lgamma
-    digamma = special.digamma
+    erfinv = unary.erfinv
+    lgamma = unary.lgamma
+    digamma = unary.digamma
     reciprocal = unary.reciprocal
     square = unary.square
     trunc = unary.trunc

@@ -15,8 +15,7 @@ from tinyml.alike import alike
 from tinyml.codegen.program_cache import cached_program
 from tinyml.device import along_folds, open_device
 from tinyml.errors import DeviceError
-from tinyml.in_place import takers
-from tinyml.kernel import Kernel, Output
+from tinyml.kernel import Kernel, Output, takers
 from tinyml.lazy import Data, LazyBuffer
 from tinyml.plan import Call, CopyCall, FixedNumber, KernelCall, NewBuffer, Plan, last_versions
 from tinyml.program import Program

@@ -19,7 +19,7 @@ from tinyml.frozen import dataclass, replace
 from tinyml.functional import blocks
 from tinyml.functional.axes import check_tensors, per_axis, whole, wrong_type
 from tinyml.functional.composed import with_gradient
-from tinyml.functional.contraction import Alignment, Contraction, contract
+from tinyml.functional.linear_algebra import Alignment, Contraction, contract
 from tinyml.functional.movement import pad_by
 from tinyml.functional.path import Path
 from tinyml.functional.steps import composition

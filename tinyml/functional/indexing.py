@@ -20,7 +20,6 @@ from tinyml.errors import DTypeError, ShapeError
 from tinyml.frozen import dataclass
 from tinyml.functional.axes import check_tensors, is_tensor, resolve_axis, whole, wrong_type
 from tinyml.functional.bounded import classes, wrapped
-from tinyml.functional.choice import choice_of, choose, placed_choice
 from tinyml.functional.movement import along, pad_by
 from tinyml.functional.operands import check_fits
 from tinyml.functional.path import Path
@@ -28,12 +27,15 @@ from tinyml.functional.steps import composition
 from tinyml.functional.subscript import (
     Part,
     box_of,
+    choice_of,
+    choose,
     is_advanced,
     is_new,
     items_from,
     items_of,
     key_of,
     parse,
+    placed_choice,
     placed_on,
 )
 from tinyml.functional.values import to_write

@@ -6,7 +6,7 @@ What a composition records depends on the shapes, dtypes and devices of its tens
 other arguments, never on values. So the first call for a kind of arguments is made with stand-ins
 for the tensors; every call then makes the same nodes and records, without promotion, shapes and
 checks. Where there is one result, its record is a `_Tape`: the steps between are recorded when
-somebody differentiates. What looks at the nodes of operands (lazy.py, windows.py, bounded.py) sees
+somebody differentiates. What looks at the nodes of operands (lazy.py, moves.py, bounded.py) sees
 the same in a stand-in: see `_look`.
 
 A call is made as it is written where it takes anything but tensors and plain values, and where it

@@ -81,7 +81,7 @@ class _Layer(Telling):
         __getattr__ = missing.no_part
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name in missing.OF_PART and type(self).__module__ == __name__:
+            if name in missing.told()["part"] and type(self).__module__ == __name__:
                 getattr(self, name)  # which says what to write: here it would have no effect
             super().__setattr__(name, value)
 

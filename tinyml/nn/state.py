@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tinyml import dtype as dt
+from tinyml.cache import write_whole
 from tinyml.errors import ShapeError, TinymlError
-from tinyml.files import write_whole
 from tinyml.functional.axes import wrong_type
 from tinyml.tensor import Tensor
 

@@ -20,7 +20,6 @@ Then what is left is cut:
 
 recompute    large products that kernels make again, rather than store and read them
 units        which nodes may get memory of their own, and why
-turns        permutations and flips, one after the other
 inlined      who computes what is not stored, and how many times over
 labels       which axis of a reader walks which axis of what it reads
 group        units that become one kernel, and where their axes lie among its rows

@@ -11,7 +11,7 @@ import pytest
 from test.schedule.test_kernel_counts import items
 from tinyml import Tensor
 from tinyml.ops import Movement
-from tinyml.schedule.turns import Turn, after, is_none, turn_of
+from tinyml.schedule.inlined import Turn, after, is_none, turn_of
 
 SHAPES = [(6, 10), (60,), (3, 4, 5), (5, 12), (2, 2, 15), (1, 60), (20, 3)]
 Order = npt.NDArray[np.int64]
