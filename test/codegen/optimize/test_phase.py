@@ -93,7 +93,7 @@ def test_a_phase_of_pixels_is_stored_in_vectors_two_apart(size: int) -> None:
     [
         (8, 2, "scattered_f32x8_by4("),
         (12, 2, "scattered_f32x8_by6("),
-        (24, 2, "_in_rows("),
+        (24, 2, "scattered_f32x8_by12("),
         (36, 3, "scattered_f32x8_by12("),
     ],
 )

@@ -36,7 +36,7 @@ Compiled = Callable[[Sequence[Kernel]], stages.Runner]
 
 # all other tests use gcc and the widest vectors there are; these are 64, 32 and 16 bytes
 FAR = {Op.SIN, Op.COS, Op.TAN}
-WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc -mno-avx", "gcc -mno-ssse3", "gcc-11")
+WAYS = ("clang", "gcc -mno-avx512f", "clang -mno-avx", "gcc -mno-avx", "gcc-11")
 
 
 @pytest.fixture(params=WAYS)
@@ -189,18 +189,6 @@ def test_clang_expands_no_lanes_of_memory_under_a_mask_that_it_knows() -> None:
 
 
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)
-def test_every_second_element_takes_two_moves(dtype: DType) -> None:
-    """Not three: gcc moves each of both vectors, and blends them."""
-    x = graphs.memory(64 * 8, dtype=dtype, device="CPU")[::2]
-    (k,) = stages.kernels_of(schedule([(x + 1).lazy]))
-    opts = [parse(f"lanes i0 {32 // dtype.itemsize}")]
-    made = compile(k, Target(Language.C, 32, 16, cores=2), opts)
-    assert "second_" in made.source
-    moves = re.findall(r"\t(vperm\w+|vshuf\w+|v\w*blend\w*|vunpck\w+)\t", _by_gcc(made.text))
-    assert len(moves) == 2, moves
-
-
-@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
 def test_a_choice_of_floats_is_a_move_of_floats(dtype: DType) -> None:
     """gcc moves bytes by a mask of integers; a choice of 0 is an `and`."""
     x, y, z = (graphs.memory(256, dtype=dtype, device="CPU") for _ in range(3))
@@ -274,19 +262,6 @@ def test_low_bytes_of_lanes_move_together_in_few_steps(
     made = compile(k, Target(Language.C, size, size // 2, cores=2), opts)
     text = _by_gcc(made.text, processor)
     assert len(re.findall(MOVES, text)) + text.count("\tvpand") <= 3
-
-
-BYTES = [("uint8", "int32"), ("int8", "int32"), ("bool", "int32"), ("int32", "bool")]
-
-
-@pytest.mark.parametrize("kinds", BYTES)
-def test_sse2_takes_no_lanes_apart(kinds: tuple[str, str]) -> None:
-    """gcc would, in 15 to 20 moves: a sum of truths took 12 times as long."""
-    x = graphs.memory(256, dtype=by_name(kinds[0]), device="CPU")
-    (k,) = stages.kernels_of(schedule([x.cast(kinds[1]).lazy]))
-    made = compile(k, Target(Language.C, 16, 16, cores=2), [parse("lanes i0 4")])
-    text = _by_gcc(made.text, "x86-64")
-    assert len(re.findall(r"\t(?:p\w+|mov\w+)\t.*%xmm", text)) <= 10
 
 
 def test_halves_are_widened_rounded_and_stored_without_a_step_too_many() -> None:

@@ -221,10 +221,10 @@ class CRenderer(CPairs):
             masked = any(lane in v.free for v in put.valid)
             if not masked or put.op is None:
                 return (self.guarded(() if masked else put.valid, self._put_lanes(put, lane)),)
-        if lane is not None and not apart and (rows := _spread(put, lane)) is not None:
+        if lane is not None and not apart and _is_spread(put, lane):
             stored = self._to_memory(self.text(value, lane.size), put.dtype, lane.size)
-            line = self.spread_put(put.slot, put.dtype, rows, stored, lane.size)
-            return (self.guarded(put.valid, line),)
+            start = self.beyond(f"slot{put.slot}", put.position, lane)
+            return (self.guarded(put.valid, self.spread_put(start, put.dtype, stored, lane.size)),)
         return self._put_apart(put, lane)
 
     def _put_lanes(self, put: ir.Put, lane: Axis) -> str:
@@ -403,10 +403,8 @@ def _short(instrs: Sequence[ir.Instr]) -> Iterator[ir.Begin]:
                 yield begin
 
 
-def _spread(put: ir.Put, lane: Axis) -> Rows | None:
-    """Where whole vectors are stored whose elements lie two apart, as a phase of pixels does."""
+def _is_spread(put: ir.Put, lane: Axis) -> bool:
+    """Whether whole vectors are stored whose elements lie two apart, as a phase of pixels does."""
     whole = put.op is None and not any(lane in v.free for v in put.valid)
-    if not whole or not has_instruction(put.dtype.itemsize, lane.size):
-        return None
-    rows = rows_of(put.position, lane)
-    return rows if rows is not None and rows.step == 2 and rows.by >= lane.size else None
+    apart = has_instruction(put.dtype.itemsize, lane.size) and put.position.stride(lane) == 2
+    return whole and apart

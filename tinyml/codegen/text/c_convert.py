@@ -79,65 +79,7 @@ class Together:
         ]
 
 
-_UNPACKED = {1: "punpcklbw128", 2: "punpcklwd128", 4: "punpckldq128"}
-_WITHOUT = "defined(__SSE2__) && !defined(__{0}__)"
-
-
-def _vectors(*sizes: int) -> list[str]:
-    """The types of 16 bytes of such elements: v1, v2 .."""
-    return [f"  typedef {ELEMENTS[n]} v{n} __attribute__((vector_size(16)));" for n in sizes]
-
-
-@dataclass(frozen=True)
-class Unpacked:
-    """With SSE2 alone: elements side by side with what fills them up, until they are large enough.
-    gcc would take them out one by one."""
-
-    small: int
-    large: int
-    signed: bool
-    there = _WITHOUT.format("SSE4_1")
-
-    def lines(self, size: int, wanted: str, made: int) -> list[str]:
-        word, small = ELEMENTS[size], self.small
-        lines = _vectors(1, 2, 4, 8)
-        lines += [
-            f"  const v{size} low = {{({word})a}};",
-            f"  const v{small} a{small} = (v{small})low;",
-        ]
-        while small < self.large:
-            above = f"(v{small})(a{small} < 0)" if self.signed else f"(v{small}){{0}}"
-            call = f"__builtin_ia32_{_UNPACKED[small]}(a{small}, {above})"
-            small *= 2
-            lines.append(f"  const v{small} a{small} = (v{small}){call};")
-        return [*lines, f"  return *(const {wanted} *)&a{small};"]
-
-
-@dataclass(frozen=True)
-class Packed:
-    """With SSE2 alone: low bytes of elements packed, as numbers that fit."""
-
-    large: int
-    small: int
-    there = _WITHOUT.format("SSSE3")
-
-    def lines(self, size: int, wanted: str, made: int) -> list[str]:
-        large, lines = self.large, _vectors(1, 2, 4, 8)
-        lines.append(f"  v{large} a{large} = (v{large})a;")
-        if large == 8:
-            large = 4
-            lines.append("  v4 a4 = __builtin_shuffle((v4)a8, (v4){0, 2, 0, 2});")
-        if self.small < large:
-            fits = f"a{large} & 255" if self.small == 1 else "a4 << 16 >> 16"
-            lines.append(f"  a{large} = {fits};")
-        if large == 4 > self.small:
-            lines.append("  v2 a2 = __builtin_ia32_packssdw128(a4, a4);")
-        if self.small == 1:
-            lines.append("  v1 a1 = __builtin_ia32_packuswb128(a2, a2);")
-        return [*lines, f"  return *(const {wanted} *)&a{self.small};"]
-
-
-Way = Instruction | Together | Unpacked | Packed
+Way = Instruction | Together
 
 
 def converting(
@@ -174,14 +116,9 @@ def ways(source: str, target: str, lanes: int) -> tuple[Way, ...]:
     """How a vector of `source`, such as u8, becomes one of `target` at once, the best first."""
     found = instruction(source, target, lanes)
     made: list[Way] = [found] if found else []
-    sizes = large, small = _size(source), _size(target)
-    if "f" in source + target or large == small:
-        return (*made,)
-    if large > small and large * lanes in (16, 32):
+    large, small = _size(source), _size(target)
+    if "f" not in source + target and large > small and large * lanes in (16, 32):
         made.append(Together(large, small, lanes))
-    if max(sizes) * lanes == 16:
-        signed = source[0] == "i"
-        made.append(Packed(*sizes) if large > small else Unpacked(*sizes, signed))
     return (*made,)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from tinyml.codegen.expr import Load, Name, Part
-from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_rows, spread_store
+from tinyml.codegen.text.c_masked import masked_load, masked_store, spread_store
 from tinyml.codegen.text.c_shuffles import PICKED, every_second, length, of_another, picked
 from tinyml.codegen.text.c_text import lane_place, streaming_store
 from tinyml.codegen.text.c_values import TYPES, CValues
 from tinyml.codegen.text.strength import ATOM, UNARY, Text, wrap
-from tinyml.codegen.two_rows import Rows
 from tinyml.dtype import DType, bool_, int32
 from tinyml.index import (
     Axis,
@@ -123,8 +122,7 @@ class CLanes(CValues):
         if stride == 1:
             return f"*(const {kind} *)({place})", UNARY
         places = self.bits(dtype.itemsize, lanes)
-        element, size = TYPES[dtype.name], dtype.itemsize
-        self.prelude[every_second(kind, element, places, size, lanes)] = None
+        self.prelude[every_second(kind, TYPES[dtype.name], places, lanes)] = None
         return f"second_{kind}({place})", ATOM
 
     def picked(self, e: Load, lane: Axis) -> Text | None:
@@ -216,18 +214,12 @@ class CLanes(CValues):
         self.prelude[masked_store(name, kind, element, mask, size, lanes)] = None
         return f"{name}({start}, {value[0]}, {held[0]});"
 
-    def spread_put(self, slot: int, dtype: DType, rows: Rows, value: Text, lanes: int) -> str:
-        """Elements stored two apart, in one row or in two."""
+    def spread_put(self, start: str, dtype: DType, value: Text, lanes: int) -> str:
+        """Elements stored two apart."""
         kind, size = self._memory_vector(dtype, lanes), dtype.itemsize
         places, name = self.bits(size, lanes), f"spread_{dtype.name}x{lanes}"
         self.prelude[spread_store(name, kind, TYPES[dtype.name], places, size, lanes)] = None
-        given = f"{self.beyond(f'slot{slot}', rows.start)}, {value[0]}"
-        count = rows.by - rows.begin
-        if count.low >= lanes:
-            return f"{name}({given});"
-        ends = f"{name}_in_rows"
-        self.prelude[spread_rows(ends, name, kind, TYPES[dtype.name], places, size, lanes)] = None
-        return f"{ends}({given}, {self.index(count)[0]}, {rows.jump});"
+        return f"{name}({start}, {value[0]});"
 
     def stream(self, start: str, dtype: DType, values: list[str], lanes: int) -> str:
         """Vectors side by side stored past the caches."""

@@ -90,29 +90,10 @@ def masked_store(name: str, kind: str, element: str, mask: str, size: int, lanes
 def spread_store(name: str, kind: str, element: str, places: str, size: int, lanes: int) -> str:
     """Elements two apart; what lies between may be written by another thread meanwhile."""
     even = f"{sum(1 << i for i in range(0, lanes, 2)):#x}"
-    stored = [_spread(places, lanes, n).replace("EVEN", even) for n in range(2)]
+    stored = [_spread(places, lanes, half, even) for half in range(2)]
     way = _way("\n".join([*stored, "  return;"]), "", size, lanes)
     singly = " ".join(f"p[{2 * n}] = a[{n}];" for n in range(lanes))
     return f"static inline void {name}({element} *p, {kind} a) {{\n{way}  {singly}\n}}"
-
-
-@lru_cache
-def spread_rows(
-    name: str, whole: str, kind: str, element: str, places: str, size: int, lanes: int
-) -> str:
-    """The same; from the lane `count` on they lie in another row, a jump further."""
-    even = f"{sum(1 << i for i in range(0, 2 * lanes, 2)):#x}u"
-    text = f"  const unsigned ends = {even} & ((1u << 2 * count) - 1), begins = {even} & ~ends;"
-    for place, mask in (("", "ends"), (" + jump", "begins")):
-        for n in range(2):
-            stored = _spread(places, lanes, n).replace("(p", f"(p{place}")
-            text += "\n" + stored.replace("EVEN", f"{mask} >> {n * lanes}" if n else mask)
-    way = _way(f"{text}\n  return;", "", size, lanes)
-    singly = " ".join(f"p[{2 * n} + ({n} < count ? 0 : jump)] = a[{n}];" for n in range(lanes))
-    return (
-        f"static inline void {name}({element} *p, {kind} a, long count, long jump) {{\n"
-        f"  if (count >= {lanes}) {{\n    {whole}(p, a);\n    return;\n  }}\n{way}  {singly}\n}}"
-    )
 
 
 def _unknown(lanes: int) -> str:
@@ -124,13 +105,13 @@ def _unknown(lanes: int) -> str:
     return asked if lanes <= 8 else ""
 
 
-def _spread(places: str, lanes: int, half: int) -> str:
+def _spread(places: str, lanes: int, half: int, even: str) -> str:
     """The instruction that stores half of the elements two apart."""
     chosen = ", ".join(str(half * lanes // 2 + i // 2) for i in range(lanes))
     return f"""#if defined(__clang__)
-  STORE((void *)(p + {half * lanes}), (VECTOR)__builtin_shufflevector(a, a, {chosen}), EVEN);
+  STORE((void *)(p + {half * lanes}), (VECTOR)__builtin_shufflevector(a, a, {chosen}), {even});
 #else
-  STORE((void *)(p + {half * lanes}), (VECTOR)__builtin_shuffle(a, ({places}){{{chosen}}}), EVEN);
+  STORE((void *)(p + {half * lanes}), (VECTOR)__builtin_shuffle(a, ({places}){{{chosen}}}), {even});
 #endif"""
 
 

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyml.codegen.text.c_text import MASKED
-
 PICKED = 4  # bytes of an element at least that is picked out of vectors
 
 
-def every_second(kind: str, element: str, places: str, size: int, lanes: int) -> str:
-    """`lanes` elements with gaps of one between them, out of vectors that end with the last one.
-
-    Without AVX-512 gcc moves both vectors across their halves and blends them, where it is told no
-    way: within halves first, then the middle quarters change places.
-    """
-    chosen = [n if n < lanes else n + 1 for n in range(0, 2 * lanes, 2)]
-    every, picked = ", ".join(map(str, chosen)), ""
-    if size * lanes == MASKED // 2 and size >= 4:
-        near, back = (", ".join(map(str, _crossed(one))) for one in (chosen, range(lanes)))
-        picked = f"""
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  const {kind} near = __builtin_shuffle(first, last, ({places}){{{near}}});
-  return __builtin_shuffle(near, ({places}){{{back}}});"""
+def every_second(kind: str, element: str, places: str, lanes: int) -> str:
+    """`lanes` elements with gaps of one between them, out of vectors that end with the last one."""
+    every = ", ".join([str(n if n < lanes else n + 1) for n in range(0, 2 * lanes, 2)])
     return f"""static inline {kind} second_{kind}(const {element} *p) {{
   const {kind} first = *(const {kind} *)p, last = *(const {kind} *)(p + {lanes - 1});
 #if defined(__clang__)
-  return __builtin_shufflevector(first, last, {every});{picked}
+  return __builtin_shufflevector(first, last, {every});
 #else
   return __builtin_shuffle(first, last, ({places}){{{every}}});
 #endif
 }}"""
-
-
-def _crossed(lanes: Sequence[int]) -> list[int]:
-    """Lanes whose middle quarters change places."""
-    quarter = len(lanes) // 4
-    return [n for at in (0, 2, 1, 3) for n in lanes[at * quarter : (at + 1) * quarter]]
 
 
 def of_another(name: str, kind: str, places: str, chosen: str) -> str:

@@ -247,18 +247,7 @@ static inline F32 entry_F32(const float *entries, F32 at) {
   return pick_KIND(none, zero + __builtin_nanEND(""), r);
 }
 """,
-    # without an instruction: the nearest whole number, or the one before
-    "trunc_KIND": f"""#if defined(__SSE2__) && !defined(__SSE4_1__)
-static inline KIND trunc_KIND(KIND x) {{
-  const KIND size = (KIND)((BITS)x & 0x7ONES), one = 1.0END - (KIND){{0}};
-  const KIND large = 0x.8pDIGITSEND - (KIND){{0}}, near = size + large - large;
-  const KIND whole = near - (KIND)((BITS)(near > size) & (BITS)one);
-  const BITS held = size < large, sign = (BITS)x & (WHOLE)0x8ZEROS;
-  return (KIND)(sign | (held & (BITS)whole) | (~held & (BITS)size));
-}}
-#else
-{_per_lane("trunc", 1)}#endif
-""",
+    "trunc_KIND": _per_lane("trunc", 1),
     # of floats without an instruction: sums of doubles that are not exact are made odd, so that
     # they are rounded once more as if they were rounded once (Boldo and Melquiond)
     "fma_KIND": f"""#if DIGITS == 24 && defined(__SSE2__) && !defined(__FMA__)
