@@ -17,7 +17,7 @@ from math import gcd, inf, lcm, prod
 from tinyml.codegen.ahead import LINE
 from tinyml.codegen.choose.c_ahead import fill_ahead, read_behind, read_rows_ahead
 from tinyml.codegen.choose.c_around import packed_beside, with_steps_around
-from tinyml.codegen.choose.c_tilings import NEARLY, PIECES, even, proposed, without_rest
+from tinyml.codegen.choose.c_tilings import NEARLY, PIECES, even, fastest, without_rest
 from tinyml.codegen.choose.chooser import Candidate, Chooser, Contraction, contraction_of
 from tinyml.codegen.choose.estimate import (
     CLOSEST,
@@ -119,7 +119,8 @@ def _proposals(chooser: Chooser, number: int, found: Contraction) -> list[_Propo
     proposals: list[_Proposal] = []
     for sides in _sides(chooser, number, found):
         most = NEARLY * min((proposal.cycles for proposal in proposals), default=inf)
-        proposals.append(_proposal(chooser, number, found, sides, most))
+        proposal = _proposal(chooser, number, found, sides, most)
+        proposals += [] if proposal is None else [proposal]
     return proposals
 
 
@@ -211,10 +212,10 @@ def _across(factor: Expr, lane: Axis) -> int:
 
 def _proposal(
     chooser: Chooser, number: int, found: Contraction, sides: _Sides, most: float
-) -> _Proposal:
-    """The tiling that is estimated to take the least; of nearly equals, the simplest.
+) -> _Proposal | None:
+    """The tiling that is estimated to take the least; None if all take longer than `most`.
 
-    What takes longer than `most` is as good as any other. Columns left over take as long as others.
+    Columns left over take as long as others.
     """
     one, fold, lanes = chooser.one(number), found.fold, chooser.lanes
     widest, highest = _register_tile(chooser, fold, sides)
@@ -232,14 +233,10 @@ def _proposal(
         panels = even(whole, max(chooser.target.cache // 2 // panel, 1))
         return _Proposal(0, sides, Tiling(width, height, panels), None)
     product = _product(chooser, one, fold, sides, whole, height)
-    proposals = [*proposed(product, fold, width, height)]
-    inner = product.depth // fold.axes[0].size
-    cycles: list[float] = []
-    for t in proposals:
-        cycles.append(product.cycles(t, inner * t.step or product.depth, most))
-        most = min(most, NEARLY * cycles[-1])
-    least = NEARLY * min(cycles)
-    taken, best = next((n, t) for t, n in zip(proposals, cycles, strict=True) if n <= least)
+    fast = fastest(product, fold, width, height, most)
+    if fast is None:
+        return None
+    taken, best = fast
     taken *= max(sides.lane.size / (whole * width * lanes), 1)
     return _Proposal(taken, sides, best, product)
 

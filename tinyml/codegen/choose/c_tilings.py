@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import inf
 
 from tinyml.codegen.choose.estimate import PORTS, RUNS, WAIT, Factor, Product, Tiling
 from tinyml.codegen.expr import Fold
@@ -16,9 +17,32 @@ HARDLY = 0.02  # of a kernel's time, by which it surely takes longer if sums are
 MOST = 1.25  # times the time of a nest that half of its text is worth
 
 
-def proposed(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
-    """Tilings with register tiles of `width` vectors and `height` rows, the simplest first."""
-    yield from plain(product, width, height)
+def fastest(
+    product: Product, fold: Fold, width: int, height: int, most: float
+) -> tuple[float, Tiling] | None:
+    """Cycles of the best with register tiles of `width` vectors and `height` rows, and what it is.
+
+    Of nearly equals it is the simplest; None if all take longer than `most`.
+    """
+    inner, found = product.depth // fold.axes[0].size, list[tuple[float, Tiling]]()
+
+    def worth(packs: bool) -> bool:
+        return product.least(Tiling(width, height, product.panels, packs=packs)) <= most
+
+    for t in _proposed(product, fold, width, height, worth):
+        cycles = product.cycles(t, inner * t.step or product.depth, most)
+        if cycles < inf:
+            found.append((cycles, t))
+            most = min(most, NEARLY * cycles)
+    least = NEARLY * min([cycles for cycles, _ in found], default=inf)
+    return next((one for one in found if one[0] <= least), None)
+
+
+def _proposed(
+    product: Product, fold: Fold, width: int, height: int, worth: Callable[[bool], bool]
+) -> Iterator[Tiling]:
+    """Tilings that are worth an estimate, the simplest first."""
+    yield from _plain(product, width, height, worth)
     yield from _blocked(product, fold, width, height)
     yield from _runs(product, fold, width, height)
 
@@ -49,15 +73,19 @@ def without_rest(product: Product, t: Tiling, share: float) -> Tiling:
     return t
 
 
-def plain(product: Product, width: int, height: int) -> Iterator[Tiling]:
-    """The whole fold at once; a short rest of rows is walked by itself."""
+def _plain(
+    product: Product, width: int, height: int, worth: Callable[[bool], bool]
+) -> Iterator[Tiling]:
+    """The whole fold at once, packed or not; a short rest of rows is walked by itself."""
     most = min(product.rows // (2 * height), PIECES * product.target.cores)
     every = [*_parts(product.panels)]
     for count in _growing(most):
         piece = product.rows // count // height * height if count > 1 else 0
+        kinds = [packs for packs in (False, True) if worth(packs)]
         for parts in every:
-            for packs in (False, True) if product.others * count * parts > 1 else (False,):
-                yield Tiling(width, height, -(-product.panels // parts), piece, packs=packs)
+            for packs in kinds:
+                if not packs or product.others * count * parts > 1:
+                    yield Tiling(width, height, -(-product.panels // parts), piece, 0, packs)
 
 
 def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:
@@ -75,9 +103,9 @@ def _blocked(product: Product, fold: Fold, width: int, height: int) -> Iterator[
             close = step and parts == 1 and product.other.together and not product.other.work
             for some in every if step or repacks else ():
                 if product.others * parts * some > 1:
-                    tiling = Tiling(width, height, -(-product.panels // some), piece, step)
-                    yield from (tiling,) if close else ()
-                    yield replace(tiling, repacks=repacks)
+                    panels = -(-product.panels // some)
+                    for again in (False, repacks) if close else (repacks,):
+                        yield Tiling(width, height, panels, piece, step, True, again)
 
 
 def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Tiling]:

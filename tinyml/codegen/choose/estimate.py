@@ -166,6 +166,10 @@ class Product:
         step = _step(self, t.vectors, t.height, t.packs, t.repacks, depth, t.panels)
         return tiles, tiles * (depth * step + 2 * t.vectors * t.height + BEGUN)
 
+    def least(self, t: Tiling) -> float:
+        """What such register tiles take at least, if all cores multiply at a time."""
+        return self.multiplying(t, self.depth)[1] / self._threads(t)
+
     def _copying(self, t: Tiling, lanes: int) -> float:
         """Cycles that a vector of columns takes to be packed."""
         if self.scattered:
@@ -180,11 +184,15 @@ class Product:
 
         There are `count` pieces of it for each of the products side by side; rests are smaller.
         """
-        useful = self.others * self.rows * self.panels * t.vectors * self.depth / PORTS
-        threads = min(self.target.cores, 1 + int(useful / SHARED))
+        threads = self._threads(t)
         late = 1 / threads + (1 - 1 / threads) / 2 / (self.others * count)
         whole = -(-self.others * (self.panels // t.panels) * (self.rows // piece) // threads)
         return max(whole / (self.others * (self.panels / t.panels) * (self.rows / piece)), late)
+
+    def _threads(self, t: Tiling) -> int:
+        """How many there is enough to do for."""
+        useful = self.others * self.rows * self.panels * t.vectors * self.depth / PORTS
+        return min(self.target.cores, 1 + int(useful / SHARED))
 
 
 def cycles_of_dots(
