@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -90,11 +89,6 @@ class _DTypes:
         return dtype.kind == "u"
 
     @staticmethod
-    def is_bool(dtype: DType) -> builtins.bool:
-        """Whether it is bool."""
-        return dtype.kind == "b"
-
-    @staticmethod
     def min(dtype: DType) -> Any:
         """The least value: -inf for floats."""
         return dtype.min
@@ -130,13 +124,6 @@ class _DTypes:
         if isinstance(value, builtins.float):
             return self.default_float
         raise DTypeError(f"no dtype for {value!r} of type {type(value).__name__}")
-
-    @staticmethod
-    def as_const(value: Any, dtype: DType) -> Any:
-        """A Python number as one that `dtype` holds."""
-        if dtype.is_float:
-            return builtins.float(value)
-        return builtins.bool(value) if dtype.kind == "b" else math.trunc(value)
 
 
 def one_of(formats: tuple[DType, ...], dtype: DTypeLike, what: str) -> DType:

@@ -16,7 +16,7 @@ from tinyml.codegen.compile import compile
 from tinyml.device import along_folds, open_device
 from tinyml.dtype import DType, bfloat16, float32
 from tinyml.kernel import Kernel
-from tinyml.schedule import along_folds as rule
+from tinyml.schedule import layouts as rule
 from tinyml.schedule import schedule
 
 HOPPER = replace(CARD, warpgroups=True, tf32=True)

@@ -11,7 +11,7 @@ from tinyml import Tensor
 from tinyml.codegen.lower import lower
 from tinyml.dtype import bfloat16
 from tinyml.schedule import schedule
-from tinyml.schedule.channels import channels_last
+from tinyml.schedule.layouts import channels_last
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.split import join_sums
 

@@ -72,7 +72,7 @@ def test_values_are_those_that_numpy_makes_of_all(device: str, name: str) -> Non
 def test_a_fold_of_a_large_expression_is_looked_at_as_far_as_a_limit() -> None:
     x = leaf(3, 1).expand(3, 4)
     for _ in range(MOST):
-        x = x.tanh()
+        x = x + x
     total = x.sum(0, keepdim=True).lazy
     assert once(toposort([total]), [total]) == {}
 

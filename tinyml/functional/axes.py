@@ -68,6 +68,13 @@ def check_numbers(op: str, /, **values: Any) -> None:
         number(value, op, name)
 
 
+def check_flags(op: str, /, **flags: Any) -> None:
+    """Each of the flags is a bool: torch has a number, or a size, in the place of some."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise wrong_type(op, name, "a bool", flag)
+
+
 def check_tensors(op: str, x: Tensor, /, **others: Any) -> None:
     """Each of the others (None: not given) is a Tensor on the device of x."""
     for name, other in others.items():

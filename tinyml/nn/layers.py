@@ -14,7 +14,7 @@ from tinyml import dtype as dt
 from tinyml.autograd import no_grad
 from tinyml.errors import ShapeError
 from tinyml.functional import missing
-from tinyml.functional.axes import check_numbers, made_either_way, whole, wrong_type
+from tinyml.functional.axes import check_flags, check_numbers, made_either_way, whole, wrong_type
 from tinyml.functional.composed import in_float32
 from tinyml.functional.convolution import named_padding
 from tinyml.functional.steps import composition
@@ -51,12 +51,6 @@ def _check_counts(layer: object, least: int, **counts: Any) -> None:
             raise ShapeError(
                 f"{type(layer).__name__}: {name} must be at least {least}, got {count}"
             )
-
-
-def _check_flags(layer: object, **flags: Any) -> None:
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):  # in torch a momentum stands there, or another size is meant
-            raise wrong_type(type(layer).__name__, name, "a bool", flag)
 
 
 def _check_tensor(layer: object, x: Any, name: str = "the input") -> None:
@@ -102,7 +96,7 @@ class Linear(_Layer):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         _check_counts(self, 0, in_features=in_features, out_features=out_features)
-        _check_flags(self, bias=bias)
+        check_flags(type(self).__name__, bias=bias)
         bound = 1 / math.sqrt(max(in_features, 1))
         self.weight = _uniform(bound, out_features, in_features)
         self.bias = _uniform(bound, out_features) if bias else None
@@ -136,7 +130,7 @@ class Conv2d(_Layer):
     ) -> None:
         _check_counts(self, 0, in_channels=in_channels, out_channels=out_channels)
         _check_counts(self, 1, groups=groups)
-        _check_flags(self, bias=bias)
+        check_flags(type(self).__name__, bias=bias)
         for what, channels in (("in", in_channels), ("out", out_channels)):
             if channels % groups:
                 raise ShapeError(
@@ -234,7 +228,7 @@ class BatchNorm(_Layer):
     ) -> None:
         _check_counts(self, 0, sz=sz)
         check_numbers(type(self).__name__, eps=eps, momentum=momentum)
-        _check_flags(self, affine=affine, track_running_stats=track_running_stats)
+        check_flags(type(self).__name__, affine=affine, track_running_stats=track_running_stats)
         self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
         self.sz = sz
         self.weight = _ones(sz) if affine else None
@@ -292,7 +286,7 @@ class GroupNorm(_Layer):
         _check_counts(self, 1, num_groups=num_groups)
         _check_counts(self, 0, num_channels=num_channels)
         check_numbers(type(self).__name__, eps=eps)
-        _check_flags(self, affine=affine)
+        check_flags(type(self).__name__, affine=affine)
         if num_channels % num_groups:
             raise ShapeError(f"cannot split {num_channels} channels into {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps

@@ -20,7 +20,7 @@ from tinyml.autograd import no_grad
 from tinyml.device import Device
 from tinyml.errors import ArgumentError, DeviceError, GradientError
 from tinyml.functional import missing
-from tinyml.functional.axes import made_either_way, number, wrong_type
+from tinyml.functional.axes import check_flags, made_either_way, number, wrong_type
 from tinyml.functional.gradients import is_leaf
 from tinyml.functional.steps import composition
 from tinyml.telling import Telling
@@ -55,7 +55,7 @@ class Optimizer(Telling):
         params = _listed(type(self).__name__, params)
         _check_parameters(params)
         self._check_numbers(lr=lr)
-        self._check_flags(fused=fused)
+        check_flags(type(self).__name__, fused=fused)
         self.params = [p for p in params if p.requires_grad is not False and p.dtype.is_float]
         self.buffers = [p for p in params if p.requires_grad is False or not p.dtype.is_float]
         if not self.params:
@@ -89,11 +89,6 @@ class Optimizer(Telling):
         for name, value in numbers.items():
             if not number(value, type(self).__name__, name) >= 0:  # nor is NaN
                 raise ValueError(f"{type(self).__name__}: {name} cannot be negative, got {value}")
-
-    def _check_flags(self, **flags: Any) -> None:
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):  # in torch a weight decay stands there
-                raise wrong_type(type(self).__name__, name, "a bool", flag)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters, or let the tensors that they are be zeros."""
@@ -223,7 +218,7 @@ class SGD(Optimizer):
         fused: bool = False,
     ) -> None:
         self._check_numbers(momentum=momentum, weight_decay=weight_decay)
-        self._check_flags(nesterov=nesterov, classic=classic)
+        check_flags(type(self).__name__, nesterov=nesterov, classic=classic)
         if nesterov and not momentum:
             raise ValueError("SGD: nesterov looks ahead along the momentum, and momentum is 0")
         self.momentum, self.weight_decay = momentum, weight_decay

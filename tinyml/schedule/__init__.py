@@ -7,14 +7,14 @@ split        a sum of sums is one sum; in the end, large reductions to few resul
 repeats      folds of what is the same all along an axis are made once
 parts        folds of what was joined are made of each part by itself
 terms        products of sums are sums of products of their terms
-channels     images that a card multiplies are stored with their channels innermost
+layouts      images that a card multiplies are stored with their channels innermost
 associate    sums of products of products are made of those that are there
 sweep        folds over what products make are done along one axis of these first
 transpose    products are stored in the order in which they are read
 regroup      what follows a sum element by element is made along the axes of the sum
 rounded      what is compared with one of its own elements is rounded alike wherever it is made
 levels       weights that kernels make again are made of one number of their row
-along_folds  floats that warpgroups multiply are copied so that they lie along the fold
+layouts      floats that warpgroups multiply are copied so that they lie along the fold
 
 Then what is left is cut:
 
@@ -27,7 +27,7 @@ fuse         units that share rows become groups
 pieces       sums down columns join what walks their rows anyway
 masks        what is 0, or -inf, is known without being read
 writes       what an assignment changes of its target
-row_padding  rows that begin at whole vectors, as nobody sees what lies behind them
+layouts      rows that begin at whole vectors, as nobody sees what lies behind them
 build        a group becomes a Kernel
 """
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 
 from tinyml import lazy
 from tinyml.frozen import dataclass
@@ -130,6 +132,12 @@ def factor_groups(shape: Shape, other: Shape) -> list[tuple[list[int], list[int]
                 break
         groups.append((tops, bottoms))
     return groups
+
+
+@lru_cache(maxsize=4096)
+def merges(shape: Shape, below: Shape) -> bool:
+    """Whether an axis of `shape`, as a reshape makes it, walks several of those below."""
+    return not {*accumulate(below, mul)} <= {1, *accumulate(shape, mul)}
 
 
 def unmoved(node: LazyBuffer, kinds: Container[Movement] = ALL) -> LazyBuffer:

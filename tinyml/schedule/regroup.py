@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 from tinyml import lazy
-from tinyml.lazy import LazyBuffer, Shape
+from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement
-from tinyml.schedule.labels import unmoved
+from tinyml.schedule.labels import merges, unmoved
 from tinyml.schedule.rewrite import Changed, renewed
 
 
@@ -60,18 +60,5 @@ def joins(node: LazyBuffer) -> bool:
     """Whether axes of the source are one axis here, each of which is what some of them were."""
     if not lazy.is_move(node, Movement.RESHAPE):
         return False
-    apart, joined = _long(node.sources[0].shape), _long(node.shape)
-    return len(joined) < len(apart) and _ends(joined) <= _ends(apart)
-
-
-def _long(shape: Shape) -> list[int]:
-    return [size for size in shape if size != 1]
-
-
-def _ends(sizes: Sequence[int]) -> set[int]:
-    """How many elements lie behind each axis."""
-    ends, count = set[int](), 1
-    for size in reversed(sizes):
-        count *= size
-        ends.add(count)
-    return ends
+    shape, below = node.shape, node.sources[0].shape
+    return merges(shape, below) and not merges(below, shape)

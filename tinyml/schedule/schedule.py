@@ -12,13 +12,12 @@ from tinyml.graph import toposort
 from tinyml.kernel import Kernel
 from tinyml.lazy import LazyBuffer
 from tinyml.merge import merged
-from tinyml.schedule.along_folds import along_folds
 from tinyml.schedule.associate import associate
 from tinyml.schedule.build import build
-from tinyml.schedule.channels import channels_last
 from tinyml.schedule.fuse import Fusion
 from tinyml.schedule.group import CircleError, Group, link, ordered, walked
 from tinyml.schedule.labels import unshaped
+from tinyml.schedule.layouts import along_folds, channels_last, copied_factors, paddings
 from tinyml.schedule.levels import levels
 from tinyml.schedule.parts import parts
 from tinyml.schedule.recompute import in_tiles, recomputed
@@ -26,7 +25,6 @@ from tinyml.schedule.regroup import joins, regroup
 from tinyml.schedule.repeats import once
 from tinyml.schedule.rewrite import rewritten
 from tinyml.schedule.rounded import rounded_once
-from tinyml.schedule.row_padding import copied_rows, paddings
 from tinyml.schedule.simplify import simpler
 from tinyml.schedule.split import add_up_wide, join_sums, share_assigned, split_reductions
 from tinyml.schedule.sweep import sweep
@@ -108,8 +106,9 @@ def schedule(wanted: Sequence[LazyBuffer], along: Container[str] = ()) -> Schedu
 
 
 _PASSES = (
-    *(join_sums, once, add_up_wide, parts, apart, channels_last, copied_rows, associate, in_tiles),
-    *(sweep, split_reductions, share_assigned, transpose, regroup, rounded_once, levels),
+    *(join_sums, once, add_up_wide, parts, apart, channels_last, copied_factors),
+    *(associate, in_tiles, sweep, split_reductions, share_assigned),
+    *(transpose, regroup, rounded_once, levels),
 )
 
 

@@ -116,14 +116,17 @@ def _opened(node: LazyBuffer) -> tuple[Op, LazyBuffer, lazy.Shape]:
     while not isinstance(below, lazy.Reduce):
         chain.append(below)
         below = below.sources[0]
-    source, rank = below.sources[0], len(below.shape)
-    kept = [1 if a in below.axes else n for a, n in enumerate(source.shape)]
-    tail = tuple(source.shape[a] for a in below.axes)
-    order = [a for a in range(rank) if a not in below.axes] + list(below.axes)
-    value = lazy.reshape(lazy.permute(source, order), (*kept, *tail))
+    value, tail = unfolded(below, below.sources[0])
     for move in reversed(chain):
         value = with_tail(move, value, tail)
     return below.op, value, tail
+
+
+def unfolded(fold: lazy.Reduce, source: LazyBuffer) -> tuple[LazyBuffer, lazy.Shape]:
+    """What a fold folds, in its shape and with the folded axes behind all others; their sizes."""
+    tail = tuple([source.shape[a] for a in fold.axes])
+    order = [a for a in range(len(source.shape)) if a not in fold.axes] + list(fold.axes)
+    return lazy.reshape(lazy.permute(source, order), (*fold.shape, *tail)), tail
 
 
 def with_tail(move: LazyBuffer, value: LazyBuffer, tail: lazy.Shape) -> LazyBuffer:

@@ -22,7 +22,7 @@ from tinyml.ops import Movement, Op
 from tinyml.schedule.labels import MIXED, trace, unmoved
 from tinyml.schedule.recompute import Ways, is_worth_it, own_axes, ways_of
 from tinyml.schedule.rewrite import Changed, renewed
-from tinyml.schedule.split import folds_read, with_tail
+from tinyml.schedule.split import folds_read, unfolded, with_tail
 from tinyml.schedule.units import contracts
 
 Path = tuple[LazyBuffer, ...]  # from what a sum adds up down to another sum
@@ -93,11 +93,8 @@ def _joined(node: lazy.Reduce, path: Path, changed: Changed) -> lazy.Reduce:
     assert isinstance(inner, lazy.Reduce)
     wide = max((float32, *[each.dtype for each in path]), key=lambda dtype: dtype.itemsize)
     source = lazy.cast(changed.get(inner.sources[0], inner.sources[0]), wide)
-    kept = [a for a in range(len(source.shape)) if a not in inner.axes]
-    tail = tuple(source.shape[a] for a in inner.axes)
-    moved = lazy.permute(source, (*kept, *inner.axes))
+    value, tail = unfolded(inner, source)
     below: LazyBuffer = inner
-    value = lazy.reshape(moved, (*inner.shape, *tail))
     for step in reversed(steps):
         if isinstance(step, lazy.Move):
             value = with_tail(step, value, tail)

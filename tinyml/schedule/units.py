@@ -8,15 +8,14 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import accumulate, islice
-from operator import mul
+from itertools import islice
 
 from tinyml import lazy
 from tinyml.graph import reached, toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import COMPARE, WORK, Movement, Op
 from tinyml.schedule.inlined import askers, either
+from tinyml.schedule.labels import merges
 from tinyml.schedule.writes import scattered
 
 MOST_LOADS = 24  # buffers that one expression reads
@@ -453,11 +452,5 @@ def _bends(node: LazyBuffer) -> int:
     One in the other, such indices grow manifold.
     """
     if isinstance(node, lazy.Move) and node.movement is Movement.RESHAPE:
-        return DIVIDED * _joins(node.shape, node.sources[0].shape)
+        return DIVIDED * merges(node.shape, node.sources[0].shape)
     return LOOKED_UP * isinstance(node, lazy.Gather)
-
-
-@lru_cache(maxsize=1024)
-def _joins(shape: lazy.Shape, below: lazy.Shape) -> bool:
-    """Whether an axis of `shape` walks several of those below."""
-    return not {*accumulate(below, mul)} <= {1, *accumulate(shape, mul)}
