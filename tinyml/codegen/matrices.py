@@ -123,20 +123,17 @@ class Bundle(Held):
 
 
 class Piece(Held):
-    """Of what a thread has copied itself if it is its `own`, else behind the barrier for all."""
+    """Of what all threads have put into a tile, behind the barrier for that."""
 
-    __slots__ = ("after", "index", "name", "own")
+    __slots__ = ("after", "index", "name")
 
-    def __init__(
-        self, name: str, dtype: DType, index: Linear, after: Axis, own: bool = False
-    ) -> None:
+    def __init__(self, name: str, dtype: DType, index: Linear, after: Axis) -> None:
         self.name, self.dtype, self.index, self.after = name, dtype, index, after
-        self.own = own
         self.lanes, self.free = 16 // dtype.itemsize, index.free | {after}
         self._of(())
 
     def again(self, sources: tuple[Expr, ...], known: Mapping[Axis, Linear]) -> Expr:
-        return Piece(self.name, self.dtype, self.index.substitute(known), self.after, self.own)
+        return Piece(self.name, self.dtype, self.index.substitute(known), self.after)
 
     def written(self, sources: list[str]) -> str:
         return f"{self.name}[{self.index}]x{self.lanes}"

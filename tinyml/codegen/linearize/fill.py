@@ -13,7 +13,6 @@ from tinyml.codegen.expr import (
     Load,
     Part,
     Select,
-    Stored,
     alu,
     nodes,
     rewrite,
@@ -21,7 +20,6 @@ from tinyml.codegen.expr import (
     zero,
 )
 from tinyml.codegen.linear import Instr
-from tinyml.codegen.matrices import Piece
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.async_copies import copied, end_of
 from tinyml.codegen.optimize.boxes import boxed
@@ -93,12 +91,11 @@ class Filler:
         """What the tiles hold at the step of `known`, if `when`; a barrier is still to come.
 
         Tiles that are filled ahead are copied in pieces, if they lie so: then somebody has to wait
-        for the copies, too, and to make of them what the tile holds. Else values are loaded here
-        and put into tiles `later`, if there is such a place, and if they are few enough to wait in
-        registers.
+        for the copies, too. Else values are loaded here and put into tiles `later`, if there is
+        such a place, and if they are few enough to wait in registers.
         """
         for tile in tiles:
-            site, found = _Site.at(tile, known, when), self._copied(tile)
+            site, found = _Site.at(tile, known, when), copied(tile)
             if found is not None:
                 self._by_piece(scope, site, substitute(found[0], known), found[1])
             else:
@@ -146,8 +143,6 @@ class Filler:
                 if there is not None:
                     self.fill(scope, tiles, {**known, axis: first + n}, there)
             scope.instrs.append(ir.Commit())
-        for first, when in firsts:
-            scope.instrs += self._made(scope, tiles, {**known, axis: first}, when)
 
     def go_on(self, inner: Scope, known: Known, tiles: list[Tile]) -> list[Instr]:
         """At a step of the loop: the tiles of this one are there, those of a later one begun.
@@ -161,56 +156,24 @@ class Filler:
             inner.instrs.append(ir.AwaitBoxes(axis, step, stages, _boxes(tiles, known)))
             return [ir.Release(axis, step - 1, stages)]  # whose products are made
         inner.instrs += [ir.Await(ahead - 1), *fences(tiles), ir.Barrier()]
-        further, following = known[axis] + ahead, known[axis] + 1
+        further = known[axis] + ahead
         later: list[Instr] = []
         there = both([inside(further, 0, axis.size - 1)])
         if there is not None:
             self.fill(inner, tiles, {**known, axis: further}, there, later)
         inner.instrs.append(ir.Commit())
-        there = both([inside(following, 0, axis.size - 1)])
-        if there is not None:
-            later += self._made(inner, tiles, {**known, axis: following}, there)
         return later
 
-    def _made(self, scope: Scope, tiles: list[Tile], known: Known, when: Valid) -> list[Instr]:
-        """What each thread makes, where it lies, of what it has copied itself for a step.
-
-        So that needs no barrier of its own. What else it is made of is loaded here, before copies
-        are waited for.
-        """
-        come = Axis(f"{tiles[0].after.name}come", 1)  # only then there is something to read
-        outer = Scope(scope.bound | self.number.free, scope)
-        inner = Scope(outer.bound | {come}, outer)
-        for tile in tiles:
-            found = self._copied(tile)
-            if found is None or found[0] is tile.value:
-                continue
-            source, _ = found
-            stage = Axis(f"{tile.name}stage", tile.stages)  # one that there is, after the last step
-            place = tile.index.substitute({tile.after: linear(stage)})
-            lying: Expr = Stored(tile.name, source.dtype, place, come)
-            where = {**known, stage: known[tile.after] % tile.stages}
-            value = substitute(_instead(tile.value, source, lying), where)
-            site = _Site.at(tile, known, when)
-            self._by_value(inner, site, value, inner.instrs, 16 // value.dtype.itemsize)
-        scope.instrs += outer.instrs
-        return [ir.Await(tiles[0].ahead - 1), *inner.instrs] if inner.instrs else []
-
-    def _by_value(
-        self, scope: Scope, site: _Site, value: Expr, later: list[Instr] | None, size: int = 0
-    ) -> None:
-        """Through registers: `size` neighbours at a time, or as many as lie side by side."""
+    def _by_value(self, scope: Scope, site: _Site, value: Expr, later: list[Instr] | None) -> None:
+        """Through registers, as many neighbours at a time as lie side by side."""
         tile, index, order, when = site
-        each, sizes = size or self._neighbours(value, order), [a.size for a in order]
-        lane = Axis(f"{tile.name}v", each)
+        lane, sizes = Axis(f"{tile.name}v", self._neighbours(value, order)), [a.size for a in order]
         sizes[-1] //= lane.size
         step, at, guard = self._share(tile, prod(sizes), when)
         where = dict(zip(order, unravel(at, tuple(sizes)), strict=True))
         where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
         made = guarded(substitute(value, where), guard, alone=True)
-        wide = wide_loads(made, lane, partly=not size)  # what is its own needs no barrier
-        wide = _in_one(wide, lane) if size else wide
-        wide, place = _bits(wide), index.substitute(where)
+        wide, place = _bits(wide_loads(made, lane, partly=True)), index.substitute(where)
 
         def write(inner: Scope, puts: list[Instr], known: Known) -> None:
             valid = substitute_valid(guard, known)
@@ -295,17 +258,7 @@ class Filler:
             inner.instrs.append(copy)
             _add(scope, step, inner)
         else:  # zeros
-            found = self._copied(tile)
-            made = found is not None and found[0] is not tile.value  # by who has copied it
-            self._by_value(scope, site, value, None, size if made else 0)
-
-    def _copied(self, tile: Tile) -> tuple[Load, int] | None:
-        """What is copied to a tile; where it is made of that, each thread has as much to do."""
-        found = copied(tile)
-        if found is None or found[0] is tile.value:
-            return found
-        even = prod(a.size for a in tile.axes) % (found[1] * self.threads) == 0
-        return found if even else None
+            self._by_value(scope, site, value, None)
 
     def _share(self, tile: Tile, count: int, when: Valid) -> tuple[Axis, Linear, Valid]:
         """A loop, the number of what each thread copies at a step of it, and whether it does."""
@@ -332,10 +285,6 @@ def held(tiles: Sequence[Tile], part: int) -> Iterator[ir.Local]:
             yield ir.Local(f"{name}_{axis.name}", uint64, stages, part=part)
 
 
-def _instead(value: Expr, old: Expr, new: Expr) -> Expr:
-    return rewrite(value, lambda e: new if e is old else None)
-
-
 def _endless(value: Expr, end: Range | None) -> Expr:
     """A load without the condition on how far a row goes."""
     if end is None or not isinstance(value, Load):
@@ -357,18 +306,6 @@ def _of_bits(value: Expr, dtype: DType) -> Expr:
     if not (dtype.is_half and value.dtype is uint16):
         return value
     return zero(dtype) if isinstance(value, Const) else alu(Op.BITCAST, dtype, value)
-
-
-def _in_one(value: Expr, lane: Axis) -> Expr:
-    """The value with elements of a tile that lie side by side along `lane` read at once."""
-
-    def piece(e: Expr) -> Expr | None:
-        if not isinstance(e, Stored):
-            return None
-        place = e.index.substitute({lane: ZERO})
-        return Part(Piece(e.name, e.dtype, place, e.after, True), linear(lane))
-
-    return rewrite(value, piece)
 
 
 def _boxes(tiles: Iterable[Tile], known: Known) -> tuple[ir.BoxCopy, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyml.codegen.expr import Load, nodes
+from tinyml.codegen.expr import Load
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.tiles import by_stride
 from tinyml.index import Axis, Linear, Range, steps_by, uniform
@@ -13,21 +13,13 @@ SIZES = 16, 8, 4  # bytes
 
 
 def copied(tile: Tile) -> tuple[Load, int] | None:
-    """What is copied to a tile ahead, all that it holds or is made of there, and in what pieces.
-
-    What it is made of besides is small: statistics of rows, say. Such pieces have 16 bytes, so
-    that they are made of registers that were read at once.
-    """
-    value, order = tile.value, by_stride(tile, together=True)
-    found = [e for e in nodes(value) if isinstance(e, Load) and e.free >= {*tile.axes}]
-    if tile.stages == 1 or len(found) != 1 or found[0].dtype is not value.dtype:
+    """What is copied to a tile ahead, all that it holds, and in pieces of how many elements."""
+    source, order = tile.value, by_stride(tile, together=True)
+    if tile.stages == 1 or not isinstance(source, Load):
         return None
-    (source,) = found
-    whole = source is value or order[-1].size * value.dtype.itemsize % 16 == 0
-    plain = value.dtype.is_half if source is value else False  # panels are made of halves
-    if not (whole and (plain or not tile.panels)):
+    if tile.panels and not source.dtype.is_half:  # others are rounded when they are put there
         return None
-    sizes = [n // value.dtype.itemsize for n in (SIZES if source is value else SIZES[:1])]
+    sizes = (nbytes // source.dtype.itemsize for nbytes in SIZES)
     fitting = (n for n in sizes if n and in_pieces(source, tile.index, order, n))
     size = next(fitting, 0)
     return (source, size) if size else None
