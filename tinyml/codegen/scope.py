@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, product
 from typing import TypeAlias
 
@@ -16,12 +16,13 @@ from tinyml.codegen.expr import (
     Require,
     Select,
     Wide,
+    looked_in,
     parts_of,
     plain_alu,
     substituted,
     zero,
 )
-from tinyml.codegen.linear import Fetch, Instr, Let, values_of
+from tinyml.codegen.linear import Fetch, Instr, Let, Put, PutTile, values_of
 from tinyml.codegen.matrices import Fragment, Piece
 from tinyml.codegen.nest import Split
 from tinyml.frozen import dataclass, replace
@@ -95,7 +96,7 @@ def in_turn(parts: Sequence[Sequence[Instr]]) -> list[Instr]:
     if len(parts) < 2:
         return [*chain(*parts)]
     missing = {i.name.name for part in parts for i in part if isinstance(i, Let)}
-    waiting = [deque((i, _read(i) & missing) for i in part) for part in parts]
+    waiting = [deque((i, names_of([i]) & missing) for i in part) for part in parts]
     made: list[Instr] = []
     while any(waiting):
         for part in waiting:
@@ -106,9 +107,17 @@ def in_turn(parts: Sequence[Sequence[Instr]]) -> list[Instr]:
     return made
 
 
-def _read(instr: Instr) -> set[str]:
-    looked = [a.value for a in instr.position.looked] if isinstance(instr, Fetch) else []
-    return {e.name for e in parts_of([*values_of(instr), *looked]) if type(e) is Name}
+def names_of(instrs: Iterable[Instr]) -> set[str]:
+    """The names that instructions compute with."""
+    return {e.name for e in parts_of(chain(*map(read_by, instrs))) if type(e) is Name}
+
+
+def read_by(instr: Instr) -> tuple[Expr, ...]:
+    """What an instruction computes with, and what it looks up to find its place."""
+    if isinstance(instr, (Put, PutTile)):
+        index = instr.position if isinstance(instr, Put) else instr.index
+        return (*values_of(instr), *looked_in(index, instr.valid))
+    return looked_in(instr.position, ()) if isinstance(instr, Fetch) else values_of(instr)
 
 
 def nothing(scope: Scope, known: Known, unrolled: Sequence[Axis] = ()) -> None:

@@ -203,8 +203,8 @@ class CChooser(Chooser):
         together = self._read_together(number) if last_row is not None else None
         if together is not None:
             self.apply(OptKind.PEEL, together, ROWS)
-        elif last_row is not None and (count := rows_at_a_time(self, number, last_row)) > 1:
-            self.apply(OptKind.UNROLL, last_row.name, count)
+        elif last_row is not None:
+            self.apply(OptKind.UNROLL, last_row.name, rows_at_a_time(self, number, last_row))
         kinds = ((a.size, self.nest.kind(a)) for a in self.one(number).rows)
         at_once = prod(size for size, kind in kinds if kind is Kind.UNROLL)
         most = ACCUMULATORS // (at_once if together is None else ROWS * at_once)
@@ -411,8 +411,7 @@ class CChooser(Chooser):
         width = vectors * self.lanes
         self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)
-        if vectors > 1:
-            self.apply(OptKind.UNROLL, row.name, vectors)
+        self.apply(OptKind.UNROLL, row.name, vectors)
         self._write_out_masks(number)
         self._rows_of_columns(number, vectors)
         inner = f"{row.name}s" if step and self.apply(OptKind.SPLIT, row.name, groups) else ""

@@ -43,7 +43,7 @@ def cascade(chooser: Chooser, number: int, found: Contraction) -> bool:
     while tile := chooser.keep(number, after, 2 * lanes) or chooser.keep(number, after):
         _fill(chooser, tile, lanes)
     row = chooser.row(number, inner)
-    if row is not None and row.size > 1:
+    if row is not None:
         chooser.apply(OptKind.UNROLL, inner, low(row.size, chooser.target.tile_height))
     _pack(chooser, number)
     return True

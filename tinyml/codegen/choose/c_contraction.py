@@ -399,8 +399,7 @@ def _apply(
         whole = tiling.piece or tiling.height
         chooser.apply(OptKind.PAD if masked else OptKind.PEEL, kept, whole)
     chooser.apply(OptKind.LANES, lane, lanes)
-    if tiling.vectors > 1:
-        chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
+    chooser.apply(OptKind.UNROLL, lane, tiling.vectors)
     panels = tiling.panels > 1 and chooser.apply(OptKind.SPLIT, lane, tiling.panels)
     loops = [f"{lane}s"] if panels else []
     if tiling.piece and chooser.apply(OptKind.SPLIT, kept, tiling.piece):

@@ -61,8 +61,7 @@ def _apply(
     pieces = prod(a.size for a in chooser.one(number).rows if a not in inside)
     chooser.apply(OptKind.LANES, along, chooser.lanes)
     for axis, count in counts.items():
-        if count > 1:
-            chooser.apply(OptKind.UNROLL, axis, count)
+        chooser.apply(OptKind.UNROLL, axis, count)
     more, less = (axis.name for axis in counts)
     many = pieces >= 2 * chooser.target.cores
     loops = less, *([more] if many else [])

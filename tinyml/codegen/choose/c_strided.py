@@ -85,8 +85,7 @@ def _apply(chooser: Chooser, number: int, seen: _Found, vectors: int, most: int)
     """`most` panels of weights are packed at once."""
     lane, short, images = seen.lane.name, seen.short.name, seen.images.name
     chooser.apply(OptKind.LANES, lane, chooser.lanes)
-    if vectors > 1:
-        chooser.apply(OptKind.UNROLL, lane, vectors)
+    chooser.apply(OptKind.UNROLL, lane, vectors)
     chooser.apply(OptKind.UNROLL, short, seen.short.size)
     loops = [a.name for a in seen.rows if chooser.row(number, a.name) is not None]
     panels = chooser.row(number, lane)

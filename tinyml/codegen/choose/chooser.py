@@ -27,6 +27,7 @@ from tinyml.index import Axis, Quotient, linear
 
 MOST_NESTS = 16  # that phases make of one
 REGISTER = 16  # bytes of the smallest one
+_DIVIDING = OptKind.SPLIT, OptKind.LANES, OptKind.UNROLL, OptKind.THREAD
 REST = 8  # times as long as what is left over of whole vectors are rows of bytes, at least
 _C = TypeVar("_C", bound="Chooser")
 _P = ParamSpec("_P")
@@ -192,7 +193,9 @@ class Chooser:
         self.map(number)
 
     def apply(self, kind: OptKind, axis: Axis | str, amount: int = 0, slot: int = 0) -> bool:
-        """Make one choice; False if the nest does not admit it."""
+        """Make one choice; False if the nest does not admit it, or to divide by 1."""
+        if amount == 1 and kind in _DIVIDING:
+            return False
         name = axis if isinstance(axis, str) else axis.name
         opt = Opt(kind, name, amount, slot)
         try:
@@ -285,8 +288,3 @@ def padded(chooser: Chooser, walked: Sequence[Axis], sizes: Sequence[int]) -> bo
         a.size % size == 0 or chooser.apply(OptKind.PAD, a, size)
         for a, size in zip(walked, sizes, strict=True)
     )
-
-
-def divided(chooser: Chooser, name: str, kind: OptKind, amount: int) -> None:
-    if amount > 1:
-        chooser.apply(kind, name, amount)

@@ -55,18 +55,14 @@ class CudaChooser(Chooser):
             threads = threads if size >= WARP else 1 << (size - 1).bit_length()
             before = one.rows[-2]
             others = min(most // threads, before.size)
-            self._to_threads(last, threads)
-            self._to_threads(before, others)
+            self.apply(OptKind.THREAD, last.name, threads)
+            self.apply(OptKind.THREAD, before.name, others)
             threads *= others
         else:
             self.apply(OptKind.THREAD, last.name, threads)
         if not one.adds:
             self._in_flight(number, threads)
         self.bind_grid(number)
-
-    def _to_threads(self, axis: Axis, threads: int) -> None:
-        if threads > 1:
-            self.apply(OptKind.THREAD, axis.name, threads)
 
     def _least(self, number: int) -> int:
         """Threads that a row's last axis is to leave for a warp, which others fill."""
@@ -90,7 +86,7 @@ class CudaChooser(Chooser):
             axis = find(self.nest, axis.name)
         while lanes > 1 and axis.size % lanes:
             lanes //= 2
-        return lanes if lanes > 1 and self.apply(OptKind.LANES, axis, lanes) else 1
+        return lanes if self.apply(OptKind.LANES, axis, lanes) else 1
 
     def _elements(self, number: int, along: Collection[Axis]) -> int:
         """Of the widest that is read or stored along some axes, in 16 bytes."""
@@ -168,8 +164,7 @@ class CudaChooser(Chooser):
         for *outer, last in several:
             lanes = self._elements(number, {a for axes in groups for a in axes[-1:]})
             lanes = gcd(last.size, lanes) if side_by_side(one, last) >= 0 else 1
-            if lanes > 1:
-                self.apply(OptKind.LANES, last, lanes)
+            self.apply(OptKind.LANES, last, lanes)
             for axis in reversed(outer):
                 if not self.apply(OptKind.COLLAPSE, axis, LOADS):
                     return False
@@ -321,7 +316,7 @@ class CudaChooser(Chooser):
             each = -(-find(self.nest, axis.name).size // threads)
             few = -(-steps // (threads * lanes)) <= most // lanes
             self.apply(OptKind.THREAD, axis.name, threads)
-            if plain and few and each > 1:
+            if plain and few:
                 self.apply(OptKind.UNROLL, axis.name, each)
         return threads
 
@@ -331,7 +326,7 @@ class CudaChooser(Chooser):
         for axis in reversed(rows):
             size = min(axis.size, most)
             self.apply(OptKind.GRID, axis)
-            if size > 1 and self.apply(OptKind.THREAD, axis.name, size):
+            if self.apply(OptKind.THREAD, axis.name, size):
                 most //= size
         self.bind_grid(number)
 
@@ -361,8 +356,7 @@ class CudaChooser(Chooser):
             steps = 4 if axis.size >= 64 else 1
             self.apply(OptKind.GRID, axis)
             self.apply(OptKind.THREAD, axis.name, 16)
-            if steps > 1:
-                self.apply(OptKind.UNROLL, axis.name, steps)
+            self.apply(OptKind.UNROLL, axis.name, steps)
         self.bind_grid(number)
         inner = prod(a.size for a in found.fold.axes[1:])
         step = 16 // inner if inner < 16 else 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser, all_or_nothing, divided, padded
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing, padded
 from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, fill_by_boxes, to_tile
 from tinyml.codegen.choose.cuda_tile import ROWS, fits, loads_of, shared
 from tinyml.codegen.crop import begin, needed
@@ -57,9 +57,9 @@ def cascade(chooser: Chooser, number: int, sides: Sides, inner: list[Sides]) -> 
     chooser.apply(OptKind.ONLINE, axis.name)
     if not chooser.apply(OptKind.FRAGMENT, axis.name, EDGE):
         return False
-    divided(chooser, rows.name, OptKind.THREAD, warps)
-    divided(chooser, columns.name, OptKind.UNROLL, width // EDGE)
-    divided(chooser, axis.name, OptKind.UNROLL, steps)
+    chooser.apply(OptKind.THREAD, rows.name, warps)
+    chooser.apply(OptKind.UNROLL, columns.name, width // EDGE)
+    chooser.apply(OptKind.UNROLL, axis.name, steps)
     chooser.bind_grid(number)
     busy = warps * prod(a.size for a in chooser.nest.grid(chooser.one(number)))
     name = _among_blocks(chooser, number, axis.name, EACH * chooser.target.cores // busy)
@@ -145,9 +145,9 @@ def _made_by(
     within = wide if wide > each else 0
     if not chooser.apply(OptKind.WARPGROUP, axis.name, width, within):
         return False
-    divided(chooser, rows.name, OptKind.THREAD, groups)
+    chooser.apply(OptKind.THREAD, rows.name, groups)
     for name, size in dict.fromkeys((s.longest.name, s.longest.size) for s in inner):
-        divided(chooser, name, OptKind.UNROLL, -(-size // each) * each // EDGE)
+        chooser.apply(OptKind.UNROLL, name, -(-size // each) * each // EDGE)
     chooser.bind_grid(number)
     return True
 

@@ -75,8 +75,7 @@ def _to_warps(chooser: Chooser, number: int, folded: Axis, axes: Sequence[Axis])
     if size < folded.size and chooser.apply(OptKind.SPLIT, name, size):
         chooser.apply(OptKind.GRID, name)
         name = f"{name}s"
-    if steps > 1:
-        chooser.apply(OptKind.UNROLL, name, steps)
+    chooser.apply(OptKind.UNROLL, name, steps)
     return True
 
 

@@ -117,8 +117,7 @@ def _to_threads(chooser: Chooser, axes: Iterable[Axis], folded: bool) -> None:
         return
     name, each = loops[-1].name, loops[-1].size // OTHERS
     side = next(n for n in (NEIGHBOURS, 2, 1) if each % n == 0)
-    if side > 1:
-        chooser.apply(OptKind.UNROLL, name, side)
+    chooser.apply(OptKind.UNROLL, name, side)
     chooser.apply(OptKind.THREAD, name, OTHERS)
     if folded and each > side:
         chooser.apply(OptKind.SPLIT, name, each // side)

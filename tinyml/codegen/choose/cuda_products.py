@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tinyml.codegen.choose.chooser import Chooser, all_or_nothing, divided, padded
+from tinyml.codegen.choose.chooser import Chooser, all_or_nothing, padded
 from tinyml.codegen.choose.cuda_cascade import cascade, cascade_of_warpgroups
 from tinyml.codegen.choose.cuda_stages import bytes_of, fill_ahead, to_tile
 from tinyml.codegen.choose.cuda_tile import (
@@ -187,8 +187,8 @@ def _on_tensor_cores(chooser: Chooser, number: int, sides: Sides, axis: Axis) ->
         chooser.nest, chooser.opts[:] = before
         warps = [min(n, edge // EDGE) for n, edge in zip(most, edges, strict=True)]
         for walked, edge, n in zip((sides.rows, sides.columns), edges, warps, strict=True):
-            divided(chooser, walked.name, OptKind.UNROLL, edge // EDGE // n)
-            divided(chooser, walked.name, OptKind.THREAD, n)
+            chooser.apply(OptKind.UNROLL, walked.name, edge // EDGE // n)
+            chooser.apply(OptKind.THREAD, walked.name, n)
         _to_grid(chooser, number, sides)
         name = shared(chooser, number, axis.name, step // sides.depth, parts)
         _stage(chooser, number, sides, name, step // sides.depth)
@@ -248,7 +248,7 @@ def _in_panels(chooser: Chooser, number: int, sides: Sides) -> bool:
         return False
     if not chooser.apply(OptKind.WARPGROUP, name, columns):
         return False
-    divided(chooser, sides.rows.name, OptKind.THREAD, rows // ROWS)
+    chooser.apply(OptKind.THREAD, sides.rows.name, rows // ROWS)
     _to_grid(chooser, number, sides)
     name = shared(chooser, number, name, steps, parts)
     _stage(chooser, number, sides, name, steps, written_out=True)
@@ -291,10 +291,10 @@ def _in_registers(chooser: Chooser, number: int, sides: Sides, axis: Axis) -> bo
 def _to_threads(chooser: Chooser, walked: Axis, kind: OptKind, each: int, most: int) -> None:
     """So many steps of an axis for each thread, of which at most `most` are neighbours."""
     beside = min(each, most)
-    divided(chooser, walked.name, kind, beside)
-    divided(chooser, walked.name, OptKind.THREAD, THREADS)
-    divided(chooser, walked.name, OptKind.SPLIT, each // beside)
-    divided(chooser, f"{walked.name}s", OptKind.UNROLL, each // beside)
+    chooser.apply(kind, walked.name, beside)
+    chooser.apply(OptKind.THREAD, walked.name, THREADS)
+    chooser.apply(OptKind.SPLIT, walked.name, each // beside)
+    chooser.apply(OptKind.UNROLL, f"{walked.name}s", each // beside)
 
 
 def _lie_in_lanes(chooser: Chooser, number: int) -> bool:

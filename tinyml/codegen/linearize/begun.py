@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinyml.codegen.expr import Name, parts_of
-from tinyml.codegen.linear import Begin, Declare, End, Instr, Update, values_of
+from tinyml.codegen.linear import Begin, Declare, End, Instr, Update
+from tinyml.codegen.scope import names_of
 
 
 def begun(instrs: Sequence[Instr]) -> tuple[Instr, ...]:
@@ -18,7 +18,7 @@ def begun(instrs: Sequence[Instr]) -> tuple[Instr, ...]:
     made: list[Instr | None] = [*instrs]
     for at, instr in enumerate(instrs):
         depth += (type(instr) is Begin) - (type(instr) is End)
-        read = {e.name for value in values_of(instr) for e in parts_of([value]) if type(e) is Name}
+        read = names_of([instr])
         found = waiting.get(instr.name.name) if isinstance(instr, Update) else None
         if found is not None and found[1] == depth and isinstance(instr, Update):
             made[found[0]], made[at] = None, Declare(instr.name, instr.value)

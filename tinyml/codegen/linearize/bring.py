@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tinyml.codegen.expr import Expr, Name, Part, looked_in
-from tinyml.codegen.linear import Instr, Let, Put, PutTile, Together, values_of
+from tinyml.codegen.expr import Expr, Name, Part
+from tinyml.codegen.linear import Instr, Let, Put, PutTile, Together
+from tinyml.codegen.scope import read_by
 from tinyml.frozen import replace
 from tinyml.graph import toposort
 from tinyml.ops import Op
@@ -57,13 +58,9 @@ def _registers(*brought: Together) -> int:
 
 def _used(instr: Instr) -> set[Expr] | None:
     """Names that an instruction uses, and single lanes of them; None if it may be any."""
-    match instr:
-        case Put(position=index, valid=valid) | PutTile(index=index, valid=valid):
-            values = (*values_of(instr), *looked_in(index, valid))
-        case Let():
-            values = values_of(instr)
-        case _:  # a loop, say, in which they would be brought together at each step
-            return None
+    if not isinstance(instr, (Put, PutTile, Let)):
+        return None  # a loop, say, in which they would be brought together at each step
+    values = read_by(instr)
     used = set(values)
     for e in toposort(values):
         used.update((e,) if _is_lane(e) else e.sources)

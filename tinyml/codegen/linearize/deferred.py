@@ -28,9 +28,9 @@ from tinyml.codegen.linear import (
     Instr,
     Let,
     Update,
-    values_of,
 )
 from tinyml.codegen.matrices import Bundle, Matrix, Product, by_warpgroup
+from tinyml.codegen.scope import names_of
 from tinyml.dtype import float32
 from tinyml.frozen import replace
 from tinyml.index import Axis, Linear, linear
@@ -118,8 +118,8 @@ def _parts(step: Sequence[Instr]) -> _Parts | None:
     if (
         not held
         or not all(_is_scale(i, lets) for i in scales)
-        or not late.isdisjoint(_names([*step[: first.end + 1], *others, *ending]))
-        or not _names(held).isdisjoint(later)
+        or not late.isdisjoint(names_of([*step[: first.end + 1], *others, *ending]))
+        or not names_of(held).isdisjoint(later)
     ):
         return None
     return _Parts(first, last, products, scales, others, held, ending)
@@ -161,11 +161,6 @@ def _is_scale(update: Update, lets: Mapping[Name, Let]) -> bool:
     """Whether sums are scaled by what a step has given names."""
     read = [e for e in parts_of([update.value]) if type(e) is Name]
     return update.op is Op.MUL and all(name in lets for name in read)
-
-
-def _names(instrs: Iterable[Instr]) -> set[str]:
-    values = (value for instr in instrs for value in values_of(instr))
-    return {e.name for e in parts_of(values) if type(e) is Name}
 
 
 def _late(name: Name) -> Name:

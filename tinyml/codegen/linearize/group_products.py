@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tinyml.codegen.expr import Name, parts_of
 from tinyml.codegen.linear import (
     AwaitBoxes,
     AwaitProducts,
@@ -19,10 +18,10 @@ from tinyml.codegen.linear import (
     Instr,
     Update,
     end_of,
-    values_of,
 )
 from tinyml.codegen.linearize.deferred import deferred
 from tinyml.codegen.matrices import Matrix, Product, by_warpgroup
+from tinyml.codegen.scope import names_of
 from tinyml.index import Axis
 
 
@@ -42,7 +41,7 @@ def grouped(instrs: Sequence[Instr], late: Mapping[Axis, int]) -> tuple[Instr, .
         instr, end, read = instrs[at], at, set[str]()
         boxes = boxes or isinstance(instr, AwaitBoxes)
         if isinstance(instr, Update) and by_warpgroup(instr.value):
-            if not groups or not between.isdisjoint(_names(made[n] for n in groups[-1])):
+            if not groups or not between.isdisjoint(names_of(made[n] for n in groups[-1])):
                 groups.append([])
             groups[-1].append(len(made))
             between = set()
@@ -52,10 +51,10 @@ def grouped(instrs: Sequence[Instr], late: Mapping[Axis, int]) -> tuple[Instr, .
             inner = grouped(instrs[at + 1 : end], late)
             again = _deferred(instrs, instr, inner, late)
             made += again or [instr, *inner, instrs[end], *_left(inner)]
-            read = _names(inner)
+            read = names_of(inner)
         else:
             made.append(instr)
-            read = _names([instr])
+            read = names_of([instr])
         between, every, at = between | read, every | read, end + 1
     for group in reversed(groups):
         updates = [i for n in group if isinstance(i := made[n], Update)]
@@ -66,12 +65,6 @@ def grouped(instrs: Sequence[Instr], late: Mapping[Axis, int]) -> tuple[Instr, .
         made[group[-1] + 1 : group[-1] + 1] = behind
         made.insert(group[0], BeginProducts(sums))
     return tuple(made)
-
-
-def _names(instrs: Iterable[Instr]) -> set[str]:
-    """The names that instructions compute with."""
-    values = (value for instr in instrs for value in values_of(instr))
-    return {e.name for e in parts_of(values) if type(e) is Name}
 
 
 def _in_memory(product: Update) -> bool:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple, TypeAlias
 
-from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Load, Name, Part, Wide, looked_in
+from tinyml.codegen.expr import Load, Name, Part, Wide
 from tinyml.codegen.linear import Begin, End, Instr, Let, Put, Together
 from tinyml.codegen.matrices import WARP, Bundle, Exchanged, Neighbours
+from tinyml.codegen.scope import read_by
 from tinyml.dtype import DType
 from tinyml.frozen import replace
 from tinyml.graph import toposort
@@ -184,8 +184,6 @@ class _Quads:
 
 def _overwrites(instrs: Sequence[Instr]) -> bool:
     """Whether some store what others read, so that they stay where they are."""
-    puts = [i for i in instrs if isinstance(i, Put)]
-    values = [value for i in instrs for value in ir.values_of(i)]
-    values += [e for put in puts for e in looked_in(put.position, put.valid)]
-    stored = {put.slot for put in puts}
+    values = [value for i in instrs for value in read_by(i)]
+    stored = {i.slot for i in instrs if isinstance(i, Put)}
     return any(isinstance(e, (Load, Wide)) and e.slot in stored for e in toposort(values))

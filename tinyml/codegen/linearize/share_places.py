@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinyml.codegen import linear as ir
-from tinyml.codegen.expr import Expr, Stored, looked_in
-from tinyml.codegen.linear import Instr, Local, Put, PutTile
+from tinyml.codegen.expr import Stored
+from tinyml.codegen.linear import Instr, Local, PutTile
 from tinyml.codegen.nest import Tile
 from tinyml.codegen.optimize.tiles import names_read
+from tinyml.codegen.scope import read_by
 from tinyml.frozen import dataclass, replace
 from tinyml.graph import toposort
 
@@ -114,20 +115,12 @@ def _spans(
 
 def _tiles_of(instr: Instr) -> set[str]:
     """The tiles that an instruction reads, or puts something into."""
-    names = names_read(_values(instr))
+    names = names_read(read_by(instr))
     return names | {instr.tile} if isinstance(instr, (PutTile, ir.Copy)) else names
-
-
-def _values(instr: Instr) -> tuple[Expr, ...]:
-    values = ir.values_of(instr)
-    match instr:
-        case Put(position=index, valid=valid) | PutTile(index=index, valid=valid):
-            return (*values, *looked_in(index, valid))
-    return values
 
 
 def _read(instr: Instr, name: str) -> Iterator[object]:
     """The places of a tile that an instruction reads; one that is nobody's, if it is unknown."""
-    for e in toposort(_values(instr)):
+    for e in toposort(read_by(instr)):
         if name in names_read([e]) and not e.sources:
             yield e.index if isinstance(e, Stored) else None
