@@ -20,7 +20,6 @@ from tinyml.functional import views
 from tinyml.functional.views import root_of
 from tinyml.graph import toposort
 from tinyml.jit import outside
-from tinyml.jit.growing import Growing
 from tinyml.jit.outside import Before, prepare
 from tinyml.jit.record import Launch, Outline, Recording, capturing, needed, record
 from tinyml.jit.step import (
@@ -66,7 +65,7 @@ def capture(
     without memory of their own that the call before did not use: then a later call captures.
     """
     prepare(inputs, [t for reference in used if (t := reference()) is not None])
-    growing = Growing(left)
+    growing = outside.Growing(left)
     before, grads, clock = Before(inputs), [t._grad for t in inputs], mode.assignments
     capturing.active = True
     try:

@@ -23,7 +23,7 @@ import numpy as np
 
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
-from tinyml.jit.growing import content
+from tinyml.jit.outside import content
 from tinyml.jit.record import INSTEAD, RESET
 from tinyml.telling import Telling
 from tinyml.tensor import Tensor
