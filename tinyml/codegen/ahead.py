@@ -4,7 +4,8 @@ Where several loops of a row read the same elements, the first of them waits for
 others compute on what a cache holds, while memory has nothing to do. So the second loop asks for
 the same elements some steps of an axis further on: a line at a time, where it reads this step's.
 Where results go past the caches, to store them takes longest, unless folds call functions; so the
-loop that does asks for what it reads.
+loop that does asks for what it reads. Then what is asked for lies a quarter of a page further on
+than whole rows do, which may be whole pages: lines at the same place of one hinder each other.
 
 Numbers that are spread over lanes are multiplied for longer than memory takes to deliver them. So
 the loop that reads them asks for them, too, if no other one does.
@@ -31,6 +32,7 @@ from tinyml.ops import FUNCTIONS
 
 LINE = 64  # bytes that memory delivers at once
 FURTHER = 4  # steps of a tile's axis, which take much less time than rows that are computed with
+ASIDE = 16 * LINE  # bytes further, if results go past the caches: not the place that they go to
 
 Read = tuple[int, Axis, int]  # a slot, and how far its elements are from those of the next step
 
@@ -48,6 +50,8 @@ class Ahead:
         self.axes = {a: steps for a, steps in axes.items() if a not in filled}
         self.filled, self.lanes = [a for a in axes if a in filled], lanes
         self.storing = _storing(one) if one is not None and self.axes else {}
+        past = one is not None and any(store.streams for store in one.stores)
+        self.aside = ASIDE if past else 0
         self.made = self.loop = 0
         self.first: dict[Read, int] = {}  # the loop that reads it first
         self.asking: dict[Read, int] = {}  # the one after that
@@ -101,7 +105,8 @@ class Ahead:
                 continue
             new = (scope, load.slot, line) not in self.asked
             if new and self.asking.setdefault(read, self.loop) == self.loop:
-                found += self._once(load, scope, line, steps * stride)
+                aside = self.aside // load.dtype.itemsize if spread is None else 0
+                found += self._once(load, scope, line, steps * stride + aside)
         return found
 
     def _once(self, load: Load, scope: Scope, line: Linear, further: int) -> list[ir.Fetch]:
