@@ -42,7 +42,7 @@ def widened(store: Store, lane: Axis) -> Store:
     Conditions that hold for all lanes or for none are those of the first lane.
     """
     valid, some = _of_all(store.valid, lane), store.some
-    value = wide_loads(store.value, lane, partly=True)
+    value = wide_loads(store.value, lane)
     if store.op is None and _in_one(store.dtype.itemsize, store.position, lane):
         valid, which = _apart(valid, lane)
         if which is not None:
@@ -50,14 +50,14 @@ def widened(store: Store, lane: Axis) -> Store:
     return replace(store, value=value, valid=valid, some=some)
 
 
-def wide_loads(value: Expr, lane: Axis, partly: bool = False) -> Expr:
+def wide_loads(value: Expr, lane: Axis) -> Expr:
     """The value with loads that lie side by side along `lane` done in one access.
 
-    `partly`: also if some lanes are masked. All are read then where any is not: memory begins at a
-    vector and goes on to the end of one.
+    If some lanes are masked, all are read where any is not: memory begins at a vector and goes on
+    to the end of one.
     """
 
-    pieces = partly and not _is_folded(value, lane)
+    pieces = not _is_folded(value, lane)
 
     def widen(e: Expr) -> Expr | None:
         if pieces and isinstance(e, Stored) and _is_piece(e, lane):
@@ -66,9 +66,7 @@ def wide_loads(value: Expr, lane: Axis, partly: bool = False) -> Expr:
         if not isinstance(e, Load) or not _in_one(e.dtype.itemsize, e.position, lane):
             return None
         first, last = {lane: ZERO}, lane.size - 1
-        valid, some = _of_all(e.valid, lane), None
-        if partly:
-            valid, some = _apart(valid, lane)
+        valid, some = _apart(_of_all(e.valid, lane), lane)
         if any(lane in v.free for v in valid):
             return None
         if some is not None:

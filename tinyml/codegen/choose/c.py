@@ -49,7 +49,6 @@ TEXT = 512  # nodes at most of a fold that is written out
 ABREAST = 2  # vectors of rows at least, of which each has a sum that waits for itself
 RUNS = 8  # rows of columns that are walked in turn, of all that is read together
 NEARBY = 3  # times the cache, which delivers what is walked twice as far in turn
-IN_TURN = 2  # vectors of columns, if one array is read: as many groups more walk in turn
 WIDE = 64  # groups of columns at most: runs of two pages, if they are of four vectors
 
 
@@ -107,7 +106,7 @@ class CChooser(Chooser):
         A processor looks some 200 instructions ahead: not as far as the next step's beginning.
         """
         exprs = self.one(number).exprs
-        if looked_up_together(self, number, PIECES):
+        if looked_up_together(self, number):
             return
         constant = not any(store.value.free for store in self.one(number).stores)
         if (constant and self.nbytes <= self.target.cache) or _longest(exprs, WORK) >= CHAIN:
@@ -405,9 +404,6 @@ class CChooser(Chooser):
         read = self._read_down(number) if step else []
         if not any(row in load.free for load in read):
             step = 0  # all columns read the same
-        if step and len(read) == len(self.one(number).folds) == 1:
-            vectors = min(vectors, IN_TURN)
-            groups = self._groups(number, row, vectors)
         width = vectors * self.lanes
         self.apply(OptKind.PEEL, row, width * groups if step else width)
         self.apply(OptKind.LANES, row.name, self.lanes)

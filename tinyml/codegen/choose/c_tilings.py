@@ -120,18 +120,15 @@ def _runs(product: Product, fold: Fold, width: int, height: int) -> Iterator[Til
             yield Tiling(width, height, -(-product.panels // some), 0, step, packs=False)
 
 
-def _parts(whole: int, by: int = 2) -> Iterator[int]:
+def _parts(whole: int) -> Iterator[int]:
     """Growing numbers of parts, equal ones where there are such: a rest is one more nest."""
-    for least in _growing(whole, by):
-        yield next((n for n in range(least, by * least) if whole % n == 0), least)
+    for least in _growing(whole):
+        yield next((n for n in range(least, 2 * least) if whole % n == 0), least)
 
 
-def _growing(most: int, by: int = 2) -> Iterator[int]:
+def _growing(most: int) -> Iterator[int]:
     """1 2 4 8 and so on."""
-    number = 1
-    while number <= max(most, 1):
-        yield number
-        number *= by
+    return (1 << bit for bit in range(max(most, 1).bit_length()))
 
 
 def _step(fold: Fold, count: int) -> int:

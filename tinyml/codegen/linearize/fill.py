@@ -173,7 +173,7 @@ class Filler:
         where = dict(zip(order, unravel(at, tuple(sizes)), strict=True))
         where[order[-1]] = where[order[-1]] * lane.size + linear(lane)
         made = guarded(substitute(value, where), guard, alone=True)
-        wide, place = _bits(wide_loads(made, lane, partly=True)), index.substitute(where)
+        wide, place = _bits(wide_loads(made, lane)), index.substitute(where)
 
         def write(inner: Scope, puts: list[Instr], known: Known) -> None:
             valid = substitute_valid(guard, known)

@@ -372,7 +372,7 @@ class _Emitter(AlongWriter):
         self._put_step(scope, fill, every_step(known, unrolled))
         bodies = [crop.without(fold.body, scope.held) for fold in folds]
         for axis in (a for a in unrolled if self.kind(a) is Kind.LANE and a not in known):
-            bodies = [wide_loads(value, axis, partly=True) for value in bodies]
+            bodies = [wide_loads(value, axis) for value in bodies]
         return bodies
 
     def _take_up(

@@ -56,7 +56,7 @@ class AlongWriter(LoopWriter):
             steps = every_step(known, unrolled)
             bodies = {f: f.body for f in acc}
             for axis in (a for a in unrolled if self.kind(a) is Kind.LANE):
-                bodies = {f: wide_loads(e, axis, partly=True) for f, e in bodies.items()}
+                bodies = {f: wide_loads(e, axis) for f, e in bodies.items()}
             made = {f: _each(f.op, e, known, unrolled, steps) for f, e in bodies.items()}
             self._folds(own, [value for f in leaders for value in made[f]])
             self._lead(own, acc, {f: made[f] for f in leaders}, sums, group[0])

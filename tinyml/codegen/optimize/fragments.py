@@ -156,11 +156,6 @@ def _step(position: Linear, axis: Axis) -> int:
     return apart.constant if apart.constant and not apart.terms else 1 << 60
 
 
-def is_plain(one: Nest, found: Sides) -> bool:
-    """Whether there is one product, and nothing is stored beside it."""
-    return found.columns in one.rows and not found.beside
-
-
 def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
     """The products of matrices that first factors are made of, if they are made of such.
 
@@ -186,7 +181,7 @@ def sides_within(one: Nest, found: Sides) -> list[Sides] | None:
             inner.append(Sides(fold, found.rows, axes[0], a, b))
         elif fold.axes != axes:
             return None
-    return inner if inner or (is_plain(one, found) and len(one.folds) == 1) else None
+    return inner or None
 
 
 def _factors(fold: Fold) -> tuple[Expr, ...]:

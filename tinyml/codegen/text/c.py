@@ -198,7 +198,7 @@ class CRenderer(CPairs):
             found = self.run(e.dtype, lane.size, place, stride)
             if stride == 1 and e.dtype.itemsize * lane.size == MASKED and self._chooses:
                 kind = self._memory_vector(e.dtype, lane.size)
-                self.prelude[loaded(kind, MASKED)] = None
+                self.prelude[loaded(kind)] = None
                 found = f"loaded_{kind}({found[0]})", ATOM
             return found
         return None if pair else self.picked(e, lane)

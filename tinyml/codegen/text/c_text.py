@@ -52,9 +52,9 @@ def apart(value: str, size: int) -> str:
     return asked if size == MASKED else ""
 
 
-def loaded(kind: str, size: int) -> str:
+def loaded(kind: str) -> str:
     """A vector that was loaded for all lanes."""
-    asked = apart("a", size)
+    asked = apart("a", MASKED)
     return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
 
 
