@@ -27,7 +27,6 @@ from tinyml.codegen.choose.cuda_tile import (
 from tinyml.codegen.expr import Stored
 from tinyml.codegen.matrices import WARP
 from tinyml.codegen.nest import Kind, Nest, Tile
-from tinyml.codegen.optimize.async_copies import SIZES, copied
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.fragments import (
     COLUMNS,
@@ -40,6 +39,7 @@ from tinyml.codegen.optimize.fragments import (
 )
 from tinyml.codegen.optimize.opts import OptKind
 from tinyml.codegen.optimize.panels import row_of
+from tinyml.codegen.optimize.stages import SIZES, copied
 from tinyml.codegen.target import THREAD, WORKING
 from tinyml.dtype import bfloat16, float16, float32
 from tinyml.index import Axis, Quotient, linear

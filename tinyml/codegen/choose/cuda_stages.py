@@ -8,8 +8,8 @@ from math import prod
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
 from tinyml.codegen.expr import Expr, Load, nodes
 from tinyml.codegen.nest import Tile
-from tinyml.codegen.optimize.defer import LEAST
 from tinyml.codegen.optimize.opts import OptKind
+from tinyml.codegen.optimize.stages import LEAST
 from tinyml.codegen.optimize.tiles import ways
 from tinyml.index import Axis
 

@@ -21,10 +21,10 @@ from tinyml.codegen.expr import (
 )
 from tinyml.codegen.linear import Instr
 from tinyml.codegen.nest import Tile
-from tinyml.codegen.optimize.async_copies import copied, end_of
 from tinyml.codegen.optimize.boxes import boxed
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.overlaps import guarded
+from tinyml.codegen.optimize.stages import copied, end_of
 from tinyml.codegen.optimize.tiles import by_stride
 from tinyml.codegen.optimize.turns import counted
 from tinyml.codegen.scope import Known, Scope

@@ -16,7 +16,7 @@ from tinyml.codegen.expr import Load
 from tinyml.codegen.nest import Kind, LoopNest, Tile
 from tinyml.codegen.optimize.change import OptError
 from tinyml.codegen.optimize.panels import row_of
-from tinyml.codegen.optimize.tiles import pipeline
+from tinyml.codegen.optimize.stages import pipeline
 from tinyml.codegen.optimize.turns import counted
 from tinyml.frozen import dataclass, replace
 from tinyml.index import ZERO, Axis, Linear, linear, unravel

@@ -67,14 +67,14 @@ from tinyml.codegen.optimize.change import (
     peel,
     split,
 )
-from tinyml.codegen.optimize.defer import defer
 from tinyml.codegen.optimize.filled import by_fold, filled
 from tinyml.codegen.optimize.fragments import fragment, products_of, warpgroup
 from tinyml.codegen.optimize.keep import keep
 from tinyml.codegen.optimize.online import at_once, online, running_along
 from tinyml.codegen.optimize.pair_steps import pair
 from tinyml.codegen.optimize.phase import phase
-from tinyml.codegen.optimize.tiles import block, pipeline, stage
+from tinyml.codegen.optimize.stages import defer, pipeline
+from tinyml.codegen.optimize.tiles import block, stage
 from tinyml.codegen.optimize.turns import persist
 from tinyml.codegen.wide_stores import stream
 from tinyml.frozen import Enum, dataclass, replace

@@ -170,43 +170,6 @@ def with_tile(one: Nest, tile: Tile) -> Nest:
     return replace(one, tiles=(*one.tiles[:place], tile, *one.tiles[place:]))
 
 
-def pipeline(nest: LoopNest, after: Axis, stages: int, step: Linear | None = None) -> LoopNest:
-    """Tiles that are filled at a step of a loop are filled `stages` - 1 steps before.
-
-    `step` is how steps are counted, if not from 0 in each loop.
-    """
-    if nest.kind(after) is not Kind.LOOP or within_fold(nest, after) or stages > after.size:
-        raise OptError(f"cannot fill ahead of {after.name}: it is no loop of {stages} steps")
-    if Kind.THREAD not in dict(nest.kinds).values():
-        raise OptError(f"cannot fill ahead of {after.name}: copies under way need threads")
-    ahead = []
-    for one in nest.nests:
-        filled = [tile for tile in one.tiles if tile.after is after]
-        if any(not tile.copies or tile.stages > 1 for tile in filled):
-            raise OptError(f"cannot fill ahead of {after.name}: what is kept in a tile is folded")
-        for tile in filled:
-            one = _staged(one, tile, (step or linear(after)) % stages, stages)
-        ahead.append(one)
-    if tuple(ahead) == nest.nests:
-        raise OptError(f"cannot fill ahead of {after.name}: there is no tile")
-    return replace(nest, nests=tuple(ahead))
-
-
-def _staged(one: Nest, tile: Tile, stage_: Linear, stages: int) -> Nest:
-    """A tile with several stages one behind the other, each read where it was filled."""
-    pieces = 16 // tile.value.dtype.itemsize
-    offset = stage_ * (-(-tile.size // pieces) * pieces)
-
-    def shifted(e: Expr) -> Expr | None:
-        if not (isinstance(e, Stored) and e.name == tile.name):
-            return None
-        return Stored(e.name, e.dtype, e.index + offset, e.after, e.outside)
-
-    made = replace(tile, index=tile.index + offset, stages=stages)
-    tiles = tuple(made if t is tile else t for t in one.tiles)
-    return replace(rewritten(one, shifted), tiles=tiles)
-
-
 def within_fold(nest: LoopNest, axis: Axis) -> bool:
     """Whether a fold over `axis` is made at each step of another fold."""
     return any(

@@ -24,7 +24,6 @@ from tinyml.codegen.pairs import multiple
 from tinyml.codegen.target import Target
 from tinyml.codegen.text import cuda_bounds
 from tinyml.codegen.text.cuda_aside import AsideRenderer
-from tinyml.codegen.text.cuda_steps import steps_of, to_and_fro
 from tinyml.codegen.text.cuda_text import (
     ACROSS,
     ATOMIC,
@@ -157,9 +156,9 @@ class CudaRenderer(AsideRenderer):
             yield from self.numbered(part.threads, number)
 
     def part(self, part: ir.Part, block: str, depth: int) -> list[str]:
-        self.steps = dict(steps_of(part.instrs, REGISTERS // prod(self.k.block)))
+        self.steps = dict(cuda_bounds.steps_of(part.instrs, REGISTERS // prod(self.k.block)))
         if self.in_order:
-            part = replace(part, instrs=to_and_fro(part.instrs))
+            part = replace(part, instrs=cuda_bounds.to_and_fro(part.instrs))
         return super().part(part, block, depth)
 
     def axis(self, name: str) -> str:
