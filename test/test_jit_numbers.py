@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tinyml import Tensor, TinyJit, nn
@@ -276,3 +277,54 @@ def test_a_captured_step_keeps_no_object_alive() -> None:
     model.part = Part()
     gc.collect()
     assert gone() is None
+
+
+CONSTANTS: dict[str, Callable[[], Tensor]] = {
+    "number": lambda: Tensor(0.5),
+    "ones": lambda: Tensor.ones(2),
+    "computed": lambda: Tensor.ones(2, 2).tril()[1],
+    "whole numbers": lambda: Tensor.arange(2),
+}
+
+
+@pytest.mark.parametrize("held", ["by an object", "in a list", "as a view"])
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_that_is_assigned_to_after_the_capture(
+    device: str, name: str, held: str
+) -> None:
+    """It was a part of the kernels, and is data from now on."""
+    constant, x = CONSTANTS[name](), Tensor([3.0, 4.0])
+    shown = constant.reshape(-1) if held == "as a view" else constant
+    model = SimpleNamespace(scale=shown, every=[constant])
+    read = {"in a list": lambda: model.every[0]}.get(held, lambda: model.scale)
+    step = TinyJit(lambda x: (x * read()).realize())
+    kept = [step(x).tolist() for _ in range(3)][-1]
+    assert (x * constant).tolist() == kept  # to look at it is no assignment
+    assert step(x).tolist() == kept
+    for value in (5, 6, 7, 8):
+        constant.assign(constant.full_like(value))
+        assert step(x).tolist() == [3.0 * value, 4.0 * value]
+    assert step.captured is not None
+
+
+def test_a_model_that_was_evaluated_before_it_is_trained(device: str) -> None:
+    """Ones and zeros, as scales and running means begin, are parts of its kernels at first."""
+    model, x = [nn.BatchNorm(2), nn.LayerNorm(2)], Tensor([[1.0, 2.0], [3.0, 5.0], [4.0, 0.0]])
+    evaluate = TinyJit(lambda x: x.sequential(model).realize())
+    before = [evaluate(x).tolist() for _ in range(3)][-1]
+    optimizer = nn.optim.SGD(nn.state.get_parameters(model), lr=0.5)
+
+    @TinyJit
+    @Tensor.train()
+    def train(x: Tensor) -> Tensor:
+        loss = (x.sequential(model) - 1).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.realize()
+
+    for _ in range(4):
+        train(x)
+        found = evaluate(x).numpy()
+        np.testing.assert_allclose(found, x.sequential(model).numpy(), rtol=1e-4, atol=1e-6)
+        assert found.tolist() != before

@@ -125,7 +125,7 @@ class TinyJit(Generic[_P, _R]):
             return self._function(*bound, *args, **kwargs)
         tensors: list[Tensor] = []
         with turn:
-            if self._step is not None:
+            if self._step is not None and not self._is_outdated(self._step):
                 positional, named = self._arguments.parts
                 fit = fits(positional, args, tensors) and fits(named, kwargs, tensors)
                 changed = self._step.changed(tensors) if fit else []
@@ -138,6 +138,17 @@ class TinyJit(Generic[_P, _R]):
             if self._arguments is not None:
                 return self._capture(function, arguments, tensors)
         return self._first(function, arguments)
+
+    def _is_outdated(self, step: Step) -> bool:
+        """Whether a constant was assigned to that is a part of kernels: it has memory from now on.
+
+        As a parameter of ones, if a model was evaluated before it was trained.
+        """
+        assigned = step.parts.assumed.assigned()
+        if assigned:
+            Tensor.realize(*assigned)
+            self.reset()
+        return bool(assigned)
 
     def _replay(
         self, step: Step, tensors: list[Tensor], changed: Sequence[int], other: list[Tensor]
@@ -163,7 +174,7 @@ class TinyJit(Generic[_P, _R]):
             # what is assigned to has memory from now on: a capture can write to nothing else
             wanted = [*results, *recording.assigned(), *constant_gradients(recording)]
             Tensor.realize(*wanted) if wanted else None
-        self._outline, self._assumed = recording.outline(), assumed(function)
+        self._outline, (self._assumed, _) = recording.outline(), assumed(function)
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
         self._left = list(map(weakref.ref, recording.left()))
@@ -179,13 +190,13 @@ class TinyJit(Generic[_P, _R]):
         captured = capture(function, tensors, self._used, self._left if same else [])
         found, structure, step, outline, self._used, self._left, obstacle = captured
         before, self._outline = self._outline, outline
-        self._assumed = assumed(function, self._assumed if same else None)
+        self._assumed, named = assumed(function, self._assumed if same else None)
         self._arguments, self._training = setting
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
-            step.parts.assumed = Watch(self._assumed)
+            step.parts.assumed = Watch(self._assumed, named)
             self._used, self._left, self._assumed = [], [], []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:

@@ -21,10 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from tinyml.autograd import mode
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
+from tinyml.functional.views import shown_by
 from tinyml.jit.outside import content
 from tinyml.jit.record import INSTEAD, RESET
+from tinyml.ledger import has_data
 from tinyml.telling import Telling
 from tinyml.tensor import Tensor
 
@@ -102,8 +105,12 @@ _GONE = AttributeError, LookupError, ValueError
 class Watch:
     """All that a captured function computed with."""
 
-    def __init__(self, every: Sequence[Assumed] = ()) -> None:
+    def __init__(self, every: Sequence[Assumed] = (), tensors: Iterable[Tensor] = ()) -> None:
+        """Of the tensors that the code names, constants without memory became parts of kernels."""
         self.every = every
+        roots = {id(root): root for root, _ in map(shown_by, tensors)}
+        self._constants = [weakref.ref(t) for t in roots.values() if not has_data(t._lazy)]
+        self._clock = self._asked = mode.assignments
         self._settings = -1
         self._sort()
 
@@ -119,6 +126,14 @@ class Watch:
         ]
         objects = [one.values for one in silent if isinstance(one.read, _Ids)]
         self._ids = [*chain.from_iterable(objects)]
+
+    def assigned(self) -> list[Tensor]:
+        """The constants that have been assigned to since."""
+        if not self._constants or self._asked == mode.assignments:
+            return []
+        self._asked = mode.assignments
+        alive = [t for reference in self._constants if (t := reference()) is not None]
+        return [t for t in alive if t._changed_after(self._clock)]
 
     def check(self) -> None:
         """JitError if something is not what it was; layers are asked if one was told anything."""
@@ -141,8 +156,10 @@ class Watch:
         return Watch, (self.every,)
 
 
-def assumed(function: Callable[..., Any], before: Iterable[Assumed] | None = None) -> list[Assumed]:
-    """What a function computes with, as far as its code says so.
+def assumed(
+    function: Callable[..., Any], before: Iterable[Assumed] | None = None
+) -> tuple[list[Assumed], list[Tensor]]:
+    """What a function computes with, as far as its code says so, and the tensors that it names.
 
     If the call `before` did the same, it is what had the same values then.
     """
@@ -150,13 +167,14 @@ def assumed(function: Callable[..., Any], before: Iterable[Assumed] | None = Non
     walk.value(function)
     walk.go_on()
     if before is None:
-        return walk.found()
+        return walk.found(), walk.tensors
     earlier = [
         (id(one.holder()), *pair)
         for one in before
         for pair in zip(one.names, one.values, strict=False)
     ]
-    return walk.found({(holder, name): value for holder, name, value in earlier})
+    found = walk.found({(holder, name): value for holder, name, value in earlier})
+    return found, walk.tensors
 
 
 _CELL = "cell_contents"
@@ -201,6 +219,7 @@ class _Walk:
         self._some: dict[int, Any] = {}  # objects in containers: perhaps of these
         self._left: list[tuple[CodeType, Mapping[str, Any], dict[str, Any]]] = []  # to be walked
         self._seen: dict[tuple[int, ...], Any] = {}
+        self.tensors: list[Tensor] = []
 
     def found(self, earlier: Mapping[tuple[int, Any], Any] | None = None) -> list[Assumed]:
         """What only others set, and what was the same `earlier`, by who has it; all tensors."""
@@ -227,6 +246,8 @@ class _Walk:
     def value(self, value: Any, *given: Any) -> None:
         """Code names this, and is about to call it, or to hand it on: walk what a call runs."""
         match value:
+            case Tensor():
+                self.tensors.append(value)
             case FunctionType():
                 self._function(value, *given)
             case MethodType():
@@ -259,6 +280,7 @@ class _Walk:
     def _attribute(self, holder: Any, name: str) -> Any:
         """What holder.name is, if that is known without running anything."""
         if isinstance(holder, Tensor):
+            self.tensors.append(holder)
             return _NOTHING
         kind = holder if isinstance(holder, type) else type(holder)
         own = vars(holder) if hasattr(holder, "__dict__") else {}
