@@ -60,6 +60,11 @@ def of_keys(q: Tensor, k: Tensor, p: Tensor, j: Tensor, v: Tensor, x: Tensor) ->
     return (weights(q, k) * x + weights(p, j)) @ v
 
 
+def of_a_window(q: Tensor, k: Tensor, p: Tensor, j: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    """Likewise, of what is read through a window with one place."""
+    return (weights(q, k) - x.unfold(0, KEYS, 1)[0] * weights(p, j)) @ v
+
+
 def three(q: Tensor, k: Tensor, p: Tensor, j: Tensor, v: Tensor, x: Tensor) -> Tensor:
     return (-weights(q, k) + weights(p, j) / 2 - x * weights(q, j)) @ v
 
@@ -69,6 +74,7 @@ SUMS: dict[str, tuple[Attention, Shape]] = {
     "heads": (different, (HEADS, 1, 1)),
     "causal": (causal, (HEADS, 1, 1)),
     "keys": (of_keys, (KEYS,)),
+    "window": (of_a_window, (KEYS,)),
     "three": (three, (1,)),
 }
 EACH = pytest.mark.parametrize(("attend", "shape"), SUMS.values(), ids=SUMS)

@@ -16,6 +16,7 @@ from tinyml import lazy
 from tinyml.frozen import dataclass
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement
+from tinyml.shape import replaced
 
 FIXED = -1
 MIXED = -2
@@ -84,6 +85,8 @@ def through(node: lazy.Move, labels: Labels) -> Labels:
         case Movement.RESHAPE:
             return _reshaped(labels, node.shape, source.shape)
         case Movement.SHRINK | Movement.PAD | Movement.SKEW | Movement.FLIP:
+            if node.movement is Movement.SKEW and labels[arg[1]] != FIXED:
+                labels = replaced(labels, arg[0], MIXED)  # a window moves, though it has one place
             turned = {Movement.FLIP: arg, Movement.SKEW: arg[:1]}.get(node.movement, ())
             return tuple(
                 x if n == m and a not in turned else _moved(x, n)
