@@ -188,6 +188,17 @@ def test_an_object_that_is_replaced_while_somebody_holds_the_one_before(
     assert own[name] is not getattr(model, name)
 
 
+def test_a_constant_that_is_replaced_and_lies_where_the_one_before_lay() -> None:
+    model = SimpleNamespace(scale=Tensor(2.0))
+
+    def change() -> None:
+        model.scale = None
+        model.scale = Tensor(5.0)
+
+    text = refused(lambda x: (x * model.scale).realize(), change)
+    assert text.startswith("SimpleNamespace: scale was replaced by another object")
+
+
 def test_a_tensor_of_a_layer_that_is_replaced_while_somebody_holds_the_one_before() -> None:
     layer = nn.Linear(2, 2)
     weight = layer.weight

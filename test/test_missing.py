@@ -38,6 +38,8 @@ def _reference() -> Iterator[None]:
 def instead(name: str) -> Any:
     """What the sentence about `name` tells to write, written."""
     given = {"x": Tensor(X), "y": Tensor(Y), "z": Tensor(Z), "i": Tensor([[0, 1, 1], [1, 0, 1]])}
+    if name in ("mm", "bmm", "addmm", "baddbmm"):
+        given["y"] = given["y"].mT
     names = {"Tensor": Tensor, "tinyml": tinyml, "nn": nn, "numpy": np, "array": X}
     names["math"] = math
     return eval(KNOWN[name], names | given)

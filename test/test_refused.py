@@ -203,6 +203,7 @@ OWN: dict[str, list[Case]] = {
         (RuntimeError, "more axes", lambda: X.expand(3)),
         (TypeError, "'a'", lambda: X.expand("a")),
     ],
+    "flatten": [(ShapeError, "start_dim 1 lies behind end_dim 0", lambda: X.flatten(1, 0))],
     "unflatten": [
         (ValueError, r"axis 1 of \(2, 3\) cannot become", lambda: X.unflatten(1, (2, 2))),
         (TypeError, "sizes must be a tuple", lambda: X.unflatten(1, 3)),

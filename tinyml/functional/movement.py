@@ -124,6 +124,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     start = resolve_axis(start_dim, x.ndim, "flatten")
     end = resolve_axis(end_dim, x.ndim, "flatten")
     shape = x._lazy.shape
+    if start > end and x.ndim:
+        raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim} of {shape}")
     middle = prod(shape[start : end + 1])
     return _shaped(x, (*shape[:start], middle, *shape[end + 1 :]))
 

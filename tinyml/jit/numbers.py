@@ -108,8 +108,8 @@ class Watch:
     def __init__(self, every: Sequence[Assumed] = (), tensors: Iterable[Tensor] = ()) -> None:
         """Of the tensors that the code names, constants without memory became parts of kernels."""
         self.every = every
-        roots = {id(root): root for root, _ in map(shown_by, tensors)}
-        self._constants = [weakref.ref(t) for t in roots.values() if not has_data(t._lazy)]
+        known = {id(t): t for t in tensors}  # kept, so that none that comes later has its id
+        self._constants = [t for t in known.values() if not has_data(shown_by(t)[0]._lazy)]
         self._clock = self._asked = mode.assignments
         self._settings = -1
         self._sort()
@@ -132,8 +132,7 @@ class Watch:
         if not self._constants or self._asked == mode.assignments:
             return []
         self._asked = mode.assignments
-        alive = [t for reference in self._constants if (t := reference()) is not None]
-        return [t for t in alive if t._changed_after(self._clock)]
+        return [shown_by(t)[0] for t in self._constants if t._changed_after(self._clock)]
 
     def check(self) -> None:
         """JitError if something is not what it was; layers are asked if one was told anything."""
