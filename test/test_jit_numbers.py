@@ -318,6 +318,28 @@ def test_a_constant_that_is_assigned_to_after_the_capture(
     assert step.captured is not None
 
 
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_that_the_function_replaces_by_one_made_of_it(name: str) -> None:
+    """As a count of steps; what is made anew in each call is a constant like others."""
+    model = SimpleNamespace(count=CONSTANTS[name](), mask=None)
+
+    def step(x: Tensor) -> Tensor:
+        model.mask = Tensor.ones(2, 2).tril()
+        model.mask = model.mask[1] * 2
+        return (x * model.mask).realize()
+
+    def counting(x: Tensor) -> Tensor:
+        model.count = model.count + 1
+        return (x * model.count).realize()
+
+    x = Tensor([3.0, 4.0])
+    assert [captured(step)(x).tolist() for _ in range(2)] == [[6.0, 8.0]] * 2
+    jitted = TinyJit(counting)
+    jitted(x)
+    with pytest.raises(JitError, match=r"made of no data.*assign\(\) to a tensor"):
+        jitted(x)
+
+
 def test_a_model_that_was_evaluated_before_it_is_trained(device: str) -> None:
     """Ones and zeros, as scales and running means begin, are parts of its kernels at first."""
     model, x = [nn.BatchNorm(2), nn.LayerNorm(2)], Tensor([[1.0, 2.0], [3.0, 5.0], [4.0, 0.0]])

@@ -22,7 +22,7 @@ from tinyml.functional import missing
 from tinyml.functional.axes import wrong_type
 from tinyml.functional.views import shown_by
 from tinyml.jit.capture import capture
-from tinyml.jit.numbers import Assumed, Watch, assumed
+from tinyml.jit.numbers import Assumed, Watch, assumed, check_constants
 from tinyml.jit.outside import constant_gradients, used
 from tinyml.jit.record import RESET, Outline, capturing, record
 from tinyml.jit.saved import findable
@@ -84,6 +84,7 @@ class TinyJit(Generic[_P, _R]):
         self._used: list[weakref.ref[Tensor]] = []  # in the last call that was not a replay
         self._left: list[weakref.ref[Tensor]] = []  # behind, by that call
         self._assumed: list[Assumed] = []  # likewise
+        self._constants: list[Tensor] = []  # likewise
         self._in_vain = 0  # so many calls were to be captured, and were not
 
     @property
@@ -174,7 +175,8 @@ class TinyJit(Generic[_P, _R]):
             # what is assigned to has memory from now on: a capture can write to nothing else
             wanted = [*results, *recording.assigned(), *constant_gradients(recording)]
             Tensor.realize(*wanted) if wanted else None
-        self._outline, (self._assumed, _) = recording.outline(), assumed(function)
+        self._outline = recording.outline()
+        self._assumed, self._constants = assumed(function)
         given = [weakref.ref(shown_by(t)[0]) for t in results]  # perhaps untouched
         self._used = [*used(recording), *given]
         self._left = list(map(weakref.ref, recording.left()))
@@ -190,14 +192,16 @@ class TinyJit(Generic[_P, _R]):
         captured = capture(function, tensors, self._used, self._left if same else [])
         found, structure, step, outline, self._used, self._left, obstacle = captured
         before, self._outline = self._outline, outline
-        self._assumed, named = assumed(function, self._assumed if same else None)
+        known = self._constants
+        self._assumed, self._constants = assumed(function, self._assumed if same else None)
+        check_constants(known, self._constants)
         self._arguments, self._training = setting
         if step is not None:
             if same and before is not None:
                 outline.check_same(before)
             self._outline, self._results, self._step = None, structure, step
-            step.parts.assumed = Watch(self._assumed, named)
-            self._used, self._left, self._assumed = [], [], []
+            step.parts.assumed = Watch(self._assumed, self._constants)
+            self._used, self._left, self._assumed, self._constants = [], [], [], []
         self._in_vain += 1
         if self._in_vain == _PATIENCE and obstacle:
             warnings.warn(
@@ -246,7 +250,13 @@ class TinyJit(Generic[_P, _R]):
 
 
 # what a pickle does not take along
-_ALONE: dict[str, Any] = {"_methods": {}, "_used": [], "_left": [], "_assumed": []}
+_ALONE: dict[str, Any] = {
+    "_methods": {},
+    "_used": [],
+    "_left": [],
+    "_assumed": [],
+    "_constants": [],
+}
 _PATIENCE = 4  # captures in vain until there is a warning: threads may disturb one or two
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -25,6 +25,7 @@ from tinyml.autograd import mode
 from tinyml.errors import JitError
 from tinyml.frozen import dataclass
 from tinyml.functional.views import shown_by
+from tinyml.graph import toposort
 from tinyml.jit.outside import content
 from tinyml.jit.record import INSTEAD, RESET
 from tinyml.ledger import has_data
@@ -105,11 +106,10 @@ _GONE = AttributeError, LookupError, ValueError
 class Watch:
     """All that a captured function computed with."""
 
-    def __init__(self, every: Sequence[Assumed] = (), tensors: Iterable[Tensor] = ()) -> None:
-        """Of the tensors that the code names, constants without memory became parts of kernels."""
+    def __init__(self, every: Sequence[Assumed] = (), constants: Iterable[Tensor] = ()) -> None:
+        """Constants without memory became parts of kernels."""
         self.every = every
-        known = {id(t): t for t in tensors}  # kept, so that none that comes later has its id
-        self._constants = [t for t in known.values() if not has_data(shown_by(t)[0]._lazy)]
+        self._constants = [*constants]  # kept, so that none that comes later has its id
         self._clock = self._asked = mode.assignments
         self._settings = -1
         self._sort()
@@ -155,10 +155,28 @@ class Watch:
         return Watch, (self.every,)
 
 
+def constants(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those of them that are, or show, what is made of no data and is not in memory."""
+    known = {id(t): t for t in tensors}
+    return [t for t in known.values() if not has_data(shown_by(t)[0]._lazy)]
+
+
+def check_constants(before: Iterable[Tensor], now: Sequence[Tensor]) -> None:
+    """JitError if a constant that the code names became another that is made of it: a counter."""
+    gone = {t._lazy for t in before}.difference([t._lazy for t in now])
+    for tensor in now if gone else ():
+        if not gone.isdisjoint(toposort([tensor._lazy])):
+            raise JitError(
+                f"the function puts another object in the place of a tensor {tensor.shape} that is "
+                "made of no data, and makes it of that: a replay would not go on from there. "
+                "assign() to a tensor instead of replacing it"
+            )
+
+
 def assumed(
     function: Callable[..., Any], before: Iterable[Assumed] | None = None
 ) -> tuple[list[Assumed], list[Tensor]]:
-    """What a function computes with, as far as its code says so, and the tensors that it names.
+    """What a function computes with, as far as its code says so, and the constants that it names.
 
     If the call `before` did the same, it is what had the same values then.
     """
@@ -166,14 +184,14 @@ def assumed(
     walk.value(function)
     walk.go_on()
     if before is None:
-        return walk.found(), walk.tensors
+        return walk.found(), constants(walk.tensors)
     earlier = [
         (id(one.holder()), *pair)
         for one in before
         for pair in zip(one.names, one.values, strict=False)
     ]
     found = walk.found({(holder, name): value for holder, name, value in earlier})
-    return found, walk.tensors
+    return found, constants(walk.tensors)
 
 
 _CELL = "cell_contents"
