@@ -298,7 +298,7 @@ CONSTANTS: dict[str, Callable[[], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("held", ["by an object", "in a list", "as a view"])
+@pytest.mark.parametrize("held", ["by an object", "in a list", "in a dict", "as a view"])
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_a_constant_that_is_assigned_to_after_the_capture(
     device: str, name: str, held: str
@@ -307,7 +307,9 @@ def test_a_constant_that_is_assigned_to_after_the_capture(
     constant, x = CONSTANTS[name](), Tensor([3.0, 4.0])
     shown = constant.reshape(-1) if held == "as a view" else constant
     model = SimpleNamespace(scale=shown, every=[constant])
-    read = {"in a list": lambda: model.every[0]}.get(held, lambda: model.scale)
+    named = {"scale": constant}
+    ways = {"in a list": lambda: model.every[0], "in a dict": lambda: min(named.values(), key=id)}
+    read = ways.get(held, lambda: model.scale)
     step = TinyJit(lambda x: (x * read()).realize())
     kept = [step(x).tolist() for _ in range(3)][-1]
     assert (x * constant).tolist() == kept  # to look at it is no assignment

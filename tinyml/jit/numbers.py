@@ -296,8 +296,8 @@ class _Walk:
 
     def _attribute(self, holder: Any, name: str) -> Any:
         """What holder.name is, if that is known without running anything."""
-        if isinstance(holder, Tensor):
-            self.tensors.append(holder)
+        if isinstance(holder, (Tensor, dict, list)):  # of which methods tell what is in it
+            self.value(holder)
             return _NOTHING
         kind = holder if isinstance(holder, type) else type(holder)
         own = vars(holder) if hasattr(holder, "__dict__") else {}
