@@ -14,7 +14,7 @@ from tinyml.codegen.choose.heuristic import choose
 from tinyml.codegen.lower import lower
 from tinyml.codegen.nest import Kind
 from tinyml.codegen.target import Target
-from tinyml.dtype import DType, bfloat16, float32, float64, int32
+from tinyml.dtype import DType, bfloat16, float32, float64, int32, int64
 from tinyml.kernel import Kernel
 from tinyml.schedule import schedule
 
@@ -61,6 +61,16 @@ def test_rows_that_are_walked_again_or_whose_largest_is_looked_for_have_lanes(
     centred = x - x.mean(1, keepdim=True)
     for made in (centred, centred.square().sum(1), x.max(1), x.argmax(1)):
         assert one_by_one(kernel_of(made), target) <= 1
+        stages.assert_right(kernel_of(made), target=target)
+
+
+@pytest.mark.parametrize("bytes_", [32, 64])
+def test_rows_of_truths_that_become_numbers_have_lanes(bytes_: int) -> None:
+    """Of single ones compilers make branches, which cannot be foreseen."""
+    x, target = memory(33, 18), replace(stages.C, vector_bytes=bytes_)
+    classes = memory(33, dtype=int64)
+    for made in ((x > x[:, :1]) * x, classes.one_hot(18).float()):
+        assert one_by_one(kernel_of(made), target) == 0
         stages.assert_right(kernel_of(made), target=target)
 
 

@@ -90,16 +90,19 @@ def test_products_and_windows(compiled: Compiled) -> None:
         stages.agree(roots, graphs.values(roots), {"C": run}, 1e-3, 1e-3)
 
 
+@pytest.mark.parametrize("goal", [float32, float64], ids=str)
 @pytest.mark.parametrize("kind", ["int64", "uint64"])
-def test_long_integers_are_rounded_once_to_doubles(kind: str, compiled: Compiled) -> None:
+def test_long_integers_are_rounded_once(kind: str, goal: DType, compiled: Compiled) -> None:
     x = graphs.leaf(4096, dtype=by_name(kind))
-    root = lazy.cast(x, float64)
+    root = lazy.cast(x, goal)
     known = {x: np.random.default_rng(3).integers(0, 1 << 64, 4096, np.uint64).astype(kind)}
     known[x] >>= np.arange(4096).astype(kind) % 64  # of all lengths
     known[x][:4] = np.iinfo(kind).min, np.iinfo(kind).max, 2**53 + 1, 0
+    edges = [2**51 - 1, 2**51, 2**52 - 1, 2**52, 2**24 + 1, 2**24 + 3, 2**50 + 2**26, 2**50 + 1]
+    known[x][64:128] = np.repeat(np.array([*edges, *(-n for n in edges)]), 4).astype(kind)
     made = schedule([root])
     (got,) = stages.run(made, known, compiled(stages.kernels_of(made)))
-    np.testing.assert_array_equal(got, known[x].astype(np.float64))
+    np.testing.assert_array_equal(got, known[x].astype(goal.name))
 
 
 def test_products_and_sums_are_rounded_once(compiled: Compiled) -> None:
@@ -236,6 +239,23 @@ def test_long_integers_become_doubles_lane_by_lane_at_once(command: str) -> None
     (k,) = stages.kernels_of(schedule([x.cast("float64").lazy]))
     made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 4")])
     assert "vcvtsi2sd" not in _made(command, translation_unit((made,)))
+
+
+@pytest.mark.parametrize("command", ["gcc", "clang"])
+def test_most_long_integers_become_floats_by_digits_of_doubles(command: str) -> None:
+    x = graphs.memory(256, dtype=by_name("int64"), device="CPU")
+    (k,) = stages.kernels_of(schedule([x.float().lazy]))
+    made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i0 4")])
+    assert "vcvtpd2ps" in _made(command, translation_unit((made,)))
+
+
+def test_clang_stores_a_vector_whole_that_was_loaded_number_by_number() -> None:
+    x = graphs.memory(64, 64, device="CPU")
+    (k,) = stages.kernels_of(schedule([x.transpose(0, 1).contiguous().lazy]))
+    made = compile(k, Target(Language.C, 32, 16, cores=2), [parse("lanes i1 8")])
+    text = _made("clang", translation_unit((made,)))
+    assert re.search(r"\tvmovup[sd]\t%ymm\d+, \S*\(%r", text)
+    assert not re.search(r"\tvmovup[sd]\t%xmm\d+, \S*\(%r", text)
 
 
 def test_repeated_elements_wait_for_no_memory() -> None:

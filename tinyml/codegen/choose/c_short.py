@@ -10,10 +10,11 @@ from math import gcd
 
 from tinyml.codegen.choose.c_rows import calls
 from tinyml.codegen.choose.chooser import Chooser, all_or_nothing
-from tinyml.codegen.expr import Load, Require
+from tinyml.codegen.expr import Alu, Load, Require
 from tinyml.codegen.nest import Nest
 from tinyml.codegen.optimize.change import LOADS
 from tinyml.codegen.optimize.opts import OptKind
+from tinyml.dtype import bool_
 from tinyml.graph import toposort
 from tinyml.index import Axis
 from tinyml.ops import Op
@@ -95,12 +96,19 @@ def is_long_rest(one: Nest, row: Axis, lanes: int) -> bool:
     """Whether what is left over of whole vectors of a row takes long: half a vector or more.
 
     Where functions are called two elements do, and in a short row that is walked more than once,
-    or of which the largest is looked for.
+    or of which the largest is looked for, or in a map where truths become numbers.
     """
     rest = row.size % lanes
     vectors = [-(-a.size // lanes) for group in one.groups[1:] for a in group[-1:]]
     again = vectors.count(-(-row.size // lanes)) > 1  # others may have whole ones by now
     largest = any(row in fold.axes and fold.op in (Op.MAX, Op.MIN) for fold in one.folds)
     short = row.size < FEW * lanes and row.size % max(lanes // 2, 1) > 0
-    each = calls(one) or (short and (again or largest))
+    counted = not one.folds and _counts_truths(one, row)
+    each = calls(one) or (short and (again or largest or counted))
     return rest > 1 if each else 2 * rest > lanes
+
+
+def _counts_truths(one: Nest, row: Axis) -> bool:
+    """Whether comparisons along a row become numbers: of single ones compilers make branches."""
+    made = (e for e in toposort(one.exprs) if isinstance(e, Alu) and e.op is Op.CAST)
+    return any(e.operands[0].dtype is bool_ and row in e.free for e in made)

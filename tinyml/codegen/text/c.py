@@ -177,7 +177,10 @@ class CRenderer(CPairs):
             "0" if held is None else self.guarded_load(held, self._bits_at(e, at))[0]
             for at, held in zip(places, valid_by_lane(e.valid, lane, lanes), strict=True)
         ]
-        text = f"({self._memory_vector(e.dtype, lanes)}){{{', '.join(ones)}}}", ATOM
+        kind = self._memory_vector(e.dtype, lanes)
+        text = f"({kind}){{{', '.join(ones)}}}", ATOM
+        if e.dtype.itemsize * lanes == MASKED // 2:
+            text = self._loaded(text, kind, MASKED // 2)
         return self._from_memory(text, e.dtype, lanes)
 
     def _masked(self, e: Load, lane: Axis, stride: int | None) -> Text:
@@ -197,11 +200,13 @@ class CRenderer(CPairs):
                 return self.pairs(place, lane.size)
             found = self.run(e.dtype, lane.size, place, stride)
             if stride == 1 and e.dtype.itemsize * lane.size == MASKED and self._chooses:
-                kind = self._memory_vector(e.dtype, lane.size)
-                self.prelude[loaded(kind)] = None
-                found = f"loaded_{kind}({found[0]})", ATOM
+                return self._loaded(found, self._memory_vector(e.dtype, lane.size), MASKED)
             return found
         return None if pair else self.picked(e, lane)
+
+    def _loaded(self, text: Text, kind: str, size: int) -> Text:
+        self.prelude[loaded(kind, size)] = None
+        return f"loaded_{kind}({text[0]})", ATOM
 
     def _bits_at(self, e: Load, at: Text) -> Text:
         if self.is_pair(e):

@@ -112,6 +112,23 @@ def long_as_double(name: str, kind: str, wanted: str, unsigned: str, signed: boo
 }}"""
 
 
+def long_as_float(name: str, kind: str, wanted: str, wide: str, signed: bool) -> str:
+    """Integers of 8 bytes as float32, four at a time, rounded once: those of up to 52 bits, as
+    nearly all are, are the digits of a large float64. Compilers take each number by itself."""
+    least, bias, zero = (
+        ("0x8000000000000", "0x4338", "0x1.8p52") if signed else ("0", "0x4330", "0x1p52")
+    )
+    return f"""static inline {wanted} {name}({kind} a) {{
+#if defined(__AVX2__) && !defined(__AVX512DQ__)
+  typedef long long longs __attribute__((vector_size(32)));
+  const longs some = (longs)a + {least}, beyond = ~0xfffffffffffffll - (longs){{0}};
+  if (__builtin_expect(__builtin_ia32_ptestz256(some, beyond), 1))
+    return __builtin_convertvector(({wide})((longs)a + {bias}000000000000ll) - {zero}, {wanted});
+#endif
+  return __builtin_convertvector(a, {wanted});
+}}"""
+
+
 def ways(source: str, target: str, lanes: int) -> tuple[Way, ...]:
     """How a vector of `source`, such as u8, becomes one of `target` at once, the best first."""
     found = instruction(source, target, lanes)

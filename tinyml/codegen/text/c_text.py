@@ -52,10 +52,14 @@ def apart(value: str, size: int) -> str:
     return asked if size == MASKED else ""
 
 
-def loaded(kind: str) -> str:
-    """A vector that was loaded for all lanes."""
-    asked = apart("a", MASKED)
+def loaded(kind: str, size: int) -> str:
+    """A vector that was loaded for all lanes. Of 32 bytes that were loaded one by one clang would
+    store each half by itself: half as many lines would be on their way to memory."""
+    asked = apart("a", size) or f'#if {_SPLITS}\n  __asm__("" : "+x"(a));\n#endif\n'
     return f"static inline {kind} loaded_{kind}({kind} a) {{\n{asked}  return a;\n}}"
+
+
+_SPLITS = "defined(__clang__) && defined(__AVX__)"
 
 
 @lru_cache

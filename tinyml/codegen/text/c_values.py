@@ -14,7 +14,7 @@ from tinyml.codegen.expr import Expr, Name, const, parts_of
 from tinyml.codegen.linear import LinearKernel
 from tinyml.codegen.narrow import is_narrow
 from tinyml.codegen.text.c_choices import blend, blend_either, choose
-from tinyml.codegen.text.c_convert import converting, long_as_double, ways
+from tinyml.codegen.text.c_convert import converting, long_as_double, long_as_float, ways
 from tinyml.codegen.text.c_extremes import extreme
 from tinyml.codegen.text.c_polynomials import ON_LANES, polynomial
 from tinyml.codegen.text.c_text import (
@@ -399,16 +399,18 @@ class CValues(Renderer):
         while source is not target:
             before, source = source, _toward(source, target)
             kind = self._memory_vector(source, lanes)
-            if source is float64 and before.itemsize == 8:
-                text = self._long_as_double(text, before, kind, lanes)
+            wide = before.is_int and before.itemsize == 8
+            if wide and (source is float64 or (source is float32 and lanes == 4)):
+                text = self._of_longs(text, before, source, lanes)
             else:
                 text = f"__builtin_convertvector({text}, {kind})"
         return text
 
-    def _long_as_double(self, text: str, source: DType, wanted: str, lanes: int) -> str:
-        name, signed = f"{SHORT[source.name]}_as_f64_x{lanes}", source.kind == "i"
-        kinds = (self._memory_vector(d, lanes) for d in (source, uint64))
-        self.prelude[long_as_double(name, next(kinds), wanted, next(kinds), signed)] = None
+    def _of_longs(self, text: str, source: DType, target: DType, lanes: int) -> str:
+        name, signed = f"{SHORT[source.name]}_as_{SHORT[target.name]}_x{lanes}", source.kind == "i"
+        kind, wanted = self._memory_vector(source, lanes), self._memory_vector(target, lanes)
+        make, through = (long_as_double, uint64) if target is float64 else (long_as_float, float64)
+        self.prelude[make(name, kind, wanted, self._memory_vector(through, lanes), signed)] = None
         return f"{name}({text})"
 
     def mask_bits(self, size: int, lanes: int) -> str:
