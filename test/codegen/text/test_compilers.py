@@ -258,6 +258,15 @@ def test_clang_stores_a_vector_whole_that_was_loaded_number_by_number() -> None:
     assert not re.search(r"\tvmovup[sd]\t%xmm\d+, \S*\(%r", text)
 
 
+def test_gcc_puts_no_mask_of_bytes_that_it_knows_into_memory() -> None:
+    """One of 64 lanes of int32, which no register has, it stored lane by lane for each row."""
+    x = graphs.memory(64, 100, dtype=by_name("uint8"), device="CPU")
+    for row in (x.max(1), x.min(1)):
+        (k,) = stages.kernels_of(schedule([row.lazy]))
+        text = translation_unit((compile(k, Target(Language.C, 64, 32, cores=2), None),))
+        assert _by_gcc(text, "skylake-avx512").count("\tmovl\t") < 16
+
+
 def test_repeated_elements_wait_for_no_memory() -> None:
     """gcc puts a list of them into memory by halves, and reads them at once."""
     x = graphs.memory(256, device="CPU").repeat_interleave(4)

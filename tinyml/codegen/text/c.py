@@ -372,6 +372,9 @@ class CRenderer(CPairs):
         value, other = self.text(e.value, lanes), self.text(e.other, lanes)
         held = self.mask(e.valid, lane or Axis("lane", lanes))
         known = not apart and all(v.free <= {lane} for v in e.valid)
+        if known and lane and self.is_split(lanes):
+            bits = self.bits(self.size_of(e.dtype), lanes)
+            held = self.known_mask(e.valid, lane, bits), ATOM
         if known and not (type(e.other) is Const and e.other.value == 0):
             return self.chosen(held, value, other, e.dtype, lanes)
         return self.blended(held, value, other, e.dtype, lanes, known)

@@ -14,7 +14,7 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, known: bool, eit
     Whether m is `known` when this is compiled, and whether `either` may be other than 0.
     """
     chosen = select(kind, bits, "own", not known, either and not known)
-    if known and kind in _CHOICES:
+    if known and (kind in _CHOICES or kind.endswith(("8x64", "16x32"))):
         chosen = _by_clang(kind, either, chosen)
     return (
         f"static inline {kind} {name}({mask} m, {kind} a, {kind} b) {{\n"
@@ -24,10 +24,12 @@ def blend(name: str, kind: str, bits: str, mask: str, own: str, known: bool, eit
 
 def _by_clang(kind: str, either: bool, chosen: str) -> str:
     """Of whole registers by masks that it knows clang makes one move where it is told to choose,
-    not three steps; and an `and` where one is 0 and it is told nothing, not a slow expansion."""
-    there, (function, lanes) = "#if defined(__clang__) && defined(__AVX512DQ__)", _CHOICES[kind]
-    if not either:
+    not three steps; and an `and`, not a slow expansion, where it is told nothing, as where one is 0
+    or lanes are bytes."""
+    there = "#if defined(__clang__) && defined(__AVX512DQ__)"
+    if not either or kind not in _CHOICES:
         return f'{there}\n  __asm__("" : "+v"(own));\n#endif\n{chosen}'
+    function, lanes = _CHOICES[kind]
     told = f"__builtin_ia32_select{function}(__builtin_ia32_{lanes}(own), a, b)"
     return f"{there}\n  return {told};\n#else\n{chosen}\n#endif"
 

@@ -74,6 +74,11 @@ class CLanes(CValues):
             texts.append(self.splat((f"({self.condition(common)[0]})", ATOM), bool_, lane.size)[0])
         return " & ".join(f"({text})" for text in texts), 7
 
+    def known_mask(self, valid: Conditions, lane: Axis, bits: str) -> str:
+        """Where conditions on lanes alone hold, in `bits`: gcc would convert what it knows."""
+        held = valid_by_lane(valid, lane, lane.size)
+        return f"({bits}){{{', '.join('0' if v is None else '-1' for v in held)}}}"
+
     def _range_of_lanes(self, v: Range, lane: Axis) -> str | None:
         sides = [(">=", v.low)] if v.index.low < v.low else []
         sides += [("<=", v.high)] if v.index.high > v.high else []
@@ -183,7 +188,9 @@ class CLanes(CValues):
         inside = start.low >= 0 and start.high + (lanes - 1) * stride < most
         name = f"masked_{e.dtype.name}x{lanes}" + (f"_by{stride}" if stride > 1 else "")
         name += "_known" * known + "_inside" * inside
-        own = self.mask_bits(e.dtype.itemsize, lanes)
+        own, held = self.mask_bits(e.dtype.itemsize, lanes), self.mask(e.valid, lane)[0]
+        if known and self.is_split(lanes):
+            mask, own, held = bits, "m", self.known_mask(e.valid, lane, bits)
         listed = ", ".join(f"p[at + {n * stride}]" for n in range(lanes))
         taken = f"({kind}){{{listed}}}"
         if stride <= 2:
@@ -191,7 +198,6 @@ class CLanes(CValues):
         element, size = TYPES[e.dtype.name], e.dtype.itemsize
         vector = kind, element, mask, bits, own, size, lanes, stride
         self.prelude[masked_load(name, *vector, taken, known, inside)] = None
-        held = self.mask(e.valid, lane)[0]
         return f"{name}(slot{e.slot}, {self.index(start)[0]}, {most}, {held})", ATOM
 
     def all_lanes(self, valid: Conditions, lane: Axis) -> Conditions | None:

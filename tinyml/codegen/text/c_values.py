@@ -128,6 +128,10 @@ class CValues(Renderer):
         """Bytes of an element in a vector register."""
         return (self.truths if dtype is bool_ else register(dtype)).itemsize
 
+    def is_split(self, lanes: int) -> bool:
+        """Whether no register has a mask of so many lanes."""
+        return lanes * self.truths.itemsize > MASKED
+
     def vector(self, dtype: DType, lanes: int) -> str:
         """The name of a vector type, defined in the prelude."""
         name, definition = _vector(self.truths if dtype is bool_ else dtype, lanes)
@@ -212,6 +216,8 @@ class CValues(Renderer):
         some = self.value(const(0, dtype), lanes) not in (value[0], other[0])  # 0 is one step
         name = f"blend_{kind}{'_known' * known}{'' if some else '_or_0'}"
         masks = self.vector(bool_, lanes)
+        if known and self.is_split(lanes):
+            masks, own = bits, "m"
         self.prelude[blend(name, kind, bits, masks, own, known, some)] = None
         return f"{name}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
@@ -221,6 +227,8 @@ class CValues(Renderer):
             return self.blended(mask, value, other, dtype, lanes, True)
         kind, masks = self.vector(dtype, lanes), self.vector(bool_, lanes)
         bits, own = self._mask_type(dtype, lanes), self.mask_bits(self.size_of(dtype), lanes)
+        if self.is_split(lanes):
+            masks, own = bits, "m"
         self.prelude[choose(f"chosen_{kind}", kind, bits, masks, own, lanes)] = None
         return f"chosen_{kind}({mask[0]}, {value[0]}, {other[0]})", ATOM
 
