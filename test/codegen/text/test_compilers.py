@@ -131,7 +131,7 @@ def test_a_loop_over_lanes_becomes_instructions_of_vectors(command: str) -> None
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 @pytest.mark.parametrize(
     ("dtype", "processor"),
-    [(float32, "haswell"), (float32, "x86-64"), (float64, "haswell")],
+    [(float32, "haswell"), (float32, "x86-64-v2"), (float64, "haswell")],
     ids=str,
 )
 def test_functions_on_lanes_call_no_library(command: str, dtype: DType, processor: str) -> None:
