@@ -190,23 +190,22 @@ def known_outside(value: Expr, axes: Iterable[Axis]) -> tuple[tuple[Range, Const
 def _known(value: Expr, axes: set[Axis]) -> list[tuple[Range, Const]]:
     order = toposort([value], (), lambda e: () if isinstance(e, Fold) else e.sources)
     asking: dict[Range, list[int]] = {}
-    readers: dict[Expr, list[int]] = {}
-    always: dict[Expr, Const | None] = {}  # the number of each, whatever holds
     for at, e in enumerate(order):
         ranges = e.valid if isinstance(e, Select) else ()
         ranges = tuple(r for r, _ in e.outside) if isinstance(e, Stored) else ranges
         for r in dict.fromkeys(ranges):
-            asking.setdefault(r, []).append(at)
+            if not r.free.isdisjoint(axes) and not r.index.looked:
+                asking.setdefault(r, []).append(at)
+    if not asking:  # most often
+        return []
+    readers: dict[Expr, list[int]] = {}
+    always: dict[Expr, Const | None] = {}  # the number of each, whatever holds
+    for at, e in enumerate(order):
         for source in e.sources:
             readers.setdefault(source, []).append(at)
         always[e] = _number_of(e, None, always)
-    found = []
-    for r, first in asking.items():
-        if not r.free.isdisjoint(axes) and not r.index.looked:
-            known = _without(r, order, ChainMap({}, always), first, readers)
-            if known is not None:
-                found.append((r, known))
-    return found
+    each = ((r, _without(r, order, ChainMap({}, always), at, readers)) for r, at in asking.items())
+    return [(r, known) for r, known in each if known is not None]
 
 
 def _without(

@@ -241,8 +241,8 @@ class Chooser:
 
     def share(self, number: int) -> float:
         """How much of all that is folded one nest folds."""
-        nests = self.nest.nests
-        steps = [sum(prod(a.size for a in (*n.rows, *f.axes)) for f in n.folds) for n in nests]
+        each = ((n.rows, n.groups[1 + len(n.walks) :]) for n in self.nest.nests)
+        steps = [sum(prod(a.size for a in (*rows, *fold)) for fold in folds) for rows, folds in each]
         return steps[number] / sum(steps)
 
     def row(self, number: int, name: str) -> Axis | None:

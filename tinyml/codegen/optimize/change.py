@@ -273,7 +273,7 @@ class _Later(Sequence[Walk]):
         return walks
 
     def __len__(self) -> int:
-        return len(self.made)
+        return len(self.one.walks)
 
     def __iter__(self) -> Iterator[Walk]:
         return iter(self.made)
