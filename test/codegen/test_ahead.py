@@ -63,6 +63,14 @@ def test_what_is_stored_past_the_caches_takes_so_long_that_this_loop_asks() -> N
     ]
 
 
+@pytest.mark.parametrize(("columns", "aside"), [(4096, 256), (4104, 0)])
+def test_long_rows_are_asked_for_at_their_own_place_of_a_page(columns: int, aside: int) -> None:
+    """32 kB of what is read and stored for a row are the most of a short one."""
+    k = kernel_of(graphs.layernorm(leaf(50, columns)))
+    opts = "grid i0", "lanes r0 8", "lanes j0 8", "stream j0v", "ahead i0"
+    assert asked_for(str(linear(k, *opts))) == [f"slot1[i0*{columns} + j0*8 + {columns + aside}]"]
+
+
 def test_a_line_is_asked_for_once() -> None:
     k = kernel_of(graphs.layernorm(leaf(5, 64)))
     text = str(linear(k, "grid i0", "lanes r0 8", "unroll r0 4", "ahead i0"))

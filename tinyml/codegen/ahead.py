@@ -32,7 +32,8 @@ from tinyml.ops import FUNCTIONS
 
 LINE = 64  # bytes that memory delivers at once
 FURTHER = 4  # steps of a tile's axis, which take much less time than rows that are computed with
-ASIDE = 16 * LINE  # bytes further, if results go past the caches: not the place that they go to
+ASIDE = 16 * LINE  # bytes further, if results go past the caches: not the place that they go to,
+SHORT = 32 << 10  # for rows of so many bytes in all at most: longer ones are far enough
 
 Read = tuple[int, Axis, int]  # a slot, and how far its elements are from those of the next step
 
@@ -50,8 +51,7 @@ class Ahead:
         self.axes = {a: steps for a, steps in axes.items() if a not in filled}
         self.filled, self.lanes = [a for a in axes if a in filled], lanes
         self.storing = _storing(one) if one is not None and self.axes else {}
-        past = one is not None and any(store.streams for store in one.stores)
-        self.aside = ASIDE if past else 0
+        self.aside = {a for a in self.axes if one is not None and _goes_past(one, a)}
         self.made = self.loop = 0
         self.first: dict[Read, int] = {}  # the loop that reads it first
         self.asking: dict[Read, int] = {}  # the one after that
@@ -105,7 +105,7 @@ class Ahead:
                 continue
             new = (scope, load.slot, line) not in self.asked
             if new and self.asking.setdefault(read, self.loop) == self.loop:
-                aside = self.aside // load.dtype.itemsize if spread is None else 0
+                aside = ASIDE // load.dtype.itemsize if axis in self.aside and spread is None else 0
                 found += self._once(load, scope, line, steps * stride + aside)
         return found
 
@@ -129,6 +129,13 @@ def _storing(one: Nest) -> dict[int, frozenset[Axis]]:
             if isinstance(e, Load) and not e.free <= rows:
                 found[e.slot] = e.free.difference(rows).union(found.get(e.slot, ()))
     return found
+
+
+def _goes_past(one: Nest, axis: Axis) -> bool:
+    """Whether steps of an axis go past the caches, and are short in all slots together."""
+    apart = {e.slot: (e.position.stride(axis) or 0) * e.dtype.itemsize for e in one.loads}
+    apart |= {s.slot: (s.position.stride(axis) or 0) * s.dtype.itemsize for s in one.stores}
+    return any(s.streams for s in one.stores) and sum(map(abs, apart.values())) <= SHORT
 
 
 def _line(start: Linear, load: Load) -> Linear:

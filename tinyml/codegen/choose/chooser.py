@@ -242,7 +242,7 @@ class Chooser:
     def share(self, number: int) -> float:
         """How much of all that is folded one nest folds."""
         each = ((n.rows, n.groups[1 + len(n.walks) :]) for n in self.nest.nests)
-        steps = [sum(prod(a.size for a in (*rows, *fold)) for fold in folds) for rows, folds in each]
+        steps = [sum(prod(a.size for a in (*rows, *f)) for f in folds) for rows, folds in each]
         return steps[number] / sum(steps)
 
     def row(self, number: int, name: str) -> Axis | None:
