@@ -87,6 +87,26 @@ def test_no_kernel_is_made_for_what_scores_share_but_to_add_up_rows(
 
 
 @pytest.mark.parametrize("device", ["CPU", "EMU"])
+def test_what_stands_beside_a_sum_is_added_up_unless_it_is_zero_everywhere(device: str) -> None:
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal((2, HEADS, n, 5)) for n in (QUERIES, KEYS, KEYS)]
+    arrays += [rng.standard_normal((HEADS, QUERIES, KEYS)) for _ in range(2)]
+
+    def made(device: str) -> list[Tensor]:
+        q, k, v, bias, far = (Tensor(x.astype(np.float32), device=device) for x in arrays)
+        gradients = biased(q, k, v, bias).square().sum().gradient(q, k, v, bias)
+        count = HEADS * QUERIES * KEYS
+        beside = Tensor.zeros(1, device=device).pad((0, count - 1), value=5.0)
+        some = Tensor.arange(count, device=device).reshape(bias.shape) % 3 != 0
+        total = (some.where(gradients[3], beside.reshape(bias.shape)) * far).sum((1, 2))
+        Tensor.realize(*gradients[:3], total)
+        return [*gradients[:3], total]
+
+    for one, right in zip(made(device), made("NUMPY"), strict=True):
+        np.testing.assert_allclose(one.numpy(), right.numpy(), 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize("device", ["CPU", "EMU"])
 @EACH
 def test_gradients_of_what_scores_share_are_those_of_numpy(
     attend: Attention, shape: Shape, device: str

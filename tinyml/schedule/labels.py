@@ -21,6 +21,7 @@ from tinyml.shape import replaced
 FIXED = -1
 MIXED = -2
 ALL = frozenset(Movement)
+WHOLE = ALL - {Movement.PAD, Movement.SKEW}  # without zeros, or other numbers, of their own
 ONE_TO_ONE = ALL - {Movement.EXPAND}
 PLACED = (Movement.RESHAPE, Movement.PERMUTE, Movement.EXPAND)  # nothing comes beside, or goes
 Labels = tuple[int, ...]
@@ -148,6 +149,12 @@ def unmoved(node: LazyBuffer, kinds: Container[Movement] = ALL) -> LazyBuffer:
     while isinstance(node, lazy.Move) and node.movement in kinds:
         node = node.sources[0]
     return node
+
+
+def constant_of(node: LazyBuffer) -> lazy.Const | None:
+    """The number that a node is everywhere, if it is one."""
+    node = unmoved(node, WHOLE)
+    return node if isinstance(node, lazy.Const) else None
 
 
 def unshaped(unit: LazyBuffer) -> LazyBuffer:

@@ -13,6 +13,7 @@ from tinyml.graph import reached, toposort
 from tinyml.interpret import Number, known_result
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
+from tinyml.schedule.labels import constant_of
 
 Known = dict[LazyBuffer, Number]  # the number that a value is wherever a mask does not hold
 POSITIONS = (lazy.Iota, lazy.Const, lazy.Move, lazy.Map)
@@ -80,6 +81,5 @@ def _operands(node: LazyBuffer) -> tuple[LazyBuffer, ...]:
 
 def _at(node: LazyBuffer, known: Known, mask: LazyBuffer) -> Number | None:
     """What `node` is where a mask does not hold."""
-    while isinstance(node, lazy.Move) and node.sources[0].size == 1:
-        node = node.sources[0]
-    return node.value if isinstance(node, lazy.Const) else known.get(mask)
+    number = constant_of(node)
+    return known.get(mask) if number is None else number.value

@@ -18,7 +18,7 @@ from tinyml import lazy
 from tinyml.dtype import float32, from_text
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import through, unmoved
+from tinyml.schedule.labels import constant_of, through, unmoved
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import Readers, by_element, contracts, readers_of
 from tinyml.shape import replaced, spans_along
@@ -172,8 +172,8 @@ def _known(mask: LazyBuffer, axis: int, start: int, stop: int) -> bool | None:
     mask = unmoved(mask, (Movement.EXPAND,))
     if not lazy.is_map(mask, Op.LESS):
         return None
-    place, number = mask.sources[0], unmoved(mask.sources[1])
+    place, number = mask.sources[0], constant_of(mask.sources[1])
     counted = isinstance(place, lazy.Move) and isinstance(place.sources[0], lazy.Iota)
-    if not (counted and place.shape[axis] == place.size and isinstance(number, lazy.Const)):
+    if not (counted and place.shape[axis] == place.size and number is not None):
         return None
     return True if stop <= number.value else False if start >= number.value else None

@@ -16,11 +16,11 @@ from tinyml import lazy
 from tinyml.dtype import float32, float64
 from tinyml.graph import reached
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import COMPARE, Movement, Op
+from tinyml.ops import COMPARE, Op
+from tinyml.schedule.labels import WHOLE
 from tinyml.schedule.rewrite import Changed, renewed
 
 _EXTREMES = frozenset({Op.MAX, Op.MIN, None})
-_WHOLE = frozenset(Movement) - {Movement.PAD, Movement.SKEW}  # without zeros of their own
 
 
 def rounded_once(order: Sequence[LazyBuffer], roots: Sequence[LazyBuffer]) -> Changed:
@@ -67,7 +67,7 @@ def _factors(node: LazyBuffer) -> Sequence[LazyBuffer]:
         return node.sources
     if lazy.is_map(node, Op.NEG) and (below := _factors(node.sources[0])):
         return lazy.map_(Op.NEG, below[0]), below[1]
-    if lazy.is_move(node, *_WHOLE):
+    if lazy.is_move(node, *WHOLE):
         return [node.with_sources((factor,)) for factor in _factors(node.sources[0])]
     return ()
 

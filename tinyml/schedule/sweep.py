@@ -19,7 +19,7 @@ from tinyml import lazy
 from tinyml.dtype import DType, float32
 from tinyml.lazy import LazyBuffer, Shape
 from tinyml.ops import Movement, Op
-from tinyml.schedule.labels import MIXED, trace, unmoved
+from tinyml.schedule.labels import MIXED, constant_of, trace
 from tinyml.schedule.recompute import Ways, is_worth_it, own_axes, ways_of
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.split import folds_read, unfolded, with_tail
@@ -83,8 +83,8 @@ def _multiplied(node: LazyBuffer) -> Sequence[LazyBuffer]:
 
 
 def _is_zero(node: LazyBuffer) -> bool:
-    node = unmoved(node)
-    return isinstance(node, lazy.Const) and node.value == 0
+    number = constant_of(node)
+    return number is not None and number.value == 0
 
 
 def _joined(node: lazy.Reduce, path: Path, changed: Changed) -> lazy.Reduce:
