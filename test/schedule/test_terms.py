@@ -65,6 +65,11 @@ def of_a_window(q: Tensor, k: Tensor, p: Tensor, j: Tensor, v: Tensor, x: Tensor
     return (weights(q, k) - x.unfold(0, KEYS, 1)[0] * weights(p, j)) @ v
 
 
+def of_one_key(q: Tensor, k: Tensor, p: Tensor, j: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    """Likewise, of a number for one of them, and 1 for all others."""
+    return (weights(q, k) - x.pad((0, KEYS - 1), value=1.0) * weights(p, j)) @ v
+
+
 def three(q: Tensor, k: Tensor, p: Tensor, j: Tensor, v: Tensor, x: Tensor) -> Tensor:
     return (-weights(q, k) + weights(p, j) / 2 - x * weights(q, j)) @ v
 
@@ -75,6 +80,7 @@ SUMS: dict[str, tuple[Attention, Shape]] = {
     "causal": (causal, (HEADS, 1, 1)),
     "keys": (of_keys, (KEYS,)),
     "window": (of_a_window, (KEYS,)),
+    "one key": (of_one_key, (1,)),
     "three": (three, (1,)),
 }
 EACH = pytest.mark.parametrize(("attend", "shape"), SUMS.values(), ids=SUMS)

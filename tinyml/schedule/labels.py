@@ -7,7 +7,7 @@ FIXED where the index is constant; or MIXED for anything else (merged, shifted, 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
@@ -93,6 +93,13 @@ def through(node: lazy.Move, labels: Labels) -> Labels:
                 x if n == m and a not in turned else _moved(x, n)
                 for a, (x, n, m) in enumerate(zip(labels, source.shape, node.shape, strict=True))
             )
+
+
+def edges(node: LazyBuffer) -> Sequence[int]:
+    """The axes along which a movement puts something else beside what it moves."""
+    if lazy.is_move(node, Movement.PAD):
+        return [a for a, count in enumerate(node.arg[1][0]) if any(count)]
+    return node.arg[1][:2] if lazy.is_move(node, Movement.SKEW) else ()
 
 
 def _moved(label: int, size: int) -> int:

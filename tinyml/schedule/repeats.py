@@ -12,8 +12,7 @@ from functools import partial
 
 from tinyml import lazy
 from tinyml.lazy import LazyBuffer
-from tinyml.ops import Movement
-from tinyml.schedule.labels import FIXED, Labels, step
+from tinyml.schedule.labels import FIXED, Labels, edges, step
 from tinyml.schedule.rewrite import Changed, moved, renewed
 
 MOST = 64  # nodes that are looked at for a fold
@@ -46,16 +45,9 @@ def _varies(operand: LazyBuffer, axis: int) -> bool:
     while stack:
         node, labels = stack.pop()
         inline = type(node) is lazy.Map or isinstance(node, lazy.Move)
-        if not inline or any(labels[a] != FIXED for a in _edges(node)) or len(seen) > MOST:
+        if not inline or any(labels[a] != FIXED for a in edges(node)) or len(seen) > MOST:
             return True
         below = [each for each in step(node, labels) if any(x != FIXED for x in each[1])]
         stack += [each for each in below if each not in seen]
         seen.update(below)
     return False
-
-
-def _edges(node: LazyBuffer) -> Sequence[int]:
-    """The axes along which a movement puts something else beside what it moves."""
-    if lazy.is_move(node, Movement.PAD):
-        return [a for a, count in enumerate(node.arg[1][0]) if any(count)]
-    return node.arg[1][:2] if lazy.is_move(node, Movement.SKEW) else ()

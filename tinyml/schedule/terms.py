@@ -20,7 +20,7 @@ from tinyml.graph import toposort
 from tinyml.lazy import LazyBuffer
 from tinyml.ops import Op
 from tinyml.schedule.balance import WIDEST
-from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, through, trace
+from tinyml.schedule.labels import FIXED, MIXED, PLACED, Labels, edges, through, trace
 from tinyml.schedule.recompute import has_steps
 from tinyml.schedule.rewrite import Changed, renewed
 from tinyml.schedule.units import CARDS, by_element, contracts, ends_of, readers_of
@@ -150,10 +150,12 @@ def _step(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> _Step | None:
 
 def _folded_along(node: LazyBuffer, labels: Labels, fold: lazy.Reduce) -> bool:
     """Whether a node changes along what is folded."""
+    walked = set[int]()
     while isinstance(node, lazy.Move):
+        walked.update(labels[a] for a in edges(node))
         labels = through(node, labels)
         (node,) = node.sources
-    walked = {x for x, n in zip(labels, node.shape, strict=True) if n > 1}
+    walked.update(x for x, n in zip(labels, node.shape, strict=True) if n > 1)
     return not walked.isdisjoint((MIXED, *fold.axes))
 
 
