@@ -122,6 +122,21 @@ def test_elements_at_known_distances_are_picked_out_of_vectors(dtype: DType, lan
         stages.assert_made(k, runner, 0)
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+def test_what_is_picked_is_0_in_rows_that_are_padding(dtype: DType, lanes: int) -> None:
+    """All lanes share the condition, and there is no memory where it fails."""
+    x = graphs.memory(2, 16, dtype=dtype, device="CPU").pad(((1, 1), (0, 0)))
+    (k,) = stages.kernels_of(schedule([(x.repeat_interleave(2, 1) + 1).lazy]))
+    opts = [parse(f"lanes i1 {lanes}")]
+    body = compile(k, stages.TARGETS["C"], opts).source.partition("void")[2]
+    loads = [line for line in body.splitlines() if "slot1 +" in line]
+    assert loads
+    assert all("i0 >= 1 && i0 <= 2 ?" in line for line in loads)
+    (runner,) = stages.compiled("CPU", [(k, opts)])
+    stages.assert_made(k, runner, 0)
+
+
 def test_what_is_picked_lies_between_the_first_element_and_the_last() -> None:
     """There may be no memory beyond them."""
     assert not length([0, 0, 1, 1], 4, 4)

@@ -157,19 +157,13 @@ class CRenderer(CPairs):
         pair = self.is_pair(e)
         if lane is not None and not (looked or pair) and stride is None:
             if picked := self.picked(e, lane):
-                return self._from_memory(picked, e.dtype, lanes)
+                return self._if_held(e, picked, lanes, shared)
             if rows := two_rows(e, lane):
                 return self.text(rows, lanes)
         plain = shared and not looked
         found = self._near(e, lane, stride, pair) if lane is not None and plain else None
         if found is not None:
-            converted = self._from_memory(found, e.dtype, lanes)
-            if e.valid:
-                register_kind = self.vector(e.dtype, lanes)
-                condition = wrap(self.condition(e.valid), TERNARY + 1)
-                taken = f"({register_kind}){wrap(converted, UNARY)}"
-                return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
-            return converted
+            return self._if_held(e, found, lanes, shared)
         if lane is not None and not (looked or shared or pair) and self.is_near(e, lane):
             return self._from_memory(self._masked(e, lane, stride), e.dtype, lanes)
         places = self.index_by_lane(e.position, lane, lanes)
@@ -182,6 +176,16 @@ class CRenderer(CPairs):
         if e.dtype.itemsize * lanes == MASKED // 2:
             text = self._loaded(text, kind, MASKED // 2)
         return self._from_memory(text, e.dtype, lanes)
+
+    def _if_held(self, e: Load, found: Text, lanes: int, shared: bool) -> Text:
+        """What memory has, 0 where conditions that all lanes share fail; others it has met."""
+        converted = self._from_memory(found, e.dtype, lanes)
+        if not (e.valid and shared):
+            return converted
+        register_kind = self.vector(e.dtype, lanes)
+        condition = wrap(self.condition(e.valid), TERNARY + 1)
+        taken = f"({register_kind}){wrap(converted, UNARY)}"
+        return f"{condition} ? {taken} : ({register_kind}){{0}}", TERNARY
 
     def _masked(self, e: Load, lane: Axis, stride: int | None) -> Text:
         """Elements where conditions of lanes hold; most vectors of a long row need no mask."""
